@@ -1,0 +1,229 @@
+"""The contract between stub and daemon: message kinds, field orders, outcome bytes.
+
+The thin side owns the contract; the daemon imports this module, never the reverse. Everything here is
+append-only: a kind or a code once given is never given another meaning.
+
+Every message is a ZeroMQ multipart. Frame 0 is one msgpack array whose first element is the kind;
+SUBMIT and OUTCOMES carry a second frame with raw bytes. Strings are UTF-8, integers are msgpack integers.
+
+A *stream* is (client, topic), numbered by the stub. A *submission* is one SUBMIT: records of one stream,
+with a sequence number that counts from 1 without holes. See docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+PROTOCOL_VERSION: Final = 1
+
+CLIENT_ID_BYTES: Final = 20
+"""16 random bytes + a big-endian u32 fork generation: a forked child is another client."""
+SECRET_BYTES: Final = 16
+IPC_PATH_BYTES_MAX: Final = 107
+SUBMISSION_BYTES_MAX: Final = 1 << 20
+"""Payload bound of one SUBMIT. A single larger record travels in a submission of its own."""
+SUBMISSION_RECORDS_MAX: Final = 65_535
+TOPIC_BYTES_MAX: Final = 249
+
+
+class Kind(IntEnum):
+    """Frame 0 is ``[kind, field, ...]``; the field order of each kind stands beside it."""
+
+    # Control endpoint ({run_dir}/control.sock).
+    HELLO = 1  # stub: version, client_id, name, pid, token|nil
+    ASSIGNED = 2  # daemon: worker_endpoint, worker_epoch, ticket
+    REFUSED = 3  # daemon: code (str), text, stream|nil  (either endpoint; a stream when only that is refused)
+    TOPICS = 4  # stub: [topic, ...]|nil
+    TOPICS_REPLY = 5  # daemon: [[topic, error_code, [[partition, leader, [isr...]], ...]], ...]
+
+    # Worker endpoint ({run_dir}/worker-N.EPOCH.sock).
+    ATTACH = 10  # stub: version, client_id, name, pid, worker_epoch, ticket, secret|nil
+    WELCOME = 11  # daemon: worker_epoch, secret, known, credit_bytes, limits{...}, [[stream, topic, position, held], ...]
+    SUBMIT = 12  # stub: worker_epoch, stream, seq, topic, base_timestamp_ms, format, flags, count  + payload
+    ACCEPTED = 13  # daemon: credit_bytes, [[stream, up_to_seq], ...]
+    RESEND = 14  # daemon: stream, from_seq
+    HELLO_AGAIN = 15  # daemon: worker_epoch
+    HOLD = 16  # daemon: stream, from_seq, reason
+    RESUME = 17  # daemon: stream, from_seq
+    OUTCOMES = 18  # daemon: first_number, last_number  + outcome entries (see Outcome)
+    ACK = 19  # stub: outcomes_up_to
+    FLUSH = 20  # stub: stream, up_to_seq
+    BYE = 21  # stub: cancel
+    CREDIT = 22  # daemon: credit_bytes
+    DRAINING = 23  # daemon: text
+    PING = 24
+    PONG = 25
+
+
+class Format(IntEnum):
+    MSGPACK = 1
+    """Payload = ``count`` msgpack arrays ``[key, value, headers?, partition?, timestamp_ms?]``, end to end.
+
+    key and value: bin or nil; headers: nil or array of [str, bin|nil]; partition: nil or int; timestamp: nil
+    or int >= 0 (nil = the submission's base timestamp).
+    """
+    ARROW = 2
+    """Payload = one Arrow IPC stream; columns value, key, headers, partition, timestamp by name."""
+
+
+class SubmitFlag(IntEnum):
+    WANT_INDEXES = 1
+    """Outcomes must say which record indexes they cover (futures or callbacks are waiting for each record)."""
+
+
+class OutcomeKind(IntEnum):
+    DELIVERED = 1
+    FAILED = 2
+
+
+class Shape(IntEnum):
+    """How an outcome names the records of the submission that it covers."""
+
+    RANGE = 0  # first_index .. first_index + count - 1
+    BITMAP = 1  # bit i of the bytes that follow = record first_index + i
+    LIST = 2  # count little-endian u16 record indexes
+    COUNT = 3  # only how many; first_index still tells repeats apart
+
+
+class Persistence(IntEnum):
+    """What is known about the records in the log, as librdkafka's message status tells it."""
+
+    NOT_PERSISTED = 0
+    POSSIBLY_PERSISTED = 1
+    PERSISTED = 2
+
+
+class LocalCode(IntEnum):
+    """Outcome codes of our own, beside Kafka's (below 1000). They are also the journal's failure words."""
+
+    MALFORMED_RECORD = 0xFF00
+    RECORD_TOO_LARGE = 0xFF01
+    INVALID_PARTITION = 0xFF02
+    INVALID_TIMESTAMP = 0xFF03
+    EXPIRED = 0xFF04  # delivery.timeout.ms
+    METADATA_TIMEOUT = 0xFF05  # max.block.ms passed and the topic is still unknown
+    ABORTED = 0xFF06  # forced close of the daemon
+    CANCELLED = 0xFF07  # the caller closed with cancel
+    TOPIC_DELETED = 0xFF08
+    NO_PARTITIONS = 0xFF09
+    POISON_SUBMISSION = 0xFF0A
+    DISCONNECTED = 0xFF0B
+    TOPIC_UNAUTHORIZED = 0xFF0C
+    INVALID_TOPIC = 0xFF0D
+    ENCODE_MISMATCH = 0xFF0E
+
+
+WORD_UNPARTITIONED: Final = 0xFFFF
+WORD_DONE: Final = 0xFFFE
+WORD_FAILED_MIN: Final = 0xFF00
+"""A journal word from here to 0xFFFD is a LocalCode failure; below it is a partition."""
+
+# One outcome, little-endian, a multiple of 8 bytes; the same bytes stand in the client's ring in the segment:
+#
+#   0  u32 length          4 u8 kind  5 u8 persistence  6 u8 shape  7 u8 attempt-free flags (0)
+#   8  u64 number         16 u32 stream                20 i32 code (0, Kafka's, or a LocalCode)
+#  24  u64 seq            32 u32 partition (0xFFFFFFFF none)  36 u32 first_index
+#  40  u32 count          44 u16 index_bytes           46 u16 text_bytes
+#  48  i64 base_offset (-1 unknown)                    56 i64 append_time_ms (-1: CreateTime, the record's own)
+#  64  index bytes (bitmap or u16 list), then text (UTF-8), then zeros up to length
+OUTCOME: Final = struct.Struct("<IBBBBQIiQIIIHHqq")
+OUTCOME_HEADER_BYTES: Final = OUTCOME.size
+NO_PARTITION: Final = 0xFFFFFFFF
+assert OUTCOME_HEADER_BYTES == 64
+
+
+class Outcome(NamedTuple):
+    kind: int
+    persistence: int
+    shape: int
+    number: int
+    stream: int
+    code: int
+    seq: int
+    partition: int
+    first_index: int
+    count: int
+    base_offset: int
+    append_time_ms: int
+    indexes: bytes
+    text: str
+
+
+def pack_outcome(outcome: Outcome) -> bytes:
+    """Pack one outcome; the inverse of :func:`unpack_outcomes`."""
+    text = outcome.text.encode()
+    length = -(-(OUTCOME_HEADER_BYTES + len(outcome.indexes) + len(text)) // 8) * 8
+    header = OUTCOME.pack(
+        length,
+        outcome.kind,
+        outcome.persistence,
+        outcome.shape,
+        0,
+        outcome.number,
+        outcome.stream,
+        outcome.code,
+        outcome.seq,
+        outcome.partition,
+        outcome.first_index,
+        outcome.count,
+        len(outcome.indexes),
+        len(text),
+        outcome.base_offset,
+        outcome.append_time_ms,
+    )
+    return (header + outcome.indexes + text).ljust(length, b"\0")
+
+
+def unpack_outcomes(buffer: bytes | memoryview) -> list[Outcome]:
+    """Unpack every outcome in ``buffer``; raises ValueError when the lengths do not add up."""
+    outcomes: list[Outcome] = []
+    position = 0
+    while position < len(buffer):
+        if len(buffer) - position < OUTCOME_HEADER_BYTES:
+            raise ValueError(f"outcome cut short at byte {position} of {len(buffer)}")
+        (
+            length,
+            kind,
+            persistence,
+            shape,
+            _,
+            number,
+            stream,
+            code,
+            seq,
+            partition,
+            first_index,
+            count,
+            index_bytes,
+            text_bytes,
+            base_offset,
+            append_time_ms,
+        ) = OUTCOME.unpack_from(buffer, position)
+        body = position + OUTCOME_HEADER_BYTES
+        end = body + index_bytes + text_bytes
+        if length % 8 or end > position + length or position + length > len(buffer):
+            raise ValueError(f"outcome at byte {position} claims {length} bytes of {len(buffer)}")
+        indexes = bytes(buffer[body : body + index_bytes])
+        text = str(bytes(buffer[body + index_bytes : end]), "utf-8", "replace")
+        outcomes.append(
+            Outcome(
+                kind,
+                persistence,
+                shape,
+                number,
+                stream,
+                code,
+                seq,
+                partition,
+                first_index,
+                count,
+                base_offset,
+                append_time_ms,
+                indexes,
+                text,
+            )
+        )
+        position += length
+    return outcomes

@@ -1,0 +1,52 @@
+"""Words every room shares. No I/O."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Node(NamedTuple):
+    """A broker endpoint as metadata names it. ``id`` is negative for a bootstrap address not yet identified."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port} (id {self.id})"
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    producer_id: int
+    epoch: int
+
+    @property
+    def is_valid(self) -> bool:
+        """InitProducerId may answer an error together with id -1; a batch is never drained under such an id."""
+        return self.producer_id >= 0
+
+
+NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
+
+
+class ExitStatus(IntEnum):
+    """Exit codes of the CLI and meaning of a worker's exit to the controller."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    WORKER_BAD_CONFIG = 3  # restarting would fail again: the daemon stops
+    WORKER_SEGMENT_VERSION = 4  # likewise
+    WORKER_CONTROLLER_GONE = 5
+    DAEMON_UNREACHABLE = 69
+    TIMED_OUT = 75
