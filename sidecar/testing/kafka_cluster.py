@@ -1,0 +1,227 @@
+"""A real Apache Kafka for tests, demo and bench: KRaft, on 127.0.0.1, gone without a trace at exit.
+
+Each node is broker and controller in one JVM with a small heap, so that several clusters fit on one machine.
+``python -m sidecar.testing.kafka_cluster --topics flights:6`` prints ``bootstrap.servers=...`` and runs until
+it is killed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from sidecar.testing.kafka_jars import KafkaUnavailable, java_command, resolve_jars
+from sidecar.testing.kafka_node import KafkaNode
+from sidecar.testing.kafka_topics import create_topics
+from sidecar.testing.waiting import wait_until
+
+DIR_PREFIX = "kafka-sidecar-cluster-"
+START_TIMEOUT_S = 90.0
+START_ATTEMPTS = 3
+
+
+class KafkaCluster:
+    """A cluster of ``node_count`` nodes in one temporary folder; use as a context manager.
+
+    Raises KafkaUnavailable (one sentence) when Java, Maven or the download is missing, RuntimeError with
+    the end of the broker's log when it does not start. Call it from the main thread.
+    """
+
+    def __init__(
+        self,
+        node_count: int = 1,
+        *,
+        topics: Mapping[str, int] | None = None,
+        heap_mb: int = 512,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.nodes: list[KafkaNode] = []
+        self._node_count = node_count
+        self._topics = dict(topics or {})
+        self._heap_mb = heap_mb
+        self._properties = dict(properties or {})
+        self._folder: Path | None = None
+        self._java = ""
+        self._jars = Path()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(node.address for node in self.nodes)
+
+    @property
+    def broker_ports(self) -> list[int]:
+        return [node.broker_port for node in self.nodes]
+
+    def start(self) -> None:
+        """Format and start all nodes, wait until they serve, create the topics. About 6 seconds."""
+        self._java = java_command()
+        self._jars = resolve_jars()
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._start_once()
+                break
+            except RuntimeError as error:
+                self.stop()
+                # A free port is only free until somebody else takes it.
+                if attempt == START_ATTEMPTS or "Address already in use" not in str(error):
+                    raise
+        if self._topics:
+            self.create_topics(self._topics)
+
+    def _start_once(self) -> None:
+        _sweep_abandoned()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{DIR_PREFIX}{os.getpid()}-"))
+        ports = free_ports(2 * self._node_count)
+        self.nodes = [
+            KafkaNode(i + 1, self._folder / f"node-{i + 1}", ports[2 * i], ports[2 * i + 1])
+            for i in range(self._node_count)
+        ]
+        voters = ",".join(f"{node.node_id}@127.0.0.1:{node.controller_port}" for node in self.nodes)
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
+        for node in self.nodes:
+            node.write_config(voters, self._node_count, self._properties)
+            node.format(self._java, self._jars, cluster_id)
+        for node in self.nodes:
+            node.spawn(self._java, self._jars, self._heap_mb)
+        self.wait_started()
+
+    def wait_started(self) -> None:
+        """Wait until every running node has said that it serves."""
+        running = [node for node in self.nodes if node.process is not None]
+        wait_until(
+            lambda: all(node.is_started() for node in running),
+            "Apache Kafka to start",
+            timeout_s=START_TIMEOUT_S,
+            describe=lambda: "\n".join(node.log_tail() for node in running),
+        )
+
+    def kill_node(self, index: int) -> None:
+        """SIGKILL one node; its data stays for :meth:`restart_node`."""
+        self.nodes[index].end(clean=False)
+
+    def stop_node(self, index: int) -> None:
+        self.nodes[index].end(clean=True)
+
+    def restart_node(self, index: int) -> None:
+        """Start a stopped or killed node again on the same ports and data, and wait until it serves."""
+        node = self.nodes[index]
+        node.log_path.rename(node.log_path.with_suffix(".previous.log"))
+        node.spawn(self._java, self._jars, self._heap_mb)
+        self.wait_started()
+
+    def create_topics(
+        self,
+        topics: Mapping[str, int],
+        *,
+        config: Mapping[str, str] | None = None,
+        replication_factor: int = -1,
+    ) -> None:
+        """Create topics (name → partitions) and wait until every partition has a leader."""
+        create_topics(self.bootstrap_servers, topics, config=config, replication_factor=replication_factor)
+
+    def stop(self) -> None:
+        """Stop every node (by SIGKILL: nothing of it is kept) and remove the folder. Safe to call twice."""
+        for node in self.nodes:
+            node.end(clean=False)
+        self.nodes = []
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def __enter__(self) -> KafkaCluster:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on right now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def parse_topics(specs: Sequence[str]) -> dict[str, int]:
+    """``["flights:6"]`` → ``{"flights": 6}``; one partition when none is named. ValueError on nonsense."""
+    topics: dict[str, int] = {}
+    for spec in specs:
+        name, _, count = spec.partition(":")
+        if not name or (count and not count.isdigit()):
+            raise ValueError(f"--topics takes NAME or NAME:PARTITIONS, got {spec!r}")
+        topics[name] = int(count or 1)
+    return topics
+
+
+def _sweep_abandoned() -> None:
+    """Remove folders of clusters whose owner was killed before it could clean up."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{DIR_PREFIX}*"):
+        owner = folder.name.removeprefix(DIR_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit(143) inside the block, so that context managers clean up."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a cluster in the foreground until SIGINT or SIGTERM."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m sidecar.testing.kafka_cluster", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--topics", nargs="*", default=[], metavar="NAME[:PARTITIONS]")
+    parser.add_argument("--heap-mb", type=int, default=512)
+    parser.add_argument("-X", dest="properties", action="append", default=[], metavar="NAME=VALUE")
+    options = parser.parse_args(arguments)
+    try:
+        topics = parse_topics(options.topics)
+        properties = dict(pair.split("=", 1) for pair in options.properties)
+    except ValueError as error:
+        parser.error(str(error))
+    with exit_on_sigterm():
+        try:
+            with KafkaCluster(
+                options.nodes, topics=topics, heap_mb=options.heap_mb, properties=properties
+            ) as cluster:
+                print(f"bootstrap.servers={cluster.bootstrap_servers}", flush=True)
+                signal.pause()
+        except KafkaUnavailable as error:
+            print(error)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

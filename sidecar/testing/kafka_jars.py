@@ -1,0 +1,108 @@
+"""Where the jars of the embedded Apache Kafka come from: Maven Central, resolved once into ``.demo/``."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+
+class KafkaUnavailable(RuntimeError):
+    """The embedded broker cannot be had here; the message is one sentence that says what to install."""
+
+
+def cache_dir() -> Path:
+    """The folder that everything downloaded goes to.
+
+    ``KAFKA_SIDECAR_DEMO_DIR`` if set, else ``.demo/`` of the clone, else (installed from a wheel) the
+    user's cache folder.
+    """
+    configured = os.environ.get("KAFKA_SIDECAR_DEMO_DIR")
+    if configured:
+        return Path(configured)
+    root = Path(__file__).resolve().parents[2]
+    if (root / "pyproject.toml").is_file():
+        return root / ".demo"
+    return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "kafka-sidecar"
+
+
+def kafka_version() -> str:
+    """The Apache Kafka version named in the pom."""
+    match = re.search(r"<kafka\.version>([^<]+)<", _pom_text())
+    assert match is not None, "kafka_pom.xml names no kafka.version"
+    return match.group(1)
+
+
+def java_command() -> str:
+    """Path of a ``java`` of version 17 or later; raises KafkaUnavailable naming the Debian package."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        raise KafkaUnavailable(
+            "No Java found: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)."
+        )
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(\d+)', shown.stderr)
+    if match is None or int(match.group(1)) < 17:
+        raise KafkaUnavailable(
+            f"{java} is too old for Apache Kafka 4: install a JDK 17 "
+            "(Debian: apt-get install openjdk-17-jdk-headless)."
+        )
+    return java
+
+
+def resolve_jars() -> Path:
+    """Return the folder with the broker's jars, downloading them the first time.
+
+    Safe against two processes that do it at once (a file lock), and against a download cut short (the
+    folder gets its name only when it is complete). Raises KafkaUnavailable with one sentence.
+    """
+    target = cache_dir() / f"kafka-{kafka_version()}"
+    if target.is_dir():
+        return target
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KafkaUnavailable("No Maven found: it downloads the Kafka jars (Debian: apt-get install maven).")
+    java_command()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "kafka-jars.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.is_dir():
+            return target
+        partial = target.with_name(f"{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        pom = partial / "pom.xml"
+        pom.write_text(_pom_text())
+        done = subprocess.run(
+            [
+                maven,
+                "--batch-mode",
+                "--quiet",
+                "--file",
+                str(pom),
+                "dependency:copy-dependencies",
+                "-DincludeScope=runtime",
+                f"-DoutputDirectory={partial}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr.strip())
+            raise KafkaUnavailable(f"Maven could not fetch the Kafka jars (it needs Maven Central): {reason}")
+        partial.rename(target)
+    return target
+
+
+def _pom_text() -> str:
+    return resources.files("sidecar.testing").joinpath("kafka_pom.xml").read_text()
+
+
+if __name__ == "__main__":
+    print(resolve_jars())

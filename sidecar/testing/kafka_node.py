@@ -1,0 +1,167 @@
+"""One node of the embedded Kafka: a JVM that is broker and controller."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# One node must serve every internal topic alone, and a test must not wait for timers meant for production.
+_PROPERTIES = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "num.partitions": "6",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "broker.session.timeout.ms": "5000",  # how long a killed broker blocks its own restart
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "log.retention.check.interval.ms": "3600000",
+    "log.cleaner.dedupe.buffer.size": "16777216",
+    "controlled.shutdown.enable": "false",
+}
+
+
+class KafkaNode:
+    """One JVM: its ports, folder, process. Not thread-safe; use it from one thread."""
+
+    def __init__(self, node_id: int, folder: Path, broker_port: int, controller_port: int) -> None:
+        self.node_id = node_id
+        self.folder = folder
+        self.broker_port = broker_port
+        self.controller_port = controller_port
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.broker_port}"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "server.log"
+
+    @property
+    def config_path(self) -> Path:
+        return self.folder / "server.properties"
+
+    def write_config(self, voters: str, node_count: int, overrides: Mapping[str, str]) -> None:
+        """Write server.properties; ``voters`` is the static controller quorum of all nodes."""
+        replicas = str(min(3, node_count))
+        properties = {
+            **_PROPERTIES,
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": str(self.folder / "data"),
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": "1",
+            **overrides,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.config_path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+
+    def format(self, java: str, jars: Path, cluster_id: str) -> None:
+        """Format the log folder as ``kafka-storage format`` does (feature levels are stamped there)."""
+        done = subprocess.run(
+            [
+                java,
+                "-Xmx128m",
+                "-XX:TieredStopAtLevel=1",
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                "-cp",
+                f"{jars}/*",
+                "kafka.tools.StorageTool",
+                "format",
+                "--cluster-id",
+                cluster_id,
+                "--config",
+                str(self.config_path),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"Kafka's storage format failed: {done.stdout}{done.stderr}")
+
+    def spawn(self, java: str, jars: Path, heap_mb: int) -> None:
+        """Start the JVM; it is killed with the thread that calls this (the kernel sees to it)."""
+        self._log = self.log_path.open("ab")
+        self.process = subprocess.Popen(
+            [
+                java,
+                f"-Xms{min(256, heap_mb)}m",
+                f"-Xmx{heap_mb}m",
+                "-XX:+UseG1GC",
+                "-Djava.awt.headless=true",
+                "-Dorg.slf4j.simpleLogger.showDateTime=true",
+                "-cp",
+                f"{jars}/*",
+                "kafka.Kafka",
+                str(self.config_path),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            # One prctl call, no allocation, no lock: safe between fork and exec even with threads around.
+            start_new_session=True,  # Ctrl-C at the terminal is ours to handle, in our order
+            preexec_fn=_die_with_parent,  # noqa: PLW1509
+        )
+
+    def is_started(self) -> bool:
+        """True when the broker says so in its log; raises RuntimeError when the JVM has ended."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise RuntimeError(
+                f"Kafka node {self.node_id} ended with {self.process.returncode}: {self.log_tail()}"
+            )
+        return b"Kafka Server started" in self.log_path.read_bytes()
+
+    def log_tail(self, lines: int = 15) -> str:
+        if not self.log_path.is_file():
+            return "(no log)"
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the JVM: SIGSTOP and SIGCONT make a broker that hangs and comes back."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def end(self, *, clean: bool) -> None:
+        """Stop (SIGTERM, then SIGKILL after 15 s) or kill the JVM and reap it. Its folder stays."""
+        if self.process is None:
+            return
+        self.signal(signal.SIGCONT)
+        if clean:
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(15)
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        self.process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def _die_with_parent() -> None:
+    # A test run that is killed must not leave a JVM of half a gigabyte behind.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
