@@ -49,10 +49,10 @@ def create_topics(
     wait_until(all_led, f"leaders of {', '.join(topics)}", timeout_s=timeout_s)
 
 
-def quiet_config(bootstrap_servers: str, **settings: str | int | float) -> dict[str, Any]:
+def quiet_config(bootstrap_servers: str, settings: Mapping[str, str | int] | None = None) -> dict[str, Any]:
     """A confluent-kafka configuration whose log lines go nowhere (librdkafka writes to stderr by default)."""
     logger = logging.getLogger("sidecar.testing.librdkafka")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
         logger.propagate = False
-    return {"bootstrap.servers": bootstrap_servers, "logger": logger, **settings}
+    return {"bootstrap.servers": bootstrap_servers, "logger": logger, **(settings or {})}

@@ -1,0 +1,191 @@
+"""A real daemon (``kafka-sidecar run``) in a process of its own, on a run dir with a short path."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from sidecar.common.model import ExitStatus
+from sidecar.testing.waiting import wait_until
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class DaemonFailed(RuntimeError):
+    """The daemon ended or did not become ready; the message carries the end of its log."""
+
+
+class SidecarDaemon:
+    """Start, watch and stop one daemon. Use it as a context manager from one thread.
+
+    ``settings`` are what ``-X`` takes: Kafka's names bare, the other tables dotted.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        settings: Mapping[str, object] | None = None,
+        run_dir: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._settings: dict[str, object] = {
+            "bootstrap.servers": bootstrap_servers,
+            "http.listen": "127.0.0.1:0",
+            "buffer.memory": 64 << 20,
+            "daemon.workers": 2,
+            **(settings or {}),
+        }
+        # AF_UNIX paths end at 107 bytes, and pytest's own temporary folders come close.
+        self._own_run_dir = run_dir is None
+        self.run_dir = run_dir or Path(tempfile.mkdtemp(prefix="ks-", dir="/tmp"))
+        self.log_path = Path(f"{self.run_dir}.log")
+        self._environment = dict(environment or {})
+        self._log: IO[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self._segment: Path | None = None
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start the process and return at once."""
+        arguments = [f"{name}={value}" for name, value in self._settings.items()]
+        self._log = self.log_path.open("ab")
+        self.process = subprocess.Popen(
+            [
+                *cli("run"),
+                "--run-dir",
+                str(self.run_dir),
+                *(word for pair in arguments for word in ("-X", pair)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **self._environment},
+        )
+        return self.process
+
+    def start(self) -> None:
+        """Start it and wait until ``status`` says that it takes records."""
+        self.spawn()
+        self.wait_ready()
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until ``kafka-sidecar status`` exits 0. Raises DaemonFailed when the daemon ends first."""
+
+        def ready() -> bool:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise DaemonFailed(f"the daemon ended with {self.process.returncode}:\n{self.log_tail()}")
+            # Before daemon.json is there, asking costs a Python start for nothing.
+            return (self.run_dir / "daemon.json").exists() and self.command("status").returncode == 0
+
+        wait_until(
+            ready,
+            "the daemon to take records",
+            timeout_s=timeout_s,
+            interval_s=0.02,
+            describe=lambda: f"{self.command('status').stderr}\n{self.log_tail()}",
+        )
+        self._segment = Path(self.info()["segment"])
+
+    def command(
+        self, *words: str, timeout_s: float = 60.0, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run another command of the CLI against this daemon."""
+        return subprocess.run(
+            [*cli(words[0]), "--run-dir", str(self.run_dir), *words[1:]],
+            input=stdin.decode(),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def info(self) -> dict[str, Any]:
+        """What daemon.json says: pid, segment path, http address, workers."""
+        found: dict[str, Any] = json.loads((self.run_dir / "daemon.json").read_text())
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """``status --json``; raises DaemonFailed when the daemon is not reachable."""
+        shown = self.command("status", "--json")
+        if shown.returncode not in {ExitStatus.OK, ExitStatus.FAILED}:
+            raise DaemonFailed(shown.stderr)
+        found: dict[str, Any] = json.loads(shown.stdout)
+        return found
+
+    def worker_pids(self) -> list[int]:
+        return [int(worker["pid"]) for worker in self.info()["workers"]]
+
+    def log_tail(self, lines: int = 30) -> str:
+        if not self.log_path.exists():
+            return "(no log)"
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM, wait, and return the exit status; raises DaemonFailed when it does not end in time."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            tail = self.log_tail()
+            self.kill()
+            raise DaemonFailed(f"the daemon did not end within {timeout_s:g} s of SIGTERM:\n{tail}") from None
+
+    def kill(self) -> None:
+        """SIGKILL the controller; its workers notice and end by themselves."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def remove(self) -> None:
+        """Kill what is left and remove run dir, log and segment."""
+        workers: Sequence[int] = ()
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            workers = self.worker_pids()
+        self.kill()
+        for pid in workers:
+            with contextlib.suppress(OSError):
+                if b"sidecar" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+        if self._log is not None:
+            self._log.close()
+        if self._segment is not None:
+            self._segment.unlink(missing_ok=True)
+        if self._own_run_dir:
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+        self.log_path.unlink(missing_ok=True)
+
+    def __enter__(self) -> SidecarDaemon:
+        try:
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and self.process is not None and self.process.poll() is None:
+                self.stop()
+        finally:
+            self.remove()
+
+
+def cli(command: str) -> list[str]:
+    """The words that start a CLI command in this very environment, whatever PATH says."""
+    return [sys.executable, "-m", "sidecar", command]
