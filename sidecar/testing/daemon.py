@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -20,6 +20,9 @@ from sidecar.testing.waiting import wait_until
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
+
+StartDaemon = Callable[..., "SidecarDaemon"]
+"""The fixture ``start_daemon``: arguments of SidecarDaemon, and ``wait=False`` to not wait for it."""
 
 
 class DaemonFailed(RuntimeError):

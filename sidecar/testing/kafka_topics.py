@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sidecar.testing.waiting import wait_until
+
+NewTopic = Callable[..., str]
+"""The fixture ``new_topic``: ``new_topic(partitions=6, **config)`` creates a topic and returns its name."""
 
 
 def create_topics(

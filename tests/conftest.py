@@ -1,0 +1,88 @@
+"""Fixtures for every ring of tests: the real broker, the mock broker, a real daemon, ``--long``."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.testing.kafka_topics import NewTopic
+from sidecar.testing.ledger import Ledger
+from sidecar.testing.mock_broker import MockBroker
+
+_serial = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the long forms of slow suites too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    skip = pytest.mark.skip(reason="long form: run with --long")
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """One real Apache Kafka for the whole run; tests take topics of their own from ``new_topic``."""
+    with KafkaCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def new_topic(kafka: KafkaCluster) -> NewTopic:
+    """``new_topic(partitions=6, **config)`` creates a topic that no other test uses; its name."""
+
+    def create(partitions: int = 6, **config: str) -> str:
+        name = f"topic-{next(_serial)}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        kafka.create_topics({name: partitions}, config=settings)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def start_daemon() -> Iterator[StartDaemon]:
+    """``start_daemon(bootstrap_servers, **arguments of SidecarDaemon)``; all is removed after the test."""
+    started: list[SidecarDaemon] = []
+
+    def start(bootstrap_servers: str, *, wait: bool = True, **arguments: object) -> SidecarDaemon:
+        settings = arguments.pop("settings", None)
+        assert settings is None or isinstance(settings, Mapping)
+        daemon = SidecarDaemon(bootstrap_servers, settings=settings, **arguments)  # type: ignore[arg-type]
+        started.append(daemon)
+        if wait:
+            daemon.start()
+        else:
+            daemon.spawn()
+        return daemon
+
+    yield start
+    for daemon in started:
+        daemon.remove()
+
+
+@pytest.fixture
+def daemon(kafka: KafkaCluster, start_daemon: StartDaemon) -> SidecarDaemon:
+    """A daemon with two workers on the real broker, taking records."""
+    return start_daemon(kafka.bootstrap_servers)
+
+
+@pytest.fixture(scope="session")
+def mock_broker() -> Iterator[MockBroker]:
+    """librdkafka's mock cluster: quick, no Java, and no judge of order or de-duplication."""
+    with MockBroker({"smoke": 6}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
