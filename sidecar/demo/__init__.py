@@ -1,0 +1,1 @@
+"""The main job on real input and a judge that shares no code with us: ``kafka-sidecar demo``."""
