@@ -1,6 +1,6 @@
 """Say in one sentence each what this machine lacks, naming the Debian package.
 
-Runs before anything is installed, perhaps on a Python that is too old: standard library only, old syntax only.
+Runs before anything is installed, perhaps on a Python that is too old: standard library and old syntax only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def missing() -> list[str]:
     found = []
     if not sys.platform.startswith("linux"):
         found.append(f"kafka-sidecar needs Linux (pidfd, CPU affinity, /dev/shm); this is {sys.platform}.")
-    if sys.version_info < (3, 11):  # noqa: UP036: this is the place that says so
+    # make PYTHON=... may name any Python, so this check is not as dead as it looks.
+    if sys.version_info < (3, 11):  # noqa: UP036
         found.append(
             f"Python {sys.version.split()[0]} is too old: install Python 3.11 or later "
             "(Debian: apt-get install python3) or name one with make PYTHON=..."
