@@ -1,0 +1,313 @@
+"""Messages between controller and worker over their inherited socketpair: dataclasses and their codec.
+
+One message = a 4-byte big-endian length, then a msgpack array ``[kind, {field: value}]``. The end of the
+stream is the death of the peer. Fields that a reader does not know are ignored; a field that is missing takes its
+default; an unknown kind is an error (both ends come from one installation).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+
+import msgpack
+
+from sidecar.common.model import Node
+
+LENGTH: Final = struct.Struct(">I")
+MESSAGE_BYTES_MAX: Final = 256 << 20
+"""A full metadata push of 200,000 partitions is about 10 MiB; beyond this the stream is certainly broken."""
+
+
+class ControlError(ValueError):
+    """The control stream carries something that is no message of ours."""
+
+
+class ControlKind(IntEnum):
+    START = 1
+    READY = 2
+    UPDATE_METADATA = 3
+    UPDATE_METADATA_REPLY = 4
+    NEED_TOPICS = 5
+    TOPIC_ERRORS = 6
+    DRAIN = 7
+    DRAINED = 8
+    STOP = 9
+
+
+class UpdateError(IntEnum):
+    """Why a worker refused an UpdateMetadata (Kafka's own codes for the same)."""
+
+    NONE = 0
+    STALE_CONTROLLER_EPOCH = 11
+    STALE_WORKER_EPOCH = 77  # Kafka: STALE_BROKER_EPOCH
+
+
+class Endpoint(NamedTuple):
+    """One listener of a broker."""
+
+    listener: str
+    host: str
+    port: int
+
+
+class LiveBroker(NamedTuple):
+    """A broker that is alive, with all its listeners."""
+
+    id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+    @classmethod
+    def of(cls, node: Node, listener: str = "PLAINTEXT") -> LiveBroker:
+        return cls(node.id, (Endpoint(listener, node.host, node.port),), node.rack)
+
+    def node(self, listener: str) -> Node | None:
+        """The address for clients of ``listener``; None when the broker does not have that listener."""
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return Node(self.id, endpoint.host, endpoint.port, self.rack)
+        return None
+
+
+class PartitionUpdate(NamedTuple):
+    """One partition state of an UpdateMetadata. ``leader`` -2 means: this partition is being deleted.
+
+    ``topic_id`` is the UUID's 16 bytes, or None from a broker that knows no topic ids.
+    """
+
+    topic: str
+    topic_id: bytes | None
+    partition: int
+    leader: int
+    leader_epoch: int = -1
+    isr: tuple[int, ...] = ()
+    replicas: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+
+
+class TopicError(NamedTuple):
+    """Why a topic cannot be used now. ``code`` is Kafka's; ``text`` one sentence naming the topic."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """controller → worker, first message: everything a worker needs to know.
+
+    ``config`` maps the daemon's concluded settings by name. File descriptors are the numbers they have in the
+    worker (inherited over exec). ``slot`` is the worker's area of the segment, ``incarnation`` never repeats.
+    """
+
+    kind: ClassVar[ControlKind] = ControlKind.START
+    worker_index: int
+    worker_epoch: int
+    slot: int
+    incarnation: int
+    endpoint: str
+    instance_key: bytes
+    segment_fd: int
+    wake_fds: tuple[int, ...] = ()
+    controller_pid: int = 0
+    controller_epoch: int = 0
+    segment_path: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """worker → controller: endpoint bound, segment attached; clients may be sent here."""
+
+    kind: ClassVar[ControlKind] = ControlKind.READY
+    pid: int
+    worker_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadata:
+    """controller → worker (rule U3): live brokers, and partition states to add, replace or delete.
+
+    ``is_full``: the partition states are all there are, what is missing is deleted (a new worker, or a new
+    controller). Not full and no partition states: only the brokers changed.
+    """
+
+    kind: ClassVar[ControlKind] = ControlKind.UPDATE_METADATA
+    controller_id: int
+    controller_epoch: int
+    worker_epoch: int
+    brokers: tuple[LiveBroker, ...]
+    partitions: tuple[PartitionUpdate, ...] = ()
+    is_full: bool = False
+    cluster_id: str | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataReply:
+    """worker → controller. ``error`` is an UpdateError; ``version`` repeats the request's."""
+
+    kind: ClassVar[ControlKind] = ControlKind.UPDATE_METADATA_REPLY
+    error: int
+    worker_epoch: int
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NeedTopics:
+    """worker → controller.
+
+    ``topics``: these are needed now and unknown or stale here. ``refresh``: ask the cluster again although
+    they are known (rule M7). ``used``: topics that carried records since the last message (renews their expiry).
+    """
+
+    kind: ClassVar[ControlKind] = ControlKind.NEED_TOPICS
+    topics: tuple[str, ...] = ()
+    refresh: bool = False
+    used: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicErrors:
+    """controller → worker: the topics that the last metadata answer refused, by name.
+
+    A topic that is good again simply appears in an UpdateMetadata. ``cluster_error`` is the sentence why no
+    broker answers, empty while one does.
+    """
+
+    kind: ClassVar[ControlKind] = ControlKind.TOPIC_ERRORS
+    errors: Mapping[str, TopicError] = field(default_factory=dict)
+    cluster_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """controller → worker: take nothing new, finish what is there within ``timeout_ms``, fail the rest."""
+
+    kind: ClassVar[ControlKind] = ControlKind.DRAIN
+    timeout_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """worker → controller: the drain has ended with ``left`` records not delivered (0 = all delivered)."""
+
+    kind: ClassVar[ControlKind] = ControlKind.DRAINED
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """controller → worker: exit now."""
+
+    kind: ClassVar[ControlKind] = ControlKind.STOP
+
+
+ControlMessage: TypeAlias = (
+    Start | Ready | UpdateMetadata | UpdateMetadataReply | NeedTopics | TopicErrors | Drain | Drained | Stop
+)
+
+_MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
+    message_type.kind: message_type
+    for message_type in (
+        Start,
+        Ready,
+        UpdateMetadata,
+        UpdateMetadataReply,
+        NeedTopics,
+        TopicErrors,
+        Drain,
+        Drained,
+        Stop,
+    )
+}
+
+
+def _brokers(value: list[Any]) -> tuple[LiveBroker, ...]:
+    return tuple(
+        LiveBroker(node_id, tuple(Endpoint(*endpoint) for endpoint in endpoints), rack)
+        for node_id, endpoints, rack in value
+    )
+
+
+def _partitions(value: list[Any]) -> tuple[PartitionUpdate, ...]:
+    return tuple(
+        PartitionUpdate(
+            topic, topic_id, partition, leader, epoch, tuple(isr), tuple(replicas), tuple(offline)
+        )
+        for topic, topic_id, partition, leader, epoch, isr, replicas, offline in value
+    )
+
+
+def _topic_errors(value: dict[str, Any]) -> dict[str, TopicError]:
+    return {topic: TopicError(*error) for topic, error in value.items()}
+
+
+_FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
+    (ControlKind.UPDATE_METADATA, "brokers"): _brokers,
+    (ControlKind.UPDATE_METADATA, "partitions"): _partitions,
+    (ControlKind.TOPIC_ERRORS, "errors"): _topic_errors,
+    (ControlKind.NEED_TOPICS, "topics"): tuple,
+    (ControlKind.NEED_TOPICS, "used"): tuple,
+    (ControlKind.START, "wake_fds"): tuple,
+}
+
+
+def encode_message(message: ControlMessage) -> bytes:
+    """The message with its 4-byte length, ready for the socket."""
+    values = {each.name: getattr(message, each.name) for each in fields(message)}
+    body: bytes = msgpack.packb([int(message.kind), values], default=_plain)
+    return LENGTH.pack(len(body)) + body
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):  # MappingProxyType and the like
+        return dict(value)
+    raise TypeError(f"a control message cannot carry {type(value).__name__}: {value!r}")
+
+
+def decode_message(body: bytes | bytearray | memoryview) -> ControlMessage:
+    """The inverse of :func:`encode_message` without the length; raises ControlError for anything else."""
+    try:
+        kind, values = msgpack.unpackb(body, strict_map_key=False)
+        message_type = _MESSAGE_TYPES[kind]
+        known = {each.name for each in fields(message_type)}
+        arguments = {
+            name: _FROM_WIRE[message_type.kind, name](value)
+            if (message_type.kind, name) in _FROM_WIRE
+            else value
+            for name, value in values.items()
+            if name in known
+        }
+        return message_type(**arguments)
+    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+        raise ControlError(f"not a control message ({type(error).__name__}: {error})") from error
+
+
+class ControlDecoder:
+    """Cuts a byte stream into messages. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[ControlMessage]:
+        """Take bytes as they come; return the messages now complete. Raises ControlError."""
+        self._pending += data
+        messages: list[ControlMessage] = []
+        position = 0
+        while len(self._pending) - position >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._pending, position)
+            if length > MESSAGE_BYTES_MAX:
+                raise ControlError(f"a control message of {length} bytes is over {MESSAGE_BYTES_MAX}")
+            end = position + LENGTH.size + length
+            if len(self._pending) < end:
+                break
+            messages.append(decode_message(bytes(self._pending[position + LENGTH.size : end])))
+            position = end
+        del self._pending[:position]
+        return messages

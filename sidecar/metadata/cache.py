@@ -1,0 +1,156 @@
+"""MetadataCache: a worker's picture of the cluster, kept in step by UpdateMetadata (rules U3, U4).
+
+One writer (the worker's loop), any number of readers: each takes ``cache.current`` once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from uuid import UUID
+
+from sidecar.common.control import LiveBroker, PartitionUpdate, UpdateError, UpdateMetadata
+from sidecar.common.model import Node, TopicPartition
+from sidecar.metadata.snapshot import (
+    EMPTY_SNAPSHOT,
+    LEADER_DURING_DELETE,
+    LeaderHint,
+    MetadataSnapshot,
+    PartitionState,
+    TopicState,
+)
+
+log = logging.getLogger(__name__)
+
+
+class StaleUpdate(Exception):
+    """An UpdateMetadata of an earlier controller, or meant for an earlier incarnation of this worker.
+
+    ``code`` is the UpdateError to answer. Nothing was changed.
+    """
+
+    def __init__(self, code: UpdateError, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class MetadataCache:
+    """Holds one immutable snapshot and swaps it whole. ``update_metadata`` belongs to one thread."""
+
+    def __init__(self, worker_epoch: int = 0, *, listener: str = "PLAINTEXT") -> None:
+        self.current: MetadataSnapshot = EMPTY_SNAPSHOT
+        self.worker_epoch = worker_epoch
+        self.controller_id = -1
+        self.controller_epoch = -1
+        self.stale_updates_refused = 0
+        self._listener = listener
+
+    def update_metadata(self, request: UpdateMetadata) -> tuple[TopicPartition, ...]:
+        """Apply one update and return the partitions that it deleted.
+
+        Raises StaleUpdate (and counts it in ``stale_updates_refused``) when the controller epoch is lower
+        than one seen before, or the worker epoch is not ours; then nothing changes.
+        (Kafka: ZkMetadataCache.updateMetadata, KafkaApis.handleUpdateMetadataRequest.)
+        """
+        self._check_epochs(request)
+        nodes = self._nodes(request.brokers)
+        previous = self.current
+        deleted: list[TopicPartition] = []
+        topics: dict[str, TopicState] = dict(previous.topics)
+        if request.is_full or request.partitions:
+            deleted = _apply(topics, request)
+        self.controller_id = request.controller_id
+        self.controller_epoch = request.controller_epoch
+        cluster_id = request.cluster_id if request.cluster_id is not None else previous.cluster_id
+        self.current = MetadataSnapshot.build(
+            previous.version + 1, cluster_id, nodes, topics, previous=previous
+        )
+        return tuple(deleted)
+
+    def apply_leader_hints(self, hints: Iterable[LeaderHint], endpoints: Iterable[Node] = ()) -> bool:
+        """Overlay newer leaders told by Produce responses (KIP-951) until the next update.
+
+        Returns True if any hint was newer than what was known.
+        """
+        newer = self.current.with_leaders(hints, endpoints)
+        if newer is self.current:
+            return False
+        self.current = newer
+        return True
+
+    def _check_epochs(self, request: UpdateMetadata) -> None:
+        if request.worker_epoch != self.worker_epoch:
+            self.stale_updates_refused += 1
+            raise StaleUpdate(
+                UpdateError.STALE_WORKER_EPOCH,
+                f"UpdateMetadata is for worker epoch {request.worker_epoch}, ours is {self.worker_epoch}.",
+            )
+        if request.controller_epoch < self.controller_epoch:
+            self.stale_updates_refused += 1
+            raise StaleUpdate(
+                UpdateError.STALE_CONTROLLER_EPOCH,
+                f"UpdateMetadata of controller {request.controller_id} has epoch {request.controller_epoch}, "
+                f"epoch {self.controller_epoch} was seen already.",
+            )
+
+    def _nodes(self, brokers: tuple[LiveBroker, ...]) -> dict[int, Node]:
+        nodes: dict[int, Node] = {}
+        for broker in brokers:
+            node = broker.node(self._listener)
+            if node is not None:
+                nodes[broker.id] = node
+        listeners = {frozenset(endpoint.listener for endpoint in broker.endpoints) for broker in brokers}
+        if len(listeners) > 1:
+            named = {
+                broker.id: sorted(endpoint.listener for endpoint in broker.endpoints) for broker in brokers
+            }
+            log.error("Listeners are not identical across brokers: %s", named)
+        return nodes
+
+
+def _apply(topics: dict[str, TopicState], request: UpdateMetadata) -> list[TopicPartition]:
+    """Change ``topics`` (a private copy) by the request's partition states; return what went away."""
+    by_topic: dict[str, list[PartitionUpdate]] = {}
+    for update in request.partitions:
+        by_topic.setdefault(update.topic, []).append(update)
+    deleted: list[TopicPartition] = []
+    if request.is_full:
+        for name in [name for name in topics if name not in by_topic]:
+            deleted += _partitions_of(topics.pop(name))
+    for name, updates in by_topic.items():
+        old = topics.get(name)
+        states: dict[int, PartitionState] = {}
+        topic_id = _topic_id(updates, old)
+        # A topic made anew under its old name has another id: nothing of the old one may shine through.
+        is_recreated = old is not None and None not in (topic_id, old.topic_id) and topic_id != old.topic_id
+        if old is not None and not request.is_full and not is_recreated:
+            states = {index: state for index, state in enumerate(old.partitions) if state is not None}
+        for update in updates:
+            if update.leader == LEADER_DURING_DELETE:
+                states.pop(update.partition, None)
+            else:
+                states[update.partition] = PartitionState(
+                    update.leader, update.leader_epoch, update.isr, update.replicas, update.offline
+                )
+        if old is not None:
+            deleted += [gone for gone in _partitions_of(old) if gone.partition not in states]
+        if states:
+            partitions = tuple(states.get(index) for index in range(max(states) + 1))
+            topics[name] = TopicState(name, topic_id, 0, partitions)
+        else:
+            topics.pop(name, None)
+    return deleted
+
+
+def _topic_id(updates: list[PartitionUpdate], old: TopicState | None) -> UUID | None:
+    # The last word counts: one request may first delete the old topic and then add the new one.
+    for update in reversed(updates):
+        if update.topic_id is not None:
+            return UUID(bytes=update.topic_id)
+    return None if old is None else old.topic_id
+
+
+def _partitions_of(topic: TopicState) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, index) for index, state in enumerate(topic.partitions) if state is not None
+    ]

@@ -1,0 +1,167 @@
+"""MetadataSnapshot: what is known about the cluster at one moment; never changed, replaced whole.
+
+A reader takes ``cache.current`` once at the top of an operation and uses only that; so it never sees half an
+update and never takes a lock. (Kafka: MetadataCache.MetadataSnapshot, ZkMetadataCache.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from sidecar.common.model import Node, TopicPartition
+
+NO_LEADER: Final = -1
+LEADER_DURING_DELETE: Final = -2
+"""Leader of a partition whose topic is being deleted (Kafka: LeaderAndIsr.LeaderDuringDelete)."""
+NO_LEADER_EPOCH: Final = -1
+ERROR_NONE: Final = 0
+
+
+class PartitionState(NamedTuple):
+    """One partition. ``leader`` is a node id, NO_LEADER or LEADER_DURING_DELETE; the tuples hold node ids."""
+
+    leader: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    isr: tuple[int, ...] = ()
+    replicas: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+
+
+NO_PARTITION_STATE: Final = PartitionState(NO_LEADER)
+
+
+class LeaderHint(NamedTuple):
+    """A newer leader as a Produce response tells it (KIP-951)."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """One topic. ``partitions[i]`` is None when the cluster's answer left partition i out (no leader known).
+
+    ``error_code`` is Kafka's, 0 when the topic is good.
+    """
+
+    name: str
+    topic_id: UUID | None = None
+    error_code: int = ERROR_NONE
+    partitions: tuple[PartitionState | None, ...] = ()
+
+
+def _available(topic: TopicState, nodes: Mapping[int, Node]) -> tuple[int, ...]:
+    return tuple(
+        index for index, state in enumerate(topic.partitions) if state is not None and state.leader in nodes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSnapshot:
+    """Brokers and topics at one version. Immutable; any thread may read it."""
+
+    version: int = 0
+    cluster_id: str | None = None
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    _available_by_topic: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @classmethod
+    def build(
+        cls,
+        version: int,
+        cluster_id: str | None,
+        nodes: Mapping[int, Node],
+        topics: Mapping[str, TopicState],
+        *,
+        previous: MetadataSnapshot | None = None,
+    ) -> MetadataSnapshot:
+        """Make a snapshot with what readers ask most precomputed.
+
+        ``previous`` only saves work: a topic that is the same object under the same nodes is kept as it is.
+        """
+        nodes = dict(nodes)
+        topics = dict(topics)
+        reusable = previous if previous is not None and previous.nodes == nodes else None
+        available: dict[str, tuple[int, ...]] = {}
+        for name, topic in topics.items():
+            if reusable is not None and reusable.topics.get(name) is topic:
+                available[name] = reusable._available_by_topic[name]
+            else:
+                available[name] = _available(topic, nodes)
+        return cls(version, cluster_id, MappingProxyType(nodes), MappingProxyType(topics), available)
+
+    def leader(self, topic: str, partition: int) -> Node | None:
+        """The live broker that leads the partition; None when unknown, leaderless or not alive."""
+        state = self.partition(topic, partition)
+        return None if state is None else self.nodes.get(state.leader)
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The leader epoch of the partition, NO_LEADER_EPOCH when unknown."""
+        state = self.partition(topic, partition)
+        return NO_LEADER_EPOCH if state is None else state.leader_epoch
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        """The partition's state, or None when it is not known."""
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        return found.partitions[partition]
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has; None while the topic is unknown (or known only by an error)."""
+        found = self.topics.get(topic)
+        return len(found.partitions) or None if found is not None else None
+
+    def available_partitions(self, topic: str) -> tuple[int, ...]:
+        """The partitions that have a live leader, ascending; empty when the topic is unknown."""
+        return self._available_by_topic.get(topic, ())
+
+    def topic_id(self, topic: str) -> UUID | None:
+        found = self.topics.get(topic)
+        return None if found is None else found.topic_id
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Every partition that has a state, topic by topic."""
+        for name, topic in self.topics.items():
+            for index, state in enumerate(topic.partitions):
+                if state is not None:
+                    yield TopicPartition(name, index)
+
+    def with_leaders(self, hints: Iterable[LeaderHint], endpoints: Iterable[Node] = ()) -> MetadataSnapshot:
+        """A snapshot with newer leaders, as Produce responses tell them (KIP-951), under the same version.
+
+        A hint counts only when its epoch is higher than the known one, the topic is known, and the leader's
+        address is known or among ``endpoints``. Returns self when no hint counts. (Kafka:
+        Metadata.updatePartitionLeadership.)
+        """
+        endpoint_by_id = {node.id: node for node in endpoints}
+        nodes = dict(self.nodes)
+        changed: dict[str, list[PartitionState | None]] = {}
+        for hint in hints:
+            known = self.partition(hint.topic, hint.partition)
+            if known is None or hint.leader_epoch <= known.leader_epoch or hint.leader < 0:
+                continue
+            if hint.leader not in nodes and hint.leader not in endpoint_by_id:
+                continue
+            nodes.setdefault(hint.leader, endpoint_by_id.get(hint.leader, nodes.get(hint.leader)))  # type: ignore[arg-type]
+            partitions = changed.setdefault(hint.topic, list(self.topics[hint.topic].partitions))
+            partitions[hint.partition] = known._replace(leader=hint.leader, leader_epoch=hint.leader_epoch)
+        if not changed:
+            return self
+        topics = dict(self.topics)
+        for name, partitions in changed.items():
+            old = topics[name]
+            topics[name] = TopicState(name, old.topic_id, old.error_code, tuple(partitions))
+        return MetadataSnapshot.build(self.version, self.cluster_id, nodes, topics, previous=self)
+
+
+EMPTY_SNAPSHOT: Final = MetadataSnapshot()
