@@ -1,0 +1,149 @@
+"""The independent count: librdkafka reads the topic, the standard library decodes it, nothing here is ours.
+
+Every value carries ``row`` = Spark's monotonically_increasing_id(): the upper bits are the Spark task, the
+lower 33 count the rows of that task. So within one key and task the numbers rise in the order of offsets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sidecar.demo.flights import Counts
+from sidecar.testing.kafka_topics import quiet_config
+
+TASK_SHIFT = 33
+CONSUME_BATCH = 10_000
+POLL_S = 0.2
+SHOWN_MAX = 3
+
+
+class Message(Protocol):
+    """What the judge looks at of a consumed message; confluent-kafka's own class fits."""
+
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def partition(self) -> int | None: ...
+
+
+@dataclass
+class Verdict:
+    """What was read back, and every disagreement with the input as one sentence."""
+
+    counts: Counts = field(default_factory=Counts)
+    tasks: set[int] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def agrees(self) -> bool:
+        return not self.problems
+
+
+class Judge:
+    """Takes messages in the order they are read (per partition: the order of offsets), then compares."""
+
+    def __init__(self) -> None:
+        self._verdict = Verdict()
+        self._last_row: dict[tuple[str, int, int], int] = {}
+        self._partition_of: dict[str, int] = {}
+        self._seen: Counter[int] = Counter()
+
+    @property
+    def rows(self) -> int:
+        return self._verdict.counts.rows
+
+    def take(self, messages: Iterable[Message]) -> None:
+        """Count and check order; a message without key or JSON is a problem, never an exception."""
+        for message in messages:
+            key, value, partition = message.key(), message.value(), message.partition()
+            try:
+                if key is None or value is None or partition is None:
+                    raise ValueError("no key or no value")
+                self._take(key.decode(), json.loads(value), partition)
+            except (ValueError, KeyError, TypeError) as error:
+                self._report(f"a message is not a flight: {error!r}")
+
+    def _take(self, key: str, flight: Mapping[str, object], partition: int) -> None:
+        if flight["carrier"] != key:
+            self._report(f"key {key} carries a flight of {flight['carrier']}")
+        row = int(str(flight["row"]))
+        task = row >> TASK_SHIFT
+        self._verdict.counts.add(key, int(str(flight["distance"])), int(str(flight["flight"])))
+        self._verdict.tasks.add(task)
+        self._seen[row] += 1
+        if self._partition_of.setdefault(key, partition) != partition:
+            self._report(f"key {key} is in partitions {self._partition_of[key]} and {partition}")
+        last = self._last_row.get((key, task, partition), -1)
+        if row < last:
+            self._report(f"key {key}: row {row} of task {task} came after row {last}")
+        self._last_row[key, task, partition] = row
+
+    def _report(self, problem: str) -> None:
+        # One broken rule can hit every row: the first few tell the story.
+        if len(self._verdict.problems) < SHOWN_MAX:
+            self._verdict.problems.append(problem)
+
+    def verdict(self, expected: Counts) -> Verdict:
+        """Compare with ``expected`` and return everything found."""
+        verdict = self._verdict
+        doubles = sum(count - 1 for count in self._seen.values())
+        if doubles:
+            verdict.problems.append(f"{doubles:,} rows are doubled")
+        if verdict.counts.rows - doubles < expected.rows:
+            verdict.problems.append(f"{expected.rows - verdict.counts.rows + doubles:,} rows are missing")
+        for key in sorted(expected.by_key.keys() | verdict.counts.by_key.keys()):
+            wanted, found = expected.by_key.get(key), verdict.counts.by_key.get(key)
+            if wanted != found:
+                verdict.problems.append(f"key {key}: the CSV has {wanted}, the topic has {found}")
+        return verdict
+
+
+class TopicReader:
+    """Reads one topic from where it ended when the reader was made; not thread-safe."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        self._consumer = Consumer(
+            quiet_config(
+                bootstrap_servers,
+                {
+                    "group.id": "kafka-sidecar-demo-judge",
+                    "enable.auto.commit": "false",
+                    "auto.offset.reset": "error",
+                    "check.crcs": "true",
+                    "isolation.level": "read_committed",
+                    "fetch.wait.max.ms": 50,
+                },
+            )
+        )
+        self._topic = topic
+        partitions = self._consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        self._start = {index: self._end(index) for index in partitions}
+        self._consumer.assign([TopicPartition(topic, index, start) for index, start in self._start.items()])
+
+    def _end(self, partition: int) -> int:
+        from confluent_kafka import TopicPartition
+
+        found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=30)
+        assert found is not None
+        return int(found[1])
+
+    def written(self) -> int:
+        """Records appended by anyone since the reader was made, as the broker's offsets tell it."""
+        return sum(self._end(partition) - start for partition, start in self._start.items())
+
+    def read_into(self, judge: Judge) -> int:
+        """Hand what can be read now to ``judge``; returns how many messages that were."""
+        messages = [
+            message for message in self._consumer.consume(CONSUME_BATCH, POLL_S) if not message.error()
+        ]
+        judge.take(messages)
+        return len(messages)
+
+    def close(self) -> None:
+        self._consumer.close()

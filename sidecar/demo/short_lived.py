@@ -1,0 +1,146 @@
+"""Fifty short-lived processes send 100 records each: once through the sidecar, once by confluent-kafka.
+
+Runs as a program of its own (``python -m sidecar.demo.short_lived``), because it forks and the demo has
+threads. The library is imported before the fork in both cases, so what is compared is the producer's own
+start: sockets, metadata, first acknowledgement. The result is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+PROCESSES = 50
+RECORDS = 100
+VALUE = b"v" * 100
+
+Send = Callable[[str, str, int], tuple[float, int]]
+"""(target, topic, number of the process) → (seconds to the first ack, records acked)."""
+
+
+class ShortLived(NamedTuple):
+    """Seconds: to the first acknowledgement in a process (median and slowest), and for all processes."""
+
+    first_ack_median_s: float
+    first_ack_max_s: float
+    total_s: float
+    acked: int
+
+
+def run_short_lived(kind: str, target: str, topic: str, processes: int = PROCESSES) -> ShortLived:
+    """Run one side (``sidecar`` with a run dir, ``confluent`` with bootstrap servers) in a fresh process.
+
+    Raises RuntimeError with the child's words when a process failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "sidecar.demo.short_lived", kind, target, topic, str(processes)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the short-lived processes ({kind}) failed: {done.stderr.strip()}")
+    return ShortLived(*json.loads(done.stdout))
+
+
+def send_by_sidecar(run_dir: str, topic: str, number: int) -> tuple[float, int]:
+    """Send the records of one process; (seconds to the first ack, records acked)."""
+    from client_stub import Producer
+
+    start = time.monotonic()
+    with Producer(run_dir=run_dir, client_name=f"short-lived-{number}") as producer:
+        deliveries = [producer.send(topic, value=VALUE, key=b"%d-%d" % (number, i)) for i in range(RECORDS)]
+        deliveries[0].result(timeout=60)
+        first = time.monotonic() - start
+        for delivery in deliveries:
+            delivery.result(timeout=60)
+    return first, len(deliveries)
+
+
+def send_by_confluent(bootstrap_servers: str, topic: str, number: int) -> tuple[float, int]:
+    """The same by confluent-kafka, idempotent as the sidecar is, polled until each record was acked."""
+    from confluent_kafka import Producer
+
+    from sidecar.testing.kafka_topics import quiet_config
+
+    start = time.monotonic()
+    first = 0.0
+    acked = 0
+
+    def told(error: object, _message: object) -> None:
+        nonlocal first, acked
+        if error is not None:
+            raise RuntimeError(str(error))
+        first = first or time.monotonic() - start
+        acked += 1
+
+    producer = Producer(quiet_config(bootstrap_servers, {"enable.idempotence": "true", "linger.ms": 5}))
+    for i in range(RECORDS):
+        producer.produce(topic, value=VALUE, key=b"%d-%d" % (number, i), on_delivery=told)
+    producer.flush(60)
+    return first, acked
+
+
+def fork_all(send: Send, target: str, topic: str, processes: int) -> ShortLived:
+    """Fork ``processes`` children at once, wait for all, and sum up; raises RuntimeError if one failed."""
+    start = time.monotonic()
+    pipes: list[tuple[int, int]] = []
+    for number in range(processes):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.close(reader)
+                os.write(writer, json.dumps(send(target, topic, number)).encode())
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        os.close(writer)
+        pipes.append((pid, reader))
+    firsts: list[float] = []
+    acked = failed = 0
+    for pid, reader in pipes:
+        with os.fdopen(reader) as pipe:
+            text = pipe.read()
+        _, status = os.waitpid(pid, 0)
+        if status or not text:
+            failed += 1
+            continue
+        first, count = json.loads(text)
+        firsts.append(first)
+        acked += count
+    if failed:
+        raise RuntimeError(f"{failed} of {processes} processes failed")
+    return ShortLived(statistics.median(firsts), max(firsts), time.monotonic() - start, acked)
+
+
+def main() -> int:
+    kind, target, topic, processes = sys.argv[1:]
+    if kind == "sidecar":
+        # Imported before the fork, as a pre-forking server does.
+        import client_stub  # noqa: F401
+
+        send: Send = send_by_sidecar
+    else:
+        import confluent_kafka  # noqa: F401
+
+        import sidecar.testing.kafka_topics  # noqa: F401
+
+        send = send_by_confluent
+    print(json.dumps(fork_all(send, target, topic, int(processes))))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
