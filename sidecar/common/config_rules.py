@@ -1,0 +1,146 @@
+"""Rules between settings, checked once before anything starts (Kafka's ProducerConfig, KIP-679).
+
+All conflicts are named together, so that a person repairs the file once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sidecar.common.settings import BY_NAME, ConfigError, SidecarConfig, Value
+
+_HARD_LIMIT_IN_FLIGHT = 5
+POOL_PAGES_MIN = 64
+
+
+def conclude(config: SidecarConfig) -> SidecarConfig:
+    """Fill in what follows from other settings and check the relations.
+
+    ``config.sources`` tells which values the user set; defaults give way to them as in Kafka.
+    Raises ConfigError naming every conflict.
+    """
+    values = dict(config.values)
+    faults: list[str] = []
+    warnings: list[str] = list(config.warnings)
+    set_by_user = config.sources
+
+    values["acks"] = acks = acks_number(values["acks"])
+    _conclude_idempotence(values, acks, faults)
+    _conclude_delivery_timeout(values, set_by_user, faults, warnings)
+    for name in ("retry.backoff", "reconnect.backoff", "socket.connection.setup.timeout"):
+        first, most = _int(values, f"{name}.ms"), _int(values, f"{name}.max.ms")
+        if first > most:
+            # Kafka warns and waits the maximum from the first attempt on.
+            warnings.append(f"{name}.ms ({first}) is over {name}.max.ms ({most}); every wait is {most} ms.")
+            values[f"{name}.ms"] = most
+    _check_memory(values, faults)
+    _check_servers(values, faults)
+    if values["topic.metadata.refresh.interval.ms"] == 0:
+        warnings.append("topic.metadata.refresh.interval.ms = 0 asks for metadata after each send; that is costly.")
+    page_bytes = _int(values, "pool.page_bytes")
+    if page_bytes & (page_bytes - 1):
+        faults.append(f"pool.page_bytes = {page_bytes} must be a power of two, such as 16384.")
+    listen = values["http.listen"]
+    if isinstance(listen, str) and listen and parse_address(listen) is None:
+        faults.append(f'http.listen = "{listen}" must be host:port, such as 127.0.0.1:9464 (port 0: any free one).')
+    topics = {
+        pattern: {key: acks_number(value) if key == "acks" else value for key, value in keys.items()}
+        for pattern, keys in config.topics.items()
+    }
+    if faults:
+        raise ConfigError(faults)
+    return replace(config, values=values, topics=topics, warnings=tuple(warnings))
+
+
+def acks_number(value: Value) -> int:
+    return -1 if value == "all" else int(str(value))
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """``host:port`` or ``[v6]:port`` as (host, port); None when it is not one."""
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        return None
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        return None
+    return host, int(port)
+
+
+def _int(values: Mapping[str, Value], name: str) -> int:
+    value = values[name]
+    assert isinstance(value, int), name
+    return value
+
+
+def _conclude_idempotence(values: dict[str, Value], acks: int, faults: list[str]) -> None:
+    wanted = values["enable.idempotence"]
+    retries, in_flight = _int(values, "retries"), _int(values, "max.in.flight.requests.per.connection")
+    against: list[str] = []
+    if acks != -1:
+        against.append(f'acks = {acks} (must be "all")')
+    if retries == 0:
+        against.append("retries = 0 (must be over 0)")
+    if in_flight > _HARD_LIMIT_IN_FLIGHT:
+        text = f"max.in.flight.requests.per.connection = {in_flight} (at most {_HARD_LIMIT_IN_FLIGHT})"
+        # As in Kafka 4: too many in flight never switches idempotence off silently.
+        if wanted is None and not against:
+            faults.append(f"Idempotence is on by default and forbids {text}; lower it or set enable.idempotence = false.")
+        elif wanted:
+            against.append(text)
+    if wanted and against:
+        faults.append("enable.idempotence = true forbids " + " and ".join(against) + "; change them or switch it off.")
+    values["enable.idempotence"] = bool(wanted) if wanted is not None else not against
+
+
+def _conclude_delivery_timeout(
+    values: dict[str, Value], set_by_user: Mapping[str, str], faults: list[str], warnings: list[str]
+) -> None:
+    linger, request = _int(values, "linger.ms"), _int(values, "request.timeout.ms")
+    delivery = _int(values, "delivery.timeout.ms")
+    if delivery >= linger + request:
+        return
+    if "delivery.timeout.ms" in set_by_user:
+        faults.append(
+            f"delivery.timeout.ms = {delivery} must be at least linger.ms + request.timeout.ms = {linger + request}."
+        )
+    else:
+        values["delivery.timeout.ms"] = linger + request
+        warnings.append(f"delivery.timeout.ms is raised to linger.ms + request.timeout.ms = {linger + request}.")
+
+
+def _check_memory(values: dict[str, Value], faults: list[str]) -> None:
+    request = _int(values, "max.request.size")
+    buffers = _int(values, "daemon.request_buffers_bytes")
+    if buffers < 2 * request:
+        faults.append(
+            f"daemon.request_buffers_bytes = {buffers} must be at least 2 × max.request.size = {2 * request}: "
+            "raise it or lower max.request.size."
+        )
+    memory, page = _int(values, "buffer.memory"), _int(values, "pool.page_bytes")
+    # One topic may hold half of the pool at most, so a larger record could never be accepted.
+    needed = max(POOL_PAGES_MIN * page, 2 * (request + page))
+    if memory < needed:
+        faults.append(
+            f"buffer.memory = {memory} is too small: with max.request.size = {request} and "
+            f"pool.page_bytes = {page} it must be at least {needed}."
+        )
+
+
+def _check_servers(values: dict[str, Value], faults: list[str]) -> None:
+    servers = values["bootstrap.servers"]
+    if not servers:
+        faults.append(
+            "bootstrap.servers is not set: put it into [kafka] of the file, "
+            "or give -X bootstrap.servers=host:port."
+        )
+        return
+    assert isinstance(servers, list)
+    for server in servers:
+        if parse_address(server) is None:
+            faults.append(f'bootstrap.servers has "{server}": must be host:port, such as kafka1:9092.')
+
+
+assert "bootstrap.servers" in BY_NAME

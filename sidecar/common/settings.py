@@ -1,0 +1,284 @@
+"""One row per setting: name, kind, default, bounds, text. Parser, checks and docs/configuration.md come from it.
+
+Kafka's settings keep Kafka's names and stand in ``[kafka]``; the daemon's own stand in tables of their own
+and are named dotted (``daemon.workers``). The rules between settings are in :mod:`sidecar.common.config_rules`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+Value = int | float | bool | str | list[str] | None
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+
+class Kind(StrEnum):
+    """What a value may be; the value is the word that error texts and docs use."""
+
+    INTEGER = "whole number"
+    NUMBER = "number"
+    BOOLEAN = "true or false"
+    TEXT = "text"
+    LIST = "list"
+    INTEGERS = "list of whole numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row. ``default`` None means unset: concluded from other settings, or needed from the user."""
+
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    least: int | float | None = None
+    most: int | float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> str:
+        head = self.name.split(".", 1)[0]
+        return head if head in OWN_TABLES else "kafka"
+
+    @property
+    def key(self) -> str:
+        """The name inside its TOML table."""
+        return self.name if self.table == "kafka" else self.name.split(".", 1)[1]
+
+    def bounds_text(self) -> str:
+        """``one of a, b`` or ``0 … 64`` or nothing."""
+        if self.choices:
+            return "one of " + ", ".join(choice or '""' for choice in self.choices)
+        if self.least is None and self.most is None:
+            return ""
+        if self.most is None or self.most >= INT_MAX:
+            return f"at least {self.least}"
+        return f"{self.least} … {self.most}"
+
+
+OWN_TABLES: Final = ("daemon", "pool", "http")
+
+
+def _integer(name: str, default: int | None, least: int, most: int, doc: str) -> Setting:
+    return Setting(name, Kind.INTEGER, default, doc, least, most)
+
+
+def _choice(name: str, default: str, choices: tuple[str, ...], doc: str) -> Setting:
+    return Setting(name, Kind.TEXT, default, doc, choices=choices)
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    # [kafka]: where and who
+    Setting(
+        "bootstrap.servers",
+        Kind.LIST,
+        None,
+        "Brokers to ask first, as host:port, separated by commas. Needed.",
+    ),
+    Setting("client.id", Kind.TEXT, "kafka-sidecar", "Name that the brokers' logs and quotas see."),
+    _choice("security.protocol", "PLAINTEXT", ("PLAINTEXT",), "How to talk to the brokers."),
+    # What a send promises
+    _choice(
+        "acks",
+        "all",
+        ("all", "-1", "0", "1"),
+        "Which replicas must have a record before it counts as delivered. 0 and 1 switch idempotence off.",
+    ),
+    Setting(
+        "enable.idempotence",
+        Kind.BOOLEAN,
+        None,
+        "Each record once and in order across retries. On, unless acks or retries forbid it.",
+    ),
+    _integer("retries", INT_MAX, 0, INT_MAX, "Resends of a batch; delivery.timeout.ms is the bound that matters."),
+    _integer(
+        "max.in.flight.requests.per.connection",
+        5,
+        1,
+        INT_MAX,
+        "Requests without an answer on one connection; at most 5 with idempotence.",
+    ),
+    _integer(
+        "delivery.timeout.ms", 120_000, 0, INT_MAX, "Bound from accepting a record to its outcome, retries included."
+    ),
+    _integer("request.timeout.ms", 30_000, 0, INT_MAX, "Bound for one answer of a broker; then its connection closes."),
+    _integer(
+        "max.block.ms",
+        60_000,
+        0,
+        LONG_MAX,
+        "How long send() may wait for room, and accepted records for their topic's metadata.",
+    ),
+    # Batches
+    _integer("linger.ms", 5, 0, LONG_MAX, "How long an open batch waits for more records."),
+    _integer("batch.size", 16_384, 0, INT_MAX, "Bytes at which a batch of one partition is full (uncompressed)."),
+    _integer("max.request.size", 1_048_576, 1_024, INT_MAX, "Largest record and largest request, bytes uncompressed."),
+    _integer("buffer.memory", 128 << 20, 1 << 20, LONG_MAX, "Bytes for records accepted and not yet delivered."),
+    _choice(
+        "compression.type",
+        "none",
+        ("none", "gzip", "snappy", "lz4", "zstd"),
+        "Codec of the batches.",
+    ),
+    _integer("compression.gzip.level", None, 1, 9, "gzip level; unset: the codec's own default."),
+    _integer("compression.lz4.level", None, 1, 17, "lz4 level; unset: the codec's own default."),
+    _integer("compression.zstd.level", None, -131_072, 22, "zstd level; unset: the codec's own default."),
+    # Retries and connections
+    _integer("retry.backoff.ms", 100, 0, LONG_MAX, "First wait before a retry; doubles with jitter."),
+    _integer("retry.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before a retry."),
+    _integer("reconnect.backoff.ms", 50, 0, LONG_MAX, "First wait before connecting again; doubles with jitter."),
+    _integer("reconnect.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before connecting again."),
+    _integer("socket.connection.setup.timeout.ms", 10_000, 0, LONG_MAX, "Bound for one connection attempt."),
+    _integer("socket.connection.setup.timeout.max.ms", 30_000, 0, LONG_MAX, "Bound that attempts grow to."),
+    _integer("connections.max.idle.ms", 540_000, -1, LONG_MAX, "Idle connections close after this; -1: never."),
+    _integer("send.buffer.bytes", 131_072, -1, INT_MAX, "SO_SNDBUF; -1: the system's default."),
+    _integer("receive.buffer.bytes", 32_768, -1, INT_MAX, "SO_RCVBUF; -1: the system's default."),
+    # Metadata
+    _integer("metadata.max.age.ms", 300_000, 0, LONG_MAX, "A full refresh of metadata at least this often."),
+    _integer("metadata.max.idle.ms", 300_000, 5_000, LONG_MAX, "A topic not used for this long is forgotten."),
+    _integer(
+        "topic.metadata.refresh.interval.ms",
+        -1,
+        -1,
+        LONG_MAX,
+        "Extra refresh while records are being sent; -1: only on failures and by age; 0: after each send (costly).",
+    ),
+    _choice(
+        "metadata.recovery.strategy",
+        "rebootstrap",
+        ("rebootstrap", "none"),
+        "What to do when no known broker answers.",
+    ),
+    _integer(
+        "metadata.recovery.rebootstrap.trigger.ms",
+        300_000,
+        0,
+        LONG_MAX,
+        "Without any metadata for this long, start again from bootstrap.servers.",
+    ),
+    # [daemon]
+    Setting("daemon.run_dir", Kind.TEXT, "", "Folder of sockets and lock; --run-dir wins. Default: see README."),
+    _integer("daemon.workers", 2, 1, 64, "Worker processes."),
+    Setting(
+        "daemon.cpus",
+        Kind.INTEGERS,
+        None,
+        "CPUs to pin the workers to, round robin. Unset: pinned only where there are at least workers + 2.",
+    ),
+    Setting(
+        "daemon.shutdown_timeout_s",
+        Kind.NUMBER,
+        30.0,
+        "After SIGTERM, how long to deliver what was accepted before it is failed to its senders.",
+        0,
+        86_400,
+    ),
+    _integer("daemon.clients_max", 1_024, 16, 65_536, "Clients that may be connected or have records pending."),
+    _integer(
+        "daemon.request_buffers_bytes",
+        64 << 20,
+        2_048,
+        LONG_MAX,
+        "Memory of one worker for requests being written; at least 2 × max.request.size.",
+    ),
+    Setting(
+        "daemon.client_ack_timeout_s",
+        Kind.NUMBER,
+        60.0,
+        "A client whose outcome ring stays full this long is cut off.",
+        1,
+        86_400,
+    ),
+    Setting(
+        "daemon.heartbeat_timeout_s",
+        Kind.NUMBER,
+        3.0,
+        "A worker whose loop is silent this long in three looks is killed and replaced.",
+        0.5,
+        3_600,
+    ),
+    # [pool]
+    Setting("pool.path", Kind.TEXT, "", 'File of the shared segment; "": one of its own under /dev/shm.'),
+    _integer("pool.page_bytes", 16_384, 4_096, 65_536, "Bytes of one page, a power of two."),
+    _choice("pool.sync", "none", ("none",), "When accepted records are forced to disk."),
+    # [http]
+    Setting(
+        "http.listen",
+        Kind.TEXT,
+        "127.0.0.1:9464",
+        'Address of /metrics, /healthz and the page; port 0: any free one, shown by status; "": none.',
+    ),
+)
+
+BY_NAME: Final[Mapping[str, Setting]] = {row.name: row for row in SETTINGS}
+
+TOPIC_KEYS: Final = ("acks", "compression.type")
+"""What ``[topics."pattern"]`` may override; kinds and bounds are those of the rows above."""
+CLIENT_KEYS: Final[Mapping[str, str]] = {
+    "token": "Secret that this client name must present.",
+    "topics": "Topic patterns that it may write to.",
+}
+"""What ``[clients.NAME]`` may say."""
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; ``sentences`` names every fault found, each with what to do."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.sentences = list(sentences)
+        super().__init__("\n".join(self.sentences))
+
+
+@dataclass(frozen=True)
+class SidecarConfig:
+    """Concluded, immutable settings. ``values`` has every row's name; safe to share between threads."""
+
+    values: Mapping[str, Value]
+    topics: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def integer(self, name: str) -> int:
+        value = self.values[name]
+        assert isinstance(value, int), name
+        return value
+
+    def number(self, name: str) -> float:
+        value = self.values[name]
+        assert isinstance(value, (int, float)), name
+        return float(value)
+
+    def text(self, name: str) -> str:
+        value = self.values[name]
+        assert isinstance(value, str), name
+        return value
+
+    def words(self, name: str) -> list[str]:
+        value = self.values[name]
+        assert isinstance(value, list), name
+        return list(value)
+
+    def to_mapping(self) -> dict[str, object]:
+        """What a worker is told: every value by name, and ``topics`` and ``clients`` as nested maps."""
+        return {
+            **self.values,
+            "topics": {pattern: dict(keys) for pattern, keys in self.topics.items()},
+            "clients": {name: dict(keys) for name, keys in self.clients.items()},
+        }
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name a person most likely meant by ``name``, if one is near."""
+    known = list(known)
+    found = difflib.get_close_matches(name.lower().replace("_", "."), known, n=1, cutoff=0.6)
+    if found:
+        return found[0]
+    tails = [each for each in known if each.endswith("." + name) or each.split(".", 1)[-1] == name]
+    return tails[0] if tails else None

@@ -1,0 +1,233 @@
+"""Read the configuration: defaults, then the TOML file, then KAFKA_SIDECAR__ variables, then -X.
+
+Every fault is one sentence that names the setting, where it came from, and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from sidecar.common.config_rules import conclude
+from sidecar.common.settings import (
+    BY_NAME,
+    CLIENT_KEYS,
+    OWN_TABLES,
+    SETTINGS,
+    TOPIC_KEYS,
+    ConfigError,
+    Kind,
+    Setting,
+    SidecarConfig,
+    Value,
+    nearest,
+)
+
+ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
+_NAMED_TABLES = ("topics", "clients")
+
+
+class _Gathered:
+    """Raw values of one run of the loader, later sources over earlier ones, and all faults seen."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {row.name: row.default for row in SETTINGS}
+        self.sources: dict[str, str] = {}
+        self.named: dict[str, dict[str, dict[str, Value]]] = {table: {} for table in _NAMED_TABLES}
+        self.faults: list[str] = []
+
+    def put(self, name: str, raw: object, source: str) -> None:
+        """Take ``name`` = ``raw``; the name is Kafka's, or dotted with its table."""
+        table = name.split(".", 1)[0]
+        if table in _NAMED_TABLES and "." in name:
+            self._put_named(table, name.split(".", 1)[1], raw, source)
+            return
+        row = BY_NAME.get(name.removeprefix("kafka."))
+        if row is None:
+            self._unknown(name, source)
+            return
+        value = self._convert(row, name, raw, source)
+        if value is not None:
+            self.values[row.name] = value
+            self.sources[row.name] = source
+
+    def _put_named(self, table: str, rest: str, raw: object, source: str) -> None:
+        keys = TOPIC_KEYS if table == "topics" else tuple(CLIENT_KEYS)
+        key = next((key for key in keys if rest.endswith("." + key)), None)
+        if key is None:
+            self.faults.append(
+                f'Unknown setting "{table}.{rest}" ({source}): [{table}] entries take {", ".join(keys)}.'
+            )
+            return
+        entry = rest[: -len(key) - 1].strip('"')
+        if table == "topics":
+            row = BY_NAME[key]
+        else:
+            row = Setting(key, Kind.TEXT if key == "token" else Kind.LIST, "", CLIENT_KEYS[key])
+        value = self._convert(row, f"{table}.{rest}", raw, source)
+        if value is not None:
+            self.named[table].setdefault(entry, {})[key] = value
+
+    def _unknown(self, name: str, source: str) -> None:
+        guess = nearest(name, BY_NAME)
+        hint = f'did you mean "{guess}"?' if guess else "`kafka-sidecar config show` lists all of them."
+        self.faults.append(f'Unknown setting "{name}" ({source}): {hint}')
+
+    def _convert(self, row: Setting, name: str, raw: object, source: str) -> Value:
+        try:
+            return _adapter(row).validate_python(raw)  # type: ignore[no-any-return]
+        except ValidationError:
+            expected = row.kind if not row.choices else ""
+            bounds = row.bounds_text()
+            rule = ", ".join(part for part in (f"a {expected}" if expected else "", bounds) if part)
+            self.faults.append(f"{name} = {_shown(raw)} ({source}): must be {rule}.")
+            return None
+
+
+def load_config(
+    path: Path | None = None,
+    overrides: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    *,
+    need_servers: bool = True,
+) -> SidecarConfig:
+    """Gather, convert, check and conclude. ``overrides`` are ``key=value`` words of -X.
+
+    ``need_servers=False`` lets ``config show`` print defaults without any broker named.
+    Raises ConfigError with one sentence per fault.
+    """
+    gathered = _Gathered()
+    if path is not None:
+        for name, raw in _read_file(path).items():
+            gathered.put(name, raw, str(path))
+    for variable, raw in sorted((os.environ if environment is None else environment).items()):
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            gathered.put(_name_of_variable(variable), raw, variable)
+    for word in overrides:
+        name, equals, raw = word.partition("=")
+        if not equals:
+            gathered.faults.append(f'-X {word}: must be key=value, such as -X linger.ms=5.')
+            continue
+        gathered.put(name.strip(), raw.strip(), "-X")
+    if gathered.faults:
+        raise ConfigError(gathered.faults)
+    absent = not gathered.values["bootstrap.servers"] and not need_servers
+    if absent:
+        gathered.values["bootstrap.servers"] = ["localhost:9092"]
+    config = conclude(
+        SidecarConfig(
+            gathered.values,
+            topics=gathered.named["topics"],
+            clients=gathered.named["clients"],
+            sources=gathered.sources,
+        )
+    )
+    return config
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError([f"Configuration file {path} does not exist: give another with -c."]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"Configuration file {path} cannot be read: {error}."]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"Configuration file {path} is not valid TOML: {error}."]) from None
+    flat: dict[str, object] = {}
+    for table, content in document.items():
+        if not isinstance(content, dict):
+            guess = BY_NAME.get(table)
+            place = f"put it under [{guess.table}]" if guess else "settings stand in tables, such as [kafka]"
+            raise ConfigError([f'"{table}" ({path}) stands outside of a table: {place}.'])
+        if table not in ("kafka", *OWN_TABLES, *_NAMED_TABLES):
+            known = ("kafka", *OWN_TABLES, *_NAMED_TABLES)
+            guess_table = nearest(table, known)
+            hint = f"did you mean [{guess_table}]?" if guess_table else f"tables are {', '.join(known)}."
+            raise ConfigError([f"Unknown table [{table}] ({path}): {hint}"])
+        if table in _NAMED_TABLES:
+            for entry, keys in content.items():
+                if not isinstance(keys, dict):
+                    raise ConfigError([f'[{table}] has "{entry}" ({path}): write [{table}."{entry}"] and its keys.'])
+                flat.update({f'{table}."{entry}".{key}': value for key, value in _flatten(keys).items()})
+        else:
+            prefix = "" if table == "kafka" else f"{table}."
+            flat.update({prefix + key: value for key, value in _flatten(content).items()})
+    return flat
+
+
+def _flatten(table: Mapping[str, Any]) -> dict[str, object]:
+    """TOML's bare ``linger.ms = 5`` arrives nested; Kafka's names are flat."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat.update({f"{key}.{inner}": each for inner, each in _flatten(value).items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def _name_of_variable(variable: str) -> str:
+    """KAFKA_SIDECAR__KAFKA__LINGER_MS → linger.ms; KAFKA_SIDECAR__DAEMON__RUN_DIR → daemon.run_dir."""
+    table, _, rest = variable[len(ENVIRONMENT_PREFIX) :].lower().partition("__")
+    if table == "kafka" or not rest:
+        return (rest or table).replace("__", ".").replace("_", ".")
+    if table in _NAMED_TABLES:
+        entry, _, key = rest.partition("__")
+        return f'{table}."{entry}".{key.replace("_", ".")}'
+    return f"{table}.{rest}"
+
+
+def _shown(raw: object) -> str:
+    return f'"{raw}"' if isinstance(raw, str) else str(raw)
+
+
+def _split(raw: object) -> object:
+    return [part.strip() for part in raw.split(",") if part.strip()] if isinstance(raw, str) else raw
+
+
+def _as_text(raw: object) -> object:
+    return str(raw) if isinstance(raw, int) and not isinstance(raw, bool) else raw
+
+
+def _no_boolean(raw: object) -> object:
+    if isinstance(raw, bool):
+        raise ValueError("a number is needed")
+    return raw
+
+
+def _in_choices(row: Setting) -> Any:
+    def check(raw: object) -> object:
+        text = _as_text(raw)
+        if not isinstance(text, str) or text not in row.choices:
+            raise ValueError("not one of the choices")
+        return text
+
+    return BeforeValidator(check)
+
+
+@lru_cache(maxsize=None)
+def _adapter(row: Setting) -> TypeAdapter[Any]:
+    kind: Any
+    match row.kind:
+        case Kind.INTEGER:
+            kind = Annotated[int, Field(ge=row.least, le=row.most), BeforeValidator(_no_boolean)]
+        case Kind.NUMBER:
+            kind = Annotated[float, Field(ge=row.least, le=row.most, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+        case Kind.BOOLEAN:
+            kind = bool
+        case Kind.LIST:
+            kind = Annotated[list[str], BeforeValidator(_split)]
+        case Kind.INTEGERS:
+            kind = Annotated[list[Annotated[int, Field(ge=0)]], BeforeValidator(_split)]
+        case _ if row.choices:
+            kind = Annotated[str, _in_choices(row)]
+        case _:
+            kind = Annotated[str, BeforeValidator(_as_text)]
+    return TypeAdapter(kind)
