@@ -1,0 +1,241 @@
+"""Intake: from a SUBMIT frame to *accepted*, and everything that may stand between.
+
+A submission is taken exactly when it is the next of its stream and pages are there for it; else the stream is
+told what to do (RESEND, HOLD, HELLO_AGAIN) and the stub still has the frame. Nothing is half taken: the copy
+into the journal becomes true by one store of the chain's tail.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Kind
+
+from sidecar.worker.session import ClientSession, StreamState
+
+if TYPE_CHECKING:
+    from sidecar.kernel import Entry
+    from sidecar.shm.buffer_pool import BufferPool
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.topic_queue import TopicQueue
+
+log = logging.getLogger(__name__)
+
+RESERVATION_MS_MAX = 5_000.0
+"""How long pages granted to a held stream wait for its stub to send again."""
+TOPIC_SHARE = 0.5
+"""One topic may hold at most this share of the pool, so that a topic that does not drain leaves room for the rest."""
+RING_NEARLY_FULL = 0.25
+"""A client whose outcome ring has less than this share free is accepted no more until it ACKs."""
+
+
+class Intake:
+    """The accept path of one worker. ``send`` queues a control message for a session."""
+
+    def __init__(
+        self,
+        *,
+        worker_epoch: int,
+        pool: BufferPool,
+        page_count: int,
+        credit_window_bytes: int,
+        counters: Counters,
+        topic_queue: Callable[[str], TopicQueue | None],
+        on_entry: Callable[[TopicQueue, Entry, float], None],
+        send: Callable[[ClientSession, list[Any]], None],
+    ) -> None:
+        self.worker_epoch = worker_epoch
+        self.draining = False
+        self._pool = pool
+        self._topic_pages_max = max(1, int(page_count * TOPIC_SHARE))
+        self._credit_window_bytes = credit_window_bytes
+        self._counters = counters
+        self._topic_queue = topic_queue
+        self._on_entry = on_entry
+        self._send = send
+        self._ring_held: dict[ClientSession, deque[StreamState]] = {}
+
+    def submit(self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float) -> None:
+        """Take one SUBMIT, or tell the stream why not. Raises ValueError on a frame that no stub of ours sends."""
+        worker_epoch, stream_id, seq, topic, base_timestamp_ms, format_, flags, count = fields
+        if worker_epoch != self.worker_epoch:
+            self._send(session, [Kind.HELLO_AGAIN, self.worker_epoch])
+            return
+        stream = session.streams.get(stream_id)
+        if stream is None:
+            stream = self._open_stream(session, stream_id, seq, topic)
+            if stream is None:
+                return
+        expected = stream.position + 1
+        if seq < expected:
+            session.accepted_streams.add(stream)  # a repeat: tell the position again
+            return
+        if seq > expected:
+            if stream.awaited != expected:
+                stream.awaited = expected
+                if not stream.held:
+                    self._send(session, [Kind.RESEND, stream_id, expected])
+            return
+        if stream.held or self.draining:
+            return
+        self._check(count, format_, base_timestamp_ms, len(payload))
+        stream.awaited = None
+        queue = stream.topic_queue
+        chain = queue.chain
+        needed = chain.pages_needed(count, len(payload))
+        if needed:
+            if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
+                self._hold(stream, "the client does not read its outcomes")
+                self._ring_held.setdefault(session, deque()).append(stream)
+                return
+            if chain.page_count and chain.page_count + needed > self._topic_pages_max:
+                self._hold(stream, f"topic {queue.topic} holds its share of the buffer pool")
+                queue.held_streams.append(stream)
+                return
+            pages = self._take(stream, needed)
+            if pages is None:
+                self._hold(stream, "the buffer pool is full")
+                stream.waiting_pages = needed
+                self._counters.inc("buffer_exhausted_total")
+                self._pool.enqueue(stream, needed, float("inf"))
+                return
+            chain.link_pages(pages)
+        entry = chain.append(
+            payload,
+            count=count,
+            client_row=session.row.index,
+            client_generation=session.row.generation,
+            stream=stream_id,
+            seq=seq,
+            base_timestamp_ms=base_timestamp_ms,
+            format=format_,
+            flags=flags,
+        )
+        entry.accepted_ms = now_ms
+        stream.position = seq
+        session.row.store_position(stream_id, seq)
+        session.accepted_bytes += len(payload)
+        session.accepted_streams.add(stream)
+        queue.last_used_ms = now_ms
+        counters = self._counters
+        counters.inc("submissions_total")
+        counters.inc("records_accepted_total", count)
+        counters.inc("bytes_accepted_total", len(payload))
+        self._on_entry(queue, entry, now_ms)
+
+    def acceptance(self, session: ClientSession) -> list[Any]:
+        """The ACCEPTED message for everything that moved in this turn, with the credit that follows from it."""
+        self.grant_credit(session)
+        positions = [[stream.stream, stream.position] for stream in session.accepted_streams]
+        session.accepted_streams.clear()
+        return [Kind.ACCEPTED, session.credit_bytes, positions]
+
+    def grant_credit(self, session: ClientSession) -> None:
+        """Let the stub send one window beyond what was accepted; an absolute limit, so a repeat does no harm."""
+        session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
+
+    def pool_granted(self, stream: StreamState, pages: list[int], now_ms: float) -> None:
+        """Pages for a stream that waited: kept for it while its stub sends again, else nobody would be served first."""
+        stream.reserved_pages = pages
+        stream.reserved_since_ms = now_ms
+        self.resume(stream)
+
+    def reclaim_reservations(self, streams: list[StreamState], now_ms: float) -> None:
+        """Give back what was kept for stubs that did not come back for it."""
+        for stream in streams:
+            if stream.reserved_pages and now_ms - stream.reserved_since_ms > RESERVATION_MS_MAX:
+                self._give_reserved(stream)
+
+    def topic_drained(self, queue: TopicQueue) -> None:
+        """Pages of a topic went back: streams held over its share go on, first come first served."""
+        while queue.held_streams and queue.chain.page_count < self._topic_pages_max * 3 // 4:
+            self.resume(queue.held_streams.popleft())
+
+    def ring_acked(self, session: ClientSession) -> None:
+        """A client read its outcomes: its streams held for that go on once half of the ring is free."""
+        held = self._ring_held.get(session)
+        if held and session.row.ring_free_bytes >= session.row.ring_bytes // 2:
+            del self._ring_held[session]
+            while held:
+                self.resume(held.popleft())
+
+    def resume(self, stream: StreamState) -> None:
+        stream.hold_reason = None
+        stream.waiting_pages = 0
+        if not stream.session.attached:
+            return
+        stream.awaited = stream.position + 1
+        self._send(stream.session, [Kind.RESUME, stream.stream, stream.position + 1])
+
+    def forget(self, session: ClientSession) -> None:
+        """The session ended: none of its streams waits for anything any more."""
+        self._ring_held.pop(session, None)
+        for stream in session.streams.values():
+            if stream.waiting_pages:
+                self._pool.cancel(stream)
+            if stream in stream.topic_queue.held_streams:
+                stream.topic_queue.held_streams.remove(stream)
+            self._give_reserved(stream)
+            stream.hold_reason = None
+            stream.waiting_pages = 0
+
+    def _take(self, stream: StreamState, needed: int) -> list[int] | None:
+        """Pages for one submission: first those kept for the stream after its wait; what is over goes back."""
+        reserved = stream.reserved_pages
+        if not reserved:
+            return self._pool.take(needed)
+        stream.reserved_pages = []
+        if len(reserved) > needed:
+            self._pool.give(reserved[needed:])
+            return reserved[:needed]
+        if len(reserved) < needed:
+            more = self._pool.take(needed - len(reserved))
+            if more is None:
+                self._pool.give(reserved)
+                return None
+            return reserved + more
+        return reserved
+
+    def _give_reserved(self, stream: StreamState) -> None:
+        if stream.reserved_pages:
+            self._pool.give(stream.reserved_pages)
+            stream.reserved_pages = []
+
+    def _open_stream(self, session: ClientSession, stream_id: int, seq: int, topic: str) -> StreamState | None:
+        if not isinstance(topic, str) or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
+            self._send(session, [Kind.REFUSED, "INVALID_TOPIC", f"Topic name {topic!r} is not valid.", stream_id])
+            return None
+        queue = self._topic_queue(topic)
+        if queue is None:
+            text = "The daemon's table of topics is full; drain topics that are no longer used and restart it."
+            self._send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", text, stream_id])
+            return None
+        position = session.row.stream_position(stream_id)
+        if position is None:
+            if not session.row.place_stream(stream_id, queue.chain.chain_id):
+                text = f"This client already sends to {len(session.streams)} topics, the most one client may; close it or use another."
+                self._send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
+                return None
+            position = 0
+        stream = StreamState(session, stream_id, queue, position)
+        session.streams[stream_id] = stream
+        return stream
+
+    def _hold(self, stream: StreamState, reason: str) -> None:
+        stream.hold_reason = reason
+        self._counters.inc("holds_total")
+        self._send(stream.session, [Kind.HOLD, stream.stream, stream.position + 1, reason])
+
+    @staticmethod
+    def _check(count: Any, format_: Any, base_timestamp_ms: Any, payload_bytes: int) -> None:
+        if not isinstance(count, int) or not 0 < count <= SUBMISSION_RECORDS_MAX:
+            raise ValueError(f"record count {count!r} is not between 1 and {SUBMISSION_RECORDS_MAX}")
+        if count > payload_bytes:
+            raise ValueError(f"{count} records cannot stand in {payload_bytes} payload bytes")
+        if format_ not in (Format.MSGPACK, Format.ARROW):
+            raise ValueError(f"payload format {format_!r} is not known")
+        if not isinstance(base_timestamp_ms, int) or base_timestamp_ms < 0:
+            raise ValueError(f"base timestamp {base_timestamp_ms!r} is negative or no integer")

@@ -1,0 +1,93 @@
+"""RequestEncoder: from drained batches to the buffers of one Produce request.
+
+Order: request buffer → descriptor → encode. The descriptor (which records, under which identity) is published
+before the first byte can leave; the bytes themselves exist only in the private request buffer, which is free
+again as soon as the kernel has taken them. A retry encodes again from the same range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar.kernel import write_batch_header
+from sidecar.worker.compression import CODEC_ATTRIBUTES, compress
+
+if TYPE_CHECKING:
+    from sidecar.producer.producer_batch import ProducerBatch
+
+log = logging.getLogger(__name__)
+
+BATCH_HEADER_BYTES = 61
+
+
+class EncodedBatch(NamedTuple):
+    batch: ProducerBatch
+    records: memoryview
+
+
+class RequestEncoder:
+    """Encodes batches into a request buffer; compression runs on ``executor``, off the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, *, codec: str, level: int | None) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._codec = codec
+        self._level = level
+        self._attributes = CODEC_ATTRIBUTES[codec]
+
+    @property
+    def is_synchronous(self) -> bool:
+        return self._attributes == 0
+
+    def encode(self, batches: list[ProducerBatch], buffer: memoryview) -> list[EncodedBatch]:
+        """Encode uncompressed: each batch's whole v2 bytes, end to end in ``buffer``."""
+        encoded: list[EncodedBatch] = []
+        position = 0
+        for batch in batches:
+            size = batch.records.encode_into(
+                buffer[position:],
+                producer_id=batch.producer_id,
+                epoch=batch.epoch,
+                base_sequence=batch.base_sequence,
+            )
+            encoded.append(EncodedBatch(batch, buffer[position : position + size]))
+            position += size
+        return encoded
+
+    async def encode_compressed(self, batches: list[ProducerBatch], buffer: memoryview) -> list[EncodedBatch]:
+        """Encode, then compress each batch off the loop.
+
+        The journal is read before the first await only: what runs beside the loop sees copies, so records may be
+        settled and pages released while a codec is still busy.
+        """
+        plain: list[tuple[ProducerBatch, bytes]] = []
+        for batch in batches:
+            records_bytes = batch.records.encode_records_into(buffer)
+            plain.append((batch, bytes(buffer[:records_bytes])))
+        outputs = await self._loop.run_in_executor(
+            self._executor, lambda: [compress(self._codec, data, self._level) for _, data in plain]
+        )
+        encoded: list[EncodedBatch] = []
+        position = 0
+        for (batch, data), output in zip(plain, outputs, strict=True):
+            # Output that is not smaller than its input goes uncompressed.
+            body = data if output is None else output
+            start = position + BATCH_HEADER_BYTES
+            buffer[start : start + len(body)] = body
+            write_batch_header(
+                buffer[position:],
+                len(body),
+                producer_id=batch.producer_id,
+                epoch=batch.epoch,
+                base_sequence=batch.base_sequence,
+                attributes=0 if output is None else self._attributes,
+                count=batch.records.count,
+                first_timestamp_ms=batch.records.first_timestamp_ms,
+                max_timestamp_ms=batch.records.max_timestamp_ms,
+            )
+            encoded.append(EncodedBatch(batch, buffer[position : start + len(body)]))
+            position = start + len(body)
+        return encoded

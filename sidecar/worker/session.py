@@ -1,0 +1,94 @@
+"""ClientSession: what a worker remembers of one connected stub. Plain state; no sockets, no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sidecar.shm.client_table import ClientRow
+    from sidecar.worker.topic_queue import TopicQueue
+
+OUTBOX_FRAMES_MAX = 4096
+"""Control messages (HOLD, RESUME, RESEND ...) that may wait for a stub that does not read its socket.
+
+Over it the stub is detached: it says HELLO again when it reads, and learns everything from WELCOME."""
+
+
+class StreamState:
+    """One (client, topic): where it stands and whether it is held.
+
+    ``position`` is the last accepted sequence. ``awaited`` is the sequence the stub was told to send from
+    (by RESEND or RESUME); until it arrives everything else of the stream is dropped without another answer.
+    """
+
+    __slots__ = (
+        "awaited",
+        "flushed_to",
+        "hold_reason",
+        "position",
+        "reserved_pages",
+        "reserved_since_ms",
+        "session",
+        "stream",
+        "topic_queue",
+        "waiting_pages",
+    )
+
+    def __init__(self, session: ClientSession, stream: int, topic_queue: TopicQueue, position: int) -> None:
+        self.session = session
+        self.stream = stream
+        self.topic_queue = topic_queue
+        self.position = position
+        self.awaited: int | None = None
+        self.hold_reason: str | None = None
+        self.waiting_pages = 0
+        self.reserved_pages: list[int] = []
+        """Pages granted after a wait; they stay this stream's until its stub has sent again (first come, first served)."""
+        self.reserved_since_ms = 0.0
+        self.flushed_to = 0
+
+    @property
+    def held(self) -> bool:
+        return self.hold_reason is not None
+
+
+class ClientSession:
+    """One attached stub: its routing id, its row in the client table, its streams, and what it has not read yet."""
+
+    __slots__ = (
+        "accepted_bytes",
+        "accepted_streams",
+        "attached",
+        "credit_bytes",
+        "last_heard_ms",
+        "name",
+        "outbox",
+        "outcomes_blocked",
+        "ring_full_since_ms",
+        "routing_id",
+        "row",
+        "streams",
+        "told_number",
+        "untold",
+    )
+
+    def __init__(self, routing_id: bytes, row: ClientRow, name: str, now_ms: float) -> None:
+        self.routing_id = routing_id
+        self.row = row
+        self.name = name
+        self.attached = True
+        self.last_heard_ms = now_ms
+        self.streams: dict[int, StreamState] = {}
+        self.accepted_bytes = 0
+        """Payload bytes accepted since WELCOME; CREDIT is told as an absolute limit over this count."""
+        self.credit_bytes = 0
+        self.accepted_streams: set[StreamState] = set()
+        """Streams whose ACCEPTED has not been told yet: one message a turn tells them all."""
+        self.outbox: deque[list[bytes]] = deque()
+        self.told_number = row.acked_number
+        """Outcomes up to this number were put on the socket of this session."""
+        self.outcomes_blocked = False
+        self.untold: deque[object] = deque()
+        """Tellings that found the ring full, in order; retried when the stub ACKs."""
+        self.ring_full_since_ms: float | None = None

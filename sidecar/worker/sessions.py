@@ -1,0 +1,189 @@
+"""Sessions: who is attached to this worker, by routing id and by row; attach, detach, grace, cut."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Kind
+
+from sidecar.worker.session import ClientSession
+
+if TYPE_CHECKING:
+    from sidecar.shm.client_table import ClientRow, ClientTable
+    from sidecar.shm.slots import Counters
+
+log = logging.getLogger(__name__)
+
+SILENCE_MS_MAX = 60_000.0
+"""A stub says PING every 10 s; one that was silent this long counts as gone."""
+ROW_GRACE_MS = 60_000.0
+"""How long a gone client's row keeps its outcomes for a stub that comes back."""
+
+
+def attach_ticket(instance_key: bytes, client_id: bytes, name: str, worker_epoch: int) -> bytes:
+    """What the controller gives an admitted client and the worker checks: nobody attaches without admission."""
+    message = client_id + worker_epoch.to_bytes(8, "little") + name.encode()
+    return hmac.new(instance_key, message, hashlib.sha256).digest()
+
+
+class Refused(Exception):
+    """An ATTACH that cannot be taken; ``code`` and text go to the stub."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Sessions:
+    """The attached stubs of one worker. Not thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        table: ClientTable,
+        slot: int,
+        worker_epoch: int,
+        instance_key: bytes,
+        counters: Counters,
+        live_records: Callable[[ClientRow], bool],
+    ) -> None:
+        self._table = table
+        self._slot = slot
+        self._worker_epoch = worker_epoch
+        self._instance_key = instance_key
+        self._counters = counters
+        self._live_records = live_records
+        self._by_routing_id: dict[bytes, ClientSession] = {}
+        self._by_row: dict[int, ClientSession] = {}
+        self._rows: dict[int, ClientRow] = {}
+        self._gone_since_ms: dict[int, float] = {}
+
+    def __iter__(self) -> Iterator[ClientSession]:
+        """The attached sessions; safe against attach and detach while iterating."""
+        return iter(list(self._by_routing_id.values()))
+
+    def get(self, routing_id: bytes) -> ClientSession | None:
+        return self._by_routing_id.get(routing_id)
+
+    def of_row(self, row: int) -> ClientSession | None:
+        """The row's session, attached or within its grace."""
+        return self._by_row.get(row)
+
+    def row(self, index: int, generation: int) -> ClientRow | None:
+        """The row an entry names, if it still belongs to the same client."""
+        row = self._rows.get(index)
+        return row if row is not None and row.generation == generation else None
+
+    def attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> tuple[ClientSession, bool]:
+        """Admit a stub: returns its session and whether its row (positions, outcomes) was still there.
+
+        Raises Refused with the sentence for the stub.
+        """
+        version, client_id, name, pid, worker_epoch, ticket, secret = fields
+        if version != PROTOCOL_VERSION:
+            raise Refused(
+                "UNSUPPORTED_VERSION",
+                f"The stub speaks protocol {version}, this daemon {PROTOCOL_VERSION}; install matching versions.",
+            )
+        if not isinstance(client_id, bytes) or len(client_id) != CLIENT_ID_BYTES or not isinstance(name, str):
+            raise Refused("MALFORMED_FRAME", "ATTACH carries no valid client id.")
+        if worker_epoch != self._worker_epoch:
+            raise Refused("STALE_EPOCH", "This worker was replaced; say HELLO again.")
+        expected = attach_ticket(self._instance_key, client_id, name, worker_epoch)
+        if not isinstance(ticket, bytes) or not hmac.compare_digest(ticket, expected):
+            raise Refused("NOT_ADMITTED", "The ticket is not one of this daemon; say HELLO at the control socket.")
+        row = self._find(client_id)
+        known = row is not None and secret is not None
+        before: ClientSession | None = None
+        if row is not None:
+            if secret is None or not hmac.compare_digest(row.secret, secret):
+                raise Refused("NOT_ADMITTED", "Another client already uses this client id.")
+            before = self._by_row[row.index]
+            self._by_routing_id.pop(before.routing_id, None)
+            before.attached = False
+        else:
+            row = self._table.take_row(client_id, name, pid, self._slot, secrets.token_bytes(SECRET_BYTES))
+            if row is None:
+                raise Refused(
+                    "TOO_MANY_CLIENTS",
+                    f"The daemon's client table is full ({self._table.capacity} clients, daemon.clients_max).",
+                )
+            self._rows[row.index] = row
+        self._gone_since_ms.pop(row.index, None)
+        session = ClientSession(routing_id, row, name, now_ms)
+        if before is not None:
+            # The streams and what could not be told yet go over to the new connection of the same client.
+            session.streams, session.untold = before.streams, before.untold
+            for stream in session.streams.values():
+                stream.session = session
+                stream.awaited = None
+        self._by_routing_id[routing_id] = session
+        self._by_row[row.index] = session
+        self._count()
+        return session, known
+
+    def detach(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
+        """The stub left or cannot be reached; its row and outcomes wait for it through the grace.
+
+        ``for_good`` (a clean BYE): nobody will come back for them.
+        """
+        if not session.attached:
+            return
+        session.attached = False
+        self._by_routing_id.pop(session.routing_id, None)
+        self._gone_since_ms[session.row.index] = float("-inf") if for_good else now_ms
+        self._count()
+
+    def expel_silent(self, now_ms: float) -> list[ClientSession]:
+        """The sessions not heard of for too long; the caller ends them."""
+        return [s for s in self._by_routing_id.values() if now_ms - s.last_heard_ms > SILENCE_MS_MAX]
+
+    def reclaim(self, now_ms: float) -> list[ClientSession]:
+        """Release rows whose client is gone for longer than the grace and whose records are all done.
+
+        Returns the sessions whose grace is over (their untold outcomes count as told); a row goes at a later
+        call, once nothing in the journal names it.
+        """
+        over: list[ClientSession] = []
+        for index, since_ms in list(self._gone_since_ms.items()):
+            if now_ms - since_ms < ROW_GRACE_MS:
+                continue
+            row = self._rows[index]
+            if self._live_records(row):
+                over.append(self._by_row[index])
+                continue
+            del self._gone_since_ms[index]
+            del self._rows[index]
+            over.append(self._by_row.pop(index))
+            row.release()
+        return over
+
+    def _find(self, client_id: bytes) -> ClientRow | None:
+        for row in self._rows.values():
+            if row.client_id == client_id:
+                return row
+        return None
+
+    def _count(self) -> None:
+        self._counters.set("clients_connected", len(self._by_routing_id))
+
+
+def welcome(session: ClientSession, known: bool, worker_epoch: int, limits: dict[str, int]) -> list[Any]:
+    """WELCOME: where every stream of this client stands, so that the stub knows what to send again."""
+    streams = [
+        [stream, state.topic_queue.topic, state.position, state.held] for stream, state in session.streams.items()
+    ]
+    return [
+        Kind.WELCOME,
+        worker_epoch,
+        session.row.secret,
+        known,
+        session.credit_bytes,
+        limits,
+        streams,
+    ]

@@ -1,0 +1,203 @@
+"""StubPort: the worker's side of the stub protocol. Dispatches frames, and tells each stub once a turn.
+
+What a stub must hear and cannot be written now waits: positions as a set, outcomes in its ring, the few other
+messages in a bounded outbox. A stub that does not read never stops anybody else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Kind
+from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
+from sidecar.worker.sessions import Refused, Sessions, welcome
+
+if TYPE_CHECKING:
+    import zmq
+
+    from sidecar.common.clock import MonotonicClock
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.endpoint import Endpoint
+    from sidecar.worker.intake import Intake
+    from sidecar.worker.tellings import Teller
+
+log = logging.getLogger(__name__)
+
+DRAINING_TEXT = "The daemon is draining; what it has accepted is being delivered, send again to its successor."
+
+
+class StubPort:
+    """Frames from stubs in, messages to stubs out. Owned by the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        clock: MonotonicClock,
+        worker_epoch: int,
+        limits: dict[str, int],
+        sessions: Sessions,
+        intake: Intake,
+        teller: Teller,
+        counters: Counters,
+        on_flush: Callable[[ClientSession, str], None],
+        on_cancel: Callable[[ClientSession], None],
+    ) -> None:
+        self._clock = clock
+        self._worker_epoch = worker_epoch
+        self._limits = limits | {
+            "submission_bytes": SUBMISSION_BYTES_MAX,
+            "submission_records": SUBMISSION_RECORDS_MAX,
+        }
+        self._sessions = sessions
+        self._intake = intake
+        self._teller = teller
+        self._counters = counters
+        self._on_flush = on_flush
+        self._on_cancel = on_cancel
+        self._to_tell: set[ClientSession] = set()
+        self._handlers: dict[int, Callable[[ClientSession, list[Any], float], None]] = {
+            Kind.ACK: self._on_ack,
+            Kind.FLUSH: self._on_flush_message,
+            Kind.BYE: self._on_bye,
+            Kind.PING: self._on_ping,
+        }
+        self.endpoint: Endpoint | None = None
+        """Set once it is bound; the endpoint needs this object's ``on_message`` first."""
+
+    def on_message(self, routing_id: bytes, frames: list[zmq.Frame]) -> None:
+        """One multipart from a stub. Anything malformed is counted and answered, and harms nobody else."""
+        now_ms = self._clock.now_ms()
+        session = self._sessions.get(routing_id)
+        try:
+            message = msgpack.unpackb(frames[0].buffer)
+            kind, fields = message[0], message[1:]
+            if kind == Kind.SUBMIT and session is not None:
+                session.last_heard_ms = now_ms
+                self._intake.submit(session, fields, frames[1].buffer, now_ms)
+                self._to_tell.add(session)
+            elif kind == Kind.ATTACH:
+                self._on_attach(routing_id, fields, now_ms)
+            elif session is None:
+                # A stub of before: its session ended, or the worker was replaced under the same path.
+                self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
+            else:
+                session.last_heard_ms = now_ms
+                self._handlers[kind](session, fields, now_ms)
+        except (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException) as error:
+            self._counters.inc("malformed_frames_total")
+            log.warning("a malformed frame from a stub was refused: %s: %s", type(error).__name__, error)
+            self._send_now(routing_id, [Kind.REFUSED, "MALFORMED_FRAME", f"Malformed frame: {error}", None])
+
+    def send(self, session: ClientSession, message: list[Any]) -> None:
+        """Queue a control message for one stub; it goes out at the end of the turn."""
+        if len(session.outbox) >= OUTBOX_FRAMES_MAX:
+            log.warning("client %s does not read its messages and is detached", session.name)
+            self.end(session, self._clock.now_ms())
+            return
+        session.outbox.append([msgpack.packb(message)])
+        self._to_tell.add(session)
+
+    def ring_written(self, session: ClientSession) -> None:
+        """There is news in this client's ring."""
+        self._to_tell.add(session)
+
+    def end_turn(self) -> None:
+        """Tell every stub what this turn brought: positions, messages, outcomes."""
+        if not self._to_tell:
+            return
+        sessions, self._to_tell = self._to_tell, set()
+        for session in sessions:
+            if session.attached and not self._tell(session):
+                self._to_tell.add(session)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Some stub could not be written to: try again on the next tick."""
+        return bool(self._to_tell)
+
+    def start_draining(self) -> None:
+        """Take nothing more; tell everybody."""
+        self._intake.draining = True
+        for session in self._sessions:
+            self.send(session, [Kind.DRAINING, DRAINING_TEXT])
+
+    def expel_silent(self, now_ms: float) -> None:
+        for session in self._sessions.expel_silent(now_ms):
+            log.info("client %s was silent for too long and is detached", session.name)
+            self.end(session, now_ms)
+
+    def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
+        self._intake.forget(session)
+        self._sessions.detach(session, now_ms, for_good=for_good)
+        session.outbox.clear()
+        if for_good:
+            self._teller.abandon(session)
+
+    def _on_attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> None:
+        if self._intake.draining:
+            self._send_now(routing_id, [Kind.REFUSED, "DRAINING", DRAINING_TEXT, None])
+            return
+        try:
+            session, known = self._sessions.attach(routing_id, fields, now_ms)
+        except Refused as refusal:
+            self._send_now(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
+            return
+        self._intake.grant_credit(session)
+        message = welcome(session, known, self._worker_epoch, self._limits)
+        session.outbox.append([msgpack.packb(message)])
+        self._teller.resume(session, now_ms)
+        self._to_tell.add(session)
+        log.debug("client %s attached", session.name)
+
+    def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
+        session.row.ring_ack(fields[0])
+        self._teller.resume(session, now_ms)
+        self._intake.ring_acked(session)
+        self._to_tell.add(session)
+
+    def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
+        stream = session.streams.get(fields[0])
+        if stream is not None:
+            self._on_flush(session, stream.topic_queue.topic)
+
+    def _on_bye(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
+        if fields[0]:
+            self._on_cancel(session)
+        self.end(session, now_ms, for_good=True)
+
+    def _on_ping(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
+        self.send(session, [Kind.PONG])
+
+    def _tell(self, session: ClientSession) -> bool:
+        """Write what this stub has to hear; False when it does not read and something is left."""
+        while session.outbox:
+            if not self._put(session, session.outbox[0]):
+                return not session.attached
+            session.outbox.popleft()
+        if session.accepted_streams:
+            streams = set(session.accepted_streams)
+            if not self._put(session, [msgpack.packb(self._intake.acceptance(session))]):
+                session.accepted_streams |= streams
+                return not session.attached
+        news = session.row.ring_slice_from(session.told_number + 1)
+        if news is not None:
+            first, last, data = news
+            if not self._put(session, [msgpack.packb([Kind.OUTCOMES, first, last]), data]):
+                return not session.attached
+            session.told_number = last
+        return True
+
+    def _put(self, session: ClientSession, frames: list[bytes]) -> bool:
+        assert self.endpoint is not None
+        taken = self.endpoint.send(session.routing_id, frames)
+        if taken is None:
+            self.end(session, self._clock.now_ms())
+        return bool(taken)
+
+    def _send_now(self, routing_id: bytes, message: list[Any]) -> None:
+        assert self.endpoint is not None
+        self.endpoint.send(routing_id, [msgpack.packb(message)])

@@ -1,0 +1,46 @@
+"""TopicQueue: one topic in one lane of this worker, from the accepted entry to its partitions.
+
+An entry is accepted before the topic need be known. It then waits here, strictly in order, until the metadata
+snapshot tells the partitions (rule M10: the record waits, the stub does not), or until max.block.ms has passed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from sidecar.kernel import StickyPartitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.kernel import Chain, Entry
+    from sidecar.worker.session import StreamState
+
+
+class TopicQueue:
+    """Chain, partitioner and waiting line of one (lane, topic). Owned by the worker's loop."""
+
+    __slots__ = ("chain", "held_streams", "lane", "last_used_ms", "partition_count", "partitioner", "topic", "waiting")
+
+    def __init__(self, topic: str, lane: int, chain: Chain) -> None:
+        self.topic = topic
+        self.lane = lane
+        self.chain = chain
+        self.partitioner: StickyPartitioner | None = None
+        self.partition_count = 0
+        self.waiting: deque[Entry] = deque()
+        """Accepted entries whose records have no partition yet, oldest first."""
+        self.held_streams: deque[StreamState] = deque()
+        """Streams refused because the topic is over its share of the pool; resumed as its pages go back."""
+        self.last_used_ms = 0.0
+
+    def update_partitions(
+        self, partition_count: int, available: Sequence[int], *, batch_bytes: int, seed: int
+    ) -> None:
+        """Follow the snapshot. The sticky choice survives an update that leaves its partition available (M8)."""
+        if self.partitioner is None:
+            self.partitioner = StickyPartitioner(partition_count, available, batch_bytes, seed)
+        else:
+            self.partitioner.update(partition_count, available)
+        self.partition_count = partition_count
