@@ -40,7 +40,8 @@ class Kind(IntEnum):
 
     # Worker endpoint ({run_dir}/worker-N.EPOCH.sock).
     ATTACH = 10  # stub: version, client_id, name, pid, worker_epoch, ticket, secret|nil
-    WELCOME = 11  # daemon: worker_epoch, secret, known, credit_bytes, limits{...}, [[stream, topic, position, held], ...]
+    # daemon: worker_epoch, secret, known, credit_bytes, limits{...}, [[stream, topic, position, held], ...]
+    WELCOME = 11
     SUBMIT = 12  # stub: worker_epoch, stream, seq, topic, base_timestamp_ms, format, flags, count  + payload
     ACCEPTED = 13  # daemon: credit_bytes, [[stream, up_to_seq], ...]
     RESEND = 14  # daemon: stream, from_seq
@@ -70,7 +71,7 @@ class Format(IntEnum):
 
 class SubmitFlag(IntEnum):
     WANT_INDEXES = 1
-    """Outcomes must say which record indexes they cover (futures or callbacks are waiting for each record)."""
+    """Outcomes must say which record indexes they cover: futures or callbacks wait for each record."""
 
 
 class OutcomeKind(IntEnum):
@@ -126,7 +127,7 @@ WORD_FAILED_MIN: Final = 0xFF00
 #   8  u64 number         16 u32 stream                20 i32 code (0, Kafka's, or a LocalCode)
 #  24  u64 seq            32 u32 partition (0xFFFFFFFF none)  36 u32 first_index
 #  40  u32 count          44 u16 index_bytes           46 u16 text_bytes
-#  48  i64 base_offset (-1 unknown)                    56 i64 append_time_ms (-1: CreateTime, the record's own)
+#  48  i64 base_offset (-1 unknown)                    56 i64 append_time_ms (-1: the record's own)
 #  64  index bytes (bitmap or u16 list), then text (UTF-8), then zeros up to length
 OUTCOME: Final = struct.Struct("<IBBBBQIiQIIIHHqq")
 OUTCOME_HEADER_BYTES: Final = OUTCOME.size
@@ -144,7 +145,7 @@ class Outcome(NamedTuple):
     seq: int
     partition: int
     first_index: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls here
     base_offset: int
     append_time_ms: int
     indexes: bytes

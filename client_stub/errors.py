@@ -1,0 +1,215 @@
+"""Every error the stub raises or hands to a callback: subclasses of :class:`SidecarError`, Kafka's names.
+
+``error_for`` turns the code of an outcome into the error of its class. An error carries ``code`` (Kafka's, or
+a ``wire.LocalCode``; 0 when it never left this process), ``name`` (Kafka's), ``retriable`` (sending the record
+again later may succeed) and ``persistence`` (whether the record may be in the log).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from client_stub.error_codes import ERROR_CODES, code_row
+from client_stub.wire import LocalCode, Persistence
+
+
+class SidecarError(Exception):
+    """Base of all errors of this package."""
+
+    default_name: ClassVar[str] = ""
+    default_retriable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        code: int = 0,
+        persistence: Persistence = Persistence.NOT_PERSISTED,
+        name: str | None = None,
+        retriable: bool | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.persistence = persistence
+        self.name = name or self.default_name or type(self).__name__
+        self.retriable = self.default_retriable if retriable is None else retriable
+
+    def __reduce__(self) -> tuple[object, ...]:
+        known = {
+            "code": self.code,
+            "persistence": self.persistence,
+            "name": self.name,
+            "retriable": self.retriable,
+        }
+        return _rebuild, (type(self), str(self), known)
+
+
+def _rebuild(kind: type[SidecarError], text: str, known: dict[str, Any]) -> SidecarError:
+    # Errors cross process borders (Spark, multiprocessing); Exception's own pickling drops keyword arguments.
+    return kind(text, **known)
+
+
+# --- misuse and local state: raised by the call itself, nothing was queued ------------------------------
+
+
+class ProducerClosed(SidecarError):
+    """The producer was closed before or during the call."""
+
+    default_name = "ILLEGAL_STATE"
+
+
+class ForkedProducer(SidecarError):
+    """The delivery belongs to the parent process: only the parent learns what became of the record."""
+
+    default_name = "FORKED_PRODUCER"
+
+
+class BufferExhausted(SidecarError):
+    """No room within max.block.ms: the daemon gave no credit or no page. Nothing was queued by this call."""
+
+    default_name = "BUFFER_EXHAUSTED"
+    default_retriable = True
+
+
+class DaemonUnreachable(SidecarError):
+    """No daemon answered at the run directory within max.block.ms."""
+
+    default_name = "DAEMON_UNREACHABLE"
+    default_retriable = True
+
+
+class DaemonRefused(SidecarError):
+    """The daemon answered HELLO, ATTACH or a stream with REFUSED; ``name`` is its code."""
+
+
+class TopicLimit(DaemonRefused):
+    """This stream cannot be opened: too many topics for one client, or an invalid topic name."""
+
+
+# --- outcomes: what became of a record ------------------------------------------------------------------
+
+
+class DeliveryFailed(SidecarError):
+    """A record's outcome when no class of its own exists for the code; ``name`` is Kafka's."""
+
+
+class RecordTooLarge(DeliveryFailed):
+    """Over max.request.size (from send() itself or the daemon) or over the topic's max.message.bytes."""
+
+    default_name = "RECORD_TOO_LARGE"
+
+
+class MalformedRecord(DeliveryFailed):
+    default_name = "MALFORMED_RECORD"
+
+
+class InvalidRecord(DeliveryFailed):
+    """The broker refused this very record, for example a null key on a compacted topic."""
+
+
+class InvalidPartition(DeliveryFailed):
+    default_name = "INVALID_PARTITION"
+
+
+class InvalidTimestamp(DeliveryFailed):
+    default_name = "INVALID_TIMESTAMP"
+
+
+class InvalidTopic(DeliveryFailed):
+    default_name = "INVALID_TOPIC_EXCEPTION"
+
+
+class TopicAuthorizationFailed(DeliveryFailed):
+    default_name = "TOPIC_AUTHORIZATION_FAILED"
+
+
+class ClusterAuthorizationFailed(DeliveryFailed):
+    pass
+
+
+class UnknownTopicOrPartition(DeliveryFailed):
+    pass
+
+
+class TopicDeleted(UnknownTopicOrPartition):
+    pass
+
+
+class DeliveryTimeout(DeliveryFailed, TimeoutError):
+    """delivery.timeout.ms passed (Kafka's TimeoutException)."""
+
+
+class MetadataTimeout(DeliveryTimeout):
+    """The topic was still unknown after max.block.ms."""
+
+
+class RequestTimedOut(DeliveryTimeout):
+    pass
+
+
+class NotEnoughReplicas(DeliveryFailed):
+    pass
+
+
+class NotEnoughReplicasAfterAppend(DeliveryFailed):
+    pass
+
+
+class OutOfOrderSequence(DeliveryFailed):
+    pass
+
+
+class DeliveryAborted(DeliveryFailed):
+    """The daemon was closed by force before the record was delivered."""
+
+
+class DeliveryCancelled(DeliveryFailed):
+    """This producer was closed (``close(0)``) before the record's outcome was known."""
+
+
+class DaemonLost(DeliveryFailed):
+    """The daemon or its memory of this client is gone; see ``persistence`` for what may be in the log."""
+
+
+_CLASSES: Final[dict[int, type[DeliveryFailed]]] = {
+    3: UnknownTopicOrPartition,
+    7: RequestTimedOut,
+    10: RecordTooLarge,
+    17: InvalidTopic,
+    18: RecordTooLarge,
+    19: NotEnoughReplicas,
+    20: NotEnoughReplicasAfterAppend,
+    29: TopicAuthorizationFailed,
+    31: ClusterAuthorizationFailed,
+    32: InvalidTimestamp,
+    45: OutOfOrderSequence,
+    87: InvalidRecord,
+    LocalCode.MALFORMED_RECORD: MalformedRecord,
+    LocalCode.RECORD_TOO_LARGE: RecordTooLarge,
+    LocalCode.INVALID_PARTITION: InvalidPartition,
+    LocalCode.INVALID_TIMESTAMP: InvalidTimestamp,
+    LocalCode.EXPIRED: DeliveryTimeout,
+    LocalCode.METADATA_TIMEOUT: MetadataTimeout,
+    LocalCode.ABORTED: DeliveryAborted,
+    LocalCode.CANCELLED: DeliveryCancelled,
+    LocalCode.TOPIC_DELETED: TopicDeleted,
+    LocalCode.NO_PARTITIONS: UnknownTopicOrPartition,
+    LocalCode.DISCONNECTED: DaemonLost,
+    LocalCode.TOPIC_UNAUTHORIZED: TopicAuthorizationFailed,
+    LocalCode.INVALID_TOPIC: InvalidTopic,
+}
+assert _CLASSES.keys() <= ERROR_CODES.keys()
+
+
+def error_for(
+    code: int, text: str = "", persistence: Persistence | int = Persistence.NOT_PERSISTED
+) -> DeliveryFailed:
+    """The error of an outcome's ``code``. The daemon's (or broker's) own text wins over the table's."""
+    row = code_row(code)
+    return _CLASSES.get(code, DeliveryFailed)(
+        text or row.text,
+        code=code,
+        persistence=Persistence(persistence),
+        name=row.name,
+        retriable=row.retriable,
+    )
