@@ -1,8 +1,8 @@
 """Messages between controller and worker over their inherited socketpair: dataclasses and their codec.
 
 One message = a 4-byte big-endian length, then a msgpack array ``[kind, {field: value}]``. The end of the
-stream is the death of the peer. Fields that a reader does not know are ignored; a field that is missing takes its
-default; an unknown kind is an error (both ends come from one installation).
+stream is the death of the peer. Fields that a reader does not know are ignored; a field that is missing
+takes its default; an unknown kind is an error (both ends come from one installation).
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class NeedTopics:
     """worker → controller.
 
     ``topics``: these are needed now and unknown or stale here. ``refresh``: ask the cluster again although
-    they are known (rule M7). ``used``: topics that carried records since the last message (renews their expiry).
+    they are known (rule M7). ``used``: topics that carried records since the last message
+    (renews their expiry, rule M2).
     """
 
     kind: ClassVar[ControlKind] = ControlKind.NEED_TOPICS

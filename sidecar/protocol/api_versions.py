@@ -1,0 +1,85 @@
+"""ApiVersions: which version of each API both sides speak. Sans-IO.
+
+A broker that does not know our version of ApiVersions answers error 35 with a body of v0, whatever was asked
+(KIP-511), and some answer with a body that no strict decoder takes. So the error code, always the first two
+bytes, is read before anything else, and on 35 the request goes out again as v0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from sidecar.protocol.messages import (
+    ApiKey,
+    ProtocolError,
+    RequestMessage,
+    decode_response,
+    request_module,
+)
+
+UNSUPPORTED_VERSION: Final = 35
+FIRST_VERSION: Final = 3
+FALLBACK_VERSION: Final = 0
+_ERROR_CODE: Final = struct.Struct(">h")
+
+# What this client can speak. Produce 3 is the first with v2 batches; Metadata 4 the first that can say
+# whether topics may be created; InitProducerId 6 (two-phase commit) is not used.
+SUPPORTED_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
+    ApiKey.PRODUCE: (3, 13),
+    ApiKey.METADATA: (4, 13),
+    ApiKey.API_VERSIONS: (0, FIRST_VERSION),
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+}
+
+
+class VersionRange(NamedTuple):
+    min: int
+    max: int
+
+
+class UnsupportedVersion(ProtocolError):
+    """Broker and client have no version of an API in common."""
+
+
+def api_versions_request(version: int, software_version: str) -> RequestMessage:
+    module = request_module(ApiKey.API_VERSIONS, version)
+    if version >= 3:
+        message = module.ApiVersionsRequest(
+            client_software_name="kafka-sidecar", client_software_version=software_version
+        )
+    else:
+        message = module.ApiVersionsRequest()
+    result: RequestMessage = message
+    return result
+
+
+def decode_api_versions(version: int, body: bytes) -> Mapping[int, VersionRange] | None:
+    """The broker's ranges by API key, or None when it wants to be asked again with v0.
+
+    Raises ProtocolError for any other error or an unreadable body.
+    """
+    if len(body) < 2:
+        raise ProtocolError(f"The broker's answer to API_VERSIONS v{version} has {len(body)} bytes.")
+    (code,) = _ERROR_CODE.unpack_from(body)
+    if code == UNSUPPORTED_VERSION and version != FALLBACK_VERSION:
+        return None
+    if code:
+        raise ProtocolError(f"The broker answered API_VERSIONS v{version} with error {code}.")
+    entity: Any = decode_response(ApiKey.API_VERSIONS, version, body)
+    return {
+        int(each.api_key): VersionRange(int(each.min_version), int(each.max_version))
+        for each in entity.api_keys
+    }
+
+
+def negotiate(broker: Mapping[int, VersionRange]) -> dict[int, int]:
+    """The highest version of each of our APIs that the broker speaks too; APIs without one are left out."""
+    chosen: dict[int, int] = {}
+    for api_key, (low, high) in SUPPORTED_VERSIONS.items():
+        offered = broker.get(api_key)
+        if offered is not None and max(low, offered.min) <= min(high, offered.max):
+            chosen[api_key] = min(high, offered.max)
+    return chosen

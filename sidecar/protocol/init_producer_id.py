@@ -1,0 +1,50 @@
+"""InitProducerId: a producer identity for the idempotent producer. Sans-IO."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
+from sidecar.protocol.messages import ApiKey, RequestMessage, milliseconds, request_module
+
+INT32_MAX = (1 << 31) - 1
+
+
+class InitProducerIdResult(NamedTuple):
+    """``identity`` is NO_PRODUCER_ID exactly when ``error_code`` is not 0."""
+
+    error_code: int
+    identity: ProducerIdAndEpoch
+    throttle_ms: int
+
+
+def init_producer_id_request(
+    version: int,
+    *,
+    transactional_id: str | None = None,
+    transaction_timeout_ms: int = INT32_MAX,
+    current: ProducerIdAndEpoch = NO_PRODUCER_ID,
+) -> RequestMessage:
+    """Ask for an identity; with ``current`` (v3 on) for its next epoch instead of a new id."""
+    from datetime import timedelta
+
+    fields: dict[str, Any] = {
+        "transactional_id": transactional_id,
+        "transaction_timeout": timedelta(milliseconds=transaction_timeout_ms),
+    }
+    if version >= 3:
+        fields |= {"producer_id": current.producer_id, "producer_epoch": current.epoch}
+    message: RequestMessage = request_module(ApiKey.INIT_PRODUCER_ID, version).InitProducerIdRequest(**fields)
+    return message
+
+
+def parse_init_producer_id(entity: Any) -> InitProducerIdResult:
+    """Read the response entity. A broker may answer an error together with id -1 right after its start
+    (COORDINATOR_LOAD_IN_PROGRESS): records under such an id would not be idempotent."""
+    code = int(entity.error_code)
+    identity = ProducerIdAndEpoch(int(entity.producer_id), int(entity.producer_epoch))
+    if code == 0 and not identity.is_valid:
+        code = -1  # Kafka: UNKNOWN_SERVER_ERROR
+    return InitProducerIdResult(
+        code, NO_PRODUCER_ID if code else identity, milliseconds(entity.throttle_time)
+    )

@@ -1,0 +1,114 @@
+"""Requests and responses as kio's dataclasses: framing, headers, decoding. Sans-IO.
+
+Only Produce requests are framed elsewhere (``produce.py``), because their records must not be copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import timedelta
+from enum import IntEnum
+from functools import cache
+from importlib import import_module
+from io import BytesIO
+from typing import Any, Final, Protocol, cast
+
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+MILLISECOND: Final = timedelta(milliseconds=1)
+_LENGTH: Final = struct.Struct(">i")
+
+
+class ProtocolError(Exception):
+    """A broker sent something that is not the Kafka protocol as we know it."""
+
+
+class ApiKey(IntEnum):
+    PRODUCE = 0
+    METADATA = 3
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_PRODUCERS = 61
+
+
+_SCHEMA_NAMES: Final = {
+    ApiKey.PRODUCE: "produce",
+    ApiKey.METADATA: "metadata",
+    ApiKey.API_VERSIONS: "api_versions",
+    ApiKey.INIT_PRODUCER_ID: "init_producer_id",
+    ApiKey.DESCRIBE_PRODUCERS: "describe_producers",
+}
+
+
+class RequestMessage(Protocol):
+    """A kio request entity (``__api_key__``, ``__version__`` and ``__header_schema__`` are its class's)."""
+
+    __api_key__: Any
+    __version__: Any
+    __header_schema__: Any
+
+
+@cache
+def request_module(api_key: int, version: int) -> Any:
+    """kio's module with the request of that version, e.g. ``kio.schema.metadata.v12.request``."""
+    return import_module(f"kio.schema.{_SCHEMA_NAMES[ApiKey(api_key)]}.v{version}.request")
+
+
+@cache
+def response_module(api_key: int, version: int) -> Any:
+    """kio's module with the response of that version."""
+    return import_module(f"kio.schema.{_SCHEMA_NAMES[ApiKey(api_key)]}.v{version}.response")
+
+
+@cache
+def _response_reader(api_key: int, version: int) -> Any:
+    module = response_module(api_key, version)
+    name = {
+        ApiKey.PRODUCE: "ProduceResponse",
+        ApiKey.METADATA: "MetadataResponse",
+        ApiKey.API_VERSIONS: "ApiVersionsResponse",
+        ApiKey.INIT_PRODUCER_ID: "InitProducerIdResponse",
+        ApiKey.DESCRIBE_PRODUCERS: "DescribeProducersResponse",
+    }[ApiKey(api_key)]
+    return entity_reader(getattr(module, name))
+
+
+def is_response_header_flexible(api_key: int, version: int) -> bool:
+    """Whether the response header carries tagged fields; ApiVersions never does, so that errors stay readable."""
+    module = response_module(api_key, version)
+    return bool(module.ResponseHeader.__flexible__)
+
+
+def encode_request(message: RequestMessage, correlation_id: int, client_id: str | None) -> bytes:
+    """The whole request: 4-byte length, header, body."""
+    buffer = BytesIO()
+    buffer.write(b"\0\0\0\0")
+    header_type = message.__header_schema__
+    header = header_type(
+        request_api_key=message.__api_key__,
+        request_api_version=message.__version__,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    entity_writer(header_type)(buffer, header)
+    entity_writer(cast(Any, type(message)))(buffer, message)
+    view = buffer.getbuffer()
+    _LENGTH.pack_into(view, 0, len(view) - 4)
+    return bytes(view)
+
+
+def decode_response(api_key: int, version: int, body: bytes) -> Any:
+    """The response entity from a body without header. Raises ProtocolError when it cannot be read."""
+    try:
+        entity, _ = _response_reader(api_key, version)(body, 0)
+    except (SerialError, ValueError, TypeError, OverflowError) as error:
+        raise ProtocolError(
+            f"The broker's answer to {ApiKey(api_key).name} v{version} cannot be read: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return entity
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration // MILLISECOND
