@@ -12,7 +12,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
 
 from sidecar.demo import flights
 from sidecar.demo.connections import ConnectionPeak
@@ -24,10 +23,12 @@ from sidecar.testing.daemon import DaemonFailed, SidecarDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster, exit_on_sigterm
 from sidecar.testing.kafka_jars import KafkaUnavailable, kafka_version
 from sidecar.testing.kafka_topics import create_topics, quiet_config
+from sidecar.testing.metrics import http_address, metric
 from sidecar.testing.mock_broker import MockBroker
 
 TOPIC = "flights"
 PARTITIONS = 6
+DELIVERED = "kafka_sidecar_records_delivered_total"
 JUDGE_SILENCE_S = 10.0
 """The judge gives up on missing rows when nothing new came for so long."""
 
@@ -87,8 +88,7 @@ class _Demo:
         self._start_broker(bootstrap_servers)
         with steps.step("The daemon, with two workers"):
             daemon = stack.enter_context(SidecarDaemon(self._bootstrap))
-            info = daemon.info()
-            steps.say(f"run dir {daemon.run_dir}, metrics at http://{_bare(info['http'])}/metrics")
+            steps.say(f"run dir {daemon.run_dir}, metrics at {http_address(daemon)}/metrics")
         reader = TopicReader(self._bootstrap, self._topics[0])
         stack.callback(reader.close)
         judge = Judge()
@@ -137,7 +137,7 @@ class _Demo:
     ) -> JobResult:
         """Run the job while a progress bar follows the offsets that the broker reports."""
         steps = self._steps
-        before = delivered_total(daemon)
+        before = int(metric(daemon, DELIVERED))
         title = "send_many() from 2 forked processes" if self._mock else "A PySpark local[2] job"
         with steps.step(f"{title} writes them through the sidecar, keyed by carrier, JSON values"):
             start = self._start_job(csv, daemon)
@@ -154,7 +154,7 @@ class _Demo:
                 seconds = job.watch(follow)
                 follow()
                 write_s = seconds - job.seen_s.get("session", 0.0)
-            delivered = delivered_total(daemon) - before
+            delivered = int(metric(daemon, DELIVERED)) - before
             steps.say(f"{delivered:,} delivered, {rows / write_s:,.0f} rows/s while writing")
         return JobResult(seconds, write_s, delivered)
 
@@ -225,21 +225,8 @@ class _Demo:
                 ),
                 (f"    all {result.acked:,} records", f"{result.total_s:.2f} s"),
             ]
-        address = _bare(daemon.info()["http"])
-        lines.append(("metrics (with --keep)", f"http://{address}/metrics"))
+        lines.append(("metrics (with --keep)", f"{http_address(daemon)}/metrics"))
         self._steps.console.print(rows_table("The main job, counted", lines))
-
-
-def delivered_total(daemon: SidecarDaemon) -> int:
-    """Records delivered so far, summed over all series of the daemon's /metrics."""
-    with urlopen(f"http://{_bare(daemon.info()['http'])}/metrics", timeout=10) as answer:
-        text: str = answer.read().decode()
-    name = "kafka_sidecar_records_delivered_total"
-    return sum(
-        int(float(line.rpartition(" ")[2]))
-        for line in text.splitlines()
-        if line.startswith((f"{name} ", f"{name}{{"))
-    )
 
 
 def broker_ports(bootstrap_servers: str) -> list[int]:
@@ -257,7 +244,3 @@ def _delete_topics(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
     for deleted in admin.delete_topics(list(topics)).values():
         with contextlib.suppress(Exception):
             deleted.result(10)
-
-
-def _bare(address: str) -> str:
-    return address.removeprefix("http://").rstrip("/")

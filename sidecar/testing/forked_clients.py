@@ -1,0 +1,174 @@
+"""Forked clients that number their records and say what became of each: the senders of the process tests.
+
+``python -m sidecar.testing.forked_clients RUN_DIR TOPIC CLIENTS RECORDS`` runs as a program of its own, since
+it forks. The parent sends through its producer first and keeps it open, as a pre-forking server would; odd
+children go on with the inherited producer object, even ones make their own. The result is one line of JSON:
+a :class:`ClientReport` for each sender.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sidecar.testing.ledger import Ledger, RecordId
+
+if TYPE_CHECKING:
+    from client_stub import Producer
+
+KEYS = 13
+FLUSH_S = 120.0
+PARENT_RECORDS = 100
+
+
+class ClientReport(NamedTuple):
+    """What one sender did and was told: numbers of the records delivered, and of those failed."""
+
+    name: str
+    sent: int
+    delivered: list[int]
+    failed: list[tuple[int, bool, str]]
+    """(number, possibly persisted, error text)"""
+
+
+def enter(reports: list[ClientReport], ledger: Ledger) -> None:
+    """Book what the senders reported into ``ledger``."""
+    for report in reports:
+        ledger.sent(report.name, report.sent)
+        for number in report.delivered:
+            ledger.delivered(RecordId(report.name, number))
+        for number, possibly, _text in report.failed:
+            ledger.failed(RecordId(report.name, number), possibly_persisted=possibly)
+
+
+def start_clients(run_dir: Path, topic: str, clients: int, records: int) -> subprocess.Popen[str]:
+    """Start the program; :func:`collect` waits for it."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "sidecar.testing.forked_clients",
+            str(run_dir),
+            topic,
+            str(clients),
+            str(records),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def collect(process: subprocess.Popen[str], timeout_s: float = 180.0) -> list[ClientReport]:
+    """Wait for the program and read its reports; raises RuntimeError with its words when it failed."""
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise RuntimeError(f"the clients did not end within {timeout_s:g} s: {err}") from None
+    if process.returncode != 0:
+        raise RuntimeError(f"the clients ended with {process.returncode}: {err}")
+    return [
+        ClientReport(name, sent, delivered, [(n, bool(p), str(text)) for n, p, text in failed])
+        for name, sent, delivered, failed in json.loads(out)
+    ]
+
+
+class Sender:
+    """Sends numbered records through one producer and notes every outcome."""
+
+    def __init__(self, name: str, producer: Producer, topic: str) -> None:
+        self.name = name
+        self._producer = producer
+        self._topic = topic
+        self._sent = 0
+        self._delivered: list[int] = []
+        self._failed: list[tuple[int, bool, str]] = []
+
+    def send(self, count: int) -> None:
+        """send() with a callback for each record."""
+        for _ in range(count):
+            number = self._sent
+            value, key = RecordId(self.name, number).encode(), b"key-%d" % (number % KEYS)
+
+            def told(error: Any, _metadata: object, number: int = number) -> None:
+                self._note(number, error)
+
+            self._producer.send(self._topic, value=value, key=key, on_delivery=told)
+            self._sent += 1
+
+    def _note(self, number: int, error: Any) -> None:
+        if error is None:
+            self._delivered.append(number)
+        else:
+            possibly = int(getattr(error, "persistence", 0)) != 0
+            self._failed.append((number, possibly, f"{type(error).__name__}: {error}"))
+
+    def report(self) -> ClientReport:
+        """Flush, then what was noted."""
+        self._producer.flush(timeout=FLUSH_S)
+        return ClientReport(self.name, self._sent, self._delivered, self._failed)
+
+
+def run_child(name: str, producer: Producer, topic: str, records: int) -> ClientReport:
+    sender = Sender(name, producer, topic)
+    sender.send(records)
+    return sender.report()
+
+
+def main() -> int:
+    """Fork the clients, gather their reports through pipes, print all as one JSON array."""
+    from client_stub import Producer
+
+    run_dir, topic, clients, records = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    with Producer(run_dir=run_dir, client_name="parent") as inherited:
+        parent = Sender("parent", inherited, topic)
+        parent.send(PARENT_RECORDS)  # not flushed: the children are forked with these in flight
+        pipes: list[tuple[int, int]] = []
+        for index in range(clients):
+            reader, writer = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    os.close(reader)
+                    name = f"client-{index}"
+                    if index % 2:
+                        report = run_child(name, inherited, topic, records)
+                    else:
+                        with Producer(run_dir=run_dir, client_name=name) as own:
+                            report = run_child(name, own, topic, records)
+                    with os.fdopen(writer, "w") as pipe:
+                        json.dump(report, pipe)
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    sys.stderr.flush()
+                    os._exit(status)
+            os.close(writer)
+            pipes.append((pid, reader))
+        reports: list[Any] = []
+        failed = 0
+        for pid, reader in pipes:
+            with os.fdopen(reader) as pipe:
+                text = pipe.read()
+            _, status = os.waitpid(pid, 0)
+            if status or not text:
+                failed += 1
+            else:
+                reports.append(json.loads(text))
+        reports.append(parent.report())
+    print(json.dumps(reports))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
