@@ -34,7 +34,7 @@ def ended(daemon: SidecarDaemon, timeout_s: float = 20.0) -> tuple[int, str]:
 def test_sigterm_drains(
     kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic, ledger: Ledger
 ) -> None:
-    """SIGTERM while four clients send: what was accepted is delivered or failed to its sender, never silent."""
+    """SIGTERM while four clients send: what was accepted is delivered or failed to its sender."""
     daemon = start_daemon(kafka.bootstrap_servers)
     topic = new_topic(partitions=3)
     clients = start_clients(daemon.run_dir, topic, 4, 20_000)
@@ -59,7 +59,7 @@ def test_sigterm_drains(
 def test_unreachable_bootstrap_stays_up_and_says_so(start_daemon: StartDaemon) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     daemon = start_daemon(address, wait=False)
-    wait_until(lambda: (daemon.run_dir / "daemon.json").exists(), "daemon.json")
+    wait_until((daemon.run_dir / "daemon.json").exists, "daemon.json")
     status = wait_until(
         lambda: (found := daemon.command("status")).returncode == ExitStatus.FAILED and found,
         "status to answer",
