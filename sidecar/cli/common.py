@@ -1,0 +1,59 @@
+"""What the commands share: --run-dir, ending with one sentence, finding the daemon and what it tells."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from sidecar.common.model import ExitStatus
+from sidecar.controller.run_dir import RunDir, default_run_dir, process_state, read_json
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def run_dir_option(command: Command) -> Command:
+    """``--run-dir`` of a command; passed as ``run_dir`` (RunDir), the root's --run-dir when not given here."""
+
+    def chosen(ctx: click.Context, _: click.Parameter, value: Path | None) -> RunDir:
+        root = ctx.find_root().obj
+        return RunDir(value or (root if isinstance(root, Path) else None) or default_run_dir())
+
+    return click.option(
+        "--run-dir",
+        type=click.Path(path_type=Path),
+        callback=chosen,
+        help="Run dir of the daemon [default: $KAFKA_SIDECAR_RUN_DIR, or the usual place].",
+    )(command)
+
+
+def fail(sentence: str, status: int = ExitStatus.FAILED) -> NoReturn:
+    """Say one sentence on stderr and end with ``status``."""
+    sys.stdout.flush()
+    print(sentence, file=sys.stderr)
+    raise SystemExit(int(status))
+
+
+def daemon_info(run_dir: RunDir) -> dict[str, Any]:
+    """daemon.json of the live daemon on ``run_dir``; ends with 69 and the sentence when there is none."""
+    holder = run_dir.holder()
+    if holder is None:
+        fail(
+            f"No daemon runs on run dir {run_dir.path}: start one with "
+            f"`kafka-sidecar run --run-dir {run_dir.path} -X bootstrap.servers=host:port`, "
+            "or name another with --run-dir.",
+            ExitStatus.DAEMON_UNREACHABLE,
+        )
+    info = read_json(run_dir.daemon_json)
+    if info is None:
+        fail(
+            f"The daemon on run dir {run_dir.path} (pid {holder}) is only starting; try again.",
+            ExitStatus.DAEMON_UNREACHABLE,
+        )
+    if process_state(int(info["pid"])) in {"T", "t"}:
+        info["state"], info["takes_records"] = "stopped", False
+        info["sentence"] = f"The daemon (pid {info['pid']}) is stopped: `kill -CONT {info['pid']}` lets it go on."
+    return info

@@ -1,0 +1,53 @@
+"""The command line's root: commands are imported when they are used, so that each starts quickly."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+COMMANDS = {
+    "run": "sidecar.cli.run:run",
+    "status": "sidecar.cli.status:status",
+    "top": "sidecar.cli.top:top",
+    "produce": "sidecar.cli.produce:produce",
+    "topics": "sidecar.cli.topics:topics",
+    "config": "sidecar.cli.config:config",
+    "doctor": "sidecar.cli.doctor:doctor",
+    "demo": "sidecar.cli.demo:demo",
+}
+"""Name → module:attribute."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        target = COMMANDS.get(cmd_name)
+        if target is None:
+            return None
+        module, attribute = target.split(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--run-dir", type=click.Path(path_type=Path), default=None, help="Run dir of the daemon.")
+@click.version_option(package_name="kafka-sidecar", prog_name="kafka-sidecar")
+@click.pass_context
+def cli(ctx: click.Context, run_dir: Path | None) -> None:
+    """A Kafka producer for every process on this host.
+
+    \b
+    kafka-sidecar run -X bootstrap.servers=localhost:9092    start a daemon here
+    kafka-sidecar status                                     does it take records?
+    echo hello | kafka-sidecar produce greetings             send a record through it
+
+    Exit status: 0 ok, 1 failed, 2 wrong usage, 69 no daemon reachable, 75 timed out.
+    """
+    ctx.obj = run_dir

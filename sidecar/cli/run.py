@@ -1,0 +1,44 @@
+"""``kafka-sidecar run``: the daemon in the foreground."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from sidecar.cli.common import fail
+from sidecar.common.model import ExitStatus
+from sidecar.common.settings import ConfigError
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@click.command()
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML).")
+@click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated.")
+@click.option("--run-dir", type=click.Path(path_type=Path), default=None, help="Folder of sockets and lock.")
+@click.option("-v", "--verbose", is_flag=True, help="Log details too.")
+@click.pass_context
+def run(ctx: click.Context, file: Path | None, overrides: tuple[str, ...], run_dir: Path | None, verbose: bool) -> None:
+    """Run the daemon in the foreground; it logs to stderr and ends on SIGTERM or Ctrl-C.
+
+    On the first signal it takes nothing new and delivers what it has (daemon.shutdown_timeout_s); on the
+    second it fails what is left to its senders.
+
+    \b
+    kafka-sidecar run -X bootstrap.servers=localhost:9092
+    kafka-sidecar run -c /etc/kafka-sidecar/sidecar.toml
+    kafka-sidecar run -c sidecar.toml -X linger.ms=20 -X daemon.workers=4 -X http.listen=127.0.0.1:0
+    """
+    from sidecar.controller.config_loader import load_config
+    from sidecar.controller.main import run as run_daemon
+
+    try:
+        config = load_config(file, overrides)
+    except ConfigError as error:
+        fail(str(error), ExitStatus.USAGE)
+    logging.basicConfig(stream=sys.stderr, level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT)
+    root = ctx.find_root().obj
+    raise SystemExit(run_daemon(config, run_dir or (root if isinstance(root, Path) else None)))

@@ -1,0 +1,84 @@
+"""``kafka-sidecar status``: does the daemon take records, and what does it hold."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from sidecar.cli.common import daemon_info, run_dir_option
+from sidecar.common.model import ExitStatus
+from sidecar.controller.run_dir import RunDir
+
+
+@click.command()
+@run_dir_option
+@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
+def status(run_dir: RunDir, as_json: bool) -> None:
+    """Show the daemon's state; exit 0 once it takes records.
+
+    Exit 1 with the sentence why when it does not (Kafka unreachable, workers down, draining), 69 when no
+    daemon runs there. It reads files only, so it also works on a daemon that hangs.
+
+    \b
+    kafka-sidecar status
+    kafka-sidecar status --json | jq .counters.records_delivered_total
+    until kafka-sidecar status >/dev/null 2>&1; do sleep 0.2; done
+    """
+    info = daemon_info(run_dir)
+    info["counters"] = counters_of(info)
+    if as_json:
+        click.echo(json.dumps(info, indent=1))
+    else:
+        click.echo(describe(info))
+    if not info["takes_records"]:
+        if as_json:
+            click.echo(info["sentence"], err=True)
+        raise SystemExit(int(ExitStatus.FAILED))
+
+
+def counters_of(info: dict[str, Any]) -> dict[str, int]:
+    """Totals read from the daemon's segment; empty when it cannot be read (the daemon is just ending)."""
+    from sidecar.shm.segment import Segment, SegmentError
+    from sidecar.telemetry.collector import read_counters, sum_counters
+
+    try:
+        segment = Segment.attach(info["segment"])
+    except (SegmentError, OSError):
+        return {}
+    try:
+        return sum_counters(read_counters(segment))
+    finally:
+        segment.close()
+
+
+def describe(info: dict[str, Any]) -> str:
+    """Some lines for people."""
+    from sidecar.telemetry.page import duration
+
+    counters = info["counters"]
+    up = duration(time.time() - info["started_ms"] / 1000.0)
+    lines = [
+        f"{info['state']}" + (f": {info['sentence']}" if info["sentence"] else f" for {up}, pid {info['pid']}"),
+        f"  run dir   {info['run_dir']}",
+        f"  kafka     {info['bootstrap']} ({info['brokers']} brokers known)",
+        f"  http      {'http://' + info['http'] + '/' if info['http'] else 'none'}",
+        f"  segment   {info['segment']}",
+    ]
+    for worker in info["workers"]:
+        lines.append(
+            f"  worker {worker['index']}  {worker['state']}, pid {worker['pid']}, slot {worker['slot']}, "
+            f"clients {worker['clients']}"
+        )
+    if info["held_slots"]:
+        slots = ", ".join(map(str, info["held_slots"]))
+        lines.append(f"  held      slots {slots} keep records of dead workers")
+    if counters:
+        lines.append(
+            f"  records   {counters.get('records_accepted_total', 0):,} accepted, "
+            f"{counters.get('records_delivered_total', 0):,} delivered, "
+            f"{counters.get('records_failed_total', 0):,} failed"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,51 @@
+"""Who may come in: the checks of HELLO, the client's token, and the ticket for its worker. Sans-IO."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION
+
+NAME_BYTES_MAX = 64
+
+
+class Refusal(Exception):
+    """HELLO is answered with REFUSED: ``code`` for programs, the text for people."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def check_hello(fields: Sequence[Any], clients: Mapping[str, Mapping[str, Any]]) -> tuple[bytes, str]:
+    """(client id, name) of a HELLO's fields after its kind; raises Refusal."""
+    if not fields or fields[0] != PROTOCOL_VERSION:
+        theirs = fields[0] if fields else "none"
+        raise Refusal(
+            "UNSUPPORTED_VERSION",
+            f"The stub speaks protocol {theirs}, this daemon {PROTOCOL_VERSION}; install matching versions.",
+        )
+    if len(fields) < 5:
+        raise Refusal("MALFORMED_FRAME", f"HELLO has {len(fields)} fields of 5.")
+    _, client_id, name, pid, token = fields[:5]
+    if not isinstance(client_id, bytes) or len(client_id) != CLIENT_ID_BYTES:
+        raise Refusal("MALFORMED_FRAME", f"HELLO carries no client id of {CLIENT_ID_BYTES} bytes.")
+    if not isinstance(name, str) or len(name.encode()) > NAME_BYTES_MAX or not isinstance(pid, int):
+        raise Refusal("MALFORMED_FRAME", f"HELLO carries no client name of at most {NAME_BYTES_MAX} bytes, or no pid.")
+    rule = clients.get(name)
+    wanted = rule.get("token") if rule else None
+    if wanted and not (isinstance(token, str) and hmac.compare_digest(token.encode(), str(wanted).encode())):
+        raise Refusal(
+            "NOT_ADMITTED",
+            f'Client "{name}" needs the token that [clients.{name}] of the daemon\'s configuration names.',
+        )
+    return client_id, name
+
+
+def ticket(instance_key: bytes, client_id: bytes, name: str, worker_epoch: int) -> bytes:
+    """Proof of admission that the worker checks at ATTACH (same words in sidecar/worker/sessions.py)."""
+    message = client_id + worker_epoch.to_bytes(8, "little") + name.encode()
+    return hmac.new(instance_key, message, hashlib.sha256).digest()

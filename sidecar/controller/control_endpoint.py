@@ -1,0 +1,142 @@
+"""The control endpoint ({run_dir}/control.sock): stubs say HELLO here and learn their worker; TOPICS for the CLI."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import zmq
+
+from client_stub.wire import Kind
+from sidecar.controller.admission import Refusal
+
+log = logging.getLogger(__name__)
+
+MESSAGES_A_TURN = 64
+FRAME_BYTES_MAX = 64 << 10
+
+Topics = list[list[object]]
+
+
+class ControlEndpoint:
+    """A ROUTER in the controller's loop. ``hello(fields)`` returns (endpoint, epoch, ticket) or raises Refusal;
+    ``topics(names | None)`` answers TOPICS_REPLY's list or raises Refusal. ``malformed`` counts bad frames.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        hello: Callable[[list[Any]], tuple[str, int, bytes]],
+        topics: Callable[[list[str] | None], Awaitable[Topics]],
+    ) -> None:
+        self._hello = hello
+        self._topics = topics
+        self.malformed = 0
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context(io_threads=1)
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        self._socket.bind(f"ipc://{path}")
+        path.chmod(0o660)
+        self._fd = self._socket.getsockopt(zmq.FD)
+        self._is_scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop.add_reader(self._fd, self._readable)
+        self._schedule()
+
+    def close(self) -> None:
+        if self._socket.closed:
+            return
+        self._loop.remove_reader(self._fd)
+        for task in self._tasks:
+            task.cancel()
+        self._socket.close(linger=0)
+        self._context.term()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._scheduled)
+
+    def _scheduled(self) -> None:
+        self._is_scheduled = False
+        self._readable()
+
+    def _readable(self) -> None:
+        # zmq.FD is edge-triggered: read until it is empty, or come back by ourselves.
+        for _ in range(MESSAGES_A_TURN):
+            if self._socket.closed:
+                return
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                self._handle(frames)
+            except Exception:
+                log.exception("A control message could not be handled.")
+        self._schedule()
+
+    def _handle(self, frames: list[bytes]) -> None:
+        routing_id = frames[0]
+        try:
+            message = msgpack.unpackb(frames[1], strict_map_key=False)
+            kind = Kind(message[0])
+        except Exception:
+            self._refuse(routing_id, Refusal("MALFORMED_FRAME", "The frame is not a message of this protocol."))
+            return
+        if kind is Kind.HELLO:
+            try:
+                endpoint, epoch, ticket = self._hello(message[1:])
+            except Refusal as refusal:
+                self._refuse(routing_id, refusal)
+                return
+            self._send(routing_id, [Kind.ASSIGNED, endpoint, epoch, ticket])
+        elif kind is Kind.TOPICS:
+            names = message[1] if len(message) > 1 else None
+            if names is not None and not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+                self._refuse(routing_id, Refusal("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
+                return
+            task = self._loop.create_task(self._answer_topics(routing_id, names))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif kind is Kind.PING:
+            self._send(routing_id, [Kind.PONG])
+        else:
+            self._refuse(
+                routing_id, Refusal("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint.")
+            )
+
+    async def _answer_topics(self, routing_id: bytes, names: list[str] | None) -> None:
+        try:
+            self._send(routing_id, [Kind.TOPICS_REPLY, await self._topics(names)])
+        except Refusal as refusal:
+            self._refuse(routing_id, refusal)
+        except Exception as error:
+            log.exception("TOPICS failed.")
+            self._refuse(routing_id, Refusal("FAILED", f"Topics cannot be told: {error}."))
+
+    def _refuse(self, routing_id: bytes, refusal: Refusal) -> None:
+        if refusal.code == "MALFORMED_FRAME":
+            self.malformed += 1
+        self._send(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
+
+    def _send(self, routing_id: bytes, message: list[object]) -> None:
+        if self._socket.closed:
+            return
+        try:
+            self._socket.send_multipart([routing_id, msgpack.packb(message)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            # The asker is gone (EHOSTUNREACH) or does not read (EAGAIN): it will ask again.
+            log.debug("No answer to a control message: %s.", error)
+        # A send may have eaten the edge of what came in meanwhile.
+        if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._schedule()

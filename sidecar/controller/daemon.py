@@ -1,0 +1,303 @@
+"""The daemon's parts put together: what starts in which order, what each event means, how it all ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from sidecar.common.control import ControlMessage, Start
+from sidecar.common.settings import SidecarConfig
+from sidecar.controller.admission import Refusal, check_hello, ticket
+from sidecar.controller.assignment import Assignment
+from sidecar.controller.cluster import Cluster
+from sidecar.controller.control_endpoint import ControlEndpoint, Topics
+from sidecar.controller.health import Health
+from sidecar.controller.run_dir import RunDir
+from sidecar.controller.segment_store import SegmentStore
+from sidecar.controller.supervisor import Supervisor
+from sidecar.controller.systemd import Systemd
+from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
+from sidecar.telemetry.exporter import Exporter
+
+log = logging.getLogger(__name__)
+
+UNREACHABLE_REMINDER_S = 60.0
+
+
+def own_version() -> str:
+    try:
+        return version("kafka-sidecar")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+class Daemon:
+    """One running daemon. Everything happens in the loop of the main thread (workers are spawned from it)."""
+
+    def __init__(self, config: SidecarConfig, run_dir: RunDir, store: SegmentStore, instance: bytes) -> None:
+        self.config = config
+        self.run_dir = run_dir
+        self.store = store
+        self._instance = instance
+        self._instance_key = secrets.token_bytes(32)
+        self._started_ms = time.time_ns() // 1_000_000
+        self._epoch = max(run_dir.last_epoch() + 1, self._started_ms // 1000)
+        self._systemd = Systemd()
+        self._assignment = Assignment()
+        self._wake_fds = tuple(
+            os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(config.integer("daemon.workers"))
+        )
+        self._is_stopping = False
+        self._stop_asked = asyncio.Event()
+        self._fatal = ""
+        self._left = 0
+        self._background: set[asyncio.Task[Any]] = set()
+        self._publish_handle: asyncio.Handle | None = None
+        self._loop = asyncio.get_running_loop()
+        self.supervisor = Supervisor(
+            workers=config.integer("daemon.workers"),
+            cpus=self._configured_cpus(),
+            heartbeat_timeout_s=config.number("daemon.heartbeat_timeout_s"),
+            slots=store,
+            start_message=self._start_message,
+            endpoint=lambda index, epoch: f"ipc://{run_dir.worker_socket(index, epoch)}",
+            inherited_fds=(store.fd, *self._wake_fds),
+            last_epoch=self._epoch,
+            on_joined=self._worker_joined,
+            on_left=self._worker_left,
+            on_message=self._worker_said,
+            on_change=self._changed,
+            on_fatal=self._fail,
+        )
+        self.cluster = Cluster(config, controller_epoch=self._epoch, on_change=self._changed)
+        self.exporter: Exporter | None = None
+        self._control: ControlEndpoint | None = None
+
+    # ---- life
+
+    async def run(self, exporter: Exporter | None, on_ready: Callable[[], None] = lambda: None) -> int:
+        """Start, serve until a stop is asked for, drain. Returns the exit status."""
+        self.exporter = exporter
+        if exporter is not None:
+            exporter.start(health=self._judge, status=self.status)
+        self._publish()
+        self.supervisor.start()
+        self.cluster.start()
+        self._control = ControlEndpoint(self.run_dir.control_socket, hello=self._hello, topics=self._topics)
+        self._spawn(self._remind())
+        if self._systemd.watchdog_interval_s is not None:
+            self._spawn(self._feed_watchdog(self._systemd.watchdog_interval_s))
+        ready = self._spawn(self._announce(on_ready))
+        try:
+            await self._stop_asked.wait()
+            return await self._end()
+        finally:
+            ready.cancel()
+            await self._tear_down()
+
+    def ask_stop(self, why: str) -> None:
+        """First call: drain. Second call: force (nothing more is waited for)."""
+        if not self._stop_asked.is_set():
+            log.info("%s: draining (at most %g s).", why, self.config.number("daemon.shutdown_timeout_s"))
+            self._is_stopping = True
+            self._systemd.stopping("Draining")
+            self._stop_asked.set()
+            self._changed()
+        else:
+            log.warning("%s again: what is not delivered now is failed to its senders.", why)
+            self._spawn(self.supervisor.drain(0.0))
+
+    async def _end(self) -> int:
+        timeout_s = 0.0 if self._fatal else self.config.number("daemon.shutdown_timeout_s")
+        self._left = await self.supervisor.drain(timeout_s)
+        if self._fatal:
+            log.error("%s", self._fatal)
+            return 1
+        if self._left:
+            log.error(
+                "%d records could not be delivered before the end; their senders were told.",
+                self._left,
+            )
+            return 1
+        return 0
+
+    async def _tear_down(self) -> None:
+        await self.supervisor.stop()
+        for task in self._background:
+            task.cancel()
+        if self._publish_handle is not None:
+            self._publish_handle.cancel()
+        if self._control is not None:
+            self._control.close()
+        await self.cluster.close()
+        if self.exporter is not None:
+            self.exporter.close()
+        for fd in self._wake_fds:
+            os.close(fd)
+        self.run_dir.store_epoch(self.supervisor.last_epoch)
+
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def _announce(self, on_ready: Callable[[], None]) -> None:
+        await self.supervisor.wait_all_ready()
+        if self._is_stopping:
+            return
+        where = f", metrics at http://{self.exporter.address}/metrics" if self.exporter else ""
+        log.info("Taking clients at %s%s.", self.run_dir.control_socket, where)
+        self._systemd.ready("Running")
+        on_ready()
+
+    async def _remind(self) -> None:
+        """An unreachable Kafka is said at once (by the cluster) and then once a minute."""
+        while True:
+            await asyncio.sleep(UNREACHABLE_REMINDER_S)
+            if self.cluster.error:
+                log.warning("%s", self.cluster.error)
+
+    async def _feed_watchdog(self, interval_s: float) -> None:
+        while True:
+            self._systemd.watchdog()
+            await asyncio.sleep(interval_s)
+
+    def _fail(self, sentence: str) -> None:
+        self._fatal = self._fatal or sentence
+        self._is_stopping = True
+        self._stop_asked.set()
+
+    # ---- workers
+
+    def _start_message(self, identity: WorkerIdentity) -> Start:
+        return Start(
+            worker_index=identity.index,
+            worker_epoch=identity.epoch,
+            slot=identity.slot,
+            incarnation=identity.incarnation,
+            endpoint=identity.endpoint,
+            instance_key=self._instance_key,
+            segment_fd=self.store.fd,
+            wake_fds=self._wake_fds,
+            controller_pid=os.getpid(),
+            controller_epoch=self._epoch,
+            segment_path=str(self.store.path),
+            config=self.config.to_mapping(),
+            extra={
+                "controller_id": self.cluster.controller_id,
+                "run_dir": str(self.run_dir.path),
+                "workers_lock": str(self.run_dir.workers_lock),
+                "restarts": self.supervisor.restarts,
+            },
+        )
+
+    def _worker_joined(self, worker: WorkerProcess) -> None:
+        self.cluster.worker_joined(worker)
+
+    def _worker_left(self, worker: WorkerProcess) -> None:
+        self.cluster.worker_left(worker)
+        self._assignment.worker_left(worker.identity.index)
+        self.run_dir.worker_socket(worker.identity.index, worker.identity.epoch).unlink(missing_ok=True)
+
+    def _worker_said(self, worker: WorkerProcess, message: ControlMessage) -> None:
+        self.cluster.worker_said(worker, message)
+
+    def _configured_cpus(self) -> list[int] | None:
+        cpus = self.config.values["daemon.cpus"]
+        return [int(cpu) for cpu in cpus] if isinstance(cpus, list) and cpus else None
+
+    # ---- clients
+
+    def _hello(self, fields: list[Any]) -> tuple[str, int, bytes]:
+        client_id, name = check_hello(fields, self.config.clients)
+        if self._is_stopping:
+            raise Refusal("DRAINING", "The daemon is shutting down and takes no more clients.")
+        ready = {worker.identity.index: worker for worker in self.supervisor.ready}
+        index = self._assignment.assign(client_id, ready)
+        if index is None:
+            raise Refusal("NOT_READY", "No worker of the daemon is ready yet; try again.")
+        identity = ready[index].identity
+        return identity.endpoint, identity.epoch, ticket(self._instance_key, client_id, name, identity.epoch)
+
+    async def _topics(self, names: list[str] | None) -> Topics:
+        return await self.cluster.topics(names)
+
+    # ---- what is shown
+
+    def health(self) -> Health:
+        """Whether records are taken and delivered now, and the sentence why not."""
+        ready, wanted = len(self.supervisor.ready), len(self.supervisor.workers)
+        if self._is_stopping:
+            return Health("draining", "The daemon is draining and takes no new records.")
+        if not ready:
+            reason = self.supervisor.last_death or "Its workers are starting."
+            return Health("starting", f"No worker is ready. {reason}")
+        if self.cluster.error:
+            return Health("unreachable", self.cluster.error)
+        if not self.cluster.is_known:
+            return Health("starting", "Waiting for the first metadata from Kafka.")
+        if ready < wanted:
+            return Health("degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}")
+        return Health("running", "")
+
+    def _judge(self) -> tuple[bool, str]:
+        health = self.health()
+        return health.is_healthy, health.sentence
+
+    def status(self) -> dict[str, Any]:
+        """What daemon.json, the page and `status --json` show."""
+        health = self.health()
+        return {
+            "pid": os.getpid(),
+            "version": own_version(),
+            "instance": self._instance.hex(),
+            "state": health.state,
+            "takes_records": health.takes_records,
+            "sentence": health.sentence,
+            "run_dir": str(self.run_dir.path),
+            "segment": str(self.store.path),
+            "http": self.exporter.address if self.exporter else "",
+            "bootstrap": ",".join(self.config.words("bootstrap.servers")),
+            "cluster_id": self.cluster.cluster_id,
+            "brokers": self.cluster.broker_count,
+            "started_ms": self._started_ms,
+            "controller_epoch": self._epoch,
+            "restarts": self.supervisor.restarts,
+            "held_slots": sorted(self.supervisor.held_slots),
+            "workers": [
+                {
+                    "index": worker.identity.index,
+                    "pid": worker.pid,
+                    "start_time": worker.start_time,
+                    "slot": worker.identity.slot,
+                    "incarnation": worker.identity.incarnation,
+                    "epoch": worker.identity.epoch,
+                    "endpoint": worker.identity.endpoint,
+                    "state": str(worker.state),
+                    "cpu": worker.cpu,
+                    "clients": self._assignment.count(worker.identity.index),
+                }
+                for worker in self.supervisor.workers
+                if worker is not None
+            ],
+        }
+
+    def _changed(self) -> None:
+        if self._publish_handle is None:
+            # Several changes of one turn are written once.
+            self._publish_handle = self._loop.call_soon(self._publish)
+
+    def _publish(self) -> None:
+        self._publish_handle = None
+        try:
+            self.run_dir.publish(self.status())
+            self.run_dir.store_epoch(self.supervisor.last_epoch)
+        except OSError as error:
+            log.error("%s cannot be written: %s.", self.run_dir.daemon_json, error)

@@ -1,0 +1,227 @@
+"""The run dir: who holds it, what it tells (daemon.json, segment.json), and what a dead daemon left there."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import select
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from client_stub.wire import IPC_PATH_BYTES_MAX
+
+ENVIRONMENT: Final = "KAFKA_SIDECAR_RUN_DIR"
+LONGEST_SOCKET: Final = "worker-63.4294967295.sock"
+_KILL_WAIT_MS: Final = 10_000
+
+
+class RunDirError(RuntimeError):
+    """The run dir cannot be used; the text is the sentence for the user."""
+
+
+def default_run_dir() -> Path:
+    """``KAFKA_SIDECAR_RUN_DIR``, else /run/kafka-sidecar for root, else under XDG_RUNTIME_DIR."""
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        return Path(named)
+    if os.geteuid() == 0:
+        return Path("/run/kafka-sidecar")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "kafka-sidecar" if base else Path(f"/tmp/kafka-sidecar-{os.geteuid()}")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in ``path``, or None when it is absent or no JSON object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def process_start_time(pid: int) -> int | None:
+    """Start of ``pid`` in clock ticks since boot (tells a re-used pid apart); None when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def process_state(pid: int) -> str | None:
+    """The letter of /proc/PID/stat: R, S, T (stopped), D, Z …; None when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+class RunDir:
+    """A run dir, held or only looked at. One per process; not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a symlink must stay one: users know its name
+        self._lock_fd: int | None = None
+
+    @property
+    def control_socket(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def daemon_json(self) -> Path:
+        return self.path / "daemon.json"
+
+    @property
+    def segment_json(self) -> Path:
+        return self.path / "segment.json"
+
+    @property
+    def workers_lock(self) -> Path:
+        return self.path / "workers.lock"
+
+    def worker_socket(self, index: int, epoch: int) -> Path:
+        return self.path / f"worker-{index}.{epoch}.sock"
+
+    def default_segment_path(self, instance: str) -> Path:
+        digest = hashlib.sha1(str(self.path.resolve()).encode(), usedforsecurity=False).hexdigest()
+        return Path(f"/dev/shm/kafka-sidecar-{digest[:12]}-{instance[:8]}.segment")
+
+    def acquire(self) -> None:
+        """Create the folder if need be and hold it until this process ends.
+
+        Raises RunDirError when the path is too long for sockets, cannot be made, or another daemon holds it.
+        """
+        longest = self.path / LONGEST_SOCKET
+        excess = len(os.fsencode(longest)) - IPC_PATH_BYTES_MAX
+        if excess > 0:
+            raise RunDirError(
+                f"Run dir {self.path} is {excess} bytes too long: a UNIX socket path such as {longest} may have "
+                f"{IPC_PATH_BYTES_MAX} bytes; choose a shorter one with --run-dir."
+            )
+        try:
+            self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
+            fd = os.open(self.path / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise RunDirError(
+                f"Run dir {self.path} cannot be used ({error.strerror}): choose another with --run-dir."
+            ) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise RunDirError(self._taken_sentence()) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._lock_fd = fd
+
+    def holder(self) -> int | None:
+        """Pid of the live daemon that holds the run dir, or None. Does not disturb it."""
+        try:
+            fd = os.open(self.path / "daemon.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with contextlib.suppress(OSError, ValueError):
+                return int(os.pread(fd, 32, 0).split()[0])
+            return -1
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        return None
+
+    def clear_leftovers(self) -> list[str]:
+        """Kill what a dead daemon left running, remove its sockets. Only by the holder. Returns what was done."""
+        assert self._lock_fd is not None, "only the holder may clear a run dir"
+        done: list[str] = []
+        before = read_json(self.daemon_json) or {}
+        for worker in before.get("workers", []):
+            if isinstance(worker, dict) and _kill_worker(worker):
+                done.append(f"killed worker {worker.get('index')} (pid {worker.get('pid')}) of a dead daemon")
+        sockets = [*self.path.glob("worker-*.sock"), self.control_socket]
+        stale = [path for path in sockets if path.is_socket()]
+        for path in stale:
+            path.unlink(missing_ok=True)
+        if stale:
+            done.append(f"removed {len(stale)} stale socket{'s' if len(stale) > 1 else ''} of a dead daemon")
+        self.daemon_json.unlink(missing_ok=True)
+        return done
+
+    def last_epoch(self) -> int:
+        """The highest epoch ever given on this run dir (0: none known)."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.path / "epoch").read_text())
+        return 0
+
+    def store_epoch(self, epoch: int) -> None:
+        _write(self.path / "epoch", f"{epoch}\n")
+
+    def publish(self, info: Mapping[str, object]) -> None:
+        """Replace daemon.json in one step; readers never see half of it."""
+        _write(self.daemon_json, json.dumps(info, indent=1) + "\n")
+
+    def publish_segment(self, path: Path) -> None:
+        _write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
+
+    def release(self, *, forget_segment: bool) -> None:
+        """Remove what this daemon published and let go of the lock (the file stays: deleting it would race)."""
+        if self._lock_fd is None:
+            return
+        self.daemon_json.unlink(missing_ok=True)
+        self.control_socket.unlink(missing_ok=True)
+        for path in self.path.glob("worker-*.sock"):
+            path.unlink(missing_ok=True)
+        if forget_segment:
+            self.segment_json.unlink(missing_ok=True)
+        os.close(self._lock_fd)
+        self._lock_fd = None
+
+    def _taken_sentence(self) -> str:
+        pid = self.holder()
+        who = f"a daemon with pid {pid}" if pid and pid > 0 else "another daemon"
+        stopped = pid is not None and process_state(pid) in {"T", "t"}
+        state = f", which is stopped (`kill -CONT {pid}` lets it go on)" if stopped else ""
+        return (
+            f"Run dir {self.path} is held by {who}{state}: "
+            f"stop that one, or give this one its own with --run-dir."
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _kill_worker(worker: Mapping[str, Any]) -> bool:
+    """SIGKILL by pidfd and wait for the death; False when that process is not there any more."""
+    pid, start_time = worker.get("pid"), worker.get("start_time")
+    if not isinstance(pid, int) or pid <= 1:
+        return False
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # The pidfd is held first and compared then: the number cannot be given away in between.
+        if start_time is None or process_start_time(pid) != start_time:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        if not poller.poll(_KILL_WAIT_MS):
+            raise RunDirError(
+                f"Worker process {pid} of the daemon before does not die (state {process_state(pid)}): "
+                "it may still write to the segment, so nothing is started."
+            )
+        return True
+    finally:
+        os.close(pidfd)

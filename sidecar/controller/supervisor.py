@@ -1,0 +1,282 @@
+"""Supervisor: the table of workers. Starts, pins, watches, restarts and drains them.
+
+A worker that dies is replaced after a backoff, on a slot without content; what the dead one left in its slot
+stays there, `held`, until it is adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop
+from sidecar.controller.worker_process import FATAL_EXITS, WorkerIdentity, WorkerProcess, WorkerState
+
+log = logging.getLogger(__name__)
+
+RESTART_BACKOFF_MS = 100.0
+RESTART_BACKOFF_MAX_MS = 10_000.0
+STEADY_MS = 30_000.0
+"""A worker that lived this long is forgiven its predecessors' deaths."""
+MISSES_MAX = 3
+ABORT_GRACE_S = 3.0
+STOP_GRACE_S = 5.0
+EPOCH_MAX = 2**32 - 1
+
+
+class SlotStore(Protocol):
+    """What the supervisor needs of the shared segment."""
+
+    def take_slot(self, busy: set[int]) -> int:
+        """A slot without content that is not in ``busy``, ready for a new worker. Raises SegmentError."""
+        ...
+
+    def slot_died(self, slot: int) -> bool:
+        """The slot's worker is dead and reaped: give back what it only held. True if records are left there."""
+        ...
+
+    def heartbeat(self, slot: int) -> int:
+        """The slot's heartbeat word, changed by the working loop."""
+        ...
+
+    def next_incarnation(self) -> int:
+        """A number no worker of this segment had."""
+        ...
+
+
+class Supervisor:
+    """Belongs to the controller's loop, in its main thread.
+
+    ``start_message(identity)`` makes START. ``on_joined`` when a worker is ready, ``on_left`` when one is dead,
+    ``on_message`` for every other control message, ``on_change`` whenever `status` would show something else,
+    ``on_fatal(sentence)`` when restarting is of no use.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        cpus: Sequence[int] | None,
+        heartbeat_timeout_s: float,
+        slots: SlotStore,
+        start_message: Callable[[WorkerIdentity], Start],
+        endpoint: Callable[[int, int], str],
+        inherited_fds: Sequence[int],
+        last_epoch: int,
+        on_joined: Callable[[WorkerProcess], None],
+        on_left: Callable[[WorkerProcess], None],
+        on_message: Callable[[WorkerProcess, ControlMessage], None],
+        on_change: Callable[[], None],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self._count = workers
+        self._cpus = choose_cpus(workers, cpus)
+        self._look_s = heartbeat_timeout_s / MISSES_MAX
+        self._slots = slots
+        self._start_message = start_message
+        self._endpoint = endpoint
+        self._inherited_fds = tuple(inherited_fds)
+        self.last_epoch = last_epoch
+        self._on_joined = on_joined
+        self._on_left = on_left
+        self._on_message = on_message
+        self._on_change = on_change
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self.workers: list[WorkerProcess | None] = [None] * workers
+        self.held_slots: set[int] = set()
+        self.restarts = 0
+        self.last_death = ""
+        self._backoff_ms = [0.0] * workers
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._is_stopping = False
+        self._changed = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if worker is not None and worker.exit_code is None]
+
+    @property
+    def ready(self) -> list[WorkerProcess]:
+        return [worker for worker in self.alive if worker.is_ready]
+
+    def start(self) -> None:
+        """Spawn every worker and begin to watch them."""
+        for index in range(self._count):
+            self._spawn(index)
+        self._watch = self._loop.create_task(self._watch_heartbeats(), name="heartbeats")
+
+    async def wait_all_ready(self) -> None:
+        """Until every worker said READY, or the daemon is stopping."""
+        while len(self.ready) < self._count and not self._is_stopping:
+            await self._wait_change()
+
+    async def drain(self, timeout_s: float) -> int:
+        """Rule S2: no new records, deliver what is there, then end. Returns records not delivered.
+
+        May be called again with a shorter time while it runs (a second SIGTERM forces).
+        """
+        self._is_stopping = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        drained = self.alive
+        for worker in drained:
+            worker.state = WorkerState.DRAINING
+            worker.channel.send(Drain(timeout_s * 1000.0))
+        self._change()
+        deadline = self._loop.time() + timeout_s + STOP_GRACE_S
+        while any(worker.left is None and worker.exit_code is None for worker in drained):
+            if not await self._wait_change(deadline - self._loop.time()):
+                log.error("A worker did not end its drain in time; it is stopped now.")
+                break
+        return sum(worker.left or 0 for worker in drained)
+
+    async def stop(self) -> None:
+        """End every worker: STOP, and SIGKILL for one that does not go; returns when all are reaped."""
+        self._is_stopping = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
+        for worker in self.alive:
+            worker.channel.send(Stop())
+        deadline = self._loop.time() + STOP_GRACE_S
+        while self.alive:
+            if not await self._wait_change(deadline - self._loop.time()):
+                for worker in self.alive:
+                    log.error("Worker %d (pid %d) does not end; killing it.", worker.identity.index, worker.pid)
+                    worker.signal(signal.SIGKILL)
+                deadline = self._loop.time() + STOP_GRACE_S
+
+    def _spawn(self, index: int) -> None:
+        self._timers.pop(index, None)
+        if self._is_stopping:
+            return
+        busy = {worker.identity.slot for worker in self.alive} | self.held_slots
+        try:
+            slot = self._slots.take_slot(busy)
+        except Exception as error:
+            self._on_fatal(f"Worker {index} cannot be started: {error}")
+            return
+        # Seconds since 1970 as a seed keep epochs of one run dir apart even when the folder was wiped between.
+        self.last_epoch = min(self.last_epoch + 1, EPOCH_MAX)
+        epoch = self.last_epoch
+        identity = WorkerIdentity(
+            index, slot, self._slots.next_incarnation(), epoch, self._endpoint(index, epoch)
+        )
+        cpu = self._cpus[index % len(self._cpus)] if self._cpus else None
+        try:
+            self.workers[index] = WorkerProcess(
+                identity,
+                self._start_message,
+                inherited_fds=self._inherited_fds,
+                cpu=cpu,
+                on_message=self._message,
+                on_exit=self._exited,
+            )
+        except OSError as error:
+            log.error("Worker %d cannot be started: %s.", index, error)
+            self._restart_later(index)
+        self._change()
+
+    def _message(self, worker: WorkerProcess, message: ControlMessage) -> None:
+        if isinstance(message, Ready):
+            if worker.state is WorkerState.STARTING:
+                worker.state = WorkerState.READY
+                log.info(
+                    "Worker %d is ready (pid %d, slot %d, epoch %d%s).",
+                    worker.identity.index,
+                    worker.pid,
+                    worker.identity.slot,
+                    worker.identity.epoch,
+                    f", CPU {worker.cpu}" if worker.cpu is not None else "",
+                )
+                self._on_joined(worker)
+        elif isinstance(message, Drained):
+            worker.left = message.left
+        else:
+            self._on_message(worker, message)
+            return
+        self._change()
+
+    def _exited(self, worker: WorkerProcess) -> None:
+        index, slot = worker.identity.index, worker.identity.slot
+        self._on_left(worker)
+        if self._slots.slot_died(slot):
+            self.held_slots.add(slot)
+        if self._is_stopping:
+            self._change()
+            return
+        self.last_death = worker.exit_sentence()
+        if worker.exit_code in FATAL_EXITS:
+            self._on_fatal(self.last_death)
+        else:
+            if self._loop.time() * 1000.0 - worker.started_ms >= STEADY_MS:
+                self._backoff_ms[index] = 0.0
+            self._restart_later(index)
+        self._change()
+
+    def _restart_later(self, index: int) -> None:
+        delay_ms = max(self._backoff_ms[index], RESTART_BACKOFF_MS)
+        self._backoff_ms[index] = min(2 * delay_ms, RESTART_BACKOFF_MAX_MS)
+        self.restarts += 1
+        log.warning("%s It is replaced in %g ms.", self.last_death or f"Worker {index} is gone.", delay_ms)
+        self._timers[index] = self._loop.call_later(delay_ms / 1000.0, self._spawn, index)
+
+    async def _watch_heartbeats(self) -> None:
+        while not self._is_stopping:
+            before = self._loop.time()
+            await asyncio.sleep(self._look_s)
+            # When this loop itself was held up (a stopped machine, a full CPU), nobody's silence means anything.
+            if self._loop.time() - before > 1.5 * self._look_s:
+                continue
+            for worker in self.alive:
+                self._look_at(worker)
+
+    def _look_at(self, worker: WorkerProcess) -> None:
+        beat = self._slots.heartbeat(worker.identity.slot)
+        if beat != worker.last_heartbeat or not worker.is_ready:
+            worker.last_heartbeat = beat
+            worker.missed_heartbeats = 0
+            return
+        worker.missed_heartbeats += 1
+        if worker.missed_heartbeats == MISSES_MAX:
+            log.error(
+                "Worker %d (pid %d) has been silent for %g s; it is ended and replaced.",
+                worker.identity.index,
+                worker.pid,
+                self._look_s * MISSES_MAX,
+            )
+            # SIGABRT first: faulthandler writes where it hangs. A stopped process only obeys SIGKILL.
+            worker.signal(signal.SIGABRT)
+            self._loop.call_later(ABORT_GRACE_S, worker.signal, signal.SIGKILL)
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._on_change()
+
+    async def _wait_change(self, timeout_s: float | None = None) -> bool:
+        """True when something changed, False when the time was up first."""
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), None if timeout_s is None else max(timeout_s, 0.0))
+        except TimeoutError:
+            return False
+        return True
+
+
+def choose_cpus(workers: int, configured: Sequence[int] | None) -> list[int]:
+    """The CPUs to pin to, round robin; empty: not pinned.
+
+    Pinned only where asked for, or where the broker and everyone else keep two CPUs of their own.
+    """
+    usable = sorted(os.sched_getaffinity(0))
+    if configured is not None:
+        return list(configured)
+    return usable[-workers:] if len(usable) >= workers + 2 else []

@@ -1,0 +1,152 @@
+"""One worker as the controller sees it: its process, its control channel, its state, the meaning of its exit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sidecar.common.control import ControlMessage, Start
+from sidecar.common.model import ExitStatus
+from sidecar.controller.run_dir import process_start_time
+from sidecar.net.control_channel import ControlChannel
+
+
+class WorkerState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """What makes this start of a worker different from every other: none of it is ever used again."""
+
+    index: int
+    slot: int
+    incarnation: int
+    epoch: int
+    endpoint: str
+
+
+FATAL_EXITS = {
+    int(ExitStatus.WORKER_BAD_CONFIG): "cannot use its configuration",
+    int(ExitStatus.WORKER_SEGMENT_VERSION): "cannot read the segment (another version of kafka-sidecar is installed?)",
+}
+"""Exits that would only repeat themselves: the daemon stops instead of restarting for ever."""
+
+
+class WorkerProcess:
+    """Started by the constructor, from the main thread. Belongs to the controller's loop.
+
+    ``on_message(worker, message)`` for each control message; ``on_exit(worker)`` once, after the process has
+    been reaped (its pidfd became readable), with ``exit_code`` set as subprocess tells it.
+    """
+
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        start: Callable[[WorkerIdentity], Start],
+        *,
+        inherited_fds: Sequence[int],
+        cpu: int | None,
+        on_message: Callable[[WorkerProcess, ControlMessage], None],
+        on_exit: Callable[[WorkerProcess], None],
+    ) -> None:
+        self.identity = identity
+        self.state = WorkerState.STARTING
+        self.cpu = cpu
+        self.exit_code: int | None = None
+        self.left: int | None = None
+        """Records not delivered when its drain ended; None before."""
+        self.missed_heartbeats = 0
+        self.last_heartbeat = -1
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self.started_ms = self._loop.time() * 1000.0
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "sidecar.worker",
+                    "--control-fd",
+                    str(theirs.fileno()),
+                    "--parent-pid",
+                    str(os.getpid()),
+                ],
+                pass_fds=(theirs.fileno(), *inherited_fds),
+                stdin=subprocess.DEVNULL,
+                # A Ctrl-C at the terminal is for the controller, which drains the workers by message.
+                process_group=0,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self.process.pid
+        self.start_time = process_start_time(self.pid)
+        if cpu is not None:
+            # Before START: libzmq's threads inherit the pin of the thread that makes the context.
+            os.sched_setaffinity(self.pid, {cpu})
+        self._pidfd = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._pidfd, self._exited)
+        self.channel = ControlChannel(
+            ours,
+            on_message=lambda message: on_message(self, message),
+            on_closed=self._channel_closed,
+        )
+        self.channel.send(start(identity))
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is WorkerState.READY
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal by pidfd; no error when it is dead already."""
+        if self.exit_code is None:
+            try:
+                signal.pidfd_send_signal(self._pidfd, number)
+            except ProcessLookupError:
+                return
+
+    def exit_sentence(self) -> str:
+        """How it ended, for log and status."""
+        code = self.exit_code
+        who = f"Worker {self.identity.index} (pid {self.pid})"
+        if code is None:
+            return f"{who} is running."
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
+            return f"{who} was killed by {name}."
+        return f"{who} ended: it {FATAL_EXITS[code]}." if code in FATAL_EXITS else f"{who} exited with status {code}."
+
+    def _channel_closed(self, error: str | None) -> None:
+        # EOF comes with its death, which the pidfd tells. A broken stream from a live worker cannot be repaired.
+        if error is not None:
+            self.signal(signal.SIGKILL)
+
+    def _exited(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        self.exit_code = self.process.wait()
+        os.close(self._pidfd)
+        self.state = WorkerState.DEAD
+        self._loop.call_soon(self._finish)
+
+    def _finish(self) -> None:
+        # One turn later: its last messages (Drained) are in the socket and are heard first.
+        if not self.channel.is_closed:
+            self.channel.close()
+        self._on_exit(self)
