@@ -1,0 +1,121 @@
+"""What each broker error means to a producer: one row per code, one :func:`classify`.
+
+Names, texts and the retriable flag come from the stub's table (the thin side tells them to the caller); this
+table adds what only the daemon needs. Source: Kafka's ``Errors`` and ``Sender.completeBatch``, librdkafka's
+``rd_kafka_handle_Produce_error`` for what is known about persistence.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from client_stub.error_codes import ERROR_CODES
+from client_stub.wire import Persistence
+
+
+class Code(IntEnum):
+    """The codes this daemon decides by. Every other code is handled by its row alone."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    TOPIC_AUTHORIZATION_FAILED = 29
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+
+
+class ErrorRow(NamedTuple):
+    """``persistence`` is what a batch answered with this code may be in the log *by this attempt alone*."""
+
+    code: int
+    name: str
+    retriable: bool
+    stale_metadata: bool
+    fatal: bool
+    persistence: Persistence
+    text: str
+
+
+_STALE_METADATA: Final = frozenset(
+    {
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.NETWORK_EXCEPTION,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Kafka's InvalidMetadataException and its subclasses."""
+
+_MAYBE_APPENDED: Final = frozenset(
+    {
+        Code.UNKNOWN_SERVER_ERROR,
+        Code.REQUEST_TIMED_OUT,
+        Code.NETWORK_EXCEPTION,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        Code.KAFKA_STORAGE_ERROR,
+        # A leader that steps down while a write waits for its followers answers with one of these two
+        # (DelayedProduce): the record stands in its log, and perhaps in the next leader's.
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_FATAL: Final = frozenset({Code.CLUSTER_AUTHORIZATION_FAILED})
+
+
+def _row(code: int, name: str, retriable: bool, text: str) -> ErrorRow:
+    if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
+        persistence = Persistence.PERSISTED
+    elif code in _MAYBE_APPENDED:
+        persistence = Persistence.POSSIBLY_PERSISTED
+    else:
+        persistence = Persistence.NOT_PERSISTED
+    return ErrorRow(code, name, retriable, code in _STALE_METADATA, code in _FATAL, persistence, text)
+
+
+ERROR_ROWS: Final[dict[int, ErrorRow]] = {
+    code: _row(code, row[0], row[1], row[2]) for code, row in ERROR_CODES.items()
+}
+
+
+def classify(code: int) -> ErrorRow:
+    """The row of ``code``. A code newer than this table is final and may have been appended: nothing is
+    known.
+    """
+    row = ERROR_ROWS.get(code)
+    if row is None:
+        text = f"The broker answered with error code {code}, which this version does not know."
+        row = ErrorRow(
+            code, f"UNKNOWN_ERROR_{code}", False, False, False, Persistence.POSSIBLY_PERSISTED, text
+        )
+    return row

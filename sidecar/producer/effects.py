@@ -1,0 +1,77 @@
+"""Every effect the producer core can ask for. The driver executes them in the order of the list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sidecar.producer.in_flight import ProduceRequest
+    from sidecar.producer.producer_batch import ProducerBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Something is ready for this broker and its link is not. Repeated at each poll while that is so; the
+    links' own backoff decides, and the driver polls again when the link's state changes."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """Close at once (synchronously). The core has already taken back what was in flight on it: a later
+    ``on_disconnect`` for the same link is harmless but must come before anything is sent on its successor."""
+
+    node_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendProduce:
+    """Take a request buffer, publish descriptors of batches that have none, encode, send, report
+    ``on_request_sent``.
+    """
+
+    node_id: int
+    request: ProduceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class NeedMetadata:
+    """These topics' leaders are unknown or were wrong (rule M7)."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """Ask any broker; answer with ``on_producer_id`` or ``on_producer_id_error``. At most one is
+    outstanding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """``parent`` was too large for its topic. Its pieces take its place and keep its sequences (if it had
+    any): publish their descriptors pending on the parent's, switch, free the parent's."""
+
+    parent: ProducerBatch
+    pieces: tuple[ProducerBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Renumbered:
+    """These batches lost their identity and will be drained under a new one: free their descriptors in the
+    order given (newest first). Always before the SendProduce that carries one of them again."""
+
+    batches: tuple[ProducerBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Fates decided since the last poll, in order per partition. Told once each."""
+
+    batches: tuple[ProducerBatch, ...]
+
+
+Effect = Connect | CloseLink | SendProduce | NeedMetadata | InitProducerId | Split | Renumbered | Completed

@@ -1,0 +1,87 @@
+"""PartitionQueue: all that waits for one partition in one lane, and what the sender must know to send it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.partition_sequences import PartitionSequences
+
+if TYPE_CHECKING:
+    from sidecar.producer.producer_batch import ProducerBatch
+
+Ring = OrderedDict["PartitionQueue", None]
+"""Partitions with a batch that may be sent now, longest waiting first; removal from the middle is O(1)."""
+
+
+class PartitionQueue:
+    """The deque of one (lane, topic, partition), in the order the records were accepted.
+
+    ``wire_count`` counts batches that are prepared or sent and whose request has not ended, among them
+    batches that have expired meanwhile: what was told to the caller does not call bytes back from a socket.
+    ``ring`` is the line the partition stands in (a broker's, or that of partitions without a leader).
+    """
+
+    __slots__ = (
+        "batches",
+        "lane",
+        "next_order",
+        "partition",
+        "ring",
+        "sequences",
+        "timer_due_ms",
+        "timer_serial",
+        "topic",
+        "wire_count",
+    )
+
+    def __init__(self, topic: str, partition: int, lane: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.lane = lane
+        self.batches: deque[ProducerBatch] = deque()
+        self.sequences = PartitionSequences() if lane == IDEMPOTENT_LANE else None
+        self.next_order = 0
+        self.wire_count = 0
+        self.ring: Ring | None = None
+        self.timer_due_ms = 0.0
+        self.timer_serial = 0
+        """The one valid entry of the timer heap; 0 = none. Stale entries are skipped when they come up."""
+
+    def insert(self, batch: ProducerBatch) -> None:
+        """Put a batch back where its records belong (Kafka's ``insertInSequenceOrder``)."""
+        batch.queued = True
+        batches = self.batches
+        if not batches or batch.order < batches[0].order:
+            batches.appendleft(batch)
+            return
+        for index, other in enumerate(batches):
+            if batch.order < other.order:
+                batches.insert(index, batch)
+                return
+        batches.append(batch)
+
+    def remove(self, batch: ProducerBatch) -> None:
+        batch.queued = False
+        if self.batches[0] is batch:
+            self.batches.popleft()
+        else:
+            self.batches.remove(batch)
+
+    def leave_ring(self) -> None:
+        if self.ring is not None:
+            del self.ring[self]
+            self.ring = None
+
+    def waiting_for(self) -> str:
+        """For error texts: why a batch that was never sent is still here."""
+        sequences = self.sequences
+        if sequences is not None and (sequences.unresolved or sequences.renumber):
+            return "not sent, behind an earlier batch of the partition whose fate is not known yet"
+        if self.wire_count:
+            return "not sent, behind earlier batches of the partition"
+        return "not sent, waiting for the partition's leader to take it"
+
+    def __repr__(self) -> str:
+        return f"<PartitionQueue {self.topic}-{self.partition} lane={self.lane} batches={len(self.batches)}>"

@@ -1,0 +1,247 @@
+"""ProducerBatch: records of one partition that travel, succeed and fail together (rule A6)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from client_stub.wire import Persistence
+from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
+
+if TYPE_CHECKING:
+    from sidecar.kernel import BatchRecords, Chain
+    from sidecar.producer.partition_queue import PartitionQueue
+
+NO_DESCRIPTOR = -1
+
+
+class ProducerBatch:
+    """A range of journal records for one partition. Single-threaded: the worker's loop.
+
+    ``producer_id``, ``epoch`` and ``base_sequence`` are given at the first drain and never change over
+    retries (rule S4). Only a *renumbering* takes them away again, when it is certain that the broker has none
+    of the records and nothing of the partition is on the wire.
+
+    ``order`` is the number of the batch's first record within its (lane, partition), never re-used: batches
+    of one partition sort by it whatever happens to their sequences.
+
+    ``in_doubt``: an earlier attempt may have been appended (its answer never came or did not say).
+    ``descriptor``, ``user`` belong to the driver and are not read here.
+    """
+
+    __slots__ = (
+        "_final",
+        "append_time_ms",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "chain",
+        "children",
+        "closed",
+        "code",
+        "created_ms",
+        "deadline_ms",
+        "descriptor",
+        "doubtful_parent",
+        "epoch",
+        "expedited",
+        "failed_node",
+        "in_doubt",
+        "lane",
+        "last_error",
+        "on_wire",
+        "order",
+        "partition",
+        "persistence",
+        "producer_id",
+        "queue",
+        "queued",
+        "records",
+        "retry_at_ms",
+        "text",
+        "topic",
+        "user",
+    )
+
+    def __init__(
+        self,
+        *,
+        queue: PartitionQueue,
+        records: BatchRecords,
+        chain: Chain | None,
+        order: int,
+        created_ms: float,
+        deadline_ms: float,
+    ) -> None:
+        self.queue = queue
+        self.topic = queue.topic
+        self.partition = queue.partition
+        self.lane = queue.lane
+        self.records = records
+        self.chain = chain
+        self.order = order
+        self.created_ms = created_ms
+        self.deadline_ms = deadline_ms
+
+        self.closed = False
+        """No more records are taken."""
+        self.expedited = False
+        """Flush or close asked for it: linger is over."""
+        self.queued = True
+        """Stands in its partition's deque: new, or waiting to be sent again."""
+        self.on_wire = False
+        self.attempts = 0
+        """Finished attempts that counted, as Kafka's ``ProducerBatch.attempts``."""
+        self.retry_at_ms = 0.0
+        self.failed_node: int | None = None
+        self.last_error: str | None = None
+        self.in_doubt = False
+        self.doubtful_parent = False
+        """Half of a batch that may have been appended whole: the broker cannot recognise the half again."""
+        self.children: tuple[ProducerBatch, ...] = ()
+
+        self.producer_id = -1
+        self.epoch = -1
+        self.base_sequence = NO_SEQUENCE
+
+        self._final = False
+        self.code = 0
+        self.persistence: int = Persistence.NOT_PERSISTED
+        self.base_offset = -1
+        self.append_time_ms = -1
+        self.text = ""
+
+        self.descriptor = NO_DESCRIPTOR
+        self.user: Any = None
+
+    @property
+    def count(self) -> int:
+        return self.records.count
+
+    @property
+    def size_bytes(self) -> int:
+        """Exact encoded size, uncompressed, with the 61-byte header."""
+        return self.records.size_bytes
+
+    @property
+    def has_sequence(self) -> bool:
+        return self.base_sequence != NO_SEQUENCE
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence after the batch's last record."""
+        return (self.base_sequence + self.records.count) & SEQUENCE_MASK
+
+    @property
+    def is_done(self) -> bool:
+        return self._final
+
+    @property
+    def is_settled(self) -> bool:
+        """Done, and so are all batches it was split into."""
+        if self.children:
+            return all(child.is_settled for child in self.children)
+        return self._final
+
+    def done(
+        self,
+        *,
+        base_offset: int = -1,
+        append_time_ms: int = -1,
+        code: int = 0,
+        persistence: int = Persistence.PERSISTED,
+        text: str = "",
+    ) -> bool:
+        """Decide the fate of all records at once. True the first time; later calls change nothing (late
+        answers).
+        """
+        if self._final or self.children:
+            return False
+        self._final = True
+        self.closed = True
+        self.code = code
+        self.persistence = persistence
+        self.base_offset = base_offset
+        self.append_time_ms = append_time_ms
+        self.text = text
+        return True
+
+    def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
+        """Fix the identity under which the records are sent, at the first drain."""
+        assert self.base_sequence == NO_SEQUENCE, "a batch keeps its identity over retries"
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.base_sequence = base_sequence
+
+    def clear_identity(self) -> None:
+        assert not self.on_wire and not self.in_doubt, (
+            "only records the broker surely lacks may be renumbered"
+        )
+        self.producer_id = -1
+        self.epoch = -1
+        self.base_sequence = NO_SEQUENCE
+
+    def split(self) -> tuple[ProducerBatch, ProducerBatch]:
+        """Halve the batch (rule A7). Both halves keep deadline, attempts and the parent's sequences."""
+        assert self.records.count > 1, "one record cannot be split"
+        halves = self.records.split()
+        first = self._piece(halves[0], 0, keep_identity=True)
+        second = self._piece(halves[1], halves[0].count, keep_identity=True)
+        self.children = (first, second)
+        self.closed = True
+        return first, second
+
+    def isolate(self, indexes: Collection[int]) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
+        """Cut the batch so that the records at ``indexes`` stand apart: (pieces with only those, the other
+        pieces).
+
+        Both in record order and without identity: the broker has refused the whole batch.
+        """
+        good: list[ProducerBatch] = []
+        bad: list[ProducerBatch] = []
+        work: list[tuple[BatchRecords, int]] = [(self.records, 0)]
+        while work:
+            records, offset = work.pop()
+            hits = sum(offset <= index < offset + records.count for index in indexes)
+            if hits in (0, records.count):
+                (bad if hits else good).append(self._piece(records, offset, keep_identity=False))
+                continue
+            first, second = records.split()
+            work.append((second, offset + first.count))
+            work.append((first, offset))
+        self.children = (*good, *bad)
+        self.closed = True
+        return bad, good
+
+    def _piece(self, records: BatchRecords, offset: int, *, keep_identity: bool) -> ProducerBatch:
+        piece = ProducerBatch(
+            queue=self.queue,
+            records=records,
+            chain=self.chain,
+            order=self.order + offset,
+            created_ms=self.created_ms,
+            deadline_ms=self.deadline_ms,
+        )
+        piece.closed = True
+        piece.expedited = True
+        piece.attempts = self.attempts
+        piece.last_error = self.last_error
+        if keep_identity:
+            piece.doubtful_parent = self.in_doubt or self.doubtful_parent
+        if keep_identity and self.has_sequence:
+            piece.identify(self.producer_id, self.epoch, (self.base_sequence + offset) & SEQUENCE_MASK)
+        return piece
+
+    def where(self) -> str:
+        """Where the batch is, for the error text of one that ran out of time."""
+        if self.on_wire:
+            return f"sent to broker {self.failed_node} and not answered"
+        if self.last_error:
+            return f"waiting to be sent again after {self.last_error}"
+        return self.queue.waiting_for()
+
+    def __repr__(self) -> str:
+        identity = f" id={self.producer_id}/{self.epoch}#{self.base_sequence}" if self.has_sequence else ""
+        return (
+            f"<ProducerBatch {self.topic}-{self.partition} lane={self.lane} n={self.records.count}{identity}>"
+        )

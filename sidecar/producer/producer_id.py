@@ -1,0 +1,227 @@
+"""ProducerIds: the idempotent lane's producer id, its epochs, and who may be numbered when (rule S4).
+
+Behaviour after Kafka's TransactionManager in its idempotent part, with one difference. Kafka gives batches
+new sequences while they may still be on the wire; here a batch is renumbered only when nothing of its
+partition is on the wire and the broker surely has none of it. Until then batches of unknown fate are sent
+again as they are: the broker answers either with success (it has them) or with OUT_OF_ORDER_SEQUENCE_NUMBER
+(it surely has not). That proof needs at most five unsettled batches a partition, which is what a broker
+remembers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from sidecar.common.errors import classify
+from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
+from sidecar.producer.lanes import EPOCH_MAX
+
+if TYPE_CHECKING:
+    from sidecar.producer.backoff import Backoff
+    from sidecar.producer.partition_queue import PartitionQueue
+    from sidecar.producer.producer_batch import ProducerBatch
+
+log = logging.getLogger(__name__)
+
+BATCHES_REMEMBERED: Final = 5
+"""How many batches per producer id and partition a broker can recognise
+(ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
+"""
+
+
+class ProducerIds:
+    """One producer identity for all partitions of the idempotent lane. Single-threaded."""
+
+    __slots__ = (
+        "_backoff",
+        "_failures",
+        "epoch_bumps",
+        "identity",
+        "in_flight_max",
+        "init_pending",
+        "retry_at_ms",
+    )
+
+    def __init__(self, *, max_in_flight: int, backoff: Backoff) -> None:
+        self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
+        self.in_flight_max = min(max_in_flight, BATCHES_REMEMBERED)
+        self.init_pending = False
+        """InitProducerId was asked for and has not been answered."""
+        self.retry_at_ms = 0.0
+        self.epoch_bumps = 0
+        self._backoff = backoff
+        self._failures = 0
+
+    # --- the producer id ------------------------------------------------------------------------------------
+
+    def take_init_request(self, now_ms: float) -> bool:
+        """True when InitProducerId must be sent now; counts it as sent."""
+        if self.identity.is_valid or self.init_pending or now_ms < self.retry_at_ms:
+            return False
+        self.init_pending = True
+        return True
+
+    @property
+    def next_init_ms(self) -> float:
+        """When :meth:`take_init_request` is worth calling again."""
+        return float("inf") if self.identity.is_valid or self.init_pending else self.retry_at_ms
+
+    def initialized(self, producer_id: int, epoch: int) -> None:
+        """A producer id arrived. Raises ValueError for the id -1 that a broker still loading answers with."""
+        identity = ProducerIdAndEpoch(producer_id, epoch)
+        if not identity.is_valid:
+            raise ValueError(
+                "InitProducerId answered producer id -1; without an id re-sends would double records"
+            )
+        self.init_pending = False
+        self._failures = 0
+        self.identity = identity
+
+    def init_failed(self, code: int, now_ms: float) -> bool:
+        """InitProducerId failed; it is asked again after a backoff. True when waiting batches must fail
+        meanwhile.
+        """
+        self.init_pending = False
+        self._failures += 1
+        self.retry_at_ms = now_ms + self._backoff.delay_ms(self._failures)
+        row = classify(code)
+        log.warning("no producer id yet: %s (%s)", row.name, row.text)
+        return not row.retriable and code not in (0, -1)
+
+    def _bump(self) -> None:
+        """A new epoch, made here without asking (KIP-360); a new id when epochs have run out."""
+        self.epoch_bumps += 1
+        producer_id, epoch = self.identity
+        if epoch >= EPOCH_MAX:
+            log.info("producer id %d has used up its epochs; asking for a new one", producer_id)
+            self.identity = NO_PRODUCER_ID
+            self.retry_at_ms = 0.0
+        else:
+            self.identity = ProducerIdAndEpoch(producer_id, epoch + 1)
+
+    # --- sending --------------------------------------------------------------------------------------------
+
+    def candidate(self, queue: PartitionQueue) -> ProducerBatch | None:
+        """The one batch of the partition that may be sent next, or None while something must be waited for.
+
+        Retries go one at a time, oldest first, and no new batch passes them: a failed first batch holds those
+        behind it. Whether the batch is due (linger, backoff) is not asked here.
+        """
+        sequences = queue.sequences
+        assert sequences is not None
+        in_flight = sequences.in_flight
+        if in_flight:
+            first = in_flight[0]
+            if first.queued:
+                return self._doubtful(in_flight) if sequences.renumber else first
+            if first.attempts:
+                return None
+        if sequences.renumber or sequences.unresolved or not queue.batches:
+            return None
+        head = queue.batches[0]
+        if head.has_sequence or not self.identity.is_valid or len(in_flight) >= self.in_flight_max:
+            return None
+        if sequences.identity != self.identity and (in_flight or queue.wire_count):
+            return None
+        return head
+
+    @staticmethod
+    def _doubtful(in_flight: list[ProducerBatch]) -> ProducerBatch | None:
+        """Before a renumbering: the first batch whose fate must still be found out by sending it again."""
+        for batch in in_flight:
+            if not batch.queued:
+                return None
+            if batch.in_doubt:
+                return batch
+        return None
+
+    def identify(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Number a batch at its first drain; :meth:`candidate` has just named it."""
+        sequences = queue.sequences
+        assert sequences is not None
+        if sequences.identity != self.identity:
+            sequences.restart(self.identity)
+        batch.identify(*self.identity, sequences.next_sequence)
+        sequences.next_sequence = batch.next_sequence
+        sequences.in_flight.append(batch)
+
+    # --- answers --------------------------------------------------------------------------------------------
+
+    def is_first(self, batch: ProducerBatch) -> bool:
+        """Nothing numbered before the batch is unsettled, so an OUT_OF_ORDER for it tells of a real gap."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        return bool(sequences.in_flight) and sequences.in_flight[0] is batch
+
+    def acked(self, batch: ProducerBatch) -> None:
+        """The broker has the batch. Also right for one given up earlier: the late answer resolves its
+        partition.
+        """
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        self._settle(sequences.in_flight, batch)
+        if sequences.identity == (batch.producer_id, batch.epoch) and batch.order > sequences.acked_order:
+            sequences.acked_order = batch.order
+            sequences.acked_next = batch.next_sequence
+
+    def failed(self, batch: ProducerBatch) -> None:
+        """A numbered batch is given up. What follows depends on whether the broker may have it."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        self._settle(sequences.in_flight, batch)
+        if sequences.identity != (batch.producer_id, batch.epoch):
+            return
+        if batch.in_doubt:
+            sequences.unresolved = True
+        else:
+            sequences.renumber = True
+
+    def replace(self, parent: ProducerBatch, children: tuple[ProducerBatch, ...]) -> None:
+        """Put the pieces of a split batch, which keep its sequences, in its place."""
+        sequences = parent.queue.sequences
+        assert sequences is not None
+        index = sequences.in_flight.index(parent)
+        sequences.in_flight[index : index + 1] = children
+
+    def request_renumbering(self, batch: ProducerBatch) -> None:
+        """The batch's own sequence is a gap at the broker."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        sequences.renumber = True
+
+    def resolve(self, queue: PartitionQueue) -> list[ProducerBatch]:
+        """Settle what answers have made certain; call after each answer of the partition.
+
+        Returns the batches that lost their identity, oldest first: their descriptors must be freed, newest
+        first, before they are drained again. Kafka: ``maybeResolveSequences``,
+        ``bumpIdempotentEpochAndResetIdIfNeeded``.
+        """
+        sequences = queue.sequences
+        assert sequences is not None
+        if queue.wire_count or not (sequences.unresolved or sequences.renumber):
+            return []
+        in_flight = sequences.in_flight
+        if sequences.unresolved and not sequences.renumber:
+            if in_flight:
+                return []
+            if sequences.acked_next == sequences.next_sequence:
+                sequences.unresolved = False
+                return []
+        elif any(batch.in_doubt for batch in in_flight):
+            return []
+        renumbered = list(in_flight)
+        in_flight.clear()
+        for batch in renumbered:
+            batch.clear_identity()
+        if sequences.identity == self.identity:
+            # The first partition to get here takes the new epoch; the others of the same incident only follow
+            # it.
+            self._bump()
+        sequences.restart(NO_PRODUCER_ID)
+        return renumbered
+
+    @staticmethod
+    def _settle(in_flight: list[ProducerBatch], batch: ProducerBatch) -> None:
+        if batch in in_flight:
+            in_flight.remove(batch)

@@ -1,0 +1,418 @@
+"""RecordAccumulator: accepted records on their way into batches, and batches on their way out (rules A1,
+A4–A9).
+
+An index over the journal in the worker's own memory: it holds references to records, never their bytes. Its
+cost per call depends on what is due, not on how many partitions exist: a partition stands in a timer heap
+(lingering, backing off), in the line of its leader (ready), in the line of those without a leader, or
+nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
+from sidecar.producer.partition_queue import PartitionQueue, Ring
+from sidecar.producer.producer_batch import ProducerBatch
+
+if TYPE_CHECKING:
+    from sidecar.kernel import BatchRecords, RecordBlock
+    from sidecar.metadata.snapshot import MetadataSnapshot
+    from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.producer_id import ProducerIds
+
+INFINITY = float("inf")
+
+
+class AppendResult(NamedTuple):
+    """The sender must be polled when either is true (rule A1)."""
+
+    batch_is_full: bool
+    new_batch: bool
+
+
+class ReadyCheck(NamedTuple):
+    """``ready()``'s answer: brokers with something to send, when to look again, topics without a known
+    leader.
+    """
+
+    nodes: frozenset[int]
+    next_check_delay_ms: float
+    unknown_leader_topics: frozenset[str]
+
+
+class FlushMark:
+    """The batches that were incomplete when a flush began (rule A9); later ones do not delay it."""
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: Iterable[ProducerBatch]) -> None:
+        self._batches = list(batches)
+
+    @property
+    def is_done(self) -> bool:
+        while self._batches and self._batches[-1].is_settled:
+            self._batches.pop()
+        return not self._batches
+
+
+class RecordAccumulator:
+    """Queues of ProducerBatch per (lane, topic, partition). Single-threaded: the worker's loop.
+
+    ``records_factory`` makes the kernel's empty BatchRecords; tests may give their own.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        ids: ProducerIds,
+        *,
+        records_factory: Callable[[], BatchRecords] | None = None,
+    ) -> None:
+        if records_factory is None:
+            from sidecar.kernel import BatchRecords
+
+            records_factory = BatchRecords
+        self._config = config
+        self._ids = ids
+        self._new_records = records_factory
+        self._batch_bytes = max(1, config.batch_size)
+        self._topics: tuple[dict[str, dict[int, PartitionQueue]], ...] = tuple({} for _ in LANES)
+        self._incomplete: OrderedDict[ProducerBatch, None] = OrderedDict()
+        """Oldest first, so that only its head is looked at for expiry."""
+        self._piece_deadlines: list[tuple[float, int, ProducerBatch]] = []
+        """Pieces of split batches are older than their place in ``_incomplete`` says; they are few."""
+        self._timers: list[tuple[float, int, PartitionQueue]] = []
+        self._serial = count(1)
+        self._nodes: dict[int, tuple[Ring, ...]] = {}
+        self._leaderless: Ring = OrderedDict()
+        self._backing_off: set[PartitionQueue] = set()
+        self._snapshot: MetadataSnapshot | None = None
+        self._exhausted = False
+        self._closing = False
+
+    # --- in -------------------------------------------------------------------------------------------------
+
+    def append(self, topic: str, lane: int, block: RecordBlock, now_ms: float) -> AppendResult:
+        """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open
+        batches."""
+        queues = self._topics[lane].get(topic)
+        if queues is None:
+            queues = self._topics[lane][topic] = {}
+        full = opened = False
+        limit = self._batch_bytes
+        for partition, start, stop in block.groups:
+            queue = queues.get(partition)
+            if queue is None:
+                queue = queues[partition] = PartitionQueue(topic, partition, lane)
+            batch = queue.batches[-1] if queue.batches else None
+            position = start
+            changed = False
+            while True:
+                if batch is None or batch.closed:
+                    batch = self._open_batch(queue, block, now_ms)
+                    opened = changed = True
+                taken = batch.records.try_append(block, position, stop, limit)
+                queue.next_order += taken
+                position += taken
+                if position < stop or batch.records.size_bytes >= limit:
+                    batch.closed = True
+                    full = changed = True
+                if position >= stop:
+                    break
+            if changed:
+                self.touch(queue, now_ms)
+        return AppendResult(full, opened)
+
+    def _open_batch(self, queue: PartitionQueue, block: RecordBlock, now_ms: float) -> ProducerBatch:
+        batch = ProducerBatch(
+            queue=queue,
+            records=self._new_records(),
+            chain=block.chain,
+            order=queue.next_order,
+            created_ms=now_ms,
+            deadline_ms=now_ms + self._config.delivery_timeout_ms,
+        )
+        queue.batches.append(batch)
+        self._incomplete[batch] = None
+        return batch
+
+    # --- what is due, and where it stands -------------------------------------------------------------------
+
+    def touch(self, queue: PartitionQueue, now_ms: float) -> None:
+        """Put the partition where it belongs now; call whenever something about it has changed."""
+        batch = self._candidate(queue)
+        if batch is None:
+            queue.timer_serial = 0
+            queue.leave_ring()
+            return
+        due_ms = self._due_ms(batch)
+        if due_ms <= now_ms:
+            queue.timer_serial = 0
+            if queue.ring is None:
+                self._place(queue)
+            return
+        queue.leave_ring()
+        if batch.retry_at_ms > now_ms:
+            self._backing_off.add(queue)
+        if queue.timer_serial and queue.timer_due_ms == due_ms:
+            return
+        queue.timer_due_ms = due_ms
+        queue.timer_serial = next(self._serial)
+        heappush(self._timers, (due_ms, queue.timer_serial, queue))
+
+    def _candidate(self, queue: PartitionQueue) -> ProducerBatch | None:
+        if queue.lane == IDEMPOTENT_LANE:
+            return self._ids.candidate(queue)
+        if not queue.batches:
+            return None
+        if queue.wire_count and self._config.max_in_flight_requests_per_connection == 1:
+            return None  # Kafka's muted partition: with one request in flight order is kept without sequences
+        return queue.batches[0]
+
+    def _due_ms(self, batch: ProducerBatch) -> float:
+        """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
+        if batch.closed or batch.expedited or self._exhausted or self._closing:
+            return batch.retry_at_ms
+        return max(batch.retry_at_ms, batch.created_ms + self._config.linger_ms)
+
+    def _place(self, queue: PartitionQueue) -> None:
+        leader = self._snapshot.leader(queue.topic, queue.partition) if self._snapshot is not None else None
+        if leader is None:
+            ring = self._leaderless
+        else:
+            rings = self._nodes.get(leader.id)
+            if rings is None:
+                rings = self._nodes[leader.id] = tuple(OrderedDict() for _ in LANES)
+            ring = rings[queue.lane]
+        ring[queue] = None
+        queue.ring = ring
+
+    def advance(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
+        """Let time and metadata act: due timers fire, and a new snapshot moves partitions to their new
+        leaders.
+        """
+        timers = self._timers
+        while timers and timers[0][0] <= now_ms:
+            _, serial, queue = heappop(timers)
+            if queue.timer_serial == serial:
+                queue.timer_serial = 0
+                self._backing_off.discard(queue)
+                self.touch(queue, now_ms)
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            self._follow_leaders(snapshot, now_ms)
+
+    def _follow_leaders(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
+        moved = list(self._leaderless)
+        for rings in self._nodes.values():
+            for ring in rings:
+                moved.extend(ring)
+        for queue in moved:
+            queue.leave_ring()
+        self._nodes = {node: rings for node, rings in self._nodes.items() if node in snapshot.nodes}
+        for queue in moved:
+            self._place(queue)
+        for queue in list(self._backing_off):
+            # A retry whose leader has changed need not wait any longer (KIP-951).
+            leader = snapshot.leader(queue.topic, queue.partition)
+            batch = self._candidate(queue)
+            if batch is None or queue.timer_serial == 0:
+                self._backing_off.discard(queue)
+            elif leader is not None and batch.failed_node is not None and leader.id != batch.failed_node:
+                batch.retry_at_ms = 0.0
+                self._backing_off.discard(queue)
+                self.touch(queue, now_ms)
+
+    def ready(self, snapshot: MetadataSnapshot, now_ms: float) -> ReadyCheck:
+        """Rule A4: brokers with a sendable batch, ms until the next one is due, topics whose leader is
+        unknown.
+        """
+        self.advance(snapshot, now_ms)
+        return ReadyCheck(
+            frozenset(self.ready_nodes()),
+            max(0.0, self.next_due_ms - now_ms),
+            frozenset(queue.topic for queue in self._leaderless),
+        )
+
+    def ready_nodes(self) -> list[int]:
+        return [node for node, rings in self._nodes.items() if any(rings)]
+
+    @property
+    def leaderless(self) -> Ring:
+        """Partitions with something to send and nobody to send it to."""
+        return self._leaderless
+
+    @property
+    def next_due_ms(self) -> float:
+        """When the next lingering or backing-off batch is due; infinity when none waits for time."""
+        timers = self._timers
+        while timers and timers[0][2].timer_serial != timers[0][1]:
+            heappop(timers)
+        return timers[0][0] if timers else INFINITY
+
+    # --- out ------------------------------------------------------------------------------------------------
+
+    def drain(self, node_id: int, lane: int, max_bytes: int, now_ms: float) -> list[ProducerBatch]:
+        """At most one batch per partition and ``max_bytes`` in all, on from where the last drain stopped
+        (rule A5).
+
+        The batches count as on the wire from here on; a larger single batch is never held back.
+        """
+        rings = self._nodes.get(node_id)
+        if rings is None:
+            return []
+        ring = rings[lane]
+        batches: list[ProducerBatch] = []
+        size = 0
+        for _ in range(len(ring)):
+            queue = next(iter(ring))
+            batch = self._candidate(queue)
+            if batch is None or self._due_ms(batch) > now_ms:
+                self.touch(queue, now_ms)
+                continue
+            batch_bytes = batch.records.size_bytes
+            if batches and size + batch_bytes > max_bytes:
+                break
+            size += batch_bytes
+            queue.leave_ring()
+            queue.remove(batch)
+            batch.closed = True
+            batch.on_wire = True
+            batch.failed_node = node_id
+            queue.wire_count += 1
+            if lane == IDEMPOTENT_LANE and not batch.has_sequence:
+                self._ids.identify(queue, batch)
+            batches.append(batch)
+            self.touch(queue, now_ms)  # more of the partition goes to the end of the line
+        return batches
+
+    def release(self, batch: ProducerBatch) -> None:
+        """The batch's request has ended, however."""
+        assert batch.on_wire, "a batch leaves the wire once"
+        batch.on_wire = False
+        batch.queue.wire_count -= 1
+
+    def reenqueue(self, batch: ProducerBatch, *, retry_at_ms: float, now_ms: float) -> None:
+        """Back into its place, to be sent again not before ``retry_at_ms``."""
+        batch.retry_at_ms = retry_at_ms
+        batch.queue.insert(batch)
+        self.touch(batch.queue, now_ms)
+
+    def replace(self, batch: ProducerBatch, pieces: Iterable[ProducerBatch], now_ms: float) -> None:
+        """Put the pieces of a split batch in its place (Kafka: ``splitAndReenqueue``)."""
+        self._incomplete.pop(batch, None)
+        for piece in pieces:
+            self._incomplete[piece] = None
+            heappush(self._piece_deadlines, (piece.deadline_ms, next(self._serial), piece))
+            batch.queue.insert(piece)
+        self.touch(batch.queue, now_ms)
+
+    # --- the end of a batch ---------------------------------------------------------------------------------
+
+    def forget(self, batch: ProducerBatch) -> None:
+        """The batch's fate is decided: out of the deque and of the incomplete set."""
+        self._incomplete.pop(batch, None)
+        if batch.queued:
+            batch.queue.remove(batch)
+
+    def expired(self, now_ms: float) -> list[ProducerBatch]:
+        """Batches past delivery.timeout.ms, in the deques and on the wire alike (rule A8); oldest first."""
+        expired: list[ProducerBatch] = []
+        for batch in self._incomplete:
+            if batch.deadline_ms > now_ms:
+                break
+            expired.append(batch)
+        pieces = self._piece_deadlines
+        while pieces and (pieces[0][0] <= now_ms or pieces[0][2].is_settled):
+            piece = heappop(pieces)[2]
+            if piece in self._incomplete and piece not in expired:
+                expired.append(piece)
+        return expired
+
+    @property
+    def next_expiry_ms(self) -> float:
+        pieces = self._piece_deadlines
+        while pieces and pieces[0][2].is_settled:
+            heappop(pieces)
+        first = next(iter(self._incomplete)).deadline_ms if self._incomplete else INFINITY
+        return min(first, pieces[0][0]) if pieces else first
+
+    # --- flush, exhaustion, close ---------------------------------------------------------------------------
+
+    def flush(self, now_ms: float, *, topic: str | None = None, lane: int | None = None) -> FlushMark:
+        """End linger for what is here now, of one topic and lane or of all; the mark tells when it is
+        settled.
+        """
+        lanes = LANES if lane is None else (lane,)
+        marked: list[ProducerBatch] = []
+        if topic is None:
+            chosen: Iterable[ProducerBatch] = [b for b in self._incomplete if b.lane in lanes]
+        else:
+            chosen = [
+                batch
+                for each in lanes
+                for queue in self._topics[each].get(topic, {}).values()
+                for batch in (*queue.batches, *self._on_wire(queue))
+            ]
+        for batch in chosen:
+            marked.append(batch)
+            if not batch.closed:
+                batch.expedited = True
+                self.touch(batch.queue, now_ms)
+        return FlushMark(marked)
+
+    def _on_wire(self, queue: PartitionQueue) -> list[ProducerBatch]:
+        if queue.wire_count == 0:
+            return []
+        return [b for b in self._incomplete if b.queue is queue and b.on_wire]
+
+    def set_exhausted(self, exhausted: bool, now_ms: float) -> None:
+        """Somebody waits for the buffer pool: while that is so nothing lingers (rule A4)."""
+        if exhausted and not self._exhausted:
+            self._exhausted = True
+            self._touch_lingering(now_ms)
+        self._exhausted = exhausted
+
+    def begin_close(self, now_ms: float) -> None:
+        """From now on nothing lingers; what is still appended goes out as well (rule S2)."""
+        self._closing = True
+        self._touch_lingering(now_ms)
+
+    def _touch_lingering(self, now_ms: float) -> None:
+        for _, serial, queue in list(self._timers):
+            if queue.timer_serial == serial:
+                self.touch(queue, now_ms)
+
+    def touch_all(self, lane: int, now_ms: float) -> None:
+        """Something all partitions of a lane wait for has changed (a producer id has come)."""
+        for queues in self._topics[lane].values():
+            for queue in queues.values():
+                if queue.batches:
+                    self.touch(queue, now_ms)
+
+    def incomplete(self) -> list[ProducerBatch]:
+        """Every batch without a fate, oldest first."""
+        return list(self._incomplete)
+
+    @property
+    def has_incomplete(self) -> bool:
+        return bool(self._incomplete)
+
+    @property
+    def has_undrained(self) -> bool:
+        return any(batch.queued for batch in self._incomplete)
+
+    def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
+        """What waits in the deques of a topic, in all lanes; what is on the wire is not among it."""
+        found: list[ProducerBatch] = []
+        for topics in self._topics:
+            queues = topics.get(topic, {})
+            for partition in queues.keys() if partitions is None else partitions:
+                if partition in queues:
+                    found.extend(queues[partition].batches)
+        return found

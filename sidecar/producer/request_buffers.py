@@ -1,0 +1,104 @@
+"""RequestBufferPool: the private memory in which Produce requests are encoded (bounded, grown as used).
+
+A buffer is lent for one request and given back only when the kernel has taken the request's bytes or its
+socket is closed: the broker's checksum covers neither topic nor partition, so a buffer used too early would
+corrupt silently (KAFKA-19012).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LIMIT_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+_SMALLEST: Final = 64 * 1024
+
+
+class RequestBuffer:
+    """``view`` is what may be written to; it is the whole buffer, at least as large as asked for."""
+
+    __slots__ = ("lent", "size", "view")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.view = memoryview(bytearray(size))
+        self.lent = False
+
+
+class RequestBufferPool:
+    """Buffers by size class (powers of two from 64 KiB). Single-threaded. taken_bytes + free_bytes <=
+    limit_bytes.
+    """
+
+    __slots__ = ("_free", "free_bytes", "limit_bytes", "max_request_size", "taken_bytes", "taken_count")
+
+    def __init__(self, *, max_request_size: int, limit_bytes: int = LIMIT_BYTES_DEFAULT) -> None:
+        """Raises ValueError when less than two largest requests fit."""
+        if limit_bytes < 2 * max_request_size:
+            raise ValueError(
+                f"The request buffers may use {limit_bytes} bytes, but two requests of max.request.size="
+                f"{max_request_size} must fit; lower max.request.size or raise the limit of request buffers."
+            )
+        self.max_request_size = max_request_size
+        self.limit_bytes = limit_bytes
+        self.taken_bytes = 0
+        self.taken_count = 0
+        self.free_bytes = 0
+        self._free: dict[int, list[RequestBuffer]] = {}
+
+    def take(self, size_bytes: int, *, reserve_requests: int = 0) -> RequestBuffer | None:
+        """A buffer of at least ``size_bytes``, or None when the limit is reached.
+
+        ``reserve_requests``: leave room for that many more largest requests (the second request of a broker
+        is prepared only if every other broker with something ready could still get its first).
+        """
+        size = self._class_of(size_bytes)
+        if (
+            self.taken_bytes + size + reserve_requests * self._class_of(self.max_request_size)
+            > self.limit_bytes
+        ):
+            return None
+        free = self._free.get(size)
+        if free:
+            buffer = free.pop()
+            self.free_bytes -= size
+        else:
+            self._shrink_to(self.limit_bytes - self.taken_bytes - size)
+            buffer = RequestBuffer(size)
+        buffer.lent = True
+        self.taken_bytes += size
+        self.taken_count += 1
+        return buffer
+
+    def has_room(self, *, reserve_requests: int = 0) -> bool:
+        """Would :meth:`take` of a largest request succeed?"""
+        needed = (1 + reserve_requests) * self._class_of(self.max_request_size)
+        return self.taken_bytes + needed <= self.limit_bytes
+
+    def give(self, buffer: RequestBuffer) -> None:
+        """Back, exactly once."""
+        assert buffer.lent, "a request buffer was given back twice"
+        buffer.lent = False
+        self.taken_bytes -= buffer.size
+        self.taken_count -= 1
+        self.free_bytes += buffer.size
+        self._free.setdefault(buffer.size, []).append(buffer)
+
+    def trim(self) -> None:
+        """Let the memory of free buffers go (an idle daemon keeps none)."""
+        self._shrink_to(0)
+
+    def _shrink_to(self, free_bytes: int) -> None:
+        for size in sorted(self._free, reverse=True):
+            buffers = self._free[size]
+            while buffers and self.free_bytes > free_bytes:
+                buffers.pop()
+                self.free_bytes -= size
+
+    def _class_of(self, size_bytes: int) -> int:
+        """Power of two, but a largest request gets exactly its size: 64 MiB hold as many as promised."""
+        if size_bytes > self.max_request_size // 2:
+            return max(size_bytes, self.max_request_size)
+        size = _SMALLEST
+        while size < size_bytes:
+            size *= 2
+        return min(size, self.max_request_size)
