@@ -66,7 +66,21 @@ class Format(IntEnum):
     or int >= 0 (nil = the submission's base timestamp).
     """
     ARROW = 2
-    """Payload = one Arrow IPC stream; columns value, key, headers, partition, timestamp by name."""
+    """Payload = Arrow column buffers end to end, little-endian, joined without touching a row:
+
+      0  u32 magic 0x3153434B ("KCS1")   4 u32 rows (= SUBMIT's count)   8 u32 columns (1..7)   12 u32 zero
+     16  per column 32 bytes:
+           0 u8 kind (COLUMN_*)   1 u8 width   2 u16 zero   4 u32 length (elements)
+           8 u32 validity position (0 = no nulls)   12 u32 validity bit offset of the first element
+          16 u32 offsets position   20 u32 data position   24 u32 data bytes   28 u32 zero
+     then the buffers; positions count from the payload's start, 8-aligned.
+
+    Kinds: 1 value, 2 key (binary; missing column = all null), 3 partition (width 4, i32), 4 timestamp (width 8,
+    i64 milliseconds), 5 headers (a list: offsets into the elements of 6 and 7), 6 header keys (utf8, never null),
+    7 header values (binary). A null in 3 and 4 means none, in 5 no headers. ``width`` is the offsets' width for
+    1, 2, 5, 6, 7: 4 (binary, utf8, list) or 8 (large_*); there are length + 1 offsets. Offsets are Arrow's own and
+    need not start at 0: the data (for 5: the elements of 6 and 7) begins where the first offset points.
+    """
 
 
 class SubmitFlag(IntEnum):

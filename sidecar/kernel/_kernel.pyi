@@ -1,0 +1,306 @@
+"""Types of the compiled kernel; ``reference.py`` has the same API in pure Python.
+
+Nothing here is thread-safe unless it says so: every object belongs to the loop of one worker. Long walks release
+the GIL, so other threads of the process go on meanwhile.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+from _typeshed import ReadableBuffer, WriteableBuffer
+
+ENTRY_HEADER_BYTES: Final = 64
+PAGE_HEADER_BYTES: Final = 64
+BATCH_HEADER_BYTES: Final = 61
+RECORDS_PER_ENTRY_MAX: Final = 65_535
+PAGE_TAKEN: Final = 1
+PAGE_LINKED: Final = 2
+HAS_HARDWARE_CRC32C: bool
+
+@final
+class Chain:
+    """One journal chain: a logical byte stream over pages, appended to by its one owner.
+
+    ``pages`` is the page area of the segment, ``owners`` its owner words (u64 each), ``tail_word`` the chain's
+    8-byte tail. A new Chain over a tail that is not 0 goes on at the next page after it; to see what is there
+    already, use :meth:`recover`.
+    """
+
+    def __init__(
+        self,
+        pages: WriteableBuffer,
+        page_bytes: int,
+        slot: int,
+        chain_id: int,
+        tail_word: WriteableBuffer,
+        *,
+        incarnation: int,
+        owners: WriteableBuffer,
+    ) -> None: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def chain_id(self) -> int: ...
+    @property
+    def tail(self) -> int:
+        """Logical byte position after the last accepted entry."""
+    @property
+    def next_ordinal(self) -> int: ...
+    @property
+    def live_entries(self) -> int:
+        """Accepted entries with a record whose word is not done."""
+    @property
+    def live_records(self) -> int: ...
+    @property
+    def page_count(self) -> int:
+        """Pages linked to the chain now."""
+    @property
+    def damage(self) -> list[str]:
+        """What recovery could not read, one sentence each; empty for a chain in order."""
+    def pages_needed(self, count: int, payload_bytes: int) -> int:
+        """Pages to link before an entry of ``count`` records and ``payload_bytes`` can be appended."""
+    def link_pages(self, page_indexes: Sequence[int]) -> None:
+        """Add taken pages at the end: headers written, then the owner words say linked.
+
+        Raises ValueError for a page that is not taken by this incarnation.
+        """
+    def append(
+        self,
+        payload: ReadableBuffer,
+        *,
+        count: int,
+        client_row: int,
+        client_generation: int,
+        stream: int,
+        seq: int,
+        base_timestamp_ms: int,
+        format: int,
+        flags: int,
+        txn_number: int = 0,
+    ) -> Entry:
+        """Copy one submission into the pages and accept it by one release store of the tail.
+
+        Raises ValueError (nothing changed) for a count of 0, above 65,535 or above the payload's bytes, for a
+        format that is not msgpack (see :func:`records_from_columns`), or without the pages asked for by
+        :meth:`pages_needed`.
+        """
+    def release_pages(self) -> list[int]:
+        """Take out the pages wholly below the tail whose every entry is finished, also from the middle.
+
+        The caller gives them to the BufferPool, which stores the owner words.
+        """
+    def release_idle(self) -> list[int]:
+        """As release_pages, and with nothing live the half-filled last page and unused linked pages too."""
+    @classmethod
+    def recover(
+        cls,
+        pages: WriteableBuffer,
+        page_bytes: int,
+        slot: int,
+        chain_id: int,
+        tail_word: WriteableBuffer,
+        *,
+        incarnation: int,
+        owners: WriteableBuffer,
+        page_indexes: Sequence[int] | None = None,
+    ) -> Chain:
+        """Rebuild a chain from page headers and tail. Reads only; ``page_indexes`` spares the scan of all pages."""
+    def entries(self) -> Iterator[Entry]:
+        """Live entries in order. Of a recovered chain: those with a record not done."""
+
+@final
+class Entry:
+    """One accepted submission in a chain. Made by Chain only."""
+
+    accepted_ms: float
+    @property
+    def ordinal(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
+    @property
+    def client_row(self) -> int: ...
+    @property
+    def client_generation(self) -> int: ...
+    @property
+    def base_timestamp_ms(self) -> int: ...
+    @property
+    def payload_bytes(self) -> int: ...
+    @property
+    def format(self) -> int: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def txn_number(self) -> int: ...
+    @property
+    def remaining(self) -> int:
+        """Records whose word is not done."""
+
+@final
+class StickyPartitioner:
+    """Uniform sticky partitioning of keyless records (KIP-794, Kafka's BuiltInPartitioner) for one topic.
+
+    A partition is kept until the next record would bring its bytes over ``sticky_batch_bytes``; the next one is
+    drawn from ``available`` (from all partitions when none is available). Partitions from 0xFF00 are never drawn.
+    """
+
+    def __init__(
+        self, partition_count: int, available: Sequence[int], sticky_batch_bytes: int, seed: int
+    ) -> None: ...
+    @property
+    def partition_count(self) -> int: ...
+    @property
+    def current(self) -> int:
+        """The sticky partition of the moment, -1 before the first draw."""
+    def update(self, partition_count: int, available: Sequence[int]) -> None:
+        """Follow the metadata; the choice survives if its partition is still available."""
+    def next_partition(self, size_bytes: int) -> int:
+        """Where a keyless record of this size goes (what ``index`` does for each)."""
+
+@final
+class RecordBlock:
+    """The references of one entry's records (16 bytes each), grouped by partition, order kept in each group."""
+
+    @property
+    def entry(self) -> Entry: ...
+    @property
+    def chain(self) -> Chain: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def groups(self) -> list[tuple[int, int, int]]:
+        """(partition, start, stop): a range of references for BatchRecords.try_append."""
+    @property
+    def failures(self) -> list[tuple[int, int]]:
+        """(record index, LocalCode): the word already carries the code."""
+
+def index(
+    chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int
+) -> RecordBlock:
+    """Walk an entry's payload once: check bounds and types, choose partitions, store words, note exact sizes.
+
+    Only words 0xFFFF are assigned; a word already a partition is kept (it fails INVALID_PARTITION when that is
+    not in the topic any more), a done word is skipped, a failure word is reported again. From the first
+    unreadable record on, all fail MALFORMED_RECORD. Size limit as Java's ``estimateSizeInBytesUpperBound``.
+    """
+
+@final
+class BatchRecords:
+    """The records of one ProducerBatch: ranges of blocks, with the exact encoded size kept up to date."""
+
+    def __init__(self) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def size_bytes(self) -> int:
+        """Exact bytes of the v2 batch, uncompressed, 61-byte header included."""
+    @property
+    def first_timestamp_ms(self) -> int: ...
+    @property
+    def max_timestamp_ms(self) -> int: ...
+    @property
+    def first_cursor(self) -> tuple[int, int]:
+        """(entry ordinal, record index) of the first record. IndexError when empty, as last_cursor."""
+    @property
+    def last_cursor(self) -> tuple[int, int]: ...
+    def try_append(self, block: RecordBlock, start: int, stop: int, limit_bytes: int) -> int:
+        """Take references from ``start`` while the batch stays within ``limit_bytes``; returns how many.
+
+        The first record of an empty batch is always taken. Raises ValueError for a range outside the block.
+        """
+    def encode_into(
+        self,
+        out: WriteableBuffer,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        attributes: int = 0,
+    ) -> int:
+        """Write the whole v2 RecordBatch with its CRC-32C; returns ``size_bytes``.
+
+        Raises ValueError when ``out`` is too small and when a record's pages are gone or its bytes are not those
+        that were indexed (LocalCode.ENCODE_MISMATCH).
+        """
+    def encode_records_into(self, out: WriteableBuffer) -> int:
+        """Write the records section only (what a codec compresses); returns ``size_bytes`` - 61."""
+    def split(self) -> tuple[BatchRecords, BatchRecords]:
+        """Two new halves by count, the first the larger. ValueError with fewer than two records."""
+    def select(self, indexes: Sequence[int]) -> BatchRecords:
+        """A new batch of the records at these positions of this one (ascending): those that a broker did not reject."""
+    def entries(self) -> list[tuple[Entry, int]]: ...
+    @property
+    def slice_count(self) -> int: ...
+    def slice_entry(self, slice_index: int) -> Entry: ...
+    def slice_records(self, slice_index: int) -> int:
+        """Records of one slice."""
+    def outcomes(
+        self,
+        slice_index: int,
+        *,
+        number: int,
+        kind: int,
+        persistence: int,
+        code: int,
+        partition: int,
+        base_offset: int,
+        append_time_ms: int,
+        text: bytes = b"",
+    ) -> bytes:
+        """One packed outcome (client_stub.wire.OUTCOME) for one slice; ``base_offset`` is the batch's own."""
+    def mark_failed(self, code: int) -> None:
+        """Words := ``code``, for a batch that fails before it had a descriptor: the failure is a fact by its words."""
+    def mark_done(self) -> int:
+        """Words := done; returns how many entries were finished by it. A second call changes nothing."""
+
+def mark_failed_done(chain: Chain, entry: Entry, indexes: Sequence[int]) -> bool:
+    """Words of told failures := done; True when this finished the entry. Repeatable."""
+
+def fail_remaining(chain: Chain, entry: Entry, code: int) -> list[int]:
+    """Give every record not yet partitioned the failure word ``code``; returns their indexes."""
+
+def entry_words(chain: Chain, entry: Entry) -> list[int]:
+    """The words of an entry, for inspection and tests."""
+
+def records_from_columns(columns: ReadableBuffer, count: int) -> bytes:
+    """Turn a columnar payload (wire.Format.ARROW) into the msgpack records of wire.Format.MSGPACK.
+
+    Bounds are checked; a payload whose columns are not whole yields ``count`` unreadable records (byte 0xC1), so
+    that the submission is accepted, consumed and failed MALFORMED_RECORD by the one reader there is.
+    """
+
+def write_batch_header(
+    out: WriteableBuffer,
+    records_bytes: int,
+    *,
+    producer_id: int,
+    epoch: int,
+    base_sequence: int,
+    attributes: int,
+    count: int,
+    first_timestamp_ms: int,
+    max_timestamp_ms: int,
+) -> int:
+    """Write the 61-byte header before ``records_bytes`` already in ``out``; CRC inside. Returns the batch's bytes."""
+
+def murmur2(data: ReadableBuffer) -> int:
+    """Kafka's murmur2 (Utils.murmur2) as a signed 32-bit number."""
+
+def encode_varint(value: int) -> bytes:
+    """Zig-zag varint of a signed 64-bit number (ByteUtils.writeVarlong)."""
+
+def decode_varint(data: ReadableBuffer, offset: int = 0) -> tuple[int, int]:
+    """(value, offset after it); ValueError when cut short or longer than 10 bytes."""
+
+def crc32c(data: ReadableBuffer, crc: int = 0) -> int: ...
+def store_release_u64(buffer: WriteableBuffer, offset: int, value: int) -> None:
+    """One aligned 8-byte store that publishes every plain write before it. ValueError outside the buffer."""
+
+def load_acquire_u64(buffer: ReadableBuffer, offset: int) -> int: ...
+def compare_and_swap_u64(buffer: WriteableBuffer, offset: int, expected: int, desired: int) -> bool: ...
+def fetch_add_u64(buffer: WriteableBuffer, offset: int, amount: int) -> int:
+    """Atomic add modulo 2**64; returns the value before it."""
