@@ -75,7 +75,8 @@ def _response_reader(api_key: int, version: int) -> Any:
 
 
 def is_response_header_flexible(api_key: int, version: int) -> bool:
-    """Whether the response header carries tagged fields; ApiVersions never does, so that errors stay readable."""
+    """Whether the response header carries tagged fields; ApiVersions never does, so that errors stay
+    readable."""
     module = response_module(api_key, version)
     return bool(module.ResponseHeader.__flexible__)
 

@@ -50,10 +50,16 @@ def metadata_request(
 ) -> RequestMessage:
     """Ask for these topics; None = for all, an empty list = only for the brokers."""
     module = request_module(ApiKey.METADATA, version)
-    asked = None if topics is None else tuple(module.MetadataRequestTopic(name=name) for name in topics)
-    message: RequestMessage = module.MetadataRequest(
-        topics=asked, allow_auto_topic_creation=allow_auto_topic_creation
+    ids = {"topic_id": None} if version >= 10 else {}
+    asked = (
+        None if topics is None else tuple(module.MetadataRequestTopic(name=name, **ids) for name in topics)
     )
+    options = {"allow_auto_topic_creation": allow_auto_topic_creation}
+    if version >= 8:
+        options["include_topic_authorized_operations"] = False
+    if 8 <= version <= 10:
+        options["include_cluster_authorized_operations"] = False
+    message: RequestMessage = module.MetadataRequest(topics=asked, **options)
     return message
 
 

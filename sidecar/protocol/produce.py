@@ -4,7 +4,7 @@ The framing of v3 to v13 is packed by hand, because kio takes records as ``bytes
 message; its bytes are tested to equal kio's.
 
     length i32 | api key i16 | version i16 | correlation id i32 | client id string16 [| tags]
-    transactional id | acks i16 | timeout i32 | topics: name (v13: id) | partitions: index i32, records [, tags]
+    transactional id | acks i16 | timeout i32 | topics: name (v13: id) | partitions: i32, records [, tags]
 
 From v9 on ("flexible") lengths are unsigned varints of n + 1, and every structure ends with its tag count, 0.
 """

@@ -1,0 +1,368 @@
+"""BrokerLink: one TCP connection to one broker, on a raw non-blocking socket inside the event loop.
+
+``sendmsg`` goes straight from the caller's buffers; its return value says exactly which bytes the kernel has
+taken, and so when a buffer may be used again. Nothing is copied and nothing waits inside a transport: after
+``close()`` returns, no one reads the buffers any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from sidecar.common.clock import MonotonicClock
+from sidecar.common.model import Node
+from sidecar.net.connector import LinkError, open_connection
+from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
+from sidecar.protocol.messages import (
+    ApiKey,
+    ProtocolError,
+    RequestMessage,
+    decode_response,
+    encode_request,
+    is_response_header_flexible,
+)
+from sidecar.protocol.produce import PRODUCE_FLEXIBLE_VERSION
+
+SENDMSG_BUFFERS_MAX: Final = 1024
+"""IOV_MAX on Linux: one more and sendmsg fails with EMSGSIZE."""
+RECEIVE_BYTES: Final = 64 << 10
+RECEIVES_MAX: Final = 8
+"""Reads in one turn of the loop, so that other sockets get theirs."""
+
+OnTaken = Callable[[bool], None]
+
+
+class _Outgoing:
+    """One message on its way into the kernel: ``index`` and ``offset`` point at the first byte not yet
+    taken."""
+
+    __slots__ = ("buffers", "correlation_id", "index", "offset", "on_taken")
+
+    def __init__(
+        self, correlation_id: int, buffers: Sequence[bytes | memoryview], on_taken: OnTaken | None
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.buffers = [buffer for buffer in buffers if len(buffer)]
+        self.index = 0
+        self.offset = 0
+        self.on_taken = on_taken
+
+    @property
+    def is_untouched(self) -> bool:
+        return self.index == 0 and self.offset == 0
+
+
+class BrokerLink:
+    """A connection to ``node``; made by ClusterLinks. Belongs to the loop's thread. Lives once: connect,
+    use, close.
+
+    ``on_response(link, correlation_id, body)`` runs for each answer to ``send_buffers``, in order;
+    ``body`` is what follows the response header. ``on_closed(link, error)`` runs exactly once, also when
+    the connect fails; error is None only after ``close(None)``. ``on_deadline(at_ms)`` asks for a call of
+    ``check_deadlines`` then.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node: Node,
+        *,
+        client_id: str | None,
+        clock: MonotonicClock,
+        setup_timeout_ms: float,
+        request_timeout_ms: float,
+        on_ready: Callable[[BrokerLink], None],
+        on_response: Callable[[BrokerLink, int, bytes], None],
+        on_closed: Callable[[BrokerLink, str | None], None],
+        on_deadline: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self.node = node
+        self.client_id = client_id
+        self.is_ready = False
+        self.is_closed = False
+        self.close_reason: str | None = None
+        self.last_used_ms = clock.now_ms()
+        self.untouched_at_close: tuple[int, ...] = ()
+        """Correlation ids of which the kernel had taken no byte when the link closed: surely never sent."""
+        self._loop = loop
+        self._clock = clock
+        self._setup_timeout_ms = setup_timeout_ms
+        self._request_timeout_ms = request_timeout_ms
+        self._on_ready = on_ready
+        self._on_response = on_response
+        self._on_closed = on_closed
+        self._on_deadline = on_deadline
+        self._connection = BrokerConnection()
+        self._versions: Mapping[int, int] = {}
+        self._futures: dict[int, asyncio.Future[Any]] = {}
+        self._outgoing: deque[_Outgoing] = deque()
+        self._receive_buffer = bytearray(RECEIVE_BYTES)
+        self._sock: socket.socket | None = None
+        self._is_writer_set = False
+        self._is_failing = False
+        self._setup_task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "ready" if self.is_ready else "connecting"
+        return f"<BrokerLink {self.node} {state}>"
+
+    # Setting up and closing
+
+    def connect(self) -> None:
+        """Start: resolve, connect to each address in turn, agree on versions; then ``on_ready``."""
+        self._setup_task = self._loop.create_task(self._set_up())
+
+    def close(self, reason: str | None = None) -> None:
+        """Close at once. When this returns, the socket is closed, every ``on_taken`` owed has been called
+        with False, every awaited request has its LinkError, and ``on_closed`` has run. Repeating it does
+        nothing."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.is_ready = False
+        self.close_reason = reason
+        if self._setup_task is not None:
+            self._setup_task.cancel()
+        if self._sock is not None:
+            fd = self._sock.fileno()
+            self._loop.remove_reader(fd)
+            if self._is_writer_set:
+                self._loop.remove_writer(fd)
+            self._sock.close()
+        self.untouched_at_close = tuple(each.correlation_id for each in self._outgoing if each.is_untouched)
+        outgoing, self._outgoing = self._outgoing, deque()
+        futures, self._futures = self._futures, {}
+        for each in outgoing:
+            each.buffers = []
+            if each.on_taken is not None:
+                each.on_taken(False)
+        error = LinkError(reason or f"The connection to {self.node} was closed.")
+        for future in futures.values():
+            if not future.done():
+                future.set_exception(error)
+        self._on_closed(self, reason)
+
+    # Sending
+
+    def version(self, api_key: int) -> int | None:
+        """The version agreed on with this broker; None when it does not have that API (or is not ready)."""
+        return self._versions.get(api_key)
+
+    def take_correlation_id(self) -> int:
+        """A correlation id for one message of ``send_buffers``; messages go in the order they are sent."""
+        return self._connection.take_correlation_id()
+
+    def send_buffers(
+        self,
+        correlation_id: int,
+        buffers: Sequence[bytes | memoryview],
+        on_taken: OnTaken | None = None,
+        *,
+        expect_response: bool = True,
+        deadline_ms: float | None = None,
+    ) -> None:
+        """Send one whole Produce request (its 4-byte length first) behind what is queued; never blocks.
+
+        The buffers must not change until ``on_taken(complete)`` is called, once: True when the kernel has all
+        bytes (maybe before this returns), False when the link closed before that. ``expect_response`` is
+        False for acks=0. After ``deadline_ms`` (monotonic) without an answer the link closes; None = the
+        caller watches. Raises LinkError when the link is not ready; then ``on_taken`` is not called.
+        """
+        if not self.is_ready:
+            raise LinkError(f"The connection to {self.node} is not ready.")
+        if expect_response:
+            version = self._versions[ApiKey.PRODUCE]
+            if deadline_ms is not None:
+                self._on_deadline(deadline_ms)
+            self._connection.expect(
+                InFlightRequest(
+                    correlation_id, ApiKey.PRODUCE, version, version >= PRODUCE_FLEXIBLE_VERSION, deadline_ms
+                )
+            )
+        self._send(_Outgoing(correlation_id, buffers, on_taken))
+
+    def request(self, message: RequestMessage, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
+        """Send a small request; the future gives the response entity (kio).
+
+        It raises LinkError when the link closes first (also because ``timeout_ms``, by default
+        request.timeout.ms, passed: that closes the link), ProtocolError when the answer cannot be read.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if not self.is_ready:
+            future.set_exception(LinkError(f"The connection to {self.node} is not ready."))
+            return future
+        api_key, version = int(message.__api_key__), int(message.__version__)
+        correlation_id = self.take_correlation_id()
+        deadline_ms = self._clock.now_ms() + (self._request_timeout_ms if timeout_ms is None else timeout_ms)
+        self._connection.expect(
+            InFlightRequest(
+                correlation_id,
+                api_key,
+                version,
+                is_response_header_flexible(api_key, version),
+                deadline_ms,
+            )
+        )
+        self._futures[correlation_id] = future
+        self._on_deadline(deadline_ms)
+        self._send(_Outgoing(correlation_id, [encode_request(message, correlation_id, self.client_id)], None))
+        return future
+
+    # What the owner looks at
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests without an answer, queued ones included."""
+        return len(self._connection.in_flight)
+
+    @property
+    def unsent_count(self) -> int:
+        """Messages of which the kernel has not all bytes."""
+        return len(self._outgoing)
+
+    @property
+    def has_partly_sent(self) -> bool:
+        return bool(self._outgoing) and not self._outgoing[0].is_untouched
+
+    def next_deadline_ms(self) -> float | None:
+        """When ``check_deadlines`` should run next; None while nothing is awaited."""
+        return self._connection.next_deadline_ms()
+
+    def check_deadlines(self, now_ms: float) -> None:
+        """Close the link if an answer is overdue (request.timeout.ms)."""
+        late = self._connection.expired(now_ms)
+        if late is not None and not self.is_closed:
+            self.close(f"{self.node} did not answer {ApiKey(late.api_key).name} within the request timeout.")
+
+    # Inside
+
+    async def _set_up(self) -> None:
+        try:
+            opened = await open_connection(self._loop, self.node, self.client_id, self._setup_timeout_ms)
+        except LinkError as error:
+            self._setup_task = None
+            self.close(str(error))
+            return
+        except Exception as error:
+            self._setup_task = None
+            self.close(f"Connecting to {self.node} failed: {type(error).__name__}: {error}")
+            return
+        self._setup_task = None
+        self._sock = opened.sock
+        self._connection = opened.connection
+        self._versions = opened.versions
+        self.last_used_ms = self._clock.now_ms()
+        self.is_ready = True
+        self._loop.add_reader(opened.sock.fileno(), self._readable)
+        self._on_ready(self)
+
+    def _send(self, message: _Outgoing) -> None:
+        self.last_used_ms = self._clock.now_ms()
+        self._outgoing.append(message)
+        if not self._is_writer_set:
+            self._writable()
+
+    def _writable(self) -> None:
+        assert self._sock is not None
+        while self._outgoing and not self.is_closed:
+            try:
+                taken = self._sock.sendmsg(self._next_buffers())
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                self._fail_soon(f"Sending to {self.node} failed: {error}")
+                return
+            self._advance(taken)
+        if self.is_closed:
+            return
+        is_wanted = bool(self._outgoing)
+        if is_wanted and not self._is_writer_set:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        elif not is_wanted and self._is_writer_set:
+            self._loop.remove_writer(self._sock.fileno())
+        self._is_writer_set = is_wanted
+
+    def _next_buffers(self) -> list[bytes | memoryview]:
+        chosen: list[bytes | memoryview] = []
+        for message in self._outgoing:
+            start = message.index
+            if message.offset:
+                chosen.append(memoryview(message.buffers[start])[message.offset :])
+                start += 1
+            chosen += message.buffers[start : start + SENDMSG_BUFFERS_MAX - len(chosen)]
+            if len(chosen) >= SENDMSG_BUFFERS_MAX:
+                break
+        return chosen
+
+    def _advance(self, taken: int) -> None:
+        """Move past the bytes the kernel took and tell the owners of messages now complete."""
+        while self._outgoing:
+            message = self._outgoing[0]
+            while message.index < len(message.buffers):
+                left = len(message.buffers[message.index]) - message.offset
+                if taken < left:
+                    message.offset += taken
+                    return
+                taken -= left
+                message.index += 1
+                message.offset = 0
+            self._outgoing.popleft()
+            message.buffers = []
+            if message.on_taken is not None:
+                # It may close this link, so the state above is settled first.
+                message.on_taken(True)
+
+    def _readable(self) -> None:
+        assert self._sock is not None
+        for _ in range(RECEIVES_MAX):
+            try:
+                count = self._sock.recv_into(self._receive_buffer)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.close(f"Reading from {self.node} failed: {error}")
+                return
+            if count == 0:
+                self.close(f"{self.node} closed the connection.")
+                return
+            self.last_used_ms = self._clock.now_ms()
+            try:
+                responses = self._connection.receive_data(memoryview(self._receive_buffer)[:count])
+            except ProtocolError as error:
+                self.close(f"{self.node}: {error}")
+                return
+            for response in responses:
+                self._deliver(response)
+                if self.is_closed:
+                    return
+            if count < RECEIVE_BYTES:
+                return
+
+    def _deliver(self, response: Response) -> None:
+        request = response.request
+        future = self._futures.pop(request.correlation_id, None)
+        if future is None:
+            self._on_response(self, request.correlation_id, response.body)
+            return
+        if future.done():  # its awaiter was cancelled
+            return
+        try:
+            future.set_result(decode_response(request.api_key, request.version, response.body))
+        except ProtocolError as error:
+            future.set_exception(error)
+
+    def _fail_soon(self, reason: str) -> None:
+        # Found inside a caller's send: it is told in a turn of its own, so that its state is whole by then.
+        # What the broker still said before is read first: it may answer requests that did arrive.
+        if not self._is_failing:
+            self._is_failing = True
+            self._loop.call_soon(self._fail, reason)
+
+    def _fail(self, reason: str) -> None:
+        if not self.is_closed:
+            self._readable()
+        self.close(reason)

@@ -1,0 +1,141 @@
+"""BrokerConnection: correlation ids, frames and deadlines of one broker connection. Sans-IO.
+
+A broker answers the requests of one connection in their order, so the oldest request in flight tells what the
+next frame is; anything else ends the connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sidecar.protocol.messages import ProtocolError
+
+RESPONSE_BYTES_MAX: Final = 100 << 20
+_LENGTH: Final = struct.Struct(">i")
+_CORRELATION_ID: Final = struct.Struct(">i")
+_CORRELATION_ID_LIMIT: Final = 1 << 31
+
+
+class InFlightRequest(NamedTuple):
+    """A request that waits for its answer. ``deadline_ms`` is monotonic; None = its owner watches the
+    time."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+    has_flexible_header: bool
+    deadline_ms: float | None
+
+
+class Response(NamedTuple):
+    """An answer: ``body`` is what follows the response header."""
+
+    request: InFlightRequest
+    body: bytes
+
+
+class BrokerConnection:
+    """The protocol state of one connection, from its first byte to its end; never re-used for another."""
+
+    def __init__(self) -> None:
+        self._next_correlation_id = 0
+        self._in_flight: deque[InFlightRequest] = deque()
+        self._pending = bytearray()
+
+    @property
+    def in_flight(self) -> Sequence[InFlightRequest]:
+        """Requests without an answer, oldest first."""
+        return self._in_flight
+
+    def take_correlation_id(self) -> int:
+        """A number for the next request. It need not be used, nor used in this order."""
+        taken = self._next_correlation_id
+        self._next_correlation_id = (taken + 1) % _CORRELATION_ID_LIMIT
+        return taken
+
+    def expect(self, request: InFlightRequest) -> None:
+        """Note that this request goes out now, after all earlier ones, and will be answered."""
+        self._in_flight.append(request)
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> list[Response]:
+        """Take bytes as they come and return the answers now complete, in order.
+
+        Raises ProtocolError (a frame too long, an answer nobody asked for, the wrong correlation id); the
+        connection is then of no use.
+        """
+        self._pending += data
+        responses: list[Response] = []
+        position = 0
+        while len(self._pending) - position >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._pending, position)
+            if not _CORRELATION_ID.size <= length <= RESPONSE_BYTES_MAX:
+                raise ProtocolError(
+                    f"The broker sent a frame of {length} bytes; is this a Kafka port without TLS?"
+                )
+            start = position + _LENGTH.size
+            if len(self._pending) < start + length:
+                break
+            responses.append(self._response(bytes(self._pending[start : start + length])))
+            position = start + length
+        del self._pending[:position]
+        return responses
+
+    def next_deadline_ms(self) -> float | None:
+        """The earliest deadline of a request in flight, None when there is none."""
+        return min(
+            (each.deadline_ms for each in self._in_flight if each.deadline_ms is not None), default=None
+        )
+
+    def expired(self, now_ms: float) -> InFlightRequest | None:
+        """A request whose deadline has passed, if any: the connection is to be closed
+        (request.timeout.ms)."""
+        for each in self._in_flight:
+            if each.deadline_ms is not None and each.deadline_ms <= now_ms:
+                return each
+        return None
+
+    def _response(self, frame: bytes) -> Response:
+        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+        if not self._in_flight:
+            raise ProtocolError(
+                f"The broker sent an answer (correlation id {correlation_id}) that nobody asked for."
+            )
+        request = self._in_flight[0]
+        if correlation_id != request.correlation_id:
+            raise ProtocolError(
+                f"The broker answered correlation id {correlation_id}, but {request.correlation_id} was next."
+            )
+        start = _CORRELATION_ID.size
+        if request.has_flexible_header:
+            start = _skip_tagged_fields(frame, start)
+        self._in_flight.popleft()
+        return Response(request, frame[start:])
+
+
+def _skip_tagged_fields(frame: bytes, position: int) -> int:
+    if frame[position : position + 1] == b"\0":
+        return position + 1
+    count, position = _uvarint(frame, position)
+    for _ in range(count):
+        _, position = _uvarint(frame, position)
+        size, position = _uvarint(frame, position)
+        position += size
+        if position > len(frame):
+            raise ProtocolError("A response header from the broker is cut short.")
+    return position
+
+
+def _uvarint(frame: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        if position >= len(frame):
+            break
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ProtocolError("A response header from the broker cannot be read.")

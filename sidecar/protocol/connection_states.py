@@ -1,0 +1,150 @@
+"""ConnectionStates: when a broker may be connected to (again), per node. Sans-IO.
+
+Reconnect backoff, setup timeout and throttling as Kafka's client keeps them (Kafka: ClusterConnectionStates;
+KIP-144, KIP-601, KIP-219).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+BACKOFF_BASE: Final = 2.0
+JITTER: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionConfig:
+    """Times in milliseconds, by Kafka's names with underscores."""
+
+    reconnect_backoff_ms: float = 50.0
+    reconnect_backoff_max_ms: float = 1_000.0
+    socket_connection_setup_timeout_ms: float = 10_000.0
+    socket_connection_setup_timeout_max_ms: float = 30_000.0
+    connections_max_idle_ms: float = 540_000.0
+    """Negative: idle connections stay."""
+    request_timeout_ms: float = 30_000.0
+
+
+class ExponentialBackoff:
+    """``initial * 2**attempt`` up to ``maximum``, each ±20 % by ``random()`` in [0, 1).
+
+    As in Kafka the jitter is applied before the cap, so the maximum is never passed.
+    (Kafka: common.utils.ExponentialBackoff.)
+    """
+
+    def __init__(self, initial_ms: float, maximum_ms: float, random: Callable[[], float]) -> None:
+        self._initial_ms = initial_ms
+        self._maximum_ms = max(initial_ms, maximum_ms)
+        self._random = random
+
+    def backoff_ms(self, attempts: int) -> float:
+        """``attempts`` counts from 0: the first failure waits about ``initial_ms``."""
+        # Beyond 2**60 the cap holds anyway; the bound keeps the power from overflowing.
+        term = self._initial_ms * BACKOFF_BASE ** min(attempts, 60)
+        jitter = 1.0 + JITTER * (2.0 * self._random() - 1.0)
+        return min(term * jitter, self._maximum_ms)
+
+
+class ConnectionStatus(Enum):
+    DISCONNECTED = "disconnected"
+    CONNECTING = "connecting"
+    READY = "ready"
+
+
+@dataclass(slots=True)
+class _NodeState:
+    status: ConnectionStatus = ConnectionStatus.DISCONNECTED
+    failures: int = 0
+    setup_failures: int = 0
+    may_connect_at_ms: float = 0.0
+    throttled_until_ms: float = 0.0
+    last_error: str | None = None
+
+
+class ConnectionStates:
+    """One row per node id. Not thread-safe."""
+
+    def __init__(self, config: ConnectionConfig, random: Callable[[], float]) -> None:
+        self._nodes: dict[int, _NodeState] = {}
+        self._reconnect = ExponentialBackoff(
+            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, random
+        )
+        self._setup = ExponentialBackoff(
+            config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
+        )
+
+    def status(self, node_id: int) -> ConnectionStatus:
+        state = self._nodes.get(node_id)
+        return ConnectionStatus.DISCONNECTED if state is None else state.status
+
+    def last_error(self, node_id: int) -> str | None:
+        """Why the node was last left, None while it is ready."""
+        state = self._nodes.get(node_id)
+        return None if state is None else state.last_error
+
+    def may_connect(self, node_id: int, now_ms: float) -> bool:
+        """Whether a new attempt is allowed: disconnected and its backoff over."""
+        state = self._nodes.get(node_id)
+        if state is None:
+            return True
+        return state.status is ConnectionStatus.DISCONNECTED and now_ms >= state.may_connect_at_ms
+
+    def connecting(self, node_id: int) -> float:
+        """Note an attempt; return the time it may take from connect to negotiated, in ms (for each
+        address)."""
+        state = self._nodes.setdefault(node_id, _NodeState())
+        state.status = ConnectionStatus.CONNECTING
+        return self._setup.backoff_ms(state.setup_failures)
+
+    def ready(self, node_id: int) -> None:
+        """Connected and negotiated: the failures of the past are forgotten."""
+        state = self._nodes.setdefault(node_id, _NodeState())
+        state.status = ConnectionStatus.READY
+        state.failures = state.setup_failures = 0
+        state.last_error = None
+
+    def disconnected(self, node_id: int, now_ms: float, error: str | None) -> None:
+        """The attempt failed or the connection ended; the next attempt waits its backoff."""
+        state = self._nodes.setdefault(node_id, _NodeState())
+        if state.status is ConnectionStatus.CONNECTING:
+            state.setup_failures += 1
+        state.status = ConnectionStatus.DISCONNECTED
+        state.may_connect_at_ms = now_ms + self._reconnect.backoff_ms(state.failures)
+        state.failures += 1
+        state.throttled_until_ms = 0.0
+        state.last_error = error
+
+    def closed(self, node_id: int) -> None:
+        """Closed by us in good order (idle, say): no backoff is owed."""
+        state = self._nodes.setdefault(node_id, _NodeState())
+        state.status = ConnectionStatus.DISCONNECTED
+        state.throttled_until_ms = 0.0
+
+    def throttle(self, node_id: int, until_ms: float) -> None:
+        """The broker asked for silence until then (throttle_time_ms, rule S5)."""
+        state = self._nodes.setdefault(node_id, _NodeState())
+        state.throttled_until_ms = max(state.throttled_until_ms, until_ms)
+
+    def is_throttled(self, node_id: int, now_ms: float) -> bool:
+        state = self._nodes.get(node_id)
+        return state is not None and now_ms < state.throttled_until_ms
+
+    def delay_ms(self, node_id: int, now_ms: float) -> float:
+        """How long until it pays to look at this node again: backoff or throttle left; ``inf`` while
+        connecting (an event will tell); 0 when ready or when a connect is allowed."""
+        state = self._nodes.get(node_id)
+        if state is None:
+            return 0.0
+        if state.status is ConnectionStatus.CONNECTING:
+            return float("inf")
+        until = (
+            state.throttled_until_ms if state.status is ConnectionStatus.READY else state.may_connect_at_ms
+        )
+        return max(0.0, until - now_ms)
+
+    def forget(self, node_id: int) -> None:
+        """The node left the cluster or has a new address: its past means nothing any more."""
+        self._nodes.pop(node_id, None)
