@@ -1,0 +1,77 @@
+"""What a caller that waits for metadata can be told. Texts name the topic, the partition, or the caller's
+own wait."""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+LEADER_NOT_AVAILABLE: Final = 5
+INVALID_TOPIC_EXCEPTION: Final = 17
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
+REBOOTSTRAP_REQUIRED: Final = 129
+
+_TOPIC_TEXTS: Final = {
+    UNKNOWN_TOPIC_OR_PARTITION: "Topic {topic!r} does not exist in the cluster.",
+    LEADER_NOT_AVAILABLE: "Topic {topic!r} has no leader yet.",
+    INVALID_TOPIC_EXCEPTION: "{topic!r} is not a valid topic name.",
+    TOPIC_AUTHORIZATION_FAILED: "Not authorized to access topic {topic!r}.",
+}
+
+
+def topic_error_text(topic: str, code: int) -> str:
+    """One sentence for a topic's error code in a metadata answer."""
+    return _TOPIC_TEXTS.get(code, "The cluster answers for topic {topic!r} with error {code}.").format(
+        topic=topic, code=code
+    )
+
+
+class MetadataError(Exception):
+    """Base of what Metadata raises to its callers."""
+
+
+class MetadataClosed(MetadataError):
+    """The daemon is closing (Kafka: KafkaException of Metadata.awaitUpdate)."""
+
+    def __init__(self) -> None:
+        super().__init__("Requested metadata update after close")
+
+
+class MetadataAuthenticationError(MetadataError):
+    """The brokers refuse to talk to us at all; no topic can be looked up."""
+
+
+class TopicAuthorizationError(MetadataError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic_error_text(topic, TOPIC_AUTHORIZATION_FAILED))
+        self.topic = topic
+
+
+class InvalidTopicError(MetadataError):
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic_error_text(topic, INVALID_TOPIC_EXCEPTION))
+        self.topic = topic
+
+
+class InvalidPartitionError(MetadataError, ValueError):
+    """An explicit partition that the topic does not have."""
+
+    def __init__(self, partition: int, count: int) -> None:
+        super().__init__(
+            f"Invalid partition given with record: {partition} is not in the range [0...{count})."
+        )
+        self.partition = partition
+        self.partition_count = count
+
+
+class EmptyPartitionListError(MetadataError):
+    """The cluster knows the topic, says no error, and names no partition."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"The cluster
+        answers for topic {topic!r} without an error and without any partition.") self.topic = topic
+
+
+class MetadataTimeout(MetadataError, TimeoutError):
+    """The caller's own time is over; ``__cause__`` is what the cluster last said about the topic, if anything."""

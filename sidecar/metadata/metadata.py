@@ -1,0 +1,328 @@
+"""Metadata: which topics are asked for, when the cluster is asked again, and what it said last. Sans-IO.
+
+Rules M1-M9. Lives in the controller; ``controller/metadata_fetcher.py`` drives it. (Kafka: Metadata,
+ProducerMetadata; the topic expiry marker from the 0.10 Metadata.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from sidecar.common.control import TopicError
+from sidecar.metadata.errors import (
+    INVALID_TOPIC_EXCEPTION,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    EmptyPartitionListError,
+    InvalidPartitionError,
+    InvalidTopicError,
+    MetadataAuthenticationError,
+    MetadataClosed,
+    MetadataError,
+    TopicAuthorizationError,
+    topic_error_text,
+)
+from sidecar.metadata.merge import merge_topic
+from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, MetadataSnapshot, TopicState
+from sidecar.protocol.connection_states import ExponentialBackoff
+from sidecar.protocol.metadata import MetadataAnswer, TopicAnswer
+
+EXPIRY_NOT_SET: Final = -1.0
+"""Expiry of a topic that no update has covered yet (Kafka: TOPIC_EXPIRY_NEEDS_UPDATE)."""
+NEVER_MS: Final = float("-inf")
+DELETION_ANSWERS: Final = 3
+"""A topic that was known is taken as deleted only after this many answers in a row that do not know it ..."""
+DELETION_MS: Final = 2_000.0
+"""... over at least this time: a single broker that lags behind must not cost accepted records."""
+NO_PARTITIONS: Final = 0xFF09  # client_stub.wire.LocalCode.NO_PARTITIONS
+FINAL_TOPIC_ERRORS: Final = frozenset({TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION})
+"""Asking again soon does not help; every other topic error asks for another update."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataConfig:
+    """Times in milliseconds, by Kafka's names with underscores.
+
+    ``topic_metadata_refresh_interval_ms`` is the old producer's dial, None when unused: negative =
+    refresh only on failure, 0 = after each send, positive = that often while records are being sent.
+    """
+
+    metadata_max_age_ms: float = 300_000.0
+    metadata_max_idle_ms: float = 300_000.0
+    retry_backoff_ms: float = 100.0
+    retry_backoff_max_ms: float = 1_000.0
+    topic_metadata_refresh_interval_ms: float | None = None
+
+
+class UpdateResult(NamedTuple):
+    """What one successful update did. ``expired`` topics were dropped for being unused: they are not
+    deleted."""
+
+    old: MetadataSnapshot
+    new: MetadataSnapshot
+    expired: frozenset[str]
+
+
+class Metadata:
+    """The cluster as last heard of, and the wish list. ``now_ms`` is monotonic; belongs to one thread."""
+
+    def __init__(self, config: MetadataConfig, random: Callable[[], float]) -> None:
+        self._config = config
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        self._expiry_ms: dict[str, float] = {}
+        self._new_topics: set[str] = set()
+        self._errors: dict[str, TopicError] = {}
+        self._unknown_since: dict[str, tuple[float, int]] = {}
+        self._last_seen_epochs: dict[tuple[str, int], int] = {}
+        self._last_refresh_ms = NEVER_MS
+        self._last_success_ms = NEVER_MS
+        self._failures = 0
+        self._equal_answers = 0
+        self._next_allowed_ms = NEVER_MS
+        self._need_update = False
+        self._authentication_error: str | None = None
+        self.is_closed = False
+        self.snapshot = EMPTY_SNAPSHOT
+
+    # What is known
+
+    @property
+    def version(self) -> int:
+        """How many updates have succeeded."""
+        return self.snapshot.version
+
+    @property
+    def need_update(self) -> bool:
+        return self._need_update or bool(self._new_topics)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics in use: what the next update asks for."""
+        return frozenset(self._expiry_ms)
+
+    @property
+    def topic_errors(self) -> Mapping[str, TopicError]:
+        """The topics in use that the last answer about them refused (M9: each for itself)."""
+        return dict(self._errors)
+
+    def expiry_ms(self, topic: str) -> float | None:
+        """When the topic is dropped if it stays unused; EXPIRY_NOT_SET before its first update; None if
+        not in use."""
+        return self._expiry_ms.get(topic)
+
+    # What is wished
+
+    def add(self, topic: str, now_ms: float) -> bool:
+        """A record for ``topic`` is there. True, and an update is asked for, only when it is new (M1, M2)."""
+        expiry_ms = self._expiry_ms.get(topic)
+        if expiry_ms is None:
+            self._expiry_ms[topic] = EXPIRY_NOT_SET
+            self._new_topics.add(topic)
+            return True
+        if expiry_ms != EXPIRY_NOT_SET:
+            self._expiry_ms[topic] = now_ms + self._config.metadata_max_idle_ms
+        return False
+
+    def request_update(self) -> int:
+        """Ask for an update; returns the version to wait past (M3)."""
+        self._need_update = True
+        return self.version
+
+    def records_sent(self, topics: Iterable[str], now_ms: float) -> None:
+        """Records of these topics went out: renews their expiry (M2) and serves the old producer's dial
+        (M7)."""
+        any_sent = False
+        for topic in topics:
+            any_sent = True
+            self.add(topic, now_ms)
+        interval_ms = self._config.topic_metadata_refresh_interval_ms
+        if any_sent and interval_ms is not None and interval_ms >= 0:
+            if interval_ms == 0 or now_ms - self._last_success_ms >= interval_ms:
+                self._need_update = True
+
+    def note_leader_epoch(self, topic: str, partition: int, leader_epoch: int) -> bool:
+        """A broker spoke of this leader epoch: True, and an update is asked for, when it is newer than
+        any seen."""
+        if leader_epoch < 0:
+            return False
+        key = (topic, partition)
+        known = max(self._last_seen_epochs.get(key, -1), self.snapshot.leader_epoch(topic, partition))
+        if leader_epoch <= known:
+            return False
+        self._last_seen_epochs[key] = leader_epoch
+        self._need_update = True
+        return True
+
+    # When to ask
+
+    def time_to_next_update(self, now_ms: float) -> float:
+        """Milliseconds until the cluster should be asked; 0 = now; ``inf`` = not before somebody wants it
+        (M6)."""
+        if self.is_closed:
+            return float("inf")
+        allowed_in_ms = max(0.0, self._next_allowed_ms - now_ms)
+        if self.need_update:
+            return allowed_in_ms
+        if self._last_success_ms == NEVER_MS:
+            return allowed_in_ms
+        if self._config.topic_metadata_refresh_interval_ms is not None:
+            return float("inf")
+        due_in_ms = max(0.0, self._last_success_ms + self._config.metadata_max_age_ms - now_ms)
+        return max(due_in_ms, allowed_in_ms)
+
+    # What was heard
+
+    def update(
+        self, answer: MetadataAnswer, now_ms: float, *, asked: frozenset[str] | None = None
+    ) -> UpdateResult:
+        """Take a successful answer. ``asked`` are the topics it was asked for (default: all in use).
+
+        A topic added while the request was under way is still new afterwards, and asked for next.
+        """
+        asked = self.topics if asked is None else asked
+        old = self.snapshot
+        self._need_update = False
+        self._new_topics -= asked
+        expired = self._expire(asked, now_ms)
+        answers = {topic.name: topic for topic in answer.topics}
+        topics: dict[str, TopicState] = {}
+        for name in self._expiry_ms:
+            heard = answers.get(name) if name in asked else None
+            state = self._topic_state(name, heard, old.topics.get(name), now_ms, was_asked=name in asked)
+            if state is not None:
+                topics[name] = state
+        nodes = {node.id: node for node in answer.brokers}
+        cluster_id = answer.cluster_id if answer.cluster_id is not None else old.cluster_id
+        self.snapshot = MetadataSnapshot.build(old.version + 1, cluster_id, nodes, topics, previous=old)
+        self._note_answer(old, now_ms)
+        if self._has_gaps(asked):
+            self._need_update = True
+        return UpdateResult(old, self.snapshot, expired)
+
+    def failed_update(self, now_ms: float, authentication_error: str | None = None) -> None:
+        """A request failed: the next waits its backoff. An authentication failure is kept for one waiter
+        (M4)."""
+        self._failures += 1
+        self._equal_answers = 0
+        self._last_refresh_ms = now_ms
+        self._next_allowed_ms = now_ms + self._backoff_ms(self._failures - 1)
+        if authentication_error is not None:
+            self._authentication_error = authentication_error
+
+    def close(self) -> None:
+        """Nothing is asked for any more; waiters get MetadataClosed."""
+        self.is_closed = True
+
+    # What a waiter asks at each wake-up
+
+    def check_update(self, last_version: int) -> bool:
+        """Whether an update newer than ``last_version`` has come.
+
+        Raises MetadataClosed, and MetadataAuthenticationError once per failure (M4).
+        """
+        if self._authentication_error is not None:
+            text, self._authentication_error = self._authentication_error, None
+            raise MetadataAuthenticationError(text)
+        if self.version > last_version:
+            return True
+        if self.is_closed:
+            raise MetadataClosed
+        return False
+
+    def check_topic(self, topic: str, partition: int | None) -> int | None:
+        """The topic's partition count when a record can go, None when metadata must be waited for (M5).
+
+        Raises TopicAuthorizationError or InvalidTopicError at once: waiting does not help.
+        """
+        error = self._errors.get(topic)
+        if error is not None and error.code == TOPIC_AUTHORIZATION_FAILED:
+            raise TopicAuthorizationError(topic)
+        if error is not None and error.code == INVALID_TOPIC_EXCEPTION:
+            raise InvalidTopicError(topic)
+        count = self.snapshot.partition_count(topic)
+        if count is None or (partition is not None and partition >= count):
+            return None
+        return count
+
+    def why_not(self, topic: str, partition: int | None) -> MetadataError | None:
+        """The last known reason why a record of this topic cannot go yet; None when nothing was heard."""
+        count = self.snapshot.partition_count(topic)
+        if count is not None and partition is not None and partition >= count:
+            return InvalidPartitionError(partition, count)
+        error = self._errors.get(topic)
+        if error is None:
+            return None
+        return EmptyPartitionListError(topic) if error.code == NO_PARTITIONS else MetadataError(error.text)
+
+    # Inside
+
+    def _expire(self, asked: frozenset[str], now_ms: float) -> frozenset[str]:
+        expired = set()
+        for topic, expiry_ms in list(self._expiry_ms.items()):
+            if expiry_ms == EXPIRY_NOT_SET:
+                if topic in asked:
+                    self._expiry_ms[topic] = now_ms + self._config.metadata_max_idle_ms
+            elif expiry_ms <= now_ms:
+                del self._expiry_ms[topic]
+                self._errors.pop(topic, None)
+                self._unknown_since.pop(topic, None)
+                expired.add(topic)
+        if expired:
+            self._last_seen_epochs = {
+                key: epoch for key, epoch in self._last_seen_epochs.items() if key[0] not in expired
+            }
+        return frozenset(expired)
+
+    def _topic_state(
+        self, name: str, heard: TopicAnswer | None, old: TopicState | None, now_ms: float, *, was_asked: bool
+    ) -> TopicState | None:
+        """The topic after this answer. An error of one topic touches no other (M9)."""
+        if not was_asked:
+            return old
+        if heard is None:
+            return old
+        if heard.error_code == 0 and heard.partitions:
+            self._errors.pop(name, None)
+            self._unknown_since.pop(name, None)
+            return merge_topic(heard, old)
+        if heard.error_code == 0:
+            self._errors[name] = TopicError(NO_PARTITIONS, str(EmptyPartitionListError(name)))
+            return old
+        self._errors[name] = TopicError(heard.error_code, topic_error_text(name, heard.error_code))
+        if heard.error_code != UNKNOWN_TOPIC_OR_PARTITION or old is None:
+            return old
+        since_ms, answers = self._unknown_since.get(name, (now_ms, 0))
+        answers += 1
+        if answers >= DELETION_ANSWERS and now_ms - since_ms >= DELETION_MS:
+            self._unknown_since.pop(name, None)
+            return None
+        self._unknown_since[name] = (since_ms, answers)
+        return old
+
+    def _note_answer(self, old: MetadataSnapshot, now_ms: float) -> None:
+        """Backoff after success: short when something changed, longer each time nothing did (KIP-580)."""
+        self._failures = 0
+        self._authentication_error = None
+        is_equal = old.version > 0 and old.nodes == self.snapshot.nodes and old.topics == self.snapshot.topics
+        self._equal_answers = self._equal_answers + 1 if is_equal else 0
+        self._last_refresh_ms = self._last_success_ms = now_ms
+        self._next_allowed_ms = now_ms + self._backoff_ms(self._equal_answers)
+
+    def _backoff_ms(self, attempts: int) -> float:
+        # Jitter may lengthen the wait, never shorten it below the configured distance.
+        return max(self._config.retry_backoff_ms, self._backoff.backoff_ms(attempts))
+
+    def _has_gaps(self, asked: frozenset[str]) -> bool:
+        """Whether what was asked for is still missing something another answer may bring (M7)."""
+        for name in asked & self.topics:
+            error = self._errors.get(name)
+            if error is not None:
+                if error.code not in FINAL_TOPIC_ERRORS:
+                    return True
+                continue
+            state = self.snapshot.topics.get(name)
+            if state is None or len(self.snapshot.available_partitions(name)) < len(state.partitions):
+                return True
+        return False
