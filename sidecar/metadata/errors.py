@@ -69,9 +69,10 @@ class EmptyPartitionListError(MetadataError):
     """The cluster knows the topic, says no error, and names no partition."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"The cluster
-        answers for topic {topic!r} without an error and without any partition.") self.topic = topic
+        super().__init__(f"The cluster knows topic {topic!r} but names no partition of it.")
+        self.topic = topic
 
 
 class MetadataTimeout(MetadataError, TimeoutError):
-    """The caller's own time is over; ``__cause__`` is what the cluster last said about the topic, if anything."""
+    """The caller's own time is over; ``__cause__`` is what the cluster last said about the topic, if
+    anything."""

@@ -15,9 +15,10 @@ def merge_topic(heard: TopicAnswer, old: TopicState | None) -> TopicState:
     lives. Under a new topic id it is another topic: nothing of the old one counts. (Kafka:
     Metadata.updateLatestMetadata.)
     """
-    is_same = old is not None and (old.topic_id is None or heard.topic_id is None or old.topic_id ==
-    heard.topic_id) known = old.partitions if old
-    is not None and is_same else () count = max(len(known), 1 + max((each.partition for each in heard.partitions), default=-1))
+    known: tuple[PartitionState | None, ...] = ()
+    if old is not None and (None in (old.topic_id, heard.topic_id) or old.topic_id == heard.topic_id):
+        known = old.partitions
+    count = max(len(known), 1 + max((each.partition for each in heard.partitions), default=-1))
     states: list[PartitionState | None] = [None] * count
     for index, state in enumerate(known):
         if state is not None:

@@ -138,9 +138,10 @@ class Metadata:
             any_sent = True
             self.add(topic, now_ms)
         interval_ms = self._config.topic_metadata_refresh_interval_ms
-        if any_sent and interval_ms is not None and interval_ms >= 0:
-            if interval_ms == 0 or now_ms - self._last_success_ms >= interval_ms:
-                self._need_update = True
+        if not any_sent or interval_ms is None or interval_ms < 0:
+            return
+        if now_ms - self._last_success_ms >= interval_ms:
+            self._need_update = True
 
     def note_leader_epoch(self, topic: str, partition: int, leader_epoch: int) -> bool:
         """A broker spoke of this leader epoch: True, and an update is asked for, when it is newer than
