@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sidecar.metadata.snapshot import LeaderHint
     from sidecar.producer.in_flight import ProduceRequest
     from sidecar.producer.producer_batch import ProducerBatch
 
@@ -45,6 +46,13 @@ class NeedMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderHints:
+    """A broker named the partitions' new leaders (KIP-951): overlay them, poll with the new snapshot."""
+
+    hints: tuple[LeaderHint, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class InitProducerId:
     """Ask any broker; answer with ``on_producer_id`` or ``on_producer_id_error``. At most one is
     outstanding."""
@@ -74,4 +82,14 @@ class Completed:
     batches: tuple[ProducerBatch, ...]
 
 
-Effect = Connect | CloseLink | SendProduce | NeedMetadata | InitProducerId | Split | Renumbered | Completed
+Effect = (
+    Connect
+    | CloseLink
+    | SendProduce
+    | NeedMetadata
+    | LeaderHints
+    | InitProducerId
+    | Split
+    | Renumbered
+    | Completed
+)

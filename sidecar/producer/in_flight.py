@@ -7,6 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from sidecar.producer.producer_batch import ProducerBatch
 
 INFINITY = float("inf")
@@ -58,7 +60,7 @@ class ProduceRequest:
         """Exact bytes of all batches uncompressed: what a request buffer must hold."""
         self.sent = False
         """The kernel has taken all of its bytes."""
-        self.topic_names: dict[bytes, str] = {}
+        self.topic_names: dict[UUID, str] = {}
 
     def __repr__(self) -> str:
         return f"<ProduceRequest {self.id} node={self.node_id} acks={self.acks} batches={len(self.batches)}>"

@@ -13,8 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from sidecar.producer.accumulator_answers import AppendResult, FlushMark, ReadyCheck
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 from sidecar.producer.partition_queue import PartitionQueue, Ring
 from sidecar.producer.producer_batch import ProducerBatch
@@ -26,38 +27,6 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_id import ProducerIds
 
 INFINITY = float("inf")
-
-
-class AppendResult(NamedTuple):
-    """The sender must be polled when either is true (rule A1)."""
-
-    batch_is_full: bool
-    new_batch: bool
-
-
-class ReadyCheck(NamedTuple):
-    """``ready()``'s answer: brokers with something to send, when to look again, topics without a known
-    leader.
-    """
-
-    nodes: frozenset[int]
-    next_check_delay_ms: float
-    unknown_leader_topics: frozenset[str]
-
-
-class FlushMark:
-    """The batches that were incomplete when a flush began (rule A9); later ones do not delay it."""
-
-    __slots__ = ("_batches",)
-
-    def __init__(self, batches: Iterable[ProducerBatch]) -> None:
-        self._batches = list(batches)
-
-    @property
-    def is_done(self) -> bool:
-        while self._batches and self._batches[-1].is_settled:
-            self._batches.pop()
-        return not self._batches
 
 
 class RecordAccumulator:
@@ -344,32 +313,22 @@ class RecordAccumulator:
 
     # --- flush, exhaustion, close ---------------------------------------------------------------------------
 
-    def flush(self, now_ms: float, *, topic: str | None = None, lane: int | None = None) -> FlushMark:
-        """End linger for what is here now, of one topic and lane or of all; the mark tells when it is
-        settled.
-        """
-        lanes = LANES if lane is None else (lane,)
-        marked: list[ProducerBatch] = []
-        if topic is None:
-            chosen: Iterable[ProducerBatch] = [b for b in self._incomplete if b.lane in lanes]
-        else:
-            chosen = [
-                batch
-                for each in lanes
-                for queue in self._topics[each].get(topic, {}).values()
-                for batch in (*queue.batches, *self._on_wire(queue))
-            ]
-        for batch in chosen:
-            marked.append(batch)
+    def expedite(self, topic: str, lane: int, now_ms: float) -> None:
+        """End linger for what one topic holds now (a FLUSH of one stream); costs per partition of the
+        topic."""
+        for queue in self._topics[lane].get(topic, {}).values():
+            if queue.batches and not queue.batches[-1].closed:
+                queue.batches[-1].expedited = True
+                self.touch(queue, now_ms)
+
+    def flush(self, now_ms: float) -> FlushMark:
+        """End linger for all that is here now; the mark tells when it is settled (rule A9)."""
+        mark = FlushMark(self._incomplete)
+        for batch in list(self._incomplete):
             if not batch.closed:
                 batch.expedited = True
                 self.touch(batch.queue, now_ms)
-        return FlushMark(marked)
-
-    def _on_wire(self, queue: PartitionQueue) -> list[ProducerBatch]:
-        if queue.wire_count == 0:
-            return []
-        return [b for b in self._incomplete if b.queue is queue and b.on_wire]
+        return mark
 
     def set_exhausted(self, exhausted: bool, now_ms: float) -> None:
         """Somebody waits for the buffer pool: while that is so nothing lingers (rule A4)."""

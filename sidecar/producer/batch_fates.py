@@ -1,0 +1,235 @@
+"""BatchFates: what each answer means for its batch: done, again, in pieces, under a new number, or given up.
+
+The ladder is that of Kafka's ``Sender.completeBatch`` and ``TransactionManager.canRetry`` (rules A6, A7, S3,
+S4).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from client_stub.wire import Persistence
+from sidecar.common.errors import Code, classify
+from sidecar.metadata.snapshot import LeaderHint
+from sidecar.producer.effects import Effect, LeaderHints, Renumbered, Split
+from sidecar.producer.lanes import IDEMPOTENT_LANE
+
+if TYPE_CHECKING:
+    from sidecar.producer.backoff import Backoff
+    from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.partition_queue import PartitionQueue
+    from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.producer.producer_id import ProducerIds
+    from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.protocol.produce import PartitionResult
+
+log = logging.getLogger(__name__)
+
+
+class SenderCounts:
+    """Totals since start, for the driver to publish. Plain integers, single writer."""
+
+    __slots__ = (
+        "batches_expired",
+        "batches_retried",
+        "batches_sent",
+        "batches_split",
+        "bytes_sent",
+        "late_answers",
+        "record_errors",
+        "request_errors",
+        "requests",
+        "throttle_ms",
+    )
+
+    def __init__(self) -> None:
+        self.batches_expired = 0
+        self.batches_retried = 0
+        self.batches_sent = 0
+        self.batches_split = 0
+        self.bytes_sent = 0
+        self.late_answers = 0
+        self.record_errors = 0
+        self.request_errors = 0
+        self.requests = 0
+        self.throttle_ms = 0
+
+
+class BatchFates:
+    """Decides; what it decides is gathered in ``effects`` and ``completed`` until the sender's next poll
+    takes it.
+
+    A batch is given to :meth:`answer` or :meth:`error` after it was released from its request, and
+    :meth:`settled` is called for its partition after that.
+    """
+
+    __slots__ = (
+        "_accumulator",
+        "_backoff",
+        "_config",
+        "_ids",
+        "completed",
+        "counts",
+        "effects",
+        "stale_topics",
+    )
+
+    def __init__(
+        self, config: ProducerConfig, accumulator: RecordAccumulator, ids: ProducerIds, backoff: Backoff
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._ids = ids
+        self._backoff = backoff
+        self.counts = SenderCounts()
+        self.effects: list[Effect] = []
+        self.completed: list[ProducerBatch] = []
+        self.stale_topics: set[str] = set()
+
+    def answer(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
+        code = result.error_code
+        if code == Code.NONE:
+            self._succeed(batch, result.base_offset, result.append_time_ms)
+        elif code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE:
+            self._succeed(batch, -1, -1)  # it is there, but the broker no longer knows where
+        elif batch.is_done:
+            self.counts.late_answers += 1
+            self._hint(batch, result)
+        elif code in (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE) and batch.count > 1:
+            self._split(batch, now_ms)
+        elif code == Code.INVALID_RECORD and len(result.record_errors) > 0 and batch.count > 1:
+            self._fail_records(batch, result, now_ms)
+        else:
+            self.error(
+                batch, code, result.error_message or "", now_ms, log_start_offset=result.log_start_offset
+            )
+
+    def _hint(self, batch: ProducerBatch, result: PartitionResult) -> None:
+        leader, epoch = result.current_leader_id, result.current_leader_epoch
+        if leader >= 0:
+            self.effects.append(LeaderHints((LeaderHint(batch.topic, batch.partition, leader, epoch),)))
+
+    def _succeed(self, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> None:
+        if batch.lane == IDEMPOTENT_LANE:
+            self._ids.acked(batch)
+        if batch.done(base_offset=base_offset, append_time_ms=append_time_ms):
+            self.finish(batch)
+        else:
+            self.counts.late_answers += 1
+
+    def error(
+        self, batch: ProducerBatch, code: int, text: str, now_ms: float, *, log_start_offset: int = -1
+    ) -> None:
+        row = classify(code)
+        if row.stale_metadata:
+            self.stale_topics.add(batch.topic)
+        if batch.is_done:
+            return
+        self.counts.record_errors += 1
+        batch.last_error = row.name
+        idempotent = batch.lane == IDEMPOTENT_LANE
+        if row.persistence != Persistence.NOT_PERSISTED:
+            batch.in_doubt = True
+        if idempotent and code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            retry = self._out_of_order(batch)
+        elif idempotent and code == Code.UNKNOWN_PRODUCER_ID:
+            retry = self._unknown_producer_id(batch, log_start_offset)
+        else:
+            retry = row.retriable
+        # A batch that the broker may have is not given up for having been tried often: only its deadline ends
+        # it.
+        tries_left = batch.attempts < self._config.retries or (idempotent and batch.in_doubt)
+        if retry and tries_left:
+            batch.attempts += 1
+            self.counts.batches_retried += 1
+            retry_at_ms = now_ms + self._backoff.delay_ms(batch.attempts)
+            self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
+        else:
+            self.fail(batch, code, text or row.text, now_ms)
+
+    def _out_of_order(self, batch: ProducerBatch) -> bool:
+        """The broker lacks the batch and misses something before it. With an earlier one unsettled that is
+        the reason, and it goes first; else its own sequence is the gap, and it needs another (Kafka:
+        ``canRetry``)."""
+        if batch.doubtful_parent:
+            # Half of a batch that may be there as a whole is refused with the same code: nothing is proved.
+            batch.in_doubt = True
+            return not self._ids.is_first(batch)
+        batch.in_doubt = False
+        if self._ids.is_first(batch):
+            self._ids.request_renumbering(batch)
+        return True
+
+    def _unknown_producer_id(self, batch: ProducerBatch, log_start_offset: int) -> bool:
+        """The broker forgot the producer id. Where the log starts unknown: ask again as it is. Else start
+        over under a new epoch, unless an earlier attempt may be in the log: nobody could recognise the second
+        copy."""
+        if log_start_offset == -1:
+            return True
+        if batch.in_doubt or batch.doubtful_parent:
+            batch.in_doubt = True
+            return False
+        self._ids.request_renumbering(batch)
+        return True
+
+    def _split(self, batch: ProducerBatch, now_ms: float) -> None:
+        pieces = batch.split()
+        log.info("splitting %r: it is too large for the topic's max.message.bytes", batch)
+        self.counts.batches_split += 1
+        self._accumulator.forget(batch)
+        if batch.has_sequence:
+            self._ids.replace(batch, pieces)
+        self.effects.append(Split(batch, pieces))
+        self._accumulator.replace(batch, pieces, now_ms)
+
+    def _fail_records(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
+        """INVALID_RECORD with record errors: those fail alone, the rest is sent again as new batches (rule
+        A6).
+        """
+        texts = dict(result.record_errors)
+        bad, good = batch.isolate(texts)
+        if not bad:  # the indexes are none of ours: the batch fails whole
+            batch.children = ()
+            self.error(batch, result.error_code, result.error_message or "", now_ms)
+            return
+        batch.in_doubt = False
+        if batch.has_sequence:
+            self._ids.failed(batch)
+        self._accumulator.forget(batch)
+        self.effects.append(Split(batch, (*good, *bad)))
+        row = classify(result.error_code)
+        for piece in bad:
+            text = texts[piece.order - batch.order] or result.error_message or row.text
+            piece.done(code=result.error_code, persistence=Persistence.NOT_PERSISTED, text=text)
+            piece.queued = False
+            self.completed.append(piece)
+        for piece in good:
+            piece.attempts += 1
+        self._accumulator.replace(batch, good, now_ms)
+
+    def fail(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
+        """Give the batch up. ``in_doubt`` decides what the caller is told about the log."""
+        if batch.is_done:
+            return
+        # On the wire counts as in doubt: what was given to the driver may be sent before this is known there.
+        batch.in_doubt = batch.in_doubt or batch.on_wire
+        doubtful = batch.in_doubt
+        if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
+            self._ids.failed(batch)
+        persistence = Persistence.POSSIBLY_PERSISTED if doubtful else Persistence.NOT_PERSISTED
+        if batch.done(code=code, persistence=persistence, text=text):
+            self.finish(batch)
+        self.settled(batch.queue, now_ms)
+
+    def finish(self, batch: ProducerBatch) -> None:
+        self._accumulator.forget(batch)
+        self.completed.append(batch)
+
+    def settled(self, queue: PartitionQueue, now_ms: float) -> None:
+        """After any change to a partition's batches: settle its sequences, put it where it belongs now."""
+        if queue.sequences is not None:
+            renumbered = self._ids.resolve(queue)
+            if renumbered:
+                self.effects.append(Renumbered(tuple(reversed(renumbered))))
+        self._accumulator.touch(queue, now_ms)
