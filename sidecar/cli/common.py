@@ -16,7 +16,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def run_dir_option(command: Command) -> Command:
-    """``--run-dir`` of a command; passed as ``run_dir`` (RunDir), the root's --run-dir when not given here."""
+    """``--run-dir`` of a command; passed as ``run_dir`` (RunDir), the root's --run-dir when not given
+    here."""
 
     def chosen(ctx: click.Context, _: click.Parameter, value: Path | None) -> RunDir:
         root = ctx.find_root().obj
@@ -55,5 +56,7 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
         )
     if process_state(int(info["pid"])) in {"T", "t"}:
         info["state"], info["takes_records"] = "stopped", False
-        info["sentence"] = f"The daemon (pid {info['pid']}) is stopped: `kill -CONT {info['pid']}` lets it go on."
+        info["sentence"] = (
+            f"The daemon (pid {info['pid']}) is stopped: `kill -CONT {info['pid']}` lets it go on."
+        )
     return info

@@ -36,7 +36,9 @@ class LazyGroup(click.Group):
         return command
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option("--run-dir", type=click.Path(path_type=Path), default=None, help="Run dir of the daemon.")
 @click.version_option(package_name="kafka-sidecar", prog_name="kafka-sidecar")
 @click.pass_context

@@ -21,7 +21,9 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option("--run-dir", type=click.Path(path_type=Path), default=None, help="Folder of sockets and lock.")
 @click.option("-v", "--verbose", is_flag=True, help="Log details too.")
 @click.pass_context
-def run(ctx: click.Context, file: Path | None, overrides: tuple[str, ...], run_dir: Path | None, verbose: bool) -> None:
+def run(
+    ctx: click.Context, file: Path | None, overrides: tuple[str, ...], run_dir: Path | None, verbose: bool
+) -> None:
     """Run the daemon in the foreground; it logs to stderr and ends on SIGTERM or Ctrl-C.
 
     On the first signal it takes nothing new and delivers what it has (daemon.shutdown_timeout_s); on the
@@ -39,6 +41,8 @@ def run(ctx: click.Context, file: Path | None, overrides: tuple[str, ...], run_d
         config = load_config(file, overrides)
     except ConfigError as error:
         fail(str(error), ExitStatus.USAGE)
-    logging.basicConfig(stream=sys.stderr, level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT
+    )
     root = ctx.find_root().obj
     raise SystemExit(run_daemon(config, run_dir or (root if isinstance(root, Path) else None)))

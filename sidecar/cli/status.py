@@ -61,7 +61,8 @@ def describe(info: dict[str, Any]) -> str:
     counters = info["counters"]
     up = duration(time.time() - info["started_ms"] / 1000.0)
     lines = [
-        f"{info['state']}" + (f": {info['sentence']}" if info["sentence"] else f" for {up}, pid {info['pid']}"),
+        f"{info['state']}"
+        + (f": {info['sentence']}" if info["sentence"] else f" for {up}, pid {info['pid']}"),
         f"  run dir   {info['run_dir']}",
         f"  kafka     {info['bootstrap']} ({info['brokers']} brokers known)",
         f"  http      {'http://' + info['http'] + '/' if info['http'] else 'none'}",

@@ -37,13 +37,17 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
     _check_memory(values, faults)
     _check_servers(values, faults)
     if values["topic.metadata.refresh.interval.ms"] == 0:
-        warnings.append("topic.metadata.refresh.interval.ms = 0 asks for metadata after each send; that is costly.")
+        warnings.append(
+            "topic.metadata.refresh.interval.ms = 0 asks for metadata after each send; that is costly."
+        )
     page_bytes = _int(values, "pool.page_bytes")
     if page_bytes & (page_bytes - 1):
         faults.append(f"pool.page_bytes = {page_bytes} must be a power of two, such as 16384.")
     listen = values["http.listen"]
     if isinstance(listen, str) and listen and parse_address(listen) is None:
-        faults.append(f'http.listen = "{listen}" must be host:port, such as 127.0.0.1:9464 (port 0: any free one).')
+        faults.append(
+            f'http.listen = "{listen}" must be host:port, such as 127.0.0.1:9464 (port 0: any free one).'
+        )
     topics = {
         pattern: {key: acks_number(value) if key == "acks" else value for key, value in keys.items()}
         for pattern, keys in config.topics.items()
@@ -87,11 +91,16 @@ def _conclude_idempotence(values: dict[str, Value], acks: int, faults: list[str]
         text = f"max.in.flight.requests.per.connection = {in_flight} (at most {_HARD_LIMIT_IN_FLIGHT})"
         # As in Kafka 4: too many in flight never switches idempotence off silently.
         if wanted is None and not against:
-            faults.append(f"Idempotence is on by default and forbids {text}; lower it or set enable.idempotence = false.")
+            faults.append(
+                f"Idempotence is on by default and forbids {text}; lower it or set enable.idempotence = "
+                f"false."
+            )
         elif wanted:
             against.append(text)
     if wanted and against:
-        faults.append("enable.idempotence = true forbids " + " and ".join(against) + "; change them or switch it off.")
+        faults.append(
+            "enable.idempotence = true forbids " + " and ".join(against) + "; change them or switch it off."
+        )
     values["enable.idempotence"] = bool(wanted) if wanted is not None else not against
 
 
@@ -104,11 +113,14 @@ def _conclude_delivery_timeout(
         return
     if "delivery.timeout.ms" in set_by_user:
         faults.append(
-            f"delivery.timeout.ms = {delivery} must be at least linger.ms + request.timeout.ms = {linger + request}."
+            f"delivery.timeout.ms = {delivery} must be at least linger.ms + request.timeout.ms = "
+            f"{linger + request}."
         )
     else:
         values["delivery.timeout.ms"] = linger + request
-        warnings.append(f"delivery.timeout.ms is raised to linger.ms + request.timeout.ms = {linger + request}.")
+        warnings.append(
+            f"delivery.timeout.ms is raised to linger.ms + request.timeout.ms = {linger + request}."
+        )
 
 
 def _check_memory(values: dict[str, Value], faults: list[str]) -> None:
@@ -116,7 +128,8 @@ def _check_memory(values: dict[str, Value], faults: list[str]) -> None:
     buffers = _int(values, "daemon.request_buffers_bytes")
     if buffers < 2 * request:
         faults.append(
-            f"daemon.request_buffers_bytes = {buffers} must be at least 2 × max.request.size = {2 * request}: "
+            f"daemon.request_buffers_bytes = {buffers} must be at least 2 × max.request.size = "
+            f"{2 * request}: "
             "raise it or lower max.request.size."
         )
     memory, page = _int(values, "buffer.memory"), _int(values, "pool.page_bytes")

@@ -1,7 +1,9 @@
-"""One row per setting: name, kind, default, bounds, text. Parser, checks and docs/configuration.md come from it.
+"""One row per setting: name, kind, default, bounds, text. Parser, checks and docs/configuration.md come
+from it.
 
 Kafka's settings keep Kafka's names and stand in ``[kafka]``; the daemon's own stand in tables of their own
-and are named dotted (``daemon.workers``). The rules between settings are in :mod:`sidecar.common.config_rules`.
+and are named dotted (``daemon.workers``). The rules between settings are in
+:mod:`sidecar.common.config_rules`.
 """
 
 from __future__ import annotations
@@ -96,7 +98,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         None,
         "Each record once and in order across retries. On, unless acks or retries forbid it.",
     ),
-    _integer("retries", INT_MAX, 0, INT_MAX, "Resends of a batch; delivery.timeout.ms is the bound that matters."),
+    _integer(
+        "retries", INT_MAX, 0, INT_MAX, "Resends of a batch; delivery.timeout.ms is the bound that matters."
+    ),
     _integer(
         "max.in.flight.requests.per.connection",
         5,
@@ -105,9 +109,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Requests without an answer on one connection; at most 5 with idempotence.",
     ),
     _integer(
-        "delivery.timeout.ms", 120_000, 0, INT_MAX, "Bound from accepting a record to its outcome, retries included."
+        "delivery.timeout.ms",
+        120_000,
+        0,
+        INT_MAX,
+        "Bound from accepting a record to its outcome, retries included.",
     ),
-    _integer("request.timeout.ms", 30_000, 0, INT_MAX, "Bound for one answer of a broker; then its connection closes."),
+    _integer(
+        "request.timeout.ms",
+        30_000,
+        0,
+        INT_MAX,
+        "Bound for one answer of a broker; then its connection closes.",
+    ),
     _integer(
         "max.block.ms",
         60_000,
@@ -117,9 +131,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     # Batches
     _integer("linger.ms", 5, 0, LONG_MAX, "How long an open batch waits for more records."),
-    _integer("batch.size", 16_384, 0, INT_MAX, "Bytes at which a batch of one partition is full (uncompressed)."),
-    _integer("max.request.size", 1_048_576, 1_024, INT_MAX, "Largest record and largest request, bytes uncompressed."),
-    _integer("buffer.memory", 128 << 20, 1 << 20, LONG_MAX, "Bytes for records accepted and not yet delivered."),
+    _integer(
+        "batch.size", 16_384, 0, INT_MAX, "Bytes at which a batch of one partition is full (uncompressed)."
+    ),
+    _integer(
+        "max.request.size",
+        1_048_576,
+        1_024,
+        INT_MAX,
+        "Largest record and largest request, bytes uncompressed.",
+    ),
+    _integer(
+        "buffer.memory", 128 << 20, 1 << 20, LONG_MAX, "Bytes for records accepted and not yet delivered."
+    ),
     _choice(
         "compression.type",
         "none",
@@ -132,22 +156,29 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     # Retries and connections
     _integer("retry.backoff.ms", 100, 0, LONG_MAX, "First wait before a retry; doubles with jitter."),
     _integer("retry.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before a retry."),
-    _integer("reconnect.backoff.ms", 50, 0, LONG_MAX, "First wait before connecting again; doubles with jitter."),
+    _integer(
+        "reconnect.backoff.ms", 50, 0, LONG_MAX, "First wait before connecting again; doubles with jitter."
+    ),
     _integer("reconnect.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before connecting again."),
     _integer("socket.connection.setup.timeout.ms", 10_000, 0, LONG_MAX, "Bound for one connection attempt."),
     _integer("socket.connection.setup.timeout.max.ms", 30_000, 0, LONG_MAX, "Bound that attempts grow to."),
-    _integer("connections.max.idle.ms", 540_000, -1, LONG_MAX, "Idle connections close after this; -1: never."),
+    _integer(
+        "connections.max.idle.ms", 540_000, -1, LONG_MAX, "Idle connections close after this; -1: never."
+    ),
     _integer("send.buffer.bytes", 131_072, -1, INT_MAX, "SO_SNDBUF; -1: the system's default."),
     _integer("receive.buffer.bytes", 32_768, -1, INT_MAX, "SO_RCVBUF; -1: the system's default."),
     # Metadata
     _integer("metadata.max.age.ms", 300_000, 0, LONG_MAX, "A full refresh of metadata at least this often."),
-    _integer("metadata.max.idle.ms", 300_000, 5_000, LONG_MAX, "A topic not used for this long is forgotten."),
+    _integer(
+        "metadata.max.idle.ms", 300_000, 5_000, LONG_MAX, "A topic not used for this long is forgotten."
+    ),
     _integer(
         "topic.metadata.refresh.interval.ms",
         -1,
         -1,
         LONG_MAX,
-        "Extra refresh while records are being sent; -1: only on failures and by age; 0: after each send (costly).",
+        "Extra refresh while records are being sent; -1: only on failures and by age; 0: after each "
+        "send (costly).",
     ),
     _choice(
         "metadata.recovery.strategy",
@@ -163,7 +194,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Without any metadata for this long, start again from bootstrap.servers.",
     ),
     # [daemon]
-    Setting("daemon.run_dir", Kind.TEXT, "", "Folder of sockets and lock; --run-dir wins. Default: see README."),
+    Setting(
+        "daemon.run_dir", Kind.TEXT, "", "Folder of sockets and lock; --run-dir wins. Default: see README."
+    ),
     _integer("daemon.workers", 2, 1, 64, "Worker processes."),
     Setting(
         "daemon.cpus",
@@ -179,7 +212,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         0,
         86_400,
     ),
-    _integer("daemon.clients_max", 1_024, 16, 65_536, "Clients that may be connected or have records pending."),
+    _integer(
+        "daemon.clients_max", 1_024, 16, 65_536, "Clients that may be connected or have records pending."
+    ),
     _integer(
         "daemon.request_buffers_bytes",
         64 << 20,

@@ -1,8 +1,7 @@
-"""Who may come in: the checks of HELLO, the client's token, and the ticket for its worker. Sans-IO."""
+"""Who may come in: the checks of HELLO and the client's token. Sans-IO."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +33,9 @@ def check_hello(fields: Sequence[Any], clients: Mapping[str, Mapping[str, Any]])
     if not isinstance(client_id, bytes) or len(client_id) != CLIENT_ID_BYTES:
         raise Refusal("MALFORMED_FRAME", f"HELLO carries no client id of {CLIENT_ID_BYTES} bytes.")
     if not isinstance(name, str) or len(name.encode()) > NAME_BYTES_MAX or not isinstance(pid, int):
-        raise Refusal("MALFORMED_FRAME", f"HELLO carries no client name of at most {NAME_BYTES_MAX} bytes, or no pid.")
+        raise Refusal(
+            "MALFORMED_FRAME", f"HELLO carries no client name of at most {NAME_BYTES_MAX} bytes, or no pid."
+        )
     rule = clients.get(name)
     wanted = rule.get("token") if rule else None
     if wanted and not (isinstance(token, str) and hmac.compare_digest(token.encode(), str(wanted).encode())):
@@ -43,9 +44,3 @@ def check_hello(fields: Sequence[Any], clients: Mapping[str, Mapping[str, Any]])
             f'Client "{name}" needs the token that [clients.{name}] of the daemon\'s configuration names.',
         )
     return client_id, name
-
-
-def ticket(instance_key: bytes, client_id: bytes, name: str, worker_epoch: int) -> bytes:
-    """Proof of admission that the worker checks at ATTACH (same words in sidecar/worker/sessions.py)."""
-    message = client_id + worker_epoch.to_bytes(8, "little") + name.encode()
-    return hmac.new(instance_key, message, hashlib.sha256).digest()

@@ -1,4 +1,5 @@
-"""Which worker a client gets: the one it had while that lives, else the one with the fewest clients. Sans-IO."""
+"""Which worker a client gets: the one it had while that lives, else the one with the fewest clients.
+Sans-IO."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ REMEMBERED_MAX = 65_536
 
 
 class Assignment:
-    """Client id → worker index. A client keeps its worker over reconnects, so its order holds. Not thread-safe."""
+    """Client id → worker index. A client keeps its worker over reconnects, so its order holds. Not
+    thread-safe."""
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self._worker_of: OrderedDict[bytes, int] = OrderedDict()

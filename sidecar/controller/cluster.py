@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 class Cluster:
     """Joins metadata fetcher and UpdateMetadata push to the table of workers. Belongs to the loop."""
 
-    def __init__(self, config: SidecarConfig, *, controller_epoch: int, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, config: SidecarConfig, *, controller_epoch: int, on_change: Callable[[], None]
+    ) -> None:
         self.controller_id = os.getpid()
         self.controller_epoch = controller_epoch
         self.error = ""

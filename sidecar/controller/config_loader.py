@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,7 +112,7 @@ def load_config(
     for word in overrides:
         name, equals, raw = word.partition("=")
         if not equals:
-            gathered.faults.append(f'-X {word}: must be key=value, such as -X linger.ms=5.')
+            gathered.faults.append(f"-X {word}: must be key=value, such as -X linger.ms=5.")
             continue
         gathered.put(name.strip(), raw.strip(), "-X")
     if gathered.faults:
@@ -154,7 +154,9 @@ def _read_file(path: Path) -> dict[str, object]:
         if table in _NAMED_TABLES:
             for entry, keys in content.items():
                 if not isinstance(keys, dict):
-                    raise ConfigError([f'[{table}] has "{entry}" ({path}): write [{table}."{entry}"] and its keys.'])
+                    raise ConfigError(
+                        [f'[{table}] has "{entry}" ({path}): write [{table}."{entry}"] and its keys.']
+                    )
                 flat.update({f'{table}."{entry}".{key}': value for key, value in _flatten(keys).items()})
         else:
             prefix = "" if table == "kafka" else f"{table}."
@@ -212,14 +214,16 @@ def _in_choices(row: Setting) -> Any:
     return BeforeValidator(check)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _adapter(row: Setting) -> TypeAdapter[Any]:
     kind: Any
     match row.kind:
         case Kind.INTEGER:
             kind = Annotated[int, Field(ge=row.least, le=row.most), BeforeValidator(_no_boolean)]
         case Kind.NUMBER:
-            kind = Annotated[float, Field(ge=row.least, le=row.most, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+            kind = Annotated[
+                float, Field(ge=row.least, le=row.most, allow_inf_nan=False), BeforeValidator(_no_boolean)
+            ]
         case Kind.BOOLEAN:
             kind = bool
         case Kind.LIST:

@@ -1,4 +1,5 @@
-"""The control endpoint ({run_dir}/control.sock): stubs say HELLO here and learn their worker; TOPICS for the CLI."""
+"""The control endpoint ({run_dir}/control.sock): stubs say HELLO here and learn their worker; TOPICS for
+the CLI."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ Topics = list[list[object]]
 
 
 class ControlEndpoint:
-    """A ROUTER in the controller's loop. ``hello(fields)`` returns (endpoint, epoch, ticket) or raises Refusal;
+    """A ROUTER in the controller's loop. ``hello(fields)`` returns (endpoint, epoch, ticket) or raises
+    Refusal;
     ``topics(names | None)`` answers TOPICS_REPLY's list or raises Refusal. ``malformed`` counts bad frames.
     """
 
@@ -46,7 +48,7 @@ class ControlEndpoint:
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         self._socket.bind(f"ipc://{path}")
         path.chmod(0o660)
-        self._fd = self._socket.getsockopt(zmq.FD)
+        self._fd = int(self._socket.getsockopt(zmq.FD))
         self._is_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop.add_reader(self._fd, self._readable)
@@ -91,7 +93,9 @@ class ControlEndpoint:
             message = msgpack.unpackb(frames[1], strict_map_key=False)
             kind = Kind(message[0])
         except Exception:
-            self._refuse(routing_id, Refusal("MALFORMED_FRAME", "The frame is not a message of this protocol."))
+            self._refuse(
+                routing_id, Refusal("MALFORMED_FRAME", "The frame is not a message of this protocol.")
+            )
             return
         if kind is Kind.HELLO:
             try:
@@ -102,7 +106,9 @@ class ControlEndpoint:
             self._send(routing_id, [Kind.ASSIGNED, endpoint, epoch, ticket])
         elif kind is Kind.TOPICS:
             names = message[1] if len(message) > 1 else None
-            if names is not None and not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+            if names is not None and not (
+                isinstance(names, list) and all(isinstance(each, str) for each in names)
+            ):
                 self._refuse(routing_id, Refusal("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
                 return
             task = self._loop.create_task(self._answer_topics(routing_id, names))
@@ -112,7 +118,8 @@ class ControlEndpoint:
             self._send(routing_id, [Kind.PONG])
         else:
             self._refuse(
-                routing_id, Refusal("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint.")
+                routing_id,
+                Refusal("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint."),
             )
 
     async def _answer_topics(self, routing_id: bytes, names: list[str] | None) -> None:
@@ -138,5 +145,5 @@ class ControlEndpoint:
             # The asker is gone (EHOSTUNREACH) or does not read (EAGAIN): it will ask again.
             log.debug("No answer to a control message: %s.", error)
         # A send may have eaten the edge of what came in meanwhile.
-        if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._schedule()

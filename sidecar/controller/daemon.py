@@ -13,7 +13,8 @@ from typing import Any
 
 from sidecar.common.control import ControlMessage, Start
 from sidecar.common.settings import SidecarConfig
-from sidecar.controller.admission import Refusal, check_hello, ticket
+from sidecar.common.tickets import attach_ticket
+from sidecar.controller.admission import Refusal, check_hello
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint, Topics
@@ -224,7 +225,11 @@ class Daemon:
         if index is None:
             raise Refusal("NOT_READY", "No worker of the daemon is ready yet; try again.")
         identity = ready[index].identity
-        return identity.endpoint, identity.epoch, ticket(self._instance_key, client_id, name, identity.epoch)
+        return (
+            identity.endpoint,
+            identity.epoch,
+            attach_ticket(self._instance_key, client_id, name, identity.epoch),
+        )
 
     async def _topics(self, names: list[str] | None) -> Topics:
         return await self.cluster.topics(names)
@@ -244,7 +249,9 @@ class Daemon:
         if not self.cluster.is_known:
             return Health("starting", "Waiting for the first metadata from Kafka.")
         if ready < wanted:
-            return Health("degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}")
+            return Health(
+                "degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}"
+            )
         return Health("running", "")
 
     def _judge(self) -> tuple[bool, str]:

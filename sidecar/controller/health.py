@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class Health(NamedTuple):
-    """``state``: running, degraded, starting, unreachable or draining; ``sentence`` why, empty when all is well."""
+    """``state``: running, degraded, starting, unreachable or draining; ``sentence`` why, empty when all is
+    well."""
 
     state: str
     sentence: str

@@ -26,7 +26,9 @@ def run(config: SidecarConfig, run_dir: Path | None) -> int:
     Everything that can be refused is refused before the first worker starts, in one sentence each.
     """
     if sys.flags.optimize:
-        return _refuse("python -O strips the checks that protect the records: start without -O and PYTHONOPTIMIZE.")
+        return _refuse(
+            "python -O strips the checks that protect the records: start without -O and PYTHONOPTIMIZE."
+        )
     if not sys.platform.startswith("linux"):
         return _refuse("kafka-sidecar runs on Linux only (it needs pidfd, eventfd and /dev/shm).")
     for sentence in config.warnings:

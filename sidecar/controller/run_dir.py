@@ -91,18 +91,23 @@ class RunDir:
         digest = hashlib.sha1(str(self.path.resolve()).encode(), usedforsecurity=False).hexdigest()
         return Path(f"/dev/shm/kafka-sidecar-{digest[:12]}-{instance[:8]}.segment")
 
+    def check_length(self) -> None:
+        """Raises RunDirError when a socket's path under it would not fit into a UNIX address."""
+        longest = self.path / LONGEST_SOCKET
+        excess = len(os.fsencode(longest)) - IPC_PATH_BYTES_MAX
+        if excess > 0:
+            raise RunDirError(
+                f"Run dir {self.path} is {excess} bytes too long: a UNIX socket path such as {longest} "
+                f"may have "
+                f"{IPC_PATH_BYTES_MAX} bytes; choose a shorter one with --run-dir."
+            )
+
     def acquire(self) -> None:
         """Create the folder if need be and hold it until this process ends.
 
         Raises RunDirError when the path is too long for sockets, cannot be made, or another daemon holds it.
         """
-        longest = self.path / LONGEST_SOCKET
-        excess = len(os.fsencode(longest)) - IPC_PATH_BYTES_MAX
-        if excess > 0:
-            raise RunDirError(
-                f"Run dir {self.path} is {excess} bytes too long: a UNIX socket path such as {longest} may have "
-                f"{IPC_PATH_BYTES_MAX} bytes; choose a shorter one with --run-dir."
-            )
+        self.check_length()
         try:
             self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
             fd = os.open(self.path / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -138,7 +143,8 @@ class RunDir:
         return None
 
     def clear_leftovers(self) -> list[str]:
-        """Kill what a dead daemon left running, remove its sockets. Only by the holder. Returns what was done."""
+        """Kill what a dead daemon left running, remove its sockets. Only by the holder. Returns what was
+        done."""
         assert self._lock_fd is not None, "only the holder may clear a run dir"
         done: list[str] = []
         before = read_json(self.daemon_json) or {}
@@ -171,7 +177,8 @@ class RunDir:
         _write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
 
     def release(self, *, forget_segment: bool) -> None:
-        """Remove what this daemon published and let go of the lock (the file stays: deleting it would race)."""
+        """Remove what this daemon published and let go of the lock (the file stays: deleting it would
+        race)."""
         if self._lock_fd is None:
             return
         self.daemon_json.unlink(missing_ok=True)

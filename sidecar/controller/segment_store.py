@@ -1,4 +1,5 @@
-"""The shared segment from the controller's side: found again or made anew, slots given out, removed at the end."""
+"""The shared segment from the controller's side: found again or made anew, slots given out, removed at the
+end."""
 
 from __future__ import annotations
 
@@ -38,9 +39,11 @@ class SegmentStore:
         clients_max: int,
         instance_id: bytes,
     ) -> SegmentStore:
-        """Make a fresh segment; an older one of this run dir or path is removed only when nothing is left in it.
+        """Make a fresh segment; an older one of this run dir or path is removed only when nothing is left
+        in it.
 
-        Raises RunDirError with the sentence for the user: records are left, no room, or another daemon's file.
+        Raises RunDirError with the sentence for the user: records are left, no room, or another daemon's
+        file.
         """
         path = Path(configured_path) if configured_path else run_dir.default_segment_path(instance_id.hex())
         before = read_json(run_dir.segment_json)
@@ -73,7 +76,8 @@ class SegmentStore:
                 self.segment.prepare_slot(slot)
                 return slot
         raise RunDirError(
-            f"All {SLOT_COUNT} slots of the segment hold records of dead workers; stop the daemon and start it again."
+            f"All {SLOT_COUNT} slots of the segment hold records of dead workers; stop the daemon and "
+            f"start it again."
         )
 
     def slot_died(self, slot: int) -> bool:
@@ -105,7 +109,9 @@ def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
     """``1,200 undelivered records (topics a, b)`` from describe_undelivered's rows."""
     rows = list(left)
     topics = sorted({topic for _, topic, _, _ in rows})
-    named = ", ".join(topics[:NAMED_MAX]) + (f" and {len(topics) - NAMED_MAX} more" if len(topics) > NAMED_MAX else "")
+    named = ", ".join(topics[:NAMED_MAX]) + (
+        f" and {len(topics) - NAMED_MAX} more" if len(topics) > NAMED_MAX else ""
+    )
     records = sum(records for _, _, records, _ in rows)
     what = "record" if records == 1 else "records"
     return f"{records:,} undelivered {what} ({'topic' if len(topics) == 1 else 'topics'} {named})"
@@ -117,7 +123,9 @@ def _remove_if_empty(path: Path) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise RunDirError(f"The segment {path} of the daemon before cannot be opened: {error.strerror}.") from None
+        raise RunDirError(
+            f"The segment {path} of the daemon before cannot be opened: {error.strerror}."
+        ) from None
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,7 +148,8 @@ def _remove_if_empty(path: Path) -> None:
         segment.close()
         if left:
             raise RunDirError(
-                f"The segment {path} of the daemon before holds {describe(left)}: this version cannot take them "
+                f"The segment {path} of the daemon before holds {describe(left)}: this version cannot "
+                f"take them "
                 "over and refuses to overwrite them. Start with another --run-dir, or give them up by "
                 f"removing that file."
             )

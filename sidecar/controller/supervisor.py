@@ -14,7 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop
-from sidecar.controller.worker_process import FATAL_EXITS, WorkerIdentity, WorkerProcess, WorkerState
+from sidecar.controller.worker_process import (
+    FATAL_EXITS,
+    WORKER_COMMAND,
+    WorkerIdentity,
+    WorkerProcess,
+    WorkerState,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +42,8 @@ class SlotStore(Protocol):
         ...
 
     def slot_died(self, slot: int) -> bool:
-        """The slot's worker is dead and reaped: give back what it only held. True if records are left there."""
+        """The slot's worker is dead and reaped: give back what it only held. True if records are left
+        there."""
         ...
 
     def heartbeat(self, slot: int) -> int:
@@ -51,7 +58,8 @@ class SlotStore(Protocol):
 class Supervisor:
     """Belongs to the controller's loop, in its main thread.
 
-    ``start_message(identity)`` makes START. ``on_joined`` when a worker is ready, ``on_left`` when one is dead,
+    ``start_message(identity)`` makes START. ``on_joined`` when a worker is ready, ``on_left`` when one is
+    dead,
     ``on_message`` for every other control message, ``on_change`` whenever `status` would show something else,
     ``on_fatal(sentence)`` when restarting is of no use.
     """
@@ -72,6 +80,7 @@ class Supervisor:
         on_message: Callable[[WorkerProcess, ControlMessage], None],
         on_change: Callable[[], None],
         on_fatal: Callable[[str], None],
+        worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         self._count = workers
         self._cpus = choose_cpus(workers, cpus)
@@ -86,6 +95,7 @@ class Supervisor:
         self._on_message = on_message
         self._on_change = on_change
         self._on_fatal = on_fatal
+        self._worker_command = worker_command
         self._loop = asyncio.get_running_loop()
         self.workers: list[WorkerProcess | None] = [None] * workers
         self.held_slots: set[int] = set()
@@ -150,7 +160,9 @@ class Supervisor:
         while self.alive:
             if not await self._wait_change(deadline - self._loop.time()):
                 for worker in self.alive:
-                    log.error("Worker %d (pid %d) does not end; killing it.", worker.identity.index, worker.pid)
+                    log.error(
+                        "Worker %d (pid %d) does not end; killing it.", worker.identity.index, worker.pid
+                    )
                     worker.signal(signal.SIGKILL)
                 deadline = self._loop.time() + STOP_GRACE_S
 
@@ -164,7 +176,8 @@ class Supervisor:
         except Exception as error:
             self._on_fatal(f"Worker {index} cannot be started: {error}")
             return
-        # Seconds since 1970 as a seed keep epochs of one run dir apart even when the folder was wiped between.
+        # Seconds since 1970 as a seed keep epochs of one run dir apart even when the folder was wiped
+        # between.
         self.last_epoch = min(self.last_epoch + 1, EPOCH_MAX)
         epoch = self.last_epoch
         identity = WorkerIdentity(
@@ -176,6 +189,7 @@ class Supervisor:
                 identity,
                 self._start_message,
                 inherited_fds=self._inherited_fds,
+                command=self._worker_command,
                 cpu=cpu,
                 on_message=self._message,
                 on_exit=self._exited,
@@ -233,7 +247,8 @@ class Supervisor:
         while not self._is_stopping:
             before = self._loop.time()
             await asyncio.sleep(self._look_s)
-            # When this loop itself was held up (a stopped machine, a full CPU), nobody's silence means anything.
+            # When this loop itself was held up (a stopped machine, a full CPU), nobody's silence means
+            # anything.
             if self._loop.time() - before > 1.5 * self._look_s:
                 continue
             for worker in self.alive:

@@ -1,4 +1,5 @@
-"""One worker as the controller sees it: its process, its control channel, its state, the meaning of its exit."""
+"""One worker as the controller sees it: its process, its control channel, its state, the meaning of its
+exit."""
 
 from __future__ import annotations
 
@@ -38,9 +39,15 @@ class WorkerIdentity:
 
 FATAL_EXITS = {
     int(ExitStatus.WORKER_BAD_CONFIG): "cannot use its configuration",
-    int(ExitStatus.WORKER_SEGMENT_VERSION): "cannot read the segment (another version of kafka-sidecar is installed?)",
+    int(
+        ExitStatus.WORKER_SEGMENT_VERSION
+    ): "cannot read the segment (another version of kafka-sidecar is installed?)",
 }
 """Exits that would only repeat themselves: the daemon stops instead of restarting for ever."""
+
+
+WORKER_COMMAND = (sys.executable, "-m", "sidecar.worker")
+"""Exec'd fresh by module name: a fork of a process with threads and sockets would inherit both."""
 
 
 class WorkerProcess:
@@ -56,6 +63,7 @@ class WorkerProcess:
         start: Callable[[WorkerIdentity], Start],
         *,
         inherited_fds: Sequence[int],
+        command: Sequence[str] = WORKER_COMMAND,
         cpu: int | None,
         on_message: Callable[[WorkerProcess, ControlMessage], None],
         on_exit: Callable[[WorkerProcess], None],
@@ -75,9 +83,7 @@ class WorkerProcess:
         try:
             self.process = subprocess.Popen(
                 [
-                    sys.executable,
-                    "-m",
-                    "sidecar.worker",
+                    *command,
                     "--control-fd",
                     str(theirs.fileno()),
                     "--parent-pid",
@@ -131,10 +137,15 @@ class WorkerProcess:
             except ValueError:
                 name = f"signal {-code}"
             return f"{who} was killed by {name}."
-        return f"{who} ended: it {FATAL_EXITS[code]}." if code in FATAL_EXITS else f"{who} exited with status {code}."
+        return (
+            f"{who} ended: it {FATAL_EXITS[code]}."
+            if code in FATAL_EXITS
+            else f"{who} exited with status {code}."
+        )
 
     def _channel_closed(self, error: str | None) -> None:
-        # EOF comes with its death, which the pidfd tells. A broken stream from a live worker cannot be repaired.
+        # EOF comes with its death, which the pidfd tells. A broken stream from a live worker cannot be
+        # repaired.
         if error is not None:
             self.signal(signal.SIGKILL)
 

@@ -16,7 +16,8 @@ PREFIX = "kafka_sidecar_"
 
 
 def read_counters(segment: Segment) -> dict[int, dict[str, int]]:
-    """Counter values by slot, for every slot that ever had a worker. Reads only; works on a dead daemon's too."""
+    """Counter values by slot, for every slot that ever had a worker. Reads only; works on a dead daemon's
+    too."""
     found: dict[int, dict[str, int]] = {}
     for index in range(SLOT_COUNT):
         if segment.is_slot_prepared(index):
@@ -65,8 +66,12 @@ class SegmentCollector(Collector):
         up = GaugeMetricFamily(PREFIX + "up", "1 while the daemon takes records.")
         up.add_metric([], float(status["takes_records"]))
         yield up
-        ready = GaugeMetricFamily(PREFIX + "worker_ready", "1 while the worker takes clients.", labels=["worker"])
-        clients = GaugeMetricFamily(PREFIX + "worker_clients", "Clients assigned to the worker.", labels=["worker"])
+        ready = GaugeMetricFamily(
+            PREFIX + "worker_ready", "1 while the worker takes clients.", labels=["worker"]
+        )
+        clients = GaugeMetricFamily(
+            PREFIX + "worker_clients", "Clients assigned to the worker.", labels=["worker"]
+        )
         for worker in status["workers"]:
             ready.add_metric([str(worker["index"])], float(worker["state"] == "ready"))
             clients.add_metric([str(worker["index"])], float(worker["clients"]))
@@ -78,7 +83,9 @@ class SegmentCollector(Collector):
         held = GaugeMetricFamily(PREFIX + "slots_held", "Slots that hold records of a dead worker.")
         held.add_metric([], len(status["held_slots"]))
         yield held
-        info = GaugeMetricFamily(PREFIX + "info", "Constant 1; the labels tell.", labels=["version", "instance"])
+        info = GaugeMetricFamily(
+            PREFIX + "info", "Constant 1; the labels tell.", labels=["version", "instance"]
+        )
         info.add_metric([status["version"], status["instance"]], 1.0)
         yield info
         started = GaugeMetricFamily(PREFIX + "start_time_seconds", "Start of the daemon, Unix time.")

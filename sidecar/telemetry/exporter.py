@@ -25,7 +25,8 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Exporter:
-    """Bound early (so that a taken port is refused before anything starts), served in the controller's loop."""
+    """Bound early (so that a taken port is refused before anything starts), served in the controller's
+    loop."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -42,7 +43,9 @@ class Exporter:
     @classmethod
     def bind(cls, host: str, port: int) -> Exporter:
         """Take the port. Raises OSError when it is taken or the host is not ours."""
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,7 +59,10 @@ class Exporter:
 
     def attach(self, segment: Segment) -> None:
         self._segment = segment
-        self._registry.register(SegmentCollector(segment, lambda: self._status()))
+        self._registry.register(SegmentCollector(segment, self._current_status))
+
+    def _current_status(self) -> dict[str, Any]:
+        return self._status()
 
     def start(self, *, health: Health, status: Callable[[], dict[str, Any]]) -> None:
         """Serve from the running loop."""
@@ -99,11 +105,16 @@ class Exporter:
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             status, kind, body = HTTPStatus.BAD_REQUEST, "text/plain", b"Not an HTTP/1 request.\n"
         elif words[0] not in (b"GET", b"HEAD"):
-            status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"Only GET and HEAD are answered.\n"
+            status, kind, body = (
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                "text/plain",
+                b"Only GET and HEAD are answered.\n",
+            )
         else:
             status, kind, body = self._answer(words[1].split(b"?", 1)[0].decode("latin-1"))
         headers = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: "
+            f"{len(body)}\r\n"
             "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         ).encode()
         return headers if words[0] == b"HEAD" else headers + body

@@ -35,7 +35,8 @@ _MAIN_COUNTERS = (
 
 
 def render_page(status: Mapping[str, Any]) -> str:
-    """The whole page for one status with ``counters`` (totals by name); it asks for itself again every 5 s."""
+    """The whole page for one status with ``counters`` (totals by name); it asks for itself again every 5
+    s."""
     healthy = status["state"] == "running"
     sentence = html.escape(status["sentence"] or "Everything runs.")
     counters = status["counters"]
@@ -66,7 +67,8 @@ def render_page(status: Mapping[str, Any]) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>kafka-sidecar: {html.escape(status["state"])}</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head>
+<title>kafka-sidecar: {html.escape(status["state"])}</title><link rel="icon"
+href="data:,"><style>{_STYLE}</style></head>
 <body><h1>kafka-sidecar</h1>
 <p><span class="state {"good" if healthy else "bad"}">{html.escape(status["state"])}</span> · {sentence}</p>
 <dl>{described}</dl>
@@ -74,7 +76,8 @@ def render_page(status: Mapping[str, Any]) -> str:
 <tr><th>worker</th><th>state</th><th class="number">pid</th><th class="number">slot</th>
 <th class="number">clients</th><th>CPU</th></tr>{workers}</table></div>
 <h2>Totals</h2><div class="wide"><table>{totals}</table></div>
-<p><nav><a href="/metrics">metrics</a><a href="/healthz">healthz</a><a href="/status.json">status.json</a></nav></p>
+<p><nav><a href="/metrics">metrics</a><a href="/healthz">healthz</a>
+<a href="/status.json">status.json</a></nav></p>
 </body></html>
 """
 

@@ -1,0 +1,114 @@
+"""``kafka-sidecar config check|show``: is a configuration good, and what does it come to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sidecar.cli.common import fail
+from sidecar.common.model import ExitStatus
+from sidecar.common.settings import SETTINGS, ConfigError, SidecarConfig
+
+_FILE = click.option(
+    "-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML)."
+)
+_OVERRIDES = click.option(
+    "-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated."
+)
+_TABLES = ("kafka", "daemon", "pool", "http")
+
+
+@click.group()
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), hidden=True, help="Taken for uniformity; not used."
+)
+def config(run_dir: Path | None) -> None:
+    """Check or show a configuration, without any daemon."""
+
+
+@config.command()
+@_FILE
+@_OVERRIDES
+def check(file: Path | None, overrides: tuple[str, ...]) -> None:
+    """Say whether `run` would take this configuration; every fault in one sentence, exit 2.
+
+    \b
+    kafka-sidecar config check -c sidecar.toml
+    kafka-sidecar config check -c sidecar.toml -X acks=1
+    """
+    concluded = _load(file, overrides, need_servers=True)
+    for sentence in concluded.warnings:
+        click.echo(f"Warning: {sentence}", err=True)
+    count = len(concluded.sources)
+    click.echo(
+        f"The configuration is good: {count} value{'' if count == 1 else 's'} set, the rest are defaults."
+    )
+
+
+@config.command()
+@_FILE
+@_OVERRIDES
+@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object of all values.")
+@click.option("--reference", is_flag=True, help="The reference of all settings, as Markdown.")
+def show(file: Path | None, overrides: tuple[str, ...], as_json: bool, reference: bool) -> None:
+    """Print every value as `run` would use it, as TOML that can be edited and used; says where each is from.
+
+    \b
+    kafka-sidecar config show > sidecar.toml
+    kafka-sidecar config show -c sidecar.toml --json
+    """
+    if reference:
+        from sidecar.cli.config_reference import reference_markdown
+
+        click.echo(reference_markdown(), nl=False)
+        return
+    concluded = _load(file, overrides, need_servers=False)
+    if as_json:
+        shown = concluded.to_mapping()
+        shown["clients"] = {name: _hide(keys) for name, keys in concluded.clients.items()}
+        click.echo(json.dumps(shown, indent=1))
+    else:
+        click.echo(to_toml(concluded), nl=False)
+
+
+def _load(file: Path | None, overrides: tuple[str, ...], *, need_servers: bool) -> SidecarConfig:
+    from sidecar.controller.config_loader import load_config
+
+    try:
+        return load_config(file, overrides, need_servers=need_servers)
+    except ConfigError as error:
+        fail(str(error), ExitStatus.USAGE)
+
+
+def _hide(keys: Any) -> dict[str, Any]:
+    return {key: "***" if key == "token" else value for key, value in keys.items()}
+
+
+def to_toml(concluded: SidecarConfig) -> str:
+    """The configuration as TOML: every value, commented out where it is unset; tokens are hidden."""
+    lines: list[str] = []
+    for table in _TABLES:
+        lines += [f"[{table}]"]
+        for row in SETTINGS:
+            if row.table != table:
+                continue
+            value = concluded.values[row.name]
+            key = f'"{row.key}"' if "." in row.key else row.key
+            source = concluded.sources.get(row.name)
+            comment = f"  # from {source}" if source else ""
+            lines.append(f"# {key} =  (unset)" if value is None else f"{key} = {_toml(value)}{comment}")
+        lines.append("")
+    for name, entries in (("topics", concluded.topics), ("clients", concluded.clients)):
+        for entry, keys in entries.items():
+            lines.append(f"[{name}.{json.dumps(entry)}]")
+            lines += [f'"{key}" = {_toml(value)}' for key, value in _hide(keys).items()]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: object) -> str:
+    # JSON's strings, numbers, booleans and arrays are TOML's too.
+    return json.dumps(value)

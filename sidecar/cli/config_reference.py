@@ -1,0 +1,81 @@
+"""docs/configuration.md, printed from the rows of the settings table."""
+
+from __future__ import annotations
+
+import json
+
+from sidecar.common.settings import BY_NAME, CLIENT_KEYS, SETTINGS, TOPIC_KEYS, Setting
+
+_HEAD = """# Configuration
+
+*Printed by `kafka-sidecar config show --reference` from the settings table in
+`sidecar/common/settings.py`; a test
+compares. Edit the table, not this page.*
+
+A value is looked for in this order, the last one found counts: the default below, the file given with
+`-c FILE`, a variable, `-X key=value`.
+
+| place | `linger.ms` | `daemon.workers` |
+|---|---|---|
+| TOML file | `[kafka]` `"linger.ms" = 5` | `[daemon]` `workers = 2` |
+| variable | `KAFKA_SIDECAR__KAFKA__LINGER_MS=5` | `KAFKA_SIDECAR__DAEMON__WORKERS=2` |
+| command line | `-X linger.ms=5` | `-X daemon.workers=2` |
+
+Lists are TOML arrays, or words separated by commas. An unknown name is an error that suggests the nearest
+known
+one. `kafka-sidecar config check -c FILE` tells every fault at once (exit 2); `kafka-sidecar config show`
+prints
+what it all comes to, as TOML.
+
+The run dir is `--run-dir`, else `daemon.run_dir`, else `KAFKA_SIDECAR_RUN_DIR`, else `/run/kafka-sidecar`
+for root and
+`$XDG_RUNTIME_DIR/kafka-sidecar` for others.
+"""
+
+_RULES = """
+## Rules between settings
+
+- `acks` 0 or 1, or `retries` 0: idempotence is off, unless `enable.idempotence = true` is set; then it is
+  refused.
+- `max.in.flight.requests.per.connection` over 5 with idempotence is refused, also where idempotence is
+  only the default.
+- `delivery.timeout.ms` must be at least `linger.ms` + `request.timeout.ms`; the default is raised with a
+  warning.
+- A first backoff over its maximum is lowered to it, with a warning.
+- `daemon.request_buffers_bytes` ≥ 2 × `max.request.size`; `buffer.memory` ≥ 2 × (`max.request.size` + one
+  page) and
+  ≥ 64 pages, as one topic may hold half of the pool at most.
+"""
+
+_TITLES = {
+    "kafka": "`[kafka]`: Kafka's own settings, under Kafka's names",
+    "daemon": "`[daemon]`: processes and limits",
+    "pool": "`[pool]`: the shared segment",
+    "http": "`[http]`: metrics, health and the page",
+}
+
+
+def reference_markdown() -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    for table, title in _TITLES.items():
+        parts.append(f"\n## {title}\n\n| name | default | values | meaning |\n|---|---|---|---|\n")
+        parts += [_line(row) for row in SETTINGS if row.table == table]
+    parts.append('\n## `[topics."pattern"]`: overrides for topics\n\n')
+    parts.append("The pattern is a shell pattern (`orders.*`); the first that matches counts.\n\n")
+    parts.append("| key | values | meaning |\n|---|---|---|\n")
+    parts += [f"| `{key}` | {_values(BY_NAME[key])} | {BY_NAME[key].doc} |\n" for key in TOPIC_KEYS]
+    parts.append("\n## `[clients.NAME]`: rules for clients of that name\n\n| key | meaning |\n|---|---|\n")
+    parts += [f"| `{key}` | {doc} |\n" for key, doc in CLIENT_KEYS.items()]
+    parts.append(_RULES)
+    return "".join(parts)
+
+
+def _line(row: Setting) -> str:
+    default = "(unset)" if row.default is None else f"`{json.dumps(row.default)}`"
+    return f"| `{row.key}` | {default} | {_values(row)} | {row.doc} |\n"
+
+
+def _values(row: Setting) -> str:
+    bounds = row.bounds_text()
+    return bounds if row.choices else ", ".join(part for part in (str(row.kind), bounds) if part)
