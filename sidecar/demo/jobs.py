@@ -15,6 +15,7 @@ from typing import IO
 
 from sidecar.demo import flights
 from sidecar.demo.judge import TASK_SHIFT
+from sidecar.testing.child_processes import die_with_parent
 
 SEND_MANY_ROWS = 2_000
 POLL_S = 0.2
@@ -36,6 +37,7 @@ class Job:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
         self._start = time.monotonic()
         self.seen_s: dict[str, float] = {}

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from sidecar.common.model import ExitStatus
+from sidecar.testing.child_processes import die_with_parent
 from sidecar.testing.waiting import wait_until
 
 START_TIMEOUT_S = 30.0
@@ -74,6 +75,8 @@ class SidecarDaemon:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **self._environment},
+            start_new_session=True,  # Ctrl-C at the terminal is ours to handle, in our order
+            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
         return self.process
 

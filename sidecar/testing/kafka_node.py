@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+from sidecar.testing.child_processes import die_with_parent
 
 # One node must serve every internal topic alone, and a test must not wait for timers meant for production.
 _PROPERTIES = {
@@ -121,9 +119,8 @@ class KafkaNode:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            # One prctl call, no allocation, no lock: safe between fork and exec even with threads around.
             start_new_session=True,  # Ctrl-C at the terminal is ours to handle, in our order
-            preexec_fn=_die_with_parent,  # noqa: PLW1509
+            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
 
     def is_started(self) -> bool:
@@ -160,8 +157,3 @@ class KafkaNode:
         if self._log is not None:
             self._log.close()
             self._log = None
-
-
-def _die_with_parent() -> None:
-    # A test run that is killed must not leave a JVM of half a gigabyte behind.
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

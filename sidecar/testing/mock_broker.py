@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from sidecar.testing.child_processes import die_with_parent
 from sidecar.testing.kafka_jars import KafkaUnavailable
 
-_PR_SET_PDEATHSIG = 1
 _PRODUCER_TYPE = 0
 
 
@@ -199,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--topics", nargs="*", default=[], metavar="NAME[:PARTITIONS]")
     options = parser.parse_args(arguments)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     cluster = MockCluster(options.brokers)
     for name, count in parse_topics(options.topics).items():
         cluster.create_topic(name, count)
