@@ -1,0 +1,414 @@
+"""MetadataFetcher: pulls cluster metadata once for all workers; AwaitableMetadata: waiting for it.
+
+One asyncio task drives the sans-IO Metadata over links of its own. Any number of askers cause one request
+(rule M6); when no known broker answers, the bootstrap addresses are asked again (rule S6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as random_module
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from sidecar.common.clock import MonotonicClock
+from sidecar.common.control import TopicError
+from sidecar.common.model import Node
+from sidecar.metadata.errors import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    REBOOTSTRAP_REQUIRED,
+    InvalidPartitionError,
+    MetadataError,
+    MetadataTimeout,
+)
+from sidecar.metadata.metadata import Metadata, MetadataConfig
+from sidecar.metadata.snapshot import MetadataSnapshot
+from sidecar.net.broker_link import BrokerLink
+from sidecar.net.cluster_links import ClusterLinks
+from sidecar.net.connector import LinkError
+from sidecar.protocol.connection_states import ConnectionConfig
+from sidecar.protocol.messages import ApiKey, ProtocolError
+from sidecar.protocol.metadata import MetadataAnswer, metadata_request, parse_metadata
+
+log = logging.getLogger(__name__)
+
+IDLE_WAIT_MS = 60_000.0
+
+OnSnapshot = Callable[[MetadataSnapshot, MetadataSnapshot, frozenset[str]], None]
+
+
+class TopicMetadata(NamedTuple):
+    """What ``wait_on_metadata`` gives: the topic's partition count and how long it took."""
+
+    partition_count: int
+    waited_ms: float
+
+
+class AwaitableMetadata:
+    """Waiting for Metadata in asyncio (rules M4, M5). ``wake`` asks whoever does the updating to look now.
+
+    Waiters only look: they never hold up the updating. Belongs to the loop's thread.
+    """
+
+    def __init__(self, metadata: Metadata, clock: MonotonicClock, wake: Callable[[], None]) -> None:
+        self.metadata = metadata
+        self._clock = clock
+        self._wake = wake
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Something happened to the Metadata (an update, a failure, its end): every waiter looks again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def await_update(self, last_version: int, max_wait_ms: float) -> None:
+        """Return once the version is above ``last_version``.
+
+        Raises ValueError for a negative wait, TimeoutError with the caller's own wait, MetadataClosed, and
+        MetadataAuthenticationError once for each failure seen meanwhile.
+        """
+        if max_wait_ms < 0:
+            raise ValueError(f"max_wait_ms must not be negative, and it is {max_wait_ms:g}.")
+        await self._await_update(last_version, max_wait_ms, max_wait_ms)
+
+    async def wait_on_metadata(
+        self,
+        topic: str,
+        partition: int | None,
+        max_wait_ms: float,
+        *,
+        wait_for_partition: bool = True,
+    ) -> TopicMetadata:
+        """Return the partition count of ``topic`` once a record for it (and for ``partition``) can go.
+
+        What is known is returned at once, without a request. A partition out of range is waited for, as
+        Kafka's current producer does, because the topic may be growing; with ``wait_for_partition=False``
+        it fails with InvalidPartitionError after the one update that a stale cache deserves. Raises
+        MetadataTimeout naming the topic, TopicAuthorizationError and InvalidTopicError at once.
+        """
+        count = self.metadata.check_topic(topic, partition)
+        if count is not None:
+            self.metadata.add(topic, self._clock.now_ms())
+            return TopicMetadata(count, 0.0)
+        started_ms = self._clock.now_ms()
+        while True:
+            self.metadata.add(topic, self._clock.now_ms())
+            version = self.metadata.request_update()
+            self._wake()
+            left_ms = max_wait_ms - (self._clock.now_ms() - started_ms)
+            try:
+                await self._await_update(version, max(0.0, left_ms), max_wait_ms)
+            except MetadataTimeout as timeout:
+                why = self.metadata.why_not(topic, partition)
+                raise MetadataTimeout(self._timeout_text(topic, partition, max_wait_ms)) from (why or timeout)
+            waited_ms = self._clock.now_ms() - started_ms
+            count = self.metadata.check_topic(topic, partition)
+            if count is not None:
+                return TopicMetadata(count, waited_ms)
+            known = self.metadata.snapshot.partition_count(topic)
+            if known is not None and partition is not None and not wait_for_partition:
+                raise InvalidPartitionError(partition, known)
+
+    def _timeout_text(self, topic: str, partition: int | None, max_wait_ms: float) -> str:
+        known = self.metadata.snapshot.partition_count(topic)
+        if known is None or partition is None:
+            return f"Topic {topic} not present in metadata after {max_wait_ms:g} ms."
+        return (
+            f"Partition {partition} of topic {topic} with partition count {known} is not present in metadata "
+            f"after {max_wait_ms:g} ms."
+        )
+
+    async def _await_update(self, last_version: int, wait_ms: float, told_ms: float) -> None:
+        deadline_ms = self._clock.now_ms() + wait_ms
+        while not self.metadata.check_update(last_version):
+            left_ms = deadline_ms - self._clock.now_ms()
+            changed = self._changed
+            try:
+                if left_ms <= 0:
+                    raise TimeoutError
+                await asyncio.wait_for(changed.wait(), left_ms / 1000)
+            except TimeoutError:
+                raise MetadataTimeout(f"Failed to update metadata after {told_ms:g} ms.") from None
+
+
+class MetadataFetcher:
+    """The task that keeps the controller's Metadata up to date. Belongs to the loop's thread.
+
+    ``on_snapshot(old, new, expired)`` after each update (``expired``: topics dropped for being unused, not
+    deleted); ``on_topic_errors(errors)`` when the refused topics changed; ``on_error(text)`` after each
+    failed attempt with one sentence, and with "" when the cluster answers again.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        *,
+        client_id: str | None,
+        metadata_config: MetadataConfig | None = None,
+        connection_config: ConnectionConfig | None = None,
+        allow_auto_create_topics: bool = True,
+        on_snapshot: OnSnapshot = lambda old, new, expired: None,
+        on_topic_errors: Callable[[Mapping[str, TopicError]], None] = lambda errors: None,
+        on_error: Callable[[str], None] = lambda text: None,
+        clock: MonotonicClock | None = None,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        if not bootstrap:
+            raise ValueError("bootstrap.servers names no broker; give at least one host:port.")
+        self.metadata = Metadata(metadata_config or MetadataConfig(), random)
+        self._clock = clock or MonotonicClock()
+        self.awaitable = AwaitableMetadata(self.metadata, self._clock, self.wake)
+        self.last_error = ""
+        self._bootstrap = [Node(-1 - index, host, port) for index, (host, port) in enumerate(bootstrap)]
+        self._use_bootstrap = True
+        self._failed: set[int] = set()
+        self._connected: set[int] = set()
+        self._auto_create = allow_auto_create_topics
+        self._on_snapshot = on_snapshot
+        self._on_topic_errors = on_topic_errors
+        self._on_error = on_error
+        self._random = random
+        self._told_errors: Mapping[str, TopicError] = {}
+        self._links = ClusterLinks(
+            client_id=client_id,
+            config=connection_config,
+            on_state=self._on_link_state,
+            clock=self._clock,
+            random=random,
+        )
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # What others ask for
+
+    @property
+    def snapshot(self) -> MetadataSnapshot:
+        return self.metadata.snapshot
+
+    @property
+    def topics_in_use(self) -> frozenset[str]:
+        return self.metadata.topics
+
+    def start(self) -> None:
+        """Start the task; the first request goes out at once."""
+        self.metadata.request_update()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop the task, close the links, and let every waiter know."""
+        self.metadata.close()
+        self.awaitable.notify()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._links.close_all()
+
+    def add_topics(self, topics: Iterable[str]) -> None:
+        """These topics are in use; unknown ones are asked for."""
+        now_ms = self._clock.now_ms()
+        for topic in topics:
+            if self.metadata.add(topic, now_ms):
+                self.wake()
+
+    def records_sent(self, topics: Iterable[str]) -> None:
+        """Records of these topics went out since the last call (keeps them in use)."""
+        self.metadata.records_sent(topics, self._clock.now_ms())
+        self.wake()
+
+    def request_update(self) -> int:
+        """Ask for an update as soon as the backoff allows; returns the version to wait past."""
+        version = self.metadata.request_update()
+        self.wake()
+        return version
+
+    def wake(self) -> None:
+        """Let the task look at the Metadata now."""
+        self._woken.set()
+
+    async def fetch_all_topics(
+        self, timeout_ms: float = 10_000.0, topics: Iterable[str] | None = None
+    ) -> MetadataAnswer:
+        """Ask once for all topics of the cluster (or these), leaving the topics in use as they are.
+
+        Never creates a topic. Raises LinkError when no broker answered within ``timeout_ms``.
+        """
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        asked = None if topics is None else list(topics)
+        while True:
+            link = self._choose_link()
+            left_ms = deadline_ms - self._clock.now_ms()
+            if link is not None:
+                return await self._ask(link, asked, max(1.0, left_ms), allow_auto_create=False)
+            if left_ms <= 0:
+                raise LinkError(self.last_error or f"No broker answered within {timeout_ms:g} ms.")
+            await self._wait(min(left_ms, self._next_attempt_ms()))
+
+    # The task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._step()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                # Metadata must go on whatever one answer did to us; the backoff keeps this from spinning.
+                log.exception("Metadata update failed unexpectedly.")
+                self._failed_update(None, "The last metadata answer could not be handled; see the log.")
+
+    async def _step(self) -> None:
+        self._woken.clear()
+        delay_ms = self.metadata.time_to_next_update(self._clock.now_ms())
+        if delay_ms > 0:
+            await self._wait(delay_ms)
+            return
+        link = self._choose_link()
+        if link is None:
+            await self._wait(self._next_attempt_ms())
+            return
+        asked = self.metadata.topics
+        try:
+            answer = await self._ask(link, asked, None, allow_auto_create=self._auto_create)
+        except (LinkError, ProtocolError) as error:
+            if isinstance(error, ProtocolError):
+                link.close(f"{link.node}: {error}")
+            self._failed_update(link.node, str(error))
+            return
+        self._take(link, answer, asked)
+
+    def _take(self, link: BrokerLink, answer: MetadataAnswer, asked: frozenset[str]) -> None:
+        self._links.throttle(link.node.id, answer.throttle_ms)
+        if answer.error_code == REBOOTSTRAP_REQUIRED:
+            self._rebootstrap()
+            self._failed_update(link.node, f"{link.node} asks to bootstrap again.")
+            return
+        if answer.error_code == CLUSTER_AUTHORIZATION_FAILED:
+            self.metadata.failed_update(self._clock.now_ms(), f"{link.node} refuses us: not authorized.")
+            self._tell_error(f"{link.node} refuses us: not authorized.")
+            return
+        if answer.error_code or not answer.brokers:
+            # A broker that is just starting knows no brokers; believing it would lose all we know.
+            self._failed_update(link.node, f"{link.node} names no brokers (error {answer.error_code}).")
+            return
+        result = self.metadata.update(answer, self._clock.now_ms(), asked=asked)
+        self._failed.clear()
+        self._use_bootstrap = False
+        self._links.update_nodes(answer.brokers)
+        for node in self._bootstrap:
+            # Only a way in: from here on the brokers are asked under their own names.
+            bootstrap_link = self._links.link(node.id)
+            if bootstrap_link is not None and bootstrap_link.in_flight_count == 0:
+                self._links.close(node.id)
+        self._tell_error("")
+        self._on_snapshot(result.old, result.new, result.expired)
+        errors = self.metadata.topic_errors
+        if errors != self._told_errors:
+            self._told_errors = errors
+            self._on_topic_errors(errors)
+        self.awaitable.notify()
+
+    async def _ask(
+        self,
+        link: BrokerLink,
+        topics: Iterable[str] | None,
+        timeout_ms: float | None,
+        *,
+        allow_auto_create: bool,
+    ) -> MetadataAnswer:
+        version = link.version(ApiKey.METADATA)
+        if version is None:
+            raise ProtocolError(
+                f"{link.node} speaks none of Metadata v4 to v13: Apache Kafka 1.0 or newer is needed."
+            )
+        names = None if topics is None else sorted(topics)
+        request = metadata_request(version, names, allow_auto_topic_creation=allow_auto_create)
+        return parse_metadata(await link.request(request, timeout_ms=timeout_ms))
+
+    # Which broker
+
+    def _choose_link(self) -> BrokerLink | None:
+        """A link that can be asked now; else None, with connects under way where allowed."""
+        ready = [link for link in self._links.ready_links if self._links.is_ready(link.node.id)]
+        if ready:
+            # The least loaded; a bootstrap address only while nothing better is there.
+            return min(ready, key=lambda link: (link.node.id < 0, link.in_flight_count))
+        candidates = self._candidates()
+        if any(self._links.next_attempt_delay_ms(node.id, 0.0) == float("inf") for node in candidates):
+            return None  # connecting: its end will wake us
+        now_ms = self._clock.now_ms()
+        possible = [node for node in candidates if self._links.next_attempt_delay_ms(node.id, now_ms) <= 0]
+        if possible:
+            return self._links.ready(possible[int(self._random() * len(possible)) % len(possible)])
+        return None
+
+    def _candidates(self) -> list[Node]:
+        """The brokers to try: the known ones that did not fail since the last answer; when all did,
+        bootstrap."""
+        known = list(self.metadata.snapshot.nodes.values())
+        if not self._use_bootstrap and known:
+            left = [node for node in known if node.id not in self._failed]
+            if left:
+                return left
+            self._rebootstrap()
+        left = [node for node in self._bootstrap if node.id not in self._failed]
+        if left:
+            return left
+        # All bootstrap addresses failed as well: everything starts over, known brokers first.
+        self._failed.clear()
+        self._use_bootstrap = not known
+        return known or self._bootstrap
+
+    def _rebootstrap(self) -> None:
+        self._use_bootstrap = True
+        self._failed.difference_update(node.id for node in self._bootstrap)
+
+    def _next_attempt_ms(self) -> float:
+        now_ms = self._clock.now_ms()
+        delays = [self._links.next_attempt_delay_ms(node.id, now_ms) for node in self._candidates()]
+        return min([delay for delay in delays if delay > 0], default=IDLE_WAIT_MS)
+
+    def _on_link_state(self, node_id: int, connected: bool, error: str | None) -> None:
+        if connected:
+            self._connected.add(node_id)
+        elif error is not None and not self.metadata.is_closed:
+            if node_id in self._connected:
+                self.metadata.request_update()  # a broker that drops us may be gone (M7)
+            self._note_failure(node_id, error)
+        if not connected:
+            self._connected.discard(node_id)
+        self.wake()
+
+    def _failed_update(self, node: Node | None, text: str) -> None:
+        self.metadata.failed_update(self._clock.now_ms())
+        if node is not None:
+            self._note_failure(node.id, text)
+        else:
+            self._tell_error(text)
+
+    def _note_failure(self, node_id: int, text: str) -> None:
+        """One broker failed. That is news for others only when none is left to ask."""
+        self._failed.add(node_id)
+        everyone = [*self.metadata.snapshot.nodes, *(node.id for node in self._bootstrap)]
+        if self._failed.issuperset(everyone):
+            self._tell_error(text)
+
+    def _tell_error(self, text: str) -> None:
+        if text:
+            addresses = ", ".join(f"{node.host}:{node.port}" for node in self._bootstrap)
+            text = f"Kafka is not reachable (bootstrap.servers {addresses}): {text}"
+        if text or self.last_error:
+            self.last_error = text
+            self._on_error(text)
+            self.awaitable.notify()
+
+    async def _wait(self, delay_ms: float) -> None:
+        """Until something happens, at most ``delay_ms``."""
+        try:
+            await asyncio.wait_for(self._woken.wait(), min(delay_ms, IDLE_WAIT_MS) / 1000)
+        except TimeoutError:
+            return
+
+
+__all__ = ["AwaitableMetadata", "MetadataError", "MetadataFetcher", "TopicMetadata"]
