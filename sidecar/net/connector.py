@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -75,7 +76,10 @@ async def open_connection(
         except TimeoutError:
             sock.close()
             failures.append(f"{address[0]}: not connected and negotiated within {timeout_ms:.0f} ms")
-        except (OSError, ProtocolError) as error:
+        except OSError as error:
+            sock.close()
+            failures.append(f"{address[0]}: {os.strerror(error.errno) if error.errno else error}")
+        except ProtocolError as error:
             sock.close()
             failures.append(f"{address[0]}: {error}")
         except BaseException:  # cancelled: the link was closed meanwhile
