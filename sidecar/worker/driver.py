@@ -1,28 +1,340 @@
 """Driver: the worker's only caller of the core. One clock read a turn; events in, effects out.
 
 A turn follows every burst of input (frames from stubs, bytes from brokers, a metadata push, a timer):
-poll the sender → carry out its effects → tell clients what is decided → give pages back → set the next timer.
+poll the sender → carry out its effects → settle and tell what is decided → give pages back → set the next timer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import msgpack
-
-from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Kind
-from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
-from sidecar.worker.sessions import Refused, welcome
+from client_stub.wire import LocalCode
+from sidecar.common.control import (
+    ControlMessage,
+    Drained,
+    NeedTopics,
+    TopicErrors,
+    UpdateError,
+    UpdateMetadata,
+    UpdateMetadataReply,
+)
+from sidecar.metadata.cache import MetadataCache, StaleUpdate
+from sidecar.producer.effects import (
+    CloseLink,
+    Completed,
+    Connect,
+    Effect,
+    InitProducerId,
+    NeedMetadata,
+    Renumbered,
+    SendProduce,
+    Split,
+)
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
-    from sidecar.producer.effects import Effect
+    from sidecar.common.model import TopicPartition
+    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
+    from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
-    from sidecar.worker.endpoint import Endpoint
     from sidecar.worker.intake import Intake
+    from sidecar.worker.produce_port import ProducePort
+    from sidecar.worker.session import ClientSession
     from sidecar.worker.sessions import Sessions
-    from sidecar.worker.tellings import Teller
+    from sidecar.worker.settlement import Settlement
+    from sidecar.worker.stub_port import StubPort
+    from sidecar.worker.topics import Topics
+
+log = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 0.5
+"""Heartbeat, silent stubs, row grace, gauges. An idle worker wakes for this and for nothing else."""
+UNSENT_RETRY_MS = 20.0
+"""How soon a stub that did not read is tried again."""
+
+
+class Driver:
+    """Owns the turn. Everything it is given belongs to the same loop and is touched by nobody else."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: MonotonicClock,
+        worker_epoch: int,
+        cache: MetadataCache,
+        accumulator: RecordAccumulator,
+        sender: Sender,
+        links: ClusterLinks,
+        pool: BufferPool,
+        counters: Counters,
+        topics: Topics,
+        sessions: Sessions,
+        intake: Intake,
+        stub_port: StubPort,
+        produce_port: ProducePort,
+        settlement: Settlement,
+        send_control: Callable[[ControlMessage], None],
+        wake_workers: Callable[[], None],
+        store_heartbeat: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._worker_epoch = worker_epoch
+        self._cache = cache
+        self._accumulator = accumulator
+        self._sender = sender
+        self._links = links
+        self._pool = pool
+        self._counters = counters
+        self._topics = topics
+        self._sessions = sessions
+        self._intake = intake
+        self._stub_port = stub_port
+        self._produce_port = produce_port
+        self._settlement = settlement
+        self._send_control = send_control
+        self._wake_workers = wake_workers
+        self._store_heartbeat = store_heartbeat
+        self._turn_handle: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._drain_deadline_ms: float | None = None
+        self._drained = False
+        self._asked_topics: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handlers: dict[type, Callable[[Effect, float], None]] = {
+            Completed: self._completed,
+            SendProduce: self._send_produce,
+            Connect: self._connect,
+            CloseLink: self._close_link,
+            NeedMetadata: self._need_metadata,
+            InitProducerId: self._init_producer_id,
+            Split: self._split,
+            Renumbered: self._renumbered,
+        }
+
+    # --- events --------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Ask for a turn in this iteration of the loop; any number of asks make one turn."""
+        if self._turn_handle is None:
+            self._turn_handle = self._loop.call_soon(self._run_turn)
+
+    def turn_now(self) -> None:
+        """The endpoint has handed over all the frames it had: run the turn without waiting for the loop."""
+        if self._turn_handle is not None:
+            self._turn_handle.cancel()
+        self._run_turn()
+
+    def on_update_metadata(self, update: UpdateMetadata) -> None:
+        """Rule U3–U5: swap the snapshot, fail what was deleted, look again at what waited."""
+        now_ms = self._clock.now_ms()
+        try:
+            deleted = self._cache.update_metadata(update)
+        except StaleUpdate as stale:
+            self._counters.inc("stale_updates_refused_total")
+            log.warning("refused a metadata push: %s", stale)
+            self._send_control(UpdateMetadataReply(stale.code, self._worker_epoch, update.version))
+            return
+        snapshot = self._cache.current
+        self._counters.set("metadata_version", snapshot.version)
+        self._fail_deleted(deleted, now_ms)
+        self._links.update_nodes(snapshot.nodes.values())
+        self._asked_topics -= snapshot.topics.keys()
+        self._topics.on_snapshot(snapshot, now_ms)
+        self._send_control(UpdateMetadataReply(UpdateError.NONE, self._worker_epoch, update.version))
+        self.wake()
+
+    def on_topic_errors(self, message: TopicErrors) -> None:
+        self._topics.on_topic_errors({topic: error.code for topic, error in message.errors.items()})
+        self._asked_topics -= message.errors.keys()
+        self.wake()
+
+    def on_entry(self, queue: object, entry: object, now_ms: float) -> None:
+        """A submission was accepted."""
+        self._topics.on_entry(queue, entry, now_ms)  # type: ignore[arg-type]
+
+    def on_flush(self, session: ClientSession, topic: str) -> None:
+        """Linger ends for the topic; waiting for outcomes is the stub's."""
+        self._accumulator.flush(self._clock.now_ms(), topic=topic)
+
+    def on_cancel(self, session: ClientSession) -> None:
+        """A stub left without waiting. What it had accepted is still delivered: it was promised."""
+        log.info("client %s left without waiting for %d records", session.name, session.unsettled_records)
+
+    def on_pool_wake(self) -> None:
+        """Another worker gave pages back."""
+        self.wake()
+
+    # --- drain (rule S2) -----------------------------------------------------------------------------------
+
+    def start_drain(self, timeout_ms: float) -> None:
+        """Take nothing new, finish what is there; what is left at the deadline fails to its submitter."""
+        if self._drain_deadline_ms is None:
+            self._stub_port.start_draining()
+            self._sender.begin_close(self._clock.now_ms())
+        self._drain_deadline_ms = self._clock.now_ms() + timeout_ms
+        self.wake()
+
+    def _drain_step(self, now_ms: float) -> None:
+        if self._drained or self._drain_deadline_ms is None:
+            return
+        unfinished = bool(self._topics.waiting_entries) or not self._sender.is_idle
+        if unfinished and now_ms >= self._drain_deadline_ms:
+            log.warning("the drain ran out of time: what is left fails to its submitters")
+            self._topics.fail_all_waiting(LocalCode.ABORTED)
+            self._sender.force_close(now_ms)
+            self._drain_deadline_ms = float("inf")
+            self.wake()
+        elif not unfinished:
+            # Acks are worth a short wait: whoever reads them need not ask the next daemon.
+            self._drained = True
+            self._send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
+
+    # --- the turn ------------------------------------------------------------------------------------------
+
+    def _run_turn(self) -> None:
+        self._turn_handle = None
+        now_ms = self._clock.now_ms()
+        try:
+            self._turn(now_ms)
+        except Exception:
+            # S1: one bad iteration is logged and counted, and the loop goes on.
+            self._counters.inc("sender_exceptions_total")
+            log.exception("an iteration of the sender failed; the worker goes on")
+        self._set_timer(self._clock.now_ms())
+
+    def _turn(self, now_ms: float) -> None:
+        self._topics.expire(now_ms)
+        for effect in self._sender.poll(self._cache.current, self._produce_port, now_ms):
+            self._handlers[type(effect)](effect, now_ms)
+        self._ask_for_topics()
+        self._give_pages_back(now_ms)
+        self._stub_port.end_turn()
+        self._drain_step(now_ms)
+
+    def _ask_for_topics(self) -> None:
+        missing = self._topics.missing - self._asked_topics
+        if missing:
+            self._asked_topics |= missing
+            self._send_control(NeedTopics(topics=tuple(missing)))
+
+    def _give_pages_back(self, now_ms: float) -> None:
+        for chain in self._settlement.take_finished_chains():
+            pages = chain.release_pages()
+            if pages:
+                if self._pool.give(pages):
+                    self._wake_workers()
+                self._intake.topic_drained(self._topics.queue_of(chain))
+        granted, _ = self._pool.poll(now_ms)
+        for stream, pages in granted:
+            self._intake.pool_granted(stream, pages, now_ms)
+        self._accumulator.set_exhausted(self._pool.waiting_count > 0, now_ms)
+
+    def _set_timer(self, now_ms: float) -> None:
+        due_ms = self._sender.next_wakeup_ms
+        due_ms = min(due_ms, self._topics.next_expiry_ms)
+        if self._stub_port.has_unsent:
+            due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
+        if self._drain_deadline_ms is not None and not self._drained:
+            due_ms = min(due_ms, self._drain_deadline_ms)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_ms <= now_ms:
+            self.wake()
+        elif due_ms != float("inf"):
+            self._timer = self._loop.call_later((due_ms - now_ms) / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.wake()
+
+    # --- effects -------------------------------------------------------------------------------------------
+
+    def _completed(self, effect: Completed, now_ms: float) -> None:
+        for batch in effect.batches:
+            self._settlement.settle_batch(batch, now_ms)
+
+    def _send_produce(self, effect: SendProduce, now_ms: float) -> None:
+        self._produce_port.send(effect.request, now_ms)
+
+    def _connect(self, effect: Connect, now_ms: float) -> None:
+        self._produce_port.connect(effect.node_id)
+        delay_ms = self._links.next_attempt_delay_ms(effect.node_id, now_ms)
+        if 0 < delay_ms < float("inf"):
+            self._loop.call_later(delay_ms / 1000, self.wake)
+
+    def _close_link(self, effect: CloseLink, now_ms: float) -> None:
+        self._links.close(effect.node_id, effect.reason)
+
+    def _need_metadata(self, effect: NeedMetadata, now_ms: float) -> None:
+        self._send_control(NeedTopics(topics=tuple(effect.topics), refresh=True))
+
+    def _init_producer_id(self, effect: InitProducerId, now_ms: float) -> None:
+        task = self._loop.create_task(self._produce_port.init_producer_id())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _split(self, effect: Split, now_ms: float) -> None:
+        # The pieces get descriptors of their own at their first drain; the parent's range must not stand beside them.
+        self._settlement.free_descriptor(effect.parent)
+
+    def _renumbered(self, effect: Renumbered, now_ms: float) -> None:
+        for batch in effect.batches:
+            self._settlement.free_descriptor(batch)
+
+    def _fail_deleted(self, deleted: tuple[TopicPartition, ...], now_ms: float) -> None:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in deleted:
+            by_topic.setdefault(topic, []).append(partition)
+        for topic, partitions in by_topic.items():
+            text = f"Partition {partitions[0]} of topic {topic} was deleted while records waited for it."
+            self._sender.fail_partitions(topic, partitions, LocalCode.TOPIC_DELETED, text, now_ms)
+
+    # --- housekeeping --------------------------------------------------------------------------------------
+
+    async def keep_house(self) -> None:
+        """Runs for the worker's life: the heartbeat comes from the loop that works, not from a thread beside it."""
+        while True:
+            self._store_heartbeat()
+            now_ms = self._clock.now_ms()
+            self._stub_port.expel_silent(now_ms)
+            for session in self._sessions.reclaim(now_ms):
+                self._stub_port.abandon(session)
+            for session in self._sessions:
+                self._intake.reclaim_reservations(list(session.streams.values()), now_ms)
+            self._release_idle(now_ms)
+            used = self._topics.take_used()
+            if used:
+                self._send_control(NeedTopics(used=tuple(used)))
+            self._publish_gauges()
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    def _release_idle(self, now_ms: float) -> None:
+        """A chain with nothing live keeps no page: the pool is whole again when the worker is idle."""
+        for queue in self._topics:
+            chain = queue.chain
+            if chain.page_count and not chain.live_entries and now_ms - queue.last_used_ms > 1000:
+                pages = chain.release_idle()
+                if pages and self._pool.give(pages):
+                    self._wake_workers()
+
+    def _publish_gauges(self) -> None:
+        counters, counts = self._counters, self._sender.counts
+        counters.set("buffer_pages_taken", self._pool.taken_count)
+        counters.set("in_flight_requests", self._sender.in_flight_count)
+        counters.set("broker_connections", self._links.connection_count)
+        counters.set("requests_total", counts.requests)
+        counters.set("request_errors_total", counts.request_errors)
+        counters.set("batches_sent_total", counts.batches_sent)
+        counters.set("batches_retried_total", counts.batches_retried)
+        counters.set("batches_expired_total", counts.batches_expired)
+        counters.set("bytes_sent_total", counts.bytes_sent)
+        counters.set("record_errors_total", counts.record_errors)
+        counters.set("produce_throttle_ms_total", counts.throttle_ms)

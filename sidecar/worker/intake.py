@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Kind
-
+from sidecar.kernel import records_from_columns
 from sidecar.worker.session import ClientSession, StreamState
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ class Intake:
         if stream.held or self.draining:
             return
         self._check(count, format_, base_timestamp_ms, len(payload))
+        payload_bytes = len(payload)
+        if format_ == Format.ARROW:
+            # Columns become rows once, natively, before they are accepted: the journal has one reader.
+            payload, format_ = records_from_columns(payload, count), Format.MSGPACK
         stream.awaited = None
         queue = stream.topic_queue
         chain = queue.chain
@@ -115,9 +119,10 @@ class Intake:
             flags=flags,
         )
         entry.accepted_ms = now_ms
+        session.unsettled_records += count
         stream.position = seq
         session.row.store_position(stream_id, seq)
-        session.accepted_bytes += len(payload)
+        session.accepted_bytes += payload_bytes
         session.accepted_streams.add(stream)
         queue.last_used_ms = now_ms
         counters = self._counters
@@ -204,19 +209,28 @@ class Intake:
             self._pool.give(stream.reserved_pages)
             stream.reserved_pages = []
 
-    def _open_stream(self, session: ClientSession, stream_id: int, seq: int, topic: str) -> StreamState | None:
+    def _open_stream(
+        self, session: ClientSession, stream_id: int, seq: int, topic: str
+    ) -> StreamState | None:
         if not isinstance(topic, str) or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
-            self._send(session, [Kind.REFUSED, "INVALID_TOPIC", f"Topic name {topic!r} is not valid.", stream_id])
+            self._send(
+                session, [Kind.REFUSED, "INVALID_TOPIC", f"Topic name {topic!r} is not valid.", stream_id]
+            )
             return None
         queue = self._topic_queue(topic)
         if queue is None:
-            text = "The daemon's table of topics is full; drain topics that are no longer used and restart it."
+            text = (
+                "The daemon's table of topics is full; drain topics that are no longer used and restart it."
+            )
             self._send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", text, stream_id])
             return None
         position = session.row.stream_position(stream_id)
         if position is None:
             if not session.row.place_stream(stream_id, queue.chain.chain_id):
-                text = f"This client already sends to {len(session.streams)} topics, the most one client may; close it or use another."
+                text = (
+                    f"This client already sends to {len(session.streams)} topics, the most one client may; "
+                    "close it or use another."
+                )
                 self._send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
                 return None
             position = 0

@@ -31,7 +31,9 @@ class EncodedBatch(NamedTuple):
 class RequestEncoder:
     """Encodes batches into a request buffer; compression runs on ``executor``, off the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, *, codec: str, level: int | None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, executor: Executor, *, codec: str, level: int | None
+    ) -> None:
         self._loop = loop
         self._executor = executor
         self._codec = codec

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
+    from sidecar.worker.tellings import Part
     from sidecar.worker.topic_queue import TopicQueue
 
 OUTBOX_FRAMES_MAX = 4096
@@ -44,7 +45,7 @@ class StreamState:
         self.hold_reason: str | None = None
         self.waiting_pages = 0
         self.reserved_pages: list[int] = []
-        """Pages granted after a wait; they stay this stream's until its stub has sent again (first come, first served)."""
+        """Pages granted after a wait: they stay this stream's until its stub has sent again."""
         self.reserved_since_ms = 0.0
         self.flushed_to = 0
 
@@ -64,12 +65,12 @@ class ClientSession:
         "last_heard_ms",
         "name",
         "outbox",
-        "outcomes_blocked",
         "ring_full_since_ms",
         "routing_id",
         "row",
         "streams",
         "told_number",
+        "unsettled_records",
         "untold",
     )
 
@@ -88,7 +89,8 @@ class ClientSession:
         self.outbox: deque[list[bytes]] = deque()
         self.told_number = row.acked_number
         """Outcomes up to this number were put on the socket of this session."""
-        self.outcomes_blocked = False
-        self.untold: deque[object] = deque()
+        self.unsettled_records = 0
+        """Accepted and not yet told: the client's row must outlive them."""
+        self.untold: deque[Part] = deque()
         """Tellings that found the ring full, in order; retried when the stub ACKs."""
         self.ring_full_since_ms: float | None = None

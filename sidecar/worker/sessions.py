@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Kind
-
+from sidecar.common.tickets import attach_ticket
 from sidecar.worker.session import ClientSession
 
 if TYPE_CHECKING:
@@ -23,12 +22,6 @@ SILENCE_MS_MAX = 60_000.0
 """A stub says PING every 10 s; one that was silent this long counts as gone."""
 ROW_GRACE_MS = 60_000.0
 """How long a gone client's row keeps its outcomes for a stub that comes back."""
-
-
-def attach_ticket(instance_key: bytes, client_id: bytes, name: str, worker_epoch: int) -> bytes:
-    """What the controller gives an admitted client and the worker checks: nobody attaches without admission."""
-    message = client_id + worker_epoch.to_bytes(8, "little") + name.encode()
-    return hmac.new(instance_key, message, hashlib.sha256).digest()
 
 
 class Refused(Exception):
@@ -50,14 +43,12 @@ class Sessions:
         worker_epoch: int,
         instance_key: bytes,
         counters: Counters,
-        live_records: Callable[[ClientRow], bool],
     ) -> None:
         self._table = table
         self._slot = slot
         self._worker_epoch = worker_epoch
         self._instance_key = instance_key
         self._counters = counters
-        self._live_records = live_records
         self._by_routing_id: dict[bytes, ClientSession] = {}
         self._by_row: dict[int, ClientSession] = {}
         self._rows: dict[int, ClientRow] = {}
@@ -79,6 +70,12 @@ class Sessions:
         row = self._rows.get(index)
         return row if row is not None and row.generation == generation else None
 
+    def records_settled(self, row: int, generation: int, count: int) -> None:
+        """So many records of that client are told and done."""
+        session = self._by_row.get(row)
+        if session is not None and session.row.generation == generation:
+            session.unsettled_records -= count
+
     def attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> tuple[ClientSession, bool]:
         """Admit a stub: returns its session and whether its row (positions, outcomes) was still there.
 
@@ -96,7 +93,9 @@ class Sessions:
             raise Refused("STALE_EPOCH", "This worker was replaced; say HELLO again.")
         expected = attach_ticket(self._instance_key, client_id, name, worker_epoch)
         if not isinstance(ticket, bytes) or not hmac.compare_digest(ticket, expected):
-            raise Refused("NOT_ADMITTED", "The ticket is not one of this daemon; say HELLO at the control socket.")
+            raise Refused(
+                "NOT_ADMITTED", "The ticket is not one of this daemon; say HELLO at the control socket."
+            )
         row = self._find(client_id)
         known = row is not None and secret is not None
         before: ClientSession | None = None
@@ -119,6 +118,7 @@ class Sessions:
         if before is not None:
             # The streams and what could not be told yet go over to the new connection of the same client.
             session.streams, session.untold = before.streams, before.untold
+            session.unsettled_records = before.unsettled_records
             for stream in session.streams.values():
                 stream.session = session
                 stream.awaited = None
@@ -154,7 +154,7 @@ class Sessions:
             if now_ms - since_ms < ROW_GRACE_MS:
                 continue
             row = self._rows[index]
-            if self._live_records(row):
+            if self._by_row[index].unsettled_records:
                 over.append(self._by_row[index])
                 continue
             del self._gone_since_ms[index]
@@ -176,7 +176,8 @@ class Sessions:
 def welcome(session: ClientSession, known: bool, worker_epoch: int, limits: dict[str, int]) -> list[Any]:
     """WELCOME: where every stream of this client stands, so that the stub knows what to send again."""
     streams = [
-        [stream, state.topic_queue.topic, state.position, state.held] for stream, state in session.streams.items()
+        [stream, state.topic_queue.topic, state.position, state.held]
+        for stream, state in session.streams.items()
     ]
     return [
         Kind.WELCOME,

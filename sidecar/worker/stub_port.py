@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DRAINING_TEXT = "The daemon is draining; what it has accepted is being delivered, send again to its successor."
+DRAINING_TEXT = (
+    "The daemon is draining; what it has accepted is being delivered, send again to its successor."
+)
 
 
 class StubPort:
@@ -136,6 +138,10 @@ class StubPort:
         session.outbox.clear()
         if for_good:
             self._teller.abandon(session)
+
+    def abandon(self, session: ClientSession) -> None:
+        """The grace is over: what this client was not told counts as told."""
+        self._teller.abandon(session)
 
     def _on_attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> None:
         if self._intake.draining:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from client_stub.wire import LocalCode, Outcome, OutcomeKind, Persistence, Shape, pack_outcome
+from client_stub.wire import NO_PARTITION, LocalCode, Outcome, OutcomeKind, Persistence, Shape, pack_outcome
 from sidecar.kernel import mark_failed_done
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from sidecar.worker.session import ClientSession
 
 log = logging.getLogger(__name__)
+
+
+OnRecordsSettled: TypeAlias = Callable[[int, int, int], None]
+"""(row, generation, count): so many records of that client are told and done."""
 
 
 class Part(Protocol):
@@ -47,15 +51,18 @@ class BatchTelling:
         self.on_told = on_told
         self.remaining = batch.records.slice_count
 
-    def parts(self) -> list[BatchPart]:
-        return [BatchPart(self, index) for index in range(self.batch.records.slice_count)]
+    def parts(self, on_records_settled: OnRecordsSettled) -> list[Part]:
+        return [BatchPart(self, index, on_records_settled) for index in range(self.batch.records.slice_count)]
 
 
 class BatchPart:
-    __slots__ = ("generation", "index", "row", "telling")
+    """One slice of a batch: the records of one submission, for the one client that sent it."""
 
-    def __init__(self, telling: BatchTelling, index: int) -> None:
+    __slots__ = ("_on_records_settled", "generation", "index", "row", "telling")
+
+    def __init__(self, telling: BatchTelling, index: int, on_records_settled: OnRecordsSettled) -> None:
         self.telling = telling
+        self._on_records_settled = on_records_settled
         self.index = index
         entry = telling.batch.records.slice_entry(index)
         self.row = entry.client_row
@@ -79,6 +86,7 @@ class BatchPart:
 
     def finish(self) -> None:
         telling = self.telling
+        self._on_records_settled(self.row, self.generation, telling.batch.records.slice_records(self.index))
         telling.remaining -= 1
         if telling.remaining == 0:
             telling.on_told(telling.batch)
@@ -87,7 +95,17 @@ class BatchPart:
 class FailurePart:
     """Records of one entry that failed before sending: their words already carry the code."""
 
-    __slots__ = ("_done_to", "chain", "entry", "failures", "generation", "on_told", "row", "text")
+    __slots__ = (
+        "_done_to",
+        "_on_records_settled",
+        "chain",
+        "entry",
+        "failures",
+        "generation",
+        "on_told",
+        "row",
+        "text",
+    )
 
     def __init__(
         self,
@@ -95,8 +113,10 @@ class FailurePart:
         entry: Entry,
         failures: list[tuple[int, int]],
         text: str,
-        on_told: Callable[[Chain, int], None],
+        on_told: Callable[[Chain], None],
+        on_records_settled: OnRecordsSettled,
     ) -> None:
+        self._on_records_settled = on_records_settled
         self.chain = chain
         self.entry = entry
         self.row = entry.client_row
@@ -124,7 +144,7 @@ class FailurePart:
                     stream=self.entry.stream,
                     code=code,
                     seq=self.entry.seq,
-                    partition=0xFFFFFFFF,
+                    partition=NO_PARTITION,
                     first_index=first_index,
                     count=stop - start,
                     base_offset=-1,
@@ -140,7 +160,8 @@ class FailurePart:
 
     def finish(self) -> None:
         mark_failed_done(self.chain, self.entry, [index for index, _ in self.failures])
-        self.on_told(self.chain, len(self.failures))
+        self._on_records_settled(self.row, self.generation, len(self.failures))
+        self.on_told(self.chain)
 
 
 class Teller:
@@ -183,7 +204,7 @@ class Teller:
     def resume(self, session: ClientSession, now_ms: float) -> None:
         """The client has ACKed: go on with what waited for room in its ring."""
         while session.untold:
-            part: Part = session.untold[0]  # type: ignore[assignment]
+            part = session.untold[0]
             if not part.write(session.row):
                 session.ring_full_since_ms = now_ms
                 self._on_ring_written(session)
@@ -198,18 +219,20 @@ class Teller:
         if session.untold:
             log.warning("client %s was cut with %d outcomes it never read", session.name, len(session.untold))
         while session.untold:
-            part: Part = session.untold.popleft()  # type: ignore[assignment]
-            part.finish()
+            session.untold.popleft().finish()
         session.ring_full_since_ms = None
 
 
 def local_failure_text(code: int, topic: str, config: object) -> str:
     """One sentence per local failure, naming the topic and the setting that bounds it."""
     limits = {
-        name: getattr(config, name, None) for name in ("max_request_size", "max_block_ms", "delivery_timeout_ms")
+        name: getattr(config, name, None)
+        for name in ("max_request_size", "max_block_ms", "delivery_timeout_ms")
     }
     texts = {
-        LocalCode.MALFORMED_RECORD: "The record could not be read: it is not [key, value, headers, partition, timestamp].",
+        LocalCode.MALFORMED_RECORD: (
+            "The record could not be read: it is not [key, value, headers, partition, timestamp]."
+        ),
         LocalCode.RECORD_TOO_LARGE: (
             f"The record is larger than max.request.size ({limits['max_request_size']} bytes); raise it or send less."
         ),

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 class TopicQueue:
     """Chain, partitioner and waiting line of one (lane, topic). Owned by the worker's loop."""
 
-    __slots__ = ("chain", "held_streams", "lane", "last_used_ms", "partition_count", "partitioner", "topic", "waiting")
+    __slots__ = (
+        "chain",
+        "held_streams",
+        "lane",
+        "last_used_ms",
+        "partition_count",
+        "partitioner",
+        "topic",
+        "waiting",
+    )
 
     def __init__(self, topic: str, lane: int, chain: Chain) -> None:
         self.topic = topic

@@ -42,6 +42,9 @@ class Topics:
         self._accumulator = accumulator
         self._on_failed = on_failed
         self._queues: dict[str, TopicQueue] = {}
+        self._by_chain: dict[int, TopicQueue] = {}
+        self._waiting_queues: dict[str, TopicQueue] = {}
+        """The few queues with waiting entries (and some that had); the turn looks at these only."""
         self._used: set[str] = set()
         self.missing: set[str] = set()
         """Topics that wait for metadata: asked for at the end of the turn, once however many ask."""
@@ -57,20 +60,19 @@ class Topics:
             if chain is None:
                 return None
             queue = self._queues[topic] = TopicQueue(topic, self._lane, chain)
+            self._by_chain[chain.chain_id] = queue
             self.missing.add(topic)
         return queue
 
     def queue_of(self, chain: Chain) -> TopicQueue:
-        for queue in self._queues.values():
-            if queue.chain is chain:
-                return queue
-        raise AssertionError(f"chain {chain.chain_id} has no topic")
+        return self._by_chain[chain.chain_id]
 
     def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float) -> None:
         """An entry was accepted: partition it now, or queue it behind those that wait (strictly in order)."""
         self._used.add(queue.topic)
         if queue.partitioner is None or queue.waiting:
             queue.waiting.append(entry)
+            self._waiting_queues[queue.topic] = queue
             self.missing.add(queue.topic)
         else:
             self._partition(queue, entry, now_ms)
@@ -90,6 +92,7 @@ class Topics:
             self.missing.discard(queue.topic)
             while queue.waiting:
                 self._partition(queue, queue.waiting.popleft(), now_ms)
+            self._waiting_queues.pop(queue.topic, None)
 
     def on_topic_errors(self, codes: Mapping[str, int]) -> None:
         """Metadata refused these topics: fail at once what no waiting heals; the others wait on (M9)."""
@@ -98,16 +101,25 @@ class Topics:
             if queue is not None and code in _FATAL_TOPIC_ERRORS:
                 self._fail_waiting(queue, _FATAL_TOPIC_ERRORS[code])
 
-    def expire(self, now_ms: float) -> float | None:
-        """Fail entries that waited for metadata longer than max.block.ms; returns when the next one is due (M10)."""
-        next_due: float | None = None
-        for queue in self._queues.values():
+    def expire(self, now_ms: float) -> None:
+        """Fail entries that waited for metadata longer than max.block.ms (M10)."""
+        if now_ms < self.next_expiry_ms:
+            return
+        for queue in list(self._waiting_queues.values()):
             while queue.waiting and queue.waiting[0].accepted_ms + self._config.max_block_ms <= now_ms:
                 self._fail(queue, queue.waiting.popleft(), LocalCode.METADATA_TIMEOUT)
-            if queue.waiting:
-                due = queue.waiting[0].accepted_ms + self._config.max_block_ms
-                next_due = due if next_due is None else min(next_due, due)
-        return next_due
+
+    @property
+    def next_expiry_ms(self) -> float:
+        """When the entry that waits longest gives up; infinity when none waits."""
+        return min(
+            (
+                queue.waiting[0].accepted_ms + self._config.max_block_ms
+                for queue in self._waiting_queues.values()
+                if queue.waiting
+            ),
+            default=float("inf"),
+        )
 
     def fail_all_waiting(self, code: LocalCode) -> None:
         """Forced close: nothing waits for metadata any more."""
@@ -134,6 +146,7 @@ class Topics:
     def _fail_waiting(self, queue: TopicQueue, code: LocalCode) -> None:
         while queue.waiting:
             self._fail(queue, queue.waiting.popleft(), code)
+        self._waiting_queues.pop(queue.topic, None)
         self.missing.discard(queue.topic)
 
     def _fail(self, queue: TopicQueue, entry: Entry, code: LocalCode) -> None:

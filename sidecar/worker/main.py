@@ -1,0 +1,145 @@
+"""A worker's life: take START from the controller, attach the segment, build, run, exit with a meaning.
+
+Exec'd fresh by the controller (never forked from a threaded parent), so nothing is inherited but the control
+socket, the segment and the eventfds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import faulthandler
+import fcntl
+import gc
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+from sidecar.protocol.kio_guard import hide_hypothesis
+
+hide_hypothesis()
+
+from sidecar.common.control import (  # noqa: E402 (kio must be imported after the guard)
+    LENGTH,
+    ControlMessage,
+    Start,
+    decode_message,
+)
+from sidecar.common.model import ExitStatus  # noqa: E402
+
+if TYPE_CHECKING:
+    from sidecar.worker.worker import Worker
+
+log = logging.getLogger("sidecar.worker")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one worker until it is told to stop or its controller is gone. Returns an ExitStatus."""
+    parser = argparse.ArgumentParser(prog="python -m sidecar.worker")
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--parent-pid", type=int, required=True)
+    arguments = parser.parse_args(argv)
+    faulthandler.enable()
+    # The controller drains us by message; a Ctrl-C or systemd's SIGTERM to the group must not cut us off.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    control = socket.socket(fileno=arguments.control_fd)
+    if os.getppid() != arguments.parent_pid:
+        return ExitStatus.WORKER_CONTROLLER_GONE
+    start = _read_start(control)
+    if start is None:
+        return ExitStatus.WORKER_CONTROLLER_GONE
+    _set_title(f"kafka-sidecar: worker {start.worker_index}")
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s worker {start.worker_index}: %(message)s",
+        stream=sys.stderr,
+    )
+    lock_fd = _take_slot_byte(start)
+    if lock_fd is None:
+        log.error("slot %d is still locked by another process; this worker ends", start.slot)
+        return ExitStatus.FAILED
+    try:
+        return _run(start, control)
+    finally:
+        os.close(lock_fd)
+
+
+def _run(start: Start, control: socket.socket) -> int:
+    import uvloop
+
+    from sidecar.shm.segment import Segment, SegmentError
+    from sidecar.worker.worker import Worker
+
+    try:
+        segment = Segment.attach(start.segment_fd)
+    except SegmentError as error:
+        log.error("%s", error)
+        return ExitStatus.WORKER_SEGMENT_VERSION
+
+    async def live() -> int:
+        loop = asyncio.get_running_loop()
+        worker: Worker
+        try:
+            worker = Worker(loop, start, segment, control)
+        except ValueError as error:
+            log.error("%s", error)
+            return ExitStatus.WORKER_BAD_CONFIG
+        # What is there now lives as long as the process: the collector need not walk it again and again.
+        gc.collect()
+        gc.freeze()
+        return await worker.run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        status = runner.run(live())
+    segment.close()
+    return status
+
+
+def _read_start(control: socket.socket) -> Start | None:
+    """START is the first message; None when the controller went away before it."""
+    control.setblocking(True)
+    header = _read_exactly(control, LENGTH.size)
+    if header is None:
+        return None
+    body = _read_exactly(control, LENGTH.unpack(header)[0])
+    message: ControlMessage | None = decode_message(body) if body is not None else None
+    return message if isinstance(message, Start) else None
+
+
+def _read_exactly(control: socket.socket, count: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < count:
+        part = control.recv(count - len(data))
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+def _take_slot_byte(start: Start) -> int | None:
+    """The slot's byte in workers.lock, held for life: only the kernel drops it, so it proves who is alive.
+
+    A POSIX lock on purpose: it belongs to the process and ends with it, whatever state it was in.
+    """
+    path = start.extra["workers_lock"]
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, start.slot, 1, 0)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLK, lock)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _set_title(title: str) -> None:
+    try:
+        import setproctitle
+    except ImportError:
+        return
+    setproctitle.setproctitle(title)

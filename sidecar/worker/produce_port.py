@@ -1,0 +1,287 @@
+"""ProducePort: the worker's side of the brokers. Carries out SendProduce and brings the answers back.
+
+Order for each request: request buffer → descriptors → encode → socket. Requests of one broker leave in the order
+they were drained, also when a later one is compressed sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sidecar.net.connector import LinkError
+from sidecar.producer.producer_batch import NO_DESCRIPTOR
+from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
+from sidecar.protocol.messages import ApiKey, ProtocolError
+from sidecar.protocol.produce import (
+    PRODUCE_TOPIC_ID_VERSION,
+    ProduceTopic,
+    decode_produce_response,
+    encode_produce,
+)
+
+if TYPE_CHECKING:
+    from sidecar.common.clock import MonotonicClock
+    from sidecar.metadata.cache import MetadataCache
+    from sidecar.net.broker_link import BrokerLink
+    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.in_flight import ProduceRequest
+    from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
+    from sidecar.producer.sender import Sender
+    from sidecar.shm.descriptors import DescriptorTable
+    from sidecar.worker.request_encoder import EncodedBatch, RequestEncoder
+
+log = logging.getLogger(__name__)
+
+NETWORK_EXCEPTION = 13
+DESCRIPTORS_RESERVED = 64
+"""Descriptors that a new request leaves free: splits and retries must find one when everything else is taken."""
+
+
+class _Prepared:
+    """A request on its way to its socket; ``encoded`` is None while a codec is still busy."""
+
+    __slots__ = ("buffer", "cancelled", "encoded", "request")
+
+    def __init__(self, request: ProduceRequest, buffer: RequestBuffer) -> None:
+        self.request = request
+        self.buffer = buffer
+        self.encoded: list[EncodedBatch] | None = None
+        self.cancelled = False
+
+
+class ProducePort:
+    """Belongs to the worker's loop. ``wake()`` asks the driver for a turn."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: MonotonicClock,
+        config: ProducerConfig,
+        cache: MetadataCache,
+        buffers: RequestBufferPool,
+        encoder: RequestEncoder,
+        descriptors: DescriptorTable,
+        sender: Sender,
+        wake: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._config = config
+        self._cache = cache
+        self._buffers = buffers
+        self._encoder = encoder
+        self._descriptors = descriptors
+        self._sender = sender
+        self._wake = wake
+        self._preparing: dict[int, deque[_Prepared]] = {}
+        self._awaited: dict[tuple[int, int], tuple[ProduceRequest, int]] = {}
+        """(node, correlation id) → request and the version it was sent in."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.links: ClusterLinks | None = None
+        """Set once made; the links need this object's callbacks first."""
+
+    # --- what the core asks before it drains (LinkView) --------------------------------------------------------
+
+    def is_ready(self, node_id: int) -> bool:
+        assert self.links is not None
+        return self.links.is_ready(node_id)
+
+    def has_room(self, node_id: int) -> bool:
+        return self._buffers.has_room() and self._descriptors.free_count > DESCRIPTORS_RESERVED
+
+    # --- effects -----------------------------------------------------------------------------------------------
+
+    def connect(self, node_id: int) -> None:
+        assert self.links is not None
+        node = self._cache.current.nodes.get(node_id)
+        if node is not None:
+            self.links.ready(node)
+
+    def send(self, request: ProduceRequest, now_ms: float) -> None:
+        """Prepare and send one request. What cannot be prepared goes back to the core as not sent."""
+        buffer = self._buffers.take(request.size_bytes)
+        if buffer is None or not self._publish(request.batches):
+            if buffer is not None:
+                self._buffers.give(buffer)
+            self._sender.on_request_not_sent(request, now_ms)
+            return
+        prepared = _Prepared(request, buffer)
+        self._preparing.setdefault(request.node_id, deque()).append(prepared)
+        if self._encoder.is_synchronous:
+            prepared.encoded = self._encoder.encode(request.batches, buffer.view)
+            self._send_prepared(request.node_id)
+        else:
+            task = self._loop.create_task(self._compress(prepared))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def init_producer_id(self) -> None:
+        """Ask any connected broker for an identity; connects to one when there is none."""
+        assert self.links is not None
+        links = self.links.ready_links
+        if not links:
+            for node in self._cache.current.nodes.values():
+                self.links.ready(node)
+            self._sender.on_producer_id_error(
+                NETWORK_EXCEPTION, self._clock.now_ms(), "No broker is connected to ask for a producer id."
+            )
+            self._wake()
+            return
+        link = links[0]
+        try:
+            version = link.version(ApiKey.INIT_PRODUCER_ID)
+            if version is None:
+                raise LinkError(f"{link.node} does not offer InitProducerId; set enable.idempotence=false.")
+            result = parse_init_producer_id(await link.request(init_producer_id_request(version)))
+        except (LinkError, ProtocolError) as error:
+            self._sender.on_producer_id_error(NETWORK_EXCEPTION, self._clock.now_ms(), str(error))
+        else:
+            now_ms = self._clock.now_ms()
+            if result.error_code:
+                self._sender.on_producer_id_error(result.error_code, now_ms)
+            else:
+                self._sender.on_producer_id(result.identity.producer_id, result.identity.epoch, now_ms)
+        self._wake()
+
+    # --- events of the links -----------------------------------------------------------------------------------
+
+    def on_response(self, link: BrokerLink, correlation_id: int, body: bytes) -> None:
+        request, version = self._awaited.pop((link.node.id, correlation_id))
+        try:
+            response = decode_produce_response(version, body)
+        except ProtocolError as error:
+            self._awaited[link.node.id, correlation_id] = request, version
+            link.close(f"{link.node} answered a Produce request with something unreadable: {error}")
+            return
+        self._sender.on_produce_response(
+            request, response.results, response.throttle_ms, self._clock.now_ms()
+        )
+        self._wake()
+
+    def on_link_state(self, node_id: int, connected: bool, error: str | None) -> None:
+        """A link became usable, or was lost with everything in flight on it."""
+        if not connected:
+            for key in [key for key in self._awaited if key[0] == node_id]:
+                del self._awaited[key]
+            # What was still being compressed never left: the core takes it back as it was.
+            unsent = []
+            for prepared in self._preparing.pop(node_id, ()):
+                unsent.append(prepared.request.id)
+                if prepared.encoded is None:
+                    prepared.cancelled = True  # its codec still writes; the buffer goes back when it ends
+                else:
+                    self._buffers.give(prepared.buffer)
+            self._sender.on_disconnect(node_id, self._clock.now_ms(), unsent=unsent, reason=error or "")
+        self._wake()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _publish(self, batches: list[ProducerBatch]) -> bool:
+        """Fact 2 of the journal: which records go out under which identity, before their first byte does."""
+        for batch in batches:
+            if batch.descriptor != NO_DESCRIPTOR:
+                continue  # a retry: the same range under the same identity
+            index = self._descriptors.take()
+            if index is None:
+                return False
+            assert batch.chain is not None
+            records = batch.records
+            self._descriptors.publish(
+                index,
+                chain_id=batch.chain.chain_id,
+                lane=batch.lane,
+                partition=batch.partition,
+                first_cursor=records.first_cursor,
+                last_cursor=records.last_cursor,
+                count=records.count,
+                producer_id=batch.producer_id,
+                epoch=batch.epoch,
+                base_sequence=batch.base_sequence,
+            )
+            batch.descriptor = index
+        return True
+
+    async def _compress(self, prepared: _Prepared) -> None:
+        try:
+            encoded = await self._encoder.encode_compressed(prepared.request.batches, prepared.buffer.view)
+        except Exception:
+            log.exception("compressing %r failed; it is sent uncompressed", prepared.request)
+            encoded = None
+        if prepared.cancelled:
+            self._buffers.give(prepared.buffer)
+            self._wake()
+            return
+        if encoded is None:
+            encoded = self._encoder.encode(prepared.request.batches, prepared.buffer.view)
+        prepared.encoded = encoded
+        self._send_prepared(prepared.request.node_id)
+        self._wake()
+
+    def _send_prepared(self, node_id: int) -> None:
+        queue = self._preparing.get(node_id)
+        while queue and queue[0].encoded is not None:
+            self._put(queue.popleft())
+        if queue is not None and not queue:
+            del self._preparing[node_id]
+
+    def _put(self, prepared: _Prepared) -> None:
+        assert self.links is not None and prepared.encoded is not None
+        request, buffer = prepared.request, prepared.buffer
+        link = self.links.link(request.node_id)
+        now_ms = self._clock.now_ms()
+        if link is None:
+            self._buffers.give(buffer)
+            self._sender.on_request_not_sent(request, now_ms)
+            return
+        version = link.version(ApiKey.PRODUCE)
+        if version is None:
+            self._buffers.give(buffer)
+            self._sender.on_request_not_sent(request, now_ms)
+            link.close(f"{link.node} offers no Produce version that this daemon speaks.")
+            return
+        topics, version = self._topics(request, prepared.encoded, version)
+        correlation_id = link.take_correlation_id()
+        if request.acks != 0:
+            self._awaited[request.node_id, correlation_id] = request, version
+
+        def taken(complete: bool) -> None:
+            self._buffers.give(buffer)
+            if complete:
+                self._sender.on_request_sent(request, self._clock.now_ms())
+                self._wake()
+
+        buffers = encode_produce(
+            version,
+            correlation_id,
+            self._config.client_id,
+            request.acks,
+            request.timeout_ms,
+            None,
+            topics,
+        )
+        link.send_buffers(
+            correlation_id, buffers, taken, expect_response=request.acks != 0, deadline_ms=request.deadline_ms
+        )
+
+    def _topics(
+        self, request: ProduceRequest, encoded: list[EncodedBatch], version: int
+    ) -> tuple[list[ProduceTopic], int]:
+        snapshot = self._cache.current
+        by_topic: dict[str, list[tuple[int, memoryview | bytes]]] = {}
+        for batch, records in encoded:
+            by_topic.setdefault(batch.topic, []).append((batch.partition, records))
+        ids: dict[str, Any] = {topic: snapshot.topic_id(topic) for topic in by_topic}
+        if version >= PRODUCE_TOPIC_ID_VERSION and None in ids.values():
+            version = PRODUCE_TOPIC_ID_VERSION - 1  # a broker that offers ids still understands names
+        if version >= PRODUCE_TOPIC_ID_VERSION:
+            request.topic_names = {topic_id: topic for topic, topic_id in ids.items()}
+        return [
+            ProduceTopic(topic, ids[topic], partitions) for topic, partitions in by_topic.items()
+        ], version

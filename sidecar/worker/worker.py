@@ -1,0 +1,261 @@
+"""Worker: builds the rooms of one worker process in order, joins them, and runs until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from sidecar.common.clock import MonotonicClock
+from sidecar.common.control import (
+    ControlMessage,
+    Drain,
+    Ready,
+    Start,
+    Stop,
+    TopicErrors,
+    UpdateMetadata,
+)
+from sidecar.common.model import ExitStatus
+from sidecar.metadata.cache import MetadataCache
+from sidecar.net.cluster_links import ClusterLinks
+from sidecar.net.control_channel import ControlChannel
+from sidecar.producer.backoff import Backoff
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
+from sidecar.producer.producer_id import ProducerIds
+from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.producer.request_buffers import RequestBufferPool
+from sidecar.producer.sender import Sender
+from sidecar.protocol.connection_states import ConnectionConfig
+from sidecar.shm.buffer_pool import BufferPool
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.worker.driver import Driver
+from sidecar.worker.endpoint import Endpoint
+from sidecar.worker.intake import Intake
+from sidecar.worker.produce_port import ProducePort
+from sidecar.worker.request_encoder import RequestEncoder
+from sidecar.worker.sessions import Sessions
+from sidecar.worker.settlement import Settlement
+from sidecar.worker.stub_port import StubPort
+from sidecar.worker.tellings import Teller
+from sidecar.worker.topics import Topics
+
+if TYPE_CHECKING:
+    import socket
+
+    from sidecar.shm.segment import Segment
+
+log = logging.getLogger(__name__)
+
+CREDIT_WINDOW_BYTES = 8 << 20
+"""How far a stub may send ahead of ACCEPTED; at most an eighth of the pool."""
+COMPRESSION_THREADS = 2
+
+
+class Worker:
+    """One worker process. Raises ValueError when its configuration cannot be used."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, start: Start, segment: Segment, control: socket.socket
+    ) -> None:
+        self._loop = loop
+        self._start = start
+        self._exit: asyncio.Future[int] = loop.create_future()
+        settings = dict(start.config)
+        config = ProducerConfig.from_mapping(settings)
+        clock = MonotonicClock()
+        slot = segment.slot(start.slot)
+        slot.claim(pid=os.getpid(), incarnation=start.incarnation)
+        self._slot = slot
+        counters = slot.counters
+        self._wake_fds = [fd for index, fd in enumerate(start.wake_fds) if index != start.worker_index]
+        self._own_wake_fd = start.wake_fds[start.worker_index] if start.wake_fds else None
+
+        pool = BufferPool(segment, incarnation=start.incarnation, workers=int(settings["daemon.workers"]))
+        chain_table = ChainTable(segment, start.slot, incarnation=start.incarnation)
+        descriptors = DescriptorTable(segment, start.slot)
+        lane_rows = LaneRows(segment, start.slot)
+        cache = MetadataCache(start.worker_epoch)
+
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random.random)
+        ids = ProducerIds(
+            max_in_flight=config.max_in_flight_requests_per_connection,
+            backoff=backoff,
+        )
+        accumulator = RecordAccumulator(config, ids)
+        sender = Sender(config, accumulator, ids, backoff=backoff)
+        buffers = RequestBufferPool(
+            max_request_size=config.max_request_size,
+            limit_bytes=int(settings["daemon.request_buffers_bytes"]),
+        )
+
+        sessions = Sessions(
+            table=segment.clients,
+            slot=start.slot,
+            worker_epoch=start.worker_epoch,
+            instance_key=start.instance_key,
+            counters=counters,
+        )
+        teller = Teller(
+            row_of=sessions.row,
+            session_of=sessions.of_row,
+            on_ring_written=lambda session: self._stub_port.ring_written(session),
+        )
+        settlement = Settlement(
+            config=config,
+            teller=teller,
+            descriptors=descriptors,
+            lane_rows=lane_rows,
+            counters=counters,
+            on_records_settled=sessions.records_settled,
+        )
+        topics = Topics(
+            config=config,
+            lane=IDEMPOTENT_LANE if config.enable_idempotence else PLAIN_LANE,
+            chain_table=chain_table,
+            accumulator=accumulator,
+            on_failed=lambda queue, entry, failures: settlement.fail_records(
+                queue, entry, failures, clock.now_ms()
+            ),
+        )
+        intake = Intake(
+            worker_epoch=start.worker_epoch,
+            pool=pool,
+            page_count=segment.page_count,
+            credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
+            counters=counters,
+            topic_queue=topics.get,
+            on_entry=topics.on_entry,
+            send=lambda session, message: self._stub_port.send(session, message),
+        )
+        self._stub_port = StubPort(
+            clock=clock,
+            worker_epoch=start.worker_epoch,
+            limits={"max_request_size": config.max_request_size, "max_block_ms": int(config.max_block_ms)},
+            sessions=sessions,
+            intake=intake,
+            teller=teller,
+            counters=counters,
+            on_flush=lambda session, topic: self._driver.on_flush(session, topic),
+            on_cancel=lambda session: self._driver.on_cancel(session),
+        )
+        self._executor = ThreadPoolExecutor(COMPRESSION_THREADS, thread_name_prefix="compress")
+        produce_port = ProducePort(
+            loop=loop,
+            clock=clock,
+            config=config,
+            cache=cache,
+            buffers=buffers,
+            encoder=RequestEncoder(
+                loop, self._executor, codec=config.compression_type, level=config.compression_level
+            ),
+            descriptors=descriptors,
+            sender=sender,
+            wake=lambda: self._driver.wake(),
+        )
+        self._links = ClusterLinks(
+            loop,
+            client_id=config.client_id,
+            config=ConnectionConfig.from_mapping(settings),
+            on_state=produce_port.on_link_state,
+            on_response=produce_port.on_response,
+            clock=clock,
+        )
+        produce_port.links = self._links
+        self._channel = ControlChannel(
+            control, on_message=self._on_control, on_closed=self._on_controller_gone, loop=loop
+        )
+        self._driver = Driver(
+            loop=loop,
+            clock=clock,
+            worker_epoch=start.worker_epoch,
+            cache=cache,
+            accumulator=accumulator,
+            sender=sender,
+            links=self._links,
+            pool=pool,
+            counters=counters,
+            topics=topics,
+            sessions=sessions,
+            intake=intake,
+            stub_port=self._stub_port,
+            produce_port=produce_port,
+            settlement=settlement,
+            send_control=self._channel.send,
+            wake_workers=self._wake_workers,
+            store_heartbeat=lambda: slot.store_heartbeat(time.monotonic_ns()),
+        )
+        self._endpoint = Endpoint(
+            loop,
+            start.endpoint.removeprefix("ipc://"),
+            on_message=self._stub_port.on_message,
+            on_turn_end=self._driver.turn_now,
+        )
+        self._stub_port.endpoint = self._endpoint
+
+    async def run(self) -> int:
+        """Serve until STOP or the controller's death; returns the exit status."""
+        house = self._loop.create_task(self._driver.keep_house())
+        if self._own_wake_fd is not None:
+            self._loop.add_reader(self._own_wake_fd, self._on_pool_wake)
+        self._channel.send(Ready(os.getpid(), self._start.worker_epoch))
+        house.add_done_callback(self._on_house_ended)
+        status = await self._exit
+        house.cancel()
+        if self._own_wake_fd is not None:
+            self._loop.remove_reader(self._own_wake_fd)
+        self._endpoint.close()
+        self._links.close_all()
+        self._channel.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        return status
+
+    def _on_control(self, message: ControlMessage) -> None:
+        if isinstance(message, UpdateMetadata):
+            self._driver.on_update_metadata(message)
+        elif isinstance(message, TopicErrors):
+            self._driver.on_topic_errors(message)
+        elif isinstance(message, Drain):
+            self._driver.start_drain(message.timeout_ms)
+        elif isinstance(message, Stop):
+            self._stop(ExitStatus.OK)
+        else:
+            log.warning("a control message of kind %s is not for a worker", type(message).__name__)
+
+    def _on_controller_gone(self, error: str | None) -> None:
+        # Accept nothing more and end: the next controller adopts the segment only after our death.
+        log.error("the controller is gone%s; this worker ends", f" ({error})" if error else "")
+        self._stop(ExitStatus.WORKER_CONTROLLER_GONE)
+
+    def _stop(self, status: ExitStatus) -> None:
+        if not self._exit.done():
+            self._exit.set_result(int(status))
+
+    def _on_house_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("housekeeping failed; this worker ends", exc_info=task.exception())
+            self._stop(ExitStatus.FAILED)
+
+    def _wake_workers(self) -> None:
+        """Pages went back and somebody waits: ring every other worker's eventfd."""
+        for fd in self._wake_fds:
+            try:
+                os.eventfd_write(fd, 1)
+            except OSError as error:
+                if error.errno != errno.EAGAIN:  # a full counter wakes as well
+                    raise
+
+    def _on_pool_wake(self) -> None:
+        assert self._own_wake_fd is not None
+        try:
+            os.eventfd_read(self._own_wake_fd)
+        except BlockingIOError:
+            return
+        self._driver.on_pool_wake()
