@@ -64,7 +64,9 @@ def test_request_equals_kio_byte_for_byte(
     ]
     for shape in shapes:
         topics = [
-            ProduceTopic(name, TOPIC_ID, [(index, memoryview(rng.randbytes(size))) for index, size in partitions])
+            ProduceTopic(
+                name, TOPIC_ID, [(index, memoryview(rng.randbytes(size))) for index, size in partitions]
+            )
             for name, partitions in shape
         ]
         arguments = (version, 0x01020304, client_id, -1, 30_000, transactional_id, topics)

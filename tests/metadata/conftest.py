@@ -1,0 +1,19 @@
+"""A manual clock and a Metadata without jitter."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.common.clock import ManualClock
+from sidecar.metadata.metadata import Metadata, MetadataConfig
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def metadata() -> Metadata:
+    """Defaults, and a jitter that is always in the middle (none)."""
+    return Metadata(MetadataConfig(), lambda: 0.5)

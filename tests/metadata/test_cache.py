@@ -1,0 +1,175 @@
+"""MetadataCache: rules U3 and U4; what a worker sees is always one whole snapshot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from sidecar.common.control import Endpoint, LiveBroker, PartitionUpdate, UpdateError, UpdateMetadata
+from sidecar.common.model import Node, TopicPartition
+from sidecar.metadata.cache import MetadataCache, StaleUpdate
+from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, LeaderHint
+
+from .answers import topic_id
+
+A, B, C = (
+    LiveBroker.of(Node(index, name, 9092, f"rack-{name}")) for index, name in ((1, "a"), (2, "b"), (3, "c"))
+)
+
+
+def state(topic: str, partition: int, leader: int = 1, epoch: int = 0, id: int | None = 1) -> PartitionUpdate:
+    raw = None if id is None else topic_id(id).bytes
+    return PartitionUpdate(topic, raw, partition, leader, epoch, (1,), (1, 2), (2,))
+
+
+def request(
+    *partitions: PartitionUpdate,
+    brokers: Iterable[LiveBroker] = (A, B, C),
+    epoch: int = 1,
+    worker: int = 5,
+    **more: Any,
+) -> UpdateMetadata:
+    return UpdateMetadata(100, epoch, worker, tuple(brokers), partitions, **more)
+
+
+@pytest.fixture
+def cache() -> MetadataCache:
+    cache = MetadataCache(worker_epoch=5)
+    assert cache.current is EMPTY_SNAPSHOT
+    cache.update_metadata(
+        request(state("t", 0), state("t", 1, 2), state("u", 0, 3, id=2), is_full=True, cluster_id="k")
+    )
+    return cache
+
+
+@pytest.mark.rule("U3")
+@pytest.mark.parametrize(
+    ("epoch", "worker", "code"),
+    [
+        (0, 5, UpdateError.STALE_CONTROLLER_EPOCH),
+        (1, 4, UpdateError.STALE_WORKER_EPOCH),
+        (9, 6, UpdateError.STALE_WORKER_EPOCH),
+    ],
+)
+def test_stale_requests_change_nothing_and_are_counted(
+    cache: MetadataCache, epoch: int, worker: int, code: UpdateError
+) -> None:
+    before = cache.current
+    with pytest.raises(StaleUpdate) as caught:
+        cache.update_metadata(request(state("t", 0, 3), epoch=epoch, worker=worker, brokers=(A,)))
+    assert caught.value.code == code
+    assert cache.current is before
+    assert (cache.stale_updates_refused, cache.controller_epoch) == (1, 1)
+    cache.update_metadata(request(state("t", 0, 3), epoch=2))
+    assert cache.controller_epoch == 2
+    with pytest.raises(StaleUpdate):
+        cache.update_metadata(request(epoch=1))
+    assert cache.stale_updates_refused == 2
+
+
+@pytest.mark.rule("U3")
+def test_everything_a_request_carries_is_there(cache: MetadataCache) -> None:
+    snapshot = cache.current
+    assert snapshot.cluster_id == "k"
+    assert snapshot.nodes[1] == Node(1, "a", 9092, "rack-a")
+    partition = snapshot.partition("t", 1)
+    assert partition is not None
+    assert (partition.leader, partition.isr, partition.replicas, partition.offline) == (2, (1,), (1, 2), (2,))
+    assert snapshot.topic_id("u") == topic_id(2)
+    assert cache.controller_id == 100
+
+
+@pytest.mark.rule("U4")
+def test_no_partition_states_means_same_partitions_new_brokers(cache: MetadataCache) -> None:
+    before = cache.current
+    assert cache.update_metadata(request(brokers=(A, B))) == ()
+    assert cache.current.topics == before.topics
+    assert set(cache.current.nodes) == {1, 2}
+    assert cache.current.leader("u", 0) is None, "its leader is no longer alive"
+    assert cache.current.available_partitions("u") == ()
+    assert cache.current.available_partitions("t") == (0, 1)
+
+
+@pytest.mark.rule("U4")
+def test_partitions_are_added_replaced_and_deleted(cache: MetadataCache) -> None:
+    deleted = cache.update_metadata(
+        request(state("t", 0, 3, 4), state("t", 2, 1), state("u", 0, -2, -1, id=2))
+    )
+    assert deleted == (TopicPartition("u", 0),)
+    assert cache.current.partition_count("t") == 3
+    assert cache.current.leader("t", 0) == Node(3, "c", 9092, "rack-c")
+    assert cache.current.leader("t", 1) == Node(2, "b", 9092, "rack-b"), "not named, not touched"
+    assert "u" not in cache.current.topics
+
+
+@pytest.mark.rule("U4")
+def test_a_deletion_of_what_is_unknown_reports_nothing(cache: MetadataCache) -> None:
+    assert cache.update_metadata(request(state("other", 0, -2), state("t", 9, -2))) == ()
+    assert cache.current.partition_count("t") == 2
+
+
+@pytest.mark.rule("U4")
+def test_a_full_update_deletes_what_it_does_not_name(cache: MetadataCache) -> None:
+    deleted = cache.update_metadata(request(state("t", 0, 2), is_full=True))
+    assert set(deleted) == {TopicPartition("u", 0), TopicPartition("t", 1)}
+    assert set(cache.current.topics) == {"t"}
+    assert cache.current.partition_count("t") == 1
+
+
+@pytest.mark.rule("U4")
+def test_a_topic_under_a_new_id_replaces_the_old_whole(cache: MetadataCache) -> None:
+    deleted = cache.update_metadata(request(state("t", 0, 2, 0, id=77)))
+    assert deleted == (TopicPartition("t", 1),)
+    assert cache.current.partition_count("t") == 1
+    assert cache.current.topic_id("t") == topic_id(77)
+
+
+@pytest.mark.rule("U4")
+def test_a_reader_keeps_the_snapshot_it_took(cache: MetadataCache) -> None:
+    taken = cache.current
+    cache.update_metadata(request(state("t", 0, -2), state("t", 1, -2), brokers=(B,)))
+    assert taken.partition_count("t") == 2
+    assert taken.leader("t", 0) == Node(1, "a", 9092, "rack-a")
+    assert cache.current is not taken
+    assert cache.current.version == taken.version + 1
+    with pytest.raises(TypeError):
+        taken.topics["t"] = taken.topics["u"]  # type: ignore[index]
+    with pytest.raises(TypeError):
+        taken.nodes[1] = taken.nodes[2]  # type: ignore[index]
+
+
+@pytest.mark.rule("U4")
+def test_listeners_that_differ_across_brokers_are_logged(
+    cache: MetadataCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = LiveBroker(4, (Endpoint("PLAINTEXT", "d", 1), Endpoint("SSL", "d", 2)))
+    with caplog.at_level(logging.ERROR):
+        cache.update_metadata(request(brokers=(A, B)))
+        assert not caplog.records
+        cache.update_metadata(request(brokers=(A, odd)))
+    assert "not identical across brokers" in caplog.text
+    assert set(cache.current.nodes) == {1, 4}
+
+
+def test_a_broker_without_our_listener_is_no_node() -> None:
+    cache = MetadataCache(worker_epoch=5, listener="SSL")
+    cache.update_metadata(request(brokers=(A, LiveBroker(2, (Endpoint("SSL", "b", 9093),)))))
+    assert cache.current.nodes == {2: Node(2, "b", 9093)}
+
+
+def test_leader_hints_hold_until_the_next_update(cache: MetadataCache) -> None:
+    before = cache.current
+    assert not cache.apply_leader_hints([LeaderHint("t", 0, 2, 0)]), "not a newer epoch"
+    assert not cache.apply_leader_hints([LeaderHint("t", 0, 9, 3)]), "nobody knows where node 9 is"
+    assert not cache.apply_leader_hints([LeaderHint("none", 0, 2, 3), LeaderHint("t", 8, 2, 3)])
+    assert cache.current is before
+    assert cache.apply_leader_hints([LeaderHint("t", 0, 9, 3)], [Node(9, "z", 1)])
+    assert cache.current.leader("t", 0) == Node(9, "z", 1)
+    assert cache.current.leader_epoch("t", 0) == 3
+    assert cache.current.version == before.version
+    assert before.leader("t", 0) == Node(1, "a", 9092, "rack-a")
+    cache.update_metadata(request(state("t", 0, 2, 4)))
+    assert cache.current.leader("t", 0) == Node(2, "b", 9092, "rack-b")
