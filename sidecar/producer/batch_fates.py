@@ -98,12 +98,14 @@ class BatchFates:
             self._hint(batch, result)
         elif code in (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE) and batch.count > 1:
             self._split(batch, now_ms)
-        elif code == Code.INVALID_RECORD and len(result.record_errors) > 0 and batch.count > 1:
+        elif code == Code.INVALID_RECORD and result.record_errors and batch.count > 1:
             self._fail_records(batch, result, now_ms)
         else:
-            self.error(
-                batch, code, result.error_message or "", now_ms, log_start_offset=result.log_start_offset
+            self._hint(batch, result)
+            text = (
+                (result.record_errors[0][1] if result.record_errors else None) or result.error_message or ""
             )
+            self.error(batch, code, text, now_ms, log_start_offset=result.log_start_offset)
 
     def _hint(self, batch: ProducerBatch, result: PartitionResult) -> None:
         leader, epoch = result.current_leader_id, result.current_leader_epoch
@@ -184,29 +186,31 @@ class BatchFates:
         self._accumulator.replace(batch, pieces, now_ms)
 
     def _fail_records(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
-        """INVALID_RECORD with record errors: those fail alone, the rest is sent again as new batches (rule
+        """INVALID_RECORD with record errors: those fail alone, the rest is sent again as a new batch (rule
         A6).
+
+        (Kafka's own producer fails the rest too, with a general text: KIP-467.)
         """
-        texts = dict(result.record_errors)
-        bad, good = batch.isolate(texts)
-        if not bad:  # the indexes are none of ours: the batch fails whole
-            batch.children = ()
-            self.error(batch, result.error_code, result.error_message or "", now_ms)
+        text = result.error_message or classify(result.error_code).text
+        texts = {index: each or text for index, each in result.record_errors if 0 <= index < batch.count}
+        if not texts:  # the indexes are none of ours: the batch fails whole
+            self.error(batch, result.error_code, text, now_ms)
             return
+        bad, good = batch.isolate(texts)
         batch.in_doubt = False
         if batch.has_sequence:
             self._ids.failed(batch)
         self._accumulator.forget(batch)
-        self.effects.append(Split(batch, (*good, *bad)))
-        row = classify(result.error_code)
-        for piece in bad:
-            text = texts[piece.order - batch.order] or result.error_message or row.text
-            piece.done(code=result.error_code, persistence=Persistence.NOT_PERSISTED, text=text)
+        self.effects.append(Split(batch, batch.children))
+        self.counts.record_errors += len(texts)
+        for piece, piece_text in bad:
             piece.queued = False
+            piece.done(code=result.error_code, persistence=Persistence.NOT_PERSISTED, text=piece_text)
             self.completed.append(piece)
-        for piece in good:
-            piece.attempts += 1
-        self._accumulator.replace(batch, good, now_ms)
+        if good is not None:
+            good.attempts += 1
+            good.last_error = classify(result.error_code).name
+            self._accumulator.replace(batch, (good,), now_ms)
 
     def fail(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
         """Give the batch up. ``in_doubt`` decides what the caller is told about the log."""

@@ -60,8 +60,12 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``parent`` was too large for its topic. Its pieces take its place and keep its sequences (if it had
-    any): publish their descriptors pending on the parent's, switch, free the parent's."""
+    """``pieces`` take the place of ``parent``, which has no fate of its own any more.
+
+    After MESSAGE_TOO_LARGE they keep its sequences (if it had any): publish their descriptors pending on the
+    parent's, switch, free the parent's. After INVALID_RECORD they have none: free the parent's descriptor; those
+    that failed follow as Completed.
+    """
 
     parent: ProducerBatch
     pieces: tuple[ProducerBatch, ...]

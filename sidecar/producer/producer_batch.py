@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import Persistence
@@ -191,27 +191,26 @@ class ProducerBatch:
         self.closed = True
         return first, second
 
-    def isolate(self, indexes: Collection[int]) -> tuple[list[ProducerBatch], list[ProducerBatch]]:
-        """Cut the batch so that the records at ``indexes`` stand apart: (pieces with only those, the other
-        pieces).
+    def isolate(
+        self, texts: Mapping[int, str]
+    ) -> tuple[list[tuple[ProducerBatch, str]], ProducerBatch | None]:
+        """Set the records at the given indexes apart, after the broker has refused the whole batch.
 
-        Both in record order and without identity: the broker has refused the whole batch.
+        Returns (pieces to fail, one per distinct text; the rest in order, or None). None has an identity.
         """
-        good: list[ProducerBatch] = []
-        bad: list[ProducerBatch] = []
-        work: list[tuple[BatchRecords, int]] = [(self.records, 0)]
-        while work:
-            records, offset = work.pop()
-            hits = sum(offset <= index < offset + records.count for index in indexes)
-            if hits in (0, records.count):
-                (bad if hits else good).append(self._piece(records, offset, keep_identity=False))
-                continue
-            first, second = records.split()
-            work.append((second, offset + first.count))
-            work.append((first, offset))
-        self.children = (*good, *bad)
+        indexes_of: dict[str, list[int]] = {}
+        for index in sorted(texts):
+            indexes_of.setdefault(texts[index], []).append(index)
+        bad = [(self._selected(indexes), text) for text, indexes in indexes_of.items()]
+        rest = [index for index in range(self.records.count) if index not in texts]
+        good = self._selected(rest) if rest else None
+        pieces = [piece for piece, _ in bad]
+        self.children = (*pieces, good) if good is not None else tuple(pieces)
         self.closed = True
         return bad, good
+
+    def _selected(self, indexes: list[int]) -> ProducerBatch:
+        return self._piece(self.records.select(indexes), indexes[0], keep_identity=False)
 
     def _piece(self, records: BatchRecords, offset: int, *, keep_identity: bool) -> ProducerBatch:
         piece = ProducerBatch(

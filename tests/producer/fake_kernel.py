@@ -61,3 +61,9 @@ class FakeRecords:
         halves[0].payloads, halves[1].payloads = self.payloads[:middle], self.payloads[middle:]
         halves[0]._sizes, halves[1]._sizes = self._sizes[:middle], self._sizes[middle:]
         return halves
+
+    def select(self, indexes: Sequence[int]) -> FakeRecords:
+        chosen = FakeRecords()
+        chosen.payloads = [self.payloads[index] for index in indexes]
+        chosen._sizes = [self._sizes[index] for index in indexes]
+        return chosen

@@ -1,0 +1,147 @@
+"""Core: accumulator, ids and sender under a manual clock, with every effect in plain sight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sidecar.common.clock import ManualClock
+from sidecar.common.model import Node
+from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from sidecar.producer.accumulator_answers import AppendResult
+from sidecar.producer.backoff import Backoff
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.effects import Completed, Effect, SendProduce
+from sidecar.producer.in_flight import ProduceRequest
+from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.producer_id import ProducerIds
+from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.producer.sender import Sender
+from sidecar.protocol.produce import PartitionResult
+
+from .fake_kernel import FakeBlock, FakeRecords
+
+TOPIC = "orders"
+PRODUCER_ID = 7000
+
+
+class FakeLinks:
+    """Every link is ready and has room, unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.down: set[int] = set()
+        self.full: set[int] = set()
+
+    def is_ready(self, node_id: int) -> bool:
+        return node_id not in self.down
+
+    def has_room(self, node_id: int) -> bool:
+        return node_id not in self.full
+
+
+def snapshot_of(leaders: Mapping[str, Sequence[int]], *, version: int = 1) -> MetadataSnapshot:
+    """A cluster in which ``leaders[topic][partition]`` is the leader's id, -1 for none."""
+    ids = sorted({leader for each in leaders.values() for leader in each if leader >= 0})
+    nodes = {node: Node(node, f"broker-{node}", 9092) for node in ids}
+    topics = {
+        topic: TopicState(topic, None, 0, tuple(PartitionState(leader, version) for leader in each))
+        for topic, each in leaders.items()
+    }
+    return MetadataSnapshot.build(version, "cluster", nodes, topics)
+
+
+def answer(partition: int = 0, code: int = 0, **fields: Any) -> PartitionResult:
+    """One partition of a Produce response for the harness's topic."""
+    values: dict[str, Any] = {
+        "topic": TOPIC,
+        "topic_id": None,
+        "base_offset": 0 if code == 0 else -1,
+        "append_time_ms": -1,
+        "log_start_offset": 0 if code == 0 else -1,
+        "record_errors": (),
+        "error_message": None,
+        "current_leader_id": -1,
+        "current_leader_epoch": -1,
+    }
+    return PartitionResult(partition=partition, error_code=code, **{**values, **fields})
+
+
+class Core:
+    """The producer core of one worker. ``settings`` under Kafka's names with underscores."""
+
+    def __init__(
+        self,
+        *,
+        leaders: Sequence[int] = (1,),
+        producer_id: bool = True,
+        lane: int = IDEMPOTENT_LANE,
+        **settings: Any,
+    ) -> None:
+        settings.setdefault("linger_ms", 0.0)
+        self.config = ProducerConfig(**settings)
+        self.clock = ManualClock()
+        self.links = FakeLinks()
+        self.lane = lane
+        self.snapshot = snapshot_of({TOPIC: leaders})
+        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, lambda: 0.5)
+        self.ids = ProducerIds(
+            max_in_flight=self.config.max_in_flight_requests_per_connection, backoff=backoff
+        )
+        self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=FakeRecords)  # type: ignore[arg-type]
+        self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
+        self.completed: list[ProducerBatch] = []
+        self.effects: list[Effect] = []
+        """All effects of the last poll."""
+        self._offsets: dict[int, int] = {}
+        if producer_id and self.config.enable_idempotence:
+            self.poll()
+            self.sender.on_producer_id(PRODUCER_ID, 0, self.now_ms)
+
+    @property
+    def now_ms(self) -> float:
+        return self.clock.now_ms()
+
+    def append(
+        self, *payloads: Any, partition: int = 0, topic: str = TOPIC, record_bytes: int = 100
+    ) -> AppendResult:
+        block = FakeBlock([(partition, payload) for payload in payloads], record_bytes)
+        return self.accumulator.append(topic, self.lane, block, self.now_ms)  # type: ignore[arg-type]
+
+    def poll(self, advance_ms: float = 0.0) -> list[ProduceRequest]:
+        """Move time, poll once, note the completed; returns the requests to send."""
+        self.clock.advance(advance_ms)
+        self.effects = self.sender.poll(self.snapshot, self.links, self.now_ms)
+        for effect in self.effects:
+            if isinstance(effect, Completed):
+                self.completed.extend(effect.batches)
+        requests = [effect.request for effect in self.effects if isinstance(effect, SendProduce)]
+        for request in requests:
+            self.sender.on_request_sent(request, self.now_ms)
+        return requests
+
+    def send(self, *payloads: Any, partition: int = 0, **arguments: Any) -> ProduceRequest:
+        """Append a submission and expect exactly one request to come of it."""
+        self.append(*payloads, partition=partition, **arguments)
+        (request,) = self.poll()
+        return request
+
+    def respond(self, request: ProduceRequest, *results: PartitionResult, throttle_ms: int = 0) -> None:
+        self.sender.on_produce_response(request, results, throttle_ms, self.now_ms)
+
+    def acknowledge(self, request: ProduceRequest, base_offset: int = 0) -> None:
+        """Success for every batch of the request."""
+        self.respond(
+            request, *(answer(batch.partition, base_offset=base_offset) for batch in request.batches)
+        )
+
+    def of(self, kind: type[Effect]) -> list[Any]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def move_leaders(self, leaders: Sequence[int]) -> None:
+        self.snapshot = snapshot_of({TOPIC: leaders}, version=self.snapshot.version + 1)
+
+
+def payloads_of(batches: Iterable[ProducerBatch]) -> list[Any]:
+    """The payloads of the batches' records, end to end."""
+    return [payload for batch in batches for payload in batch.records.payloads]  # type: ignore[attr-defined]

@@ -1,0 +1,275 @@
+"""RecordAccumulator: rules A1, A4, A5, A7, A9 and what idle partitions cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.producer.effects import NeedMetadata
+from sidecar.producer.lanes import PLAIN_LANE
+
+from .harness import TOPIC, Core, answer, payloads_of, snapshot_of
+
+
+@pytest.mark.rule("A1")
+def test_records_join_the_last_open_batch_until_the_exact_size_is_reached() -> None:
+    core = Core(batch_size=61 + 3 * 100, linger_ms=50)
+    assert core.append("a") == (False, True)
+    assert core.append("b") == (False, False)
+    assert core.append("c") == (True, False), "the batch is exactly full: the sender must hear of it"
+    assert core.append("d") == (False, True)
+    batches = core.accumulator.incomplete()
+    assert [batch.count for batch in batches] == [3, 1]
+    assert [batch.closed for batch in batches] == [True, False]
+
+
+@pytest.mark.rule("A1")
+def test_one_submission_may_fill_several_batches_in_order() -> None:
+    core = Core(batch_size=61 + 2 * 100, linger_ms=50)
+    result = core.append(*range(5))
+    assert result == (True, True)
+    batches = core.accumulator.incomplete()
+    assert [batch.count for batch in batches] == [2, 2, 1]
+    assert payloads_of(batches) == [0, 1, 2, 3, 4]
+    assert [batch.order for batch in batches] == [0, 2, 4]
+
+
+@pytest.mark.rule("A1")
+def test_a_record_larger_than_a_batch_goes_alone_and_a_batch_size_of_zero_works() -> None:
+    core = Core(batch_size=0, linger_ms=50)
+    core.append("a", "b")
+    assert [batch.count for batch in core.accumulator.incomplete()] == [1, 1]
+    (first,) = core.poll()[0].batches
+    assert first.size_bytes == 161
+
+
+@pytest.mark.rule("A4")
+def test_linger_holds_an_open_batch_and_a_full_one_goes_at_once() -> None:
+    core = Core(linger_ms=10, batch_size=900)
+    core.append("a")
+    assert core.poll() == []
+    assert core.sender.next_wakeup_ms == core.now_ms + 10
+    core.append("b", "c", record_bytes=400)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["a", "b"]
+    (request,) = core.poll(10)
+    assert payloads_of(request.batches) == ["c"]
+
+
+@pytest.mark.rule("A4")
+def test_next_check_is_the_earliest_linger_end() -> None:
+    """Append for broker 1 at t=0, for broker 2 at t=5: look again after 10, then after 5 more (AC-04)."""
+    core = Core(leaders=(1, 2), linger_ms=10)
+    core.append("a", partition=0)
+    assert core.accumulator.ready(core.snapshot, core.now_ms).next_check_delay_ms == 10
+    core.clock.advance(5)
+    core.append("b", partition=1)
+    check = core.accumulator.ready(core.snapshot, core.now_ms)
+    assert check == (frozenset(), 5, frozenset())
+    core.clock.advance(5)
+    check = core.accumulator.ready(core.snapshot, core.now_ms)
+    assert check == (frozenset({1}), 5, frozenset())
+
+
+@pytest.mark.rule("A4")
+@pytest.mark.rule("S1")
+def test_an_idle_core_asks_for_no_wakeup() -> None:
+    core = Core(linger_ms=10)
+    core.append("a")
+    (request,) = core.poll(10)
+    core.acknowledge(request)
+    core.poll()
+    assert core.sender.next_wakeup_ms == float("inf")
+    assert core.sender.is_idle
+
+
+@pytest.mark.rule("A4")
+def test_an_exhausted_pool_ends_linger() -> None:
+    core = Core(linger_ms=10_000, leaders=(1, 1))
+    core.append("a", partition=0)
+    assert core.poll() == []
+    core.accumulator.set_exhausted(True, core.now_ms)
+    core.append("b", partition=1)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["a", "b"]
+    core.accumulator.set_exhausted(False, core.now_ms)
+    core.append("c")
+    assert core.poll() == []
+
+
+@pytest.mark.rule("A4")
+def test_topics_without_a_leader_are_named_and_asked_for() -> None:
+    core = Core(leaders=(-1, 1))
+    core.append("a", partition=0)
+    core.append("b", partition=1)
+    check = core.accumulator.ready(core.snapshot, core.now_ms)
+    assert check.unknown_leader_topics == {TOPIC}
+    assert check.nodes == {1}
+    requests = core.poll()
+    assert payloads_of(requests[0].batches) == ["b"], "one without a leader holds nobody else"
+    assert core.of(NeedMetadata) == [NeedMetadata(frozenset({TOPIC}))]
+    core.poll()
+    assert core.of(NeedMetadata) == [], "asked once, not at every poll"
+    core.poll(1000)
+    assert core.of(NeedMetadata) == [NeedMetadata(frozenset({TOPIC}))], "but again when nothing came of it"
+    core.move_leaders((1, 1))
+    assert payloads_of(core.poll()[0].batches) == ["a"]
+
+
+@pytest.mark.rule("A5")
+def test_drain_goes_on_where_it_stopped() -> None:
+    """Two brokers with two partitions each, one batch a request: p0,p2 then p1,p3 then p0,p2 (AC-05)."""
+    core = Core(leaders=(1, 1, 2, 2), batch_size=100, max_request_size=200, linger_ms=0)
+    for _ in range(3):
+        for partition in range(4):
+            core.append("x", partition=partition)
+    core.accumulator.advance(core.snapshot, core.now_ms)
+    order = []
+    for node in (1, 2) * 3:
+        (batch,) = core.accumulator.drain(node, 0, 200, core.now_ms)
+        order.append(batch.partition)
+    assert order == [0, 2, 1, 3, 0, 2]
+
+
+@pytest.mark.rule("A5")
+def test_a_partition_that_waits_for_its_retry_holds_no_other() -> None:
+    core = Core(leaders=(1, 1))
+    request = core.send("a", partition=0)
+    core.respond(request, answer(0, 7))
+    core.append("b", partition=0)
+    core.append("c", partition=1)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["c"]
+    (request,) = core.poll(100)
+    assert payloads_of(request.batches) == ["a"]
+
+
+@pytest.mark.rule("A5")
+def test_a_request_takes_one_batch_a_partition_and_no_more_than_its_size() -> None:
+    core = Core(leaders=(1, 1, 1), batch_size=400, max_request_size=1000)
+    for partition in range(3):
+        core.append(*"abcdef", partition=partition)
+    core.accumulator.advance(core.snapshot, core.now_ms)
+    batches = core.accumulator.drain(1, 0, 1000, core.now_ms)
+    assert [batch.partition for batch in batches] == [0, 1]
+    assert sum(batch.size_bytes for batch in batches) <= 1000
+    batches = core.accumulator.drain(1, 0, 1000, core.now_ms)
+    assert [batch.partition for batch in batches] == [2, 0]
+
+
+@pytest.mark.rule("A5")
+def test_a_single_batch_over_the_request_size_still_goes() -> None:
+    core = Core(max_request_size=100)
+    assert core.send("a", record_bytes=5000).size_bytes == 5061
+
+
+@pytest.mark.rule("A4")
+def test_a_new_leader_takes_what_waited_for_the_old_one() -> None:
+    core = Core(leaders=(1,))
+    core.links.down.add(1)
+    core.append("a")
+    assert core.poll() == []
+    core.move_leaders((2,))
+    (request,) = core.poll()
+    assert request.node_id == 2
+
+
+@pytest.mark.rule("S3")
+def test_a_retry_does_not_wait_its_backoff_when_the_leader_has_changed() -> None:
+    core = Core(leaders=(1,))
+    request = core.send("a")
+    core.respond(request, answer(0, 6))
+    assert core.poll() == []
+    core.move_leaders((2,))
+    (request,) = core.poll()
+    assert request.node_id == 2
+    assert request.batches[0].base_sequence == 0
+
+
+@pytest.mark.rule("A9")
+def test_flush_ends_linger_and_waits_for_what_was_there_only() -> None:
+    core = Core(linger_ms=10_000)
+    core.append("a")
+    mark = core.accumulator.flush(core.now_ms)
+    (request,) = core.poll()
+    core.append("later")
+    assert not mark.is_done
+    core.acknowledge(request)
+    assert mark.is_done, "records accepted after the call do not delay it"
+    assert core.poll() == [], "and they linger as usual"
+
+
+@pytest.mark.rule("A9")
+def test_a_flush_waits_for_both_halves_of_a_batch_that_was_split_meanwhile() -> None:
+    core = Core()
+    request = core.send("a", "b")
+    mark = core.accumulator.flush(core.now_ms)
+    core.respond(request, answer(0, 10))
+    (request,) = core.poll()
+    assert not mark.is_done
+    core.acknowledge(request)
+    assert not mark.is_done
+    core.acknowledge(core.poll()[0])
+    assert mark.is_done
+
+
+@pytest.mark.rule("A9")
+def test_expedite_ends_linger_of_one_topic_only() -> None:
+    core = Core(linger_ms=10_000)
+    core.snapshot = snapshot_of({TOPIC: (1,), "other": (1,)})
+    core.append("a")
+    core.append("b", topic="other")
+    core.accumulator.expedite(TOPIC, 0, core.now_ms)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["a"]
+
+
+@pytest.mark.rule("A4")
+def test_an_idle_partition_costs_nothing_per_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll looks at what is due, not at the partitions that exist."""
+    core = Core(leaders=(1,) * 2000, linger_ms=10_000)
+    for partition in range(2000):
+        core.append("x", partition=partition)
+    core.poll()
+    looked_at = 0
+    real = core.ids.candidate
+
+    def counted(queue):  # type: ignore[no-untyped-def]
+        nonlocal looked_at
+        looked_at += 1
+        return real(queue)
+
+    monkeypatch.setattr(type(core.ids), "candidate", lambda _, queue: counted(queue))
+    core.poll(1)
+    assert looked_at == 0
+
+
+@pytest.mark.rule("S4")
+def test_plain_lane_with_one_request_in_flight_mutes_the_partition() -> None:
+    """Order without sequences: the next batch waits for the answer, even when the first has expired
+    (SN-03)."""
+    core = Core(
+        lane=PLAIN_LANE,
+        enable_idempotence=False,
+        acks=1,
+        max_in_flight_requests_per_connection=1,
+        delivery_timeout_ms=1500,
+        leaders=(1, 2),
+    )
+    first = core.send("a")
+    core.append("b")
+    core.move_leaders((2, 2))
+    assert core.poll() == []
+    assert core.poll(1600) == [], "expired, but its bytes may still be read by the old leader"
+    assert payloads_of(core.completed) == ["a", "b"]
+    core.append("c")
+    core.sender.on_disconnect(1, core.now_ms)
+    (second,) = core.poll()
+    assert payloads_of(second.batches) == ["c"]
+    assert first.batches[0].is_done
+
+
+@pytest.mark.rule("S4")
+def test_plain_lane_with_more_in_flight_does_not_wait() -> None:
+    core = Core(lane=PLAIN_LANE, enable_idempotence=False, acks=1)
+    core.send("a")
+    assert payloads_of(core.send("b").batches) == ["b"]
