@@ -155,10 +155,6 @@ class Driver:
         self._asked_topics -= message.errors.keys()
         self.wake()
 
-    def on_entry(self, queue: object, entry: object, now_ms: float) -> None:
-        """A submission was accepted."""
-        self._topics.on_entry(queue, entry, now_ms)  # type: ignore[arg-type]
-
     def on_flush(self, session: ClientSession, topic: str) -> None:
         """Linger ends for the topic; waiting for outcomes is the stub's."""
         self._accumulator.flush(self._clock.now_ms(), topic=topic)
