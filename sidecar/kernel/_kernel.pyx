@@ -1,0 +1,74 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: embedsignature=False
+"""The compiled kernel. Reading order: buffers, chain, partitioner, records (index), batch (encode), functions.
+
+One extension, so that the walks see each other's C structures; the types are in ``_kernel.pyi``, the same API in
+pure Python in ``reference.py``. Per-record work happens here and nowhere else in the daemon.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+
+from sidecar.kernel.atomics cimport compare_and_swap, fetch_add, load_acquire, store_release
+from sidecar.kernel.checksum cimport crc32c_of, crc32c_soft, crc_hardware, crc_init
+from sidecar.kernel.msgpack_record cimport (
+    PARSE_MALFORMED,
+    PARSE_NEED_MORE,
+    PARSE_OK,
+    Parse,
+    Record,
+    parse_record,
+    read_array,
+    read_bin,
+)
+from sidecar.kernel.varint cimport get16, get32, get64, put16, put32, put64, put_varint, varint_size
+
+crc_init()
+
+ENTRY_HEADER_BYTES = 64
+PAGE_HEADER_BYTES = 64
+BATCH_HEADER_BYTES = 61
+RECORDS_PER_ENTRY_MAX = 65_535
+PAGE_TAKEN = 1
+PAGE_LINKED = 2
+HAS_HARDWARE_CRC32C = bool(crc_hardware)
+
+cdef enum:
+    ENTRY_HEADER = 64
+    PAGE_HEADER = 64
+    BATCH_HEADER = 61
+    OUTCOME_HEADER = 64
+    LINE = 64
+    RECORDS_MAX = 65535
+    TAKEN = 1
+    LINKED = 2
+    # Words, and the failure codes the index walk itself gives (client_stub.wire.LocalCode).
+    WORD_UNPARTITIONED = 0xFFFF
+    WORD_DONE = 0xFFFE
+    WORD_FAILED_MIN = 0xFF00
+    MALFORMED_RECORD = 0xFF00
+    RECORD_TOO_LARGE = 0xFF01
+    INVALID_PARTITION = 0xFF02
+    INVALID_TIMESTAMP = 0xFF03
+    FORMAT_MSGPACK = 1
+    WANT_INDEXES = 1
+    # Java: 61-byte batch header + 21 bytes of record overhead, whatever the record (vector RF-09).
+    UPPER_BOUND_OVERHEAD = 82
+    # A walk over fewer records does not pay for giving the GIL away and taking it again.
+    NOGIL_RECORDS = 256
+    SCRATCH_KEPT_BYTES = 262144
+
+cdef uint32_t NO_PAGE = 0xFFFFFFFFu
+cdef uint32_t NO_ENTRY = 0xFFFFFFFFu
+
+include "buffers.pxi"
+include "chain.pxi"
+include "partitioner.pxi"
+include "records.pxi"
+include "batch.pxi"
+include "columns.pxi"
+include "functions.pxi"

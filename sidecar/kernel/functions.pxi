@@ -1,0 +1,140 @@
+# Functions over words, checksums, varints and atomics that Python calls directly.
+
+
+cdef int check_failure_code(code) except -1:
+    if not WORD_FAILED_MIN <= code < WORD_DONE:
+        raise ValueError(f"{code!r} is not a failure word (0xFF00 to 0xFFFD)")
+    return 0
+
+
+cdef int check_member(Chain chain, Entry entry) except -1:
+    if chain.live.get(entry.position // LINE) is not entry:
+        raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
+    return 0
+
+
+cdef uint16_t *word_of(Chain chain, Entry entry, uint32_t record) noexcept:
+    cdef Window window
+    cdef uint64_t position = entry_words_at(entry) + 2 * <uint64_t> record
+    if not chain.window(position, &window):
+        return NULL
+    return <uint16_t *> (window.bytes + (position - window.begin))
+
+
+def mark_failed_done(Chain chain not None, Entry entry not None, indexes):
+    cdef uint16_t *word
+    cdef uint32_t settled = 0
+    if entry.remaining == 0:
+        return False
+    check_member(chain, entry)
+    for record in indexes:
+        if not 0 <= record < entry.count:
+            raise ValueError(f"record {record} of {entry.count}")
+        word = word_of(chain, entry, record)
+        if word != NULL and WORD_FAILED_MIN <= word[0] < WORD_DONE:
+            word[0] = WORD_DONE
+            settled += 1
+    return chain.settle(entry, settled)
+
+
+def fail_remaining(Chain chain not None, Entry entry not None, code):
+    cdef list failed = []
+    cdef uint16_t *word
+    cdef uint32_t i
+    check_failure_code(code)
+    check_member(chain, entry)
+    for i in range(entry.count):
+        word = word_of(chain, entry, i)
+        if word != NULL and word[0] == WORD_UNPARTITIONED:
+            word[0] = code
+            failed.append(i)
+    return failed
+
+
+def entry_words(Chain chain not None, Entry entry not None):
+    cdef uint16_t *word
+    cdef uint32_t i
+    check_member(chain, entry)
+    words = []
+    for i in range(entry.count):
+        word = word_of(chain, entry, i)
+        words.append(word[0] if word != NULL else WORD_DONE)
+    return words
+
+
+def write_batch_header(out, records_bytes, *, producer_id, epoch, base_sequence, attributes, count,
+                       first_timestamp_ms, max_timestamp_ms):
+    cdef HeldBuffer buffer = hold(out, True)
+    cdef int64_t total = <int64_t> records_bytes + BATCH_HEADER
+    if records_bytes < 0 or buffer.view.len < total:
+        raise ValueError(f"a batch of {total} bytes does not fit into {buffer.view.len}")
+    put_batch_header(
+        <uint8_t *> buffer.view.buf, total, producer_id, epoch, base_sequence, attributes, count,
+        first_timestamp_ms, max_timestamp_ms
+    )
+    return total
+
+
+def murmur2(data):
+    cdef HeldBuffer buffer = hold(data, False)
+    return <int32_t> murmur2_of(<const uint8_t *> buffer.view.buf, buffer.view.len)
+
+
+def encode_varint(value):
+    cdef uint8_t bytes[10]
+    cdef uint8_t *end = put_varint(bytes, value)
+    return PyBytes_FromStringAndSize(<char *> bytes, end - bytes)
+
+
+def decode_varint(data, offset=0):
+    cdef HeldBuffer buffer = hold(data, False)
+    cdef const uint8_t *bytes = <const uint8_t *> buffer.view.buf
+    cdef Py_ssize_t at = offset, size = buffer.view.len
+    cdef uint64_t number = 0
+    cdef uint32_t shift = 0
+    if at < 0:
+        raise ValueError(f"offset {offset} is negative")
+    while shift < 70:
+        if at >= size:
+            raise ValueError(f"the varint at byte {offset} is cut short")
+        number |= <uint64_t> (bytes[at] & 0x7f) << shift if shift < 64 else 0
+        at += 1
+        if bytes[at - 1] < 0x80:
+            return <int64_t> ((number >> 1) ^ (0 - (number & 1))), at
+        shift += 7
+    raise ValueError(f"the varint at byte {offset} is longer than 10 bytes")
+
+
+def crc32c(data, crc=0):
+    cdef HeldBuffer buffer = hold(data, False)
+    return crc32c_of(crc, <const uint8_t *> buffer.view.buf, buffer.view.len)
+
+
+def _crc32c_soft(data, crc=0):
+    """The table's answer, for the test that compares it with the instruction's."""
+    cdef HeldBuffer buffer = hold(data, False)
+    return crc32c_soft(crc, <const uint8_t *> buffer.view.buf, buffer.view.len)
+
+
+cdef uint64_t *word_at(HeldBuffer buffer, offset) except NULL:
+    if offset < 0 or offset % 8 or offset + 8 > buffer.view.len:
+        raise ValueError(f"there is no aligned 8-byte word at {offset} of {buffer.view.len} bytes")
+    if <uintptr_t> buffer.view.buf & 7:
+        raise ValueError("the buffer does not begin at an 8-byte boundary")
+    return <uint64_t *> (<uint8_t *> buffer.view.buf + <Py_ssize_t> offset)
+
+
+def store_release_u64(buffer, offset, value):
+    store_release(word_at(hold(buffer, True), offset), value)
+
+
+def load_acquire_u64(buffer, offset):
+    return load_acquire(word_at(hold(buffer, False), offset))
+
+
+def compare_and_swap_u64(buffer, offset, expected, desired):
+    return compare_and_swap(word_at(hold(buffer, True), offset), expected, desired)
+
+
+def fetch_add_u64(buffer, offset, amount):
+    return fetch_add(word_at(hold(buffer, True), offset), <uint64_t> (amount & 0xFFFFFFFFFFFFFFFF))

@@ -1,0 +1,224 @@
+# cython: language_level=3, cdivision=True
+"""One msgpack record [key, value, headers?, partition?, timestamp_ms?], read with every length checked.
+
+Untrusted bytes: nothing is read beyond ``have``, no number is believed before it was compared with what is left.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from sidecar.kernel.varint cimport get16, get32, get64, varint_size
+
+cdef enum Parse:
+    PARSE_OK = 0
+    PARSE_NEED_MORE = 1
+    PARSE_MALFORMED = 2
+
+cdef struct Record:
+    const uint8_t *key
+    const uint8_t *value
+    const uint8_t *headers     # first header, after the array's own header
+    int64_t key_bytes          # -1: null
+    int64_t value_bytes
+    int64_t headers_bytes      # encoded size of the headers section, its count included
+    int64_t partition
+    int64_t timestamp_ms
+    int64_t extent             # bytes of the msgpack record; for NEED_MORE: the least that is needed
+    uint32_t header_count
+    bint has_partition
+    bint has_timestamp
+    bint timestamp_invalid
+
+
+cdef inline Parse read_bin(const uint8_t *p, int64_t have, int64_t *at, int64_t *size, bint is_text) noexcept nogil:
+    """bin or nil (``is_text``: str) at ``at``: moves ``at`` to its first byte, ``size`` -1 for nil."""
+    cdef int64_t i = at[0]
+    cdef uint8_t tag
+    if i >= have:
+        at[0] = i + 1
+        return PARSE_NEED_MORE
+    tag = p[i]
+    if is_text:
+        if 0xa0 <= tag <= 0xbf:
+            size[0] = tag & 31
+            at[0] = i + 1
+            return PARSE_OK
+        if not 0xd9 <= tag <= 0xdb:
+            return PARSE_MALFORMED
+        tag -= 0xd9 - 0xc4
+    if tag == 0xc4:
+        if i + 2 > have:
+            at[0] = i + 2
+            return PARSE_NEED_MORE
+        size[0] = p[i + 1]
+        at[0] = i + 2
+    elif tag == 0xc0:
+        size[0] = -1
+        at[0] = i + 1
+    elif tag == 0xc5:
+        if i + 3 > have:
+            at[0] = i + 3
+            return PARSE_NEED_MORE
+        size[0] = get16(p + i + 1)
+        at[0] = i + 3
+    elif tag == 0xc6:
+        if i + 5 > have:
+            at[0] = i + 5
+            return PARSE_NEED_MORE
+        size[0] = get32(p + i + 1)
+        at[0] = i + 5
+    else:
+        return PARSE_MALFORMED
+    return PARSE_OK
+
+
+cdef inline Parse read_int(const uint8_t *p, int64_t have, int64_t *at, int64_t *value, bint *is_nil) noexcept nogil:
+    """Any msgpack integer or nil. An unsigned one beyond 63 bits reads as -1: out of every range we allow."""
+    cdef int64_t i = at[0]
+    cdef int64_t width
+    cdef uint8_t tag
+    cdef uint64_t number
+    if i >= have:
+        at[0] = i + 1
+        return PARSE_NEED_MORE
+    tag = p[i]
+    is_nil[0] = False
+    if tag == 0xc0:
+        is_nil[0] = True
+        at[0] = i + 1
+        return PARSE_OK
+    if tag <= 0x7f or tag >= 0xe0:
+        value[0] = <signed char> tag
+        at[0] = i + 1
+        return PARSE_OK
+    if not 0xcc <= tag <= 0xd3:
+        return PARSE_MALFORMED
+    width = 1 << ((tag - 0xcc) & 3)
+    if i + 1 + width > have:
+        at[0] = i + 1 + width
+        return PARSE_NEED_MORE
+    if width == 1:
+        value[0] = p[i + 1] if tag == 0xcc else <signed char> p[i + 1]
+    elif width == 2:
+        value[0] = get16(p + i + 1) if tag == 0xcd else <short> get16(p + i + 1)
+    elif width == 4:
+        value[0] = get32(p + i + 1) if tag == 0xce else <int> get32(p + i + 1)
+    else:
+        number = get64(p + i + 1)
+        value[0] = -1 if tag == 0xcf and number >> 63 else <int64_t> number
+    at[0] = i + 1 + width
+    return PARSE_OK
+
+
+cdef inline Parse read_array(const uint8_t *p, int64_t have, int64_t *at, int64_t *count) noexcept nogil:
+    """An array's header, or nil as -1."""
+    cdef int64_t i = at[0]
+    cdef uint8_t tag
+    if i >= have:
+        at[0] = i + 1
+        return PARSE_NEED_MORE
+    tag = p[i]
+    if 0x90 <= tag <= 0x9f:
+        count[0] = tag & 15
+        at[0] = i + 1
+    elif tag == 0xc0:
+        count[0] = -1
+        at[0] = i + 1
+    elif tag == 0xdc:
+        if i + 3 > have:
+            at[0] = i + 3
+            return PARSE_NEED_MORE
+        count[0] = get16(p + i + 1)
+        at[0] = i + 3
+    elif tag == 0xdd:
+        if i + 5 > have:
+            at[0] = i + 5
+            return PARSE_NEED_MORE
+        count[0] = get32(p + i + 1)
+        at[0] = i + 5
+    else:
+        return PARSE_MALFORMED
+    return PARSE_OK
+
+
+cdef inline Parse skip_headers(const uint8_t *p, int64_t have, int64_t *at, Record *r) noexcept nogil:
+    """nil or an array of [str, bin|nil]; notes its encoded size."""
+    cdef int64_t count = 0, pair = 0, size = 0, total, i
+    cdef Parse status = read_array(p, have, at, &count)
+    if status != PARSE_OK:
+        return status
+    r.headers = p + at[0]
+    r.headers_bytes = 1
+    r.header_count = 0
+    if count <= 0:
+        return PARSE_OK
+    # Each header takes at least 3 bytes, so a count that the largest payload cannot hold is refused unread.
+    if count > 0x2fffffff:
+        return PARSE_MALFORMED
+    total = varint_size(count)
+    for i in range(count):
+        status = read_array(p, have, at, &pair)
+        if status != PARSE_OK:
+            return status
+        if pair != 2:
+            return PARSE_MALFORMED
+        status = read_bin(p, have, at, &size, True)
+        if status != PARSE_OK:
+            return status
+        total += varint_size(size) + size
+        at[0] += size
+        if at[0] > have:
+            return PARSE_NEED_MORE
+        status = read_bin(p, have, at, &size, False)
+        if status != PARSE_OK:
+            return status
+        total += varint_size(size)
+        if size > 0:
+            total += size
+            at[0] += size
+            if at[0] > have:
+                return PARSE_NEED_MORE
+    r.header_count = <uint32_t> count
+    r.headers_bytes = total
+    return PARSE_OK
+
+
+cdef inline Parse parse_record(const uint8_t *p, int64_t have, Record *r) noexcept nogil:
+    """Read the record that begins at ``p``; ``have`` bytes are readable there."""
+    cdef int64_t at = 0, fields = 0, number = 0
+    cdef bint is_nil = False
+    cdef Parse status = read_array(p, have, &at, &fields)
+    r.headers_bytes = 1
+    r.header_count = 0
+    r.has_partition = False
+    r.has_timestamp = False
+    r.timestamp_invalid = False
+    r.extent = at
+    if status != PARSE_OK:
+        return status
+    if fields < 2 or fields > 5:
+        return PARSE_MALFORMED
+    status = read_bin(p, have, &at, &r.key_bytes, False)
+    if status == PARSE_OK:
+        r.key = p + at
+        if r.key_bytes > 0:
+            at += r.key_bytes
+        status = read_bin(p, have, &at, &r.value_bytes, False)
+    if status == PARSE_OK:
+        r.value = p + at
+        if r.value_bytes > 0:
+            at += r.value_bytes
+        if at > have:
+            status = PARSE_NEED_MORE
+        elif fields > 2:
+            status = skip_headers(p, have, &at, r)
+            if status == PARSE_OK and fields > 3:
+                status = read_int(p, have, &at, &r.partition, &is_nil)
+                r.has_partition = not is_nil
+            if status == PARSE_OK and fields > 4:
+                status = read_int(p, have, &at, &number, &is_nil)
+                if not is_nil:
+                    r.has_timestamp = True
+                    r.timestamp_ms = number
+                    r.timestamp_invalid = number < 0
+    r.extent = at
+    return status
