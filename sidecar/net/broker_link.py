@@ -40,7 +40,7 @@ class _Outgoing:
     """One message on its way into the kernel: ``index`` and ``offset`` point at the first byte not yet
     taken."""
 
-    __slots__ = ("buffers", "correlation_id", "index", "offset", "on_taken")
+    __slots__ = ("buffers", "correlation_id", "index", "last_advance", "offset", "on_taken")
 
     def __init__(
         self, correlation_id: int, buffers: Sequence[bytes | memoryview], on_taken: OnTaken | None
@@ -49,11 +49,28 @@ class _Outgoing:
         self.buffers = [buffer for buffer in buffers if len(buffer)]
         self.index = 0
         self.offset = 0
+        self.last_advance = 0
         self.on_taken = on_taken
 
     @property
     def is_untouched(self) -> bool:
         return self.index == 0 and self.offset == 0
+
+    def advance(self, taken: int) -> bool:
+        """Move on by at most ``taken`` bytes (``last_advance`` tells how many were this message's); whether it
+        is complete."""
+        left = taken
+        while self.index < len(self.buffers):
+            rest = len(self.buffers[self.index]) - self.offset
+            if left < rest:
+                self.offset += left
+                self.last_advance = taken
+                return False
+            left -= rest
+            self.index += 1
+            self.offset = 0
+        self.last_advance = taken - left
+        return True
 
 
 class BrokerLink:
@@ -299,21 +316,18 @@ class BrokerLink:
         return chosen
 
     def _advance(self, taken: int) -> None:
-        """Move past the bytes the kernel took and tell the owners of messages now complete."""
-        while self._outgoing:
-            message = self._outgoing[0]
-            while message.index < len(message.buffers):
-                left = len(message.buffers[message.index]) - message.offset
-                if taken < left:
-                    message.offset += taken
-                    return
-                taken -= left
-                message.index += 1
-                message.offset = 0
-            self._outgoing.popleft()
+        """Move past the bytes the kernel took, then tell the owners of messages now complete.
+
+        In this order: an owner may send or close from inside ``on_taken``, and must find every byte counted.
+        """
+        complete: list[_Outgoing] = []
+        while self._outgoing and self._outgoing[0].advance(taken):
+            message = self._outgoing.popleft()
+            taken -= message.last_advance
             message.buffers = []
+            complete.append(message)
+        for message in complete:
             if message.on_taken is not None:
-                # It may close this link, so the state above is settled first.
                 message.on_taken(True)
 
     def _readable(self) -> None:

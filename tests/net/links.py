@@ -1,0 +1,48 @@
+"""A ClusterLinks that notes what it is told, and waiting for a condition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from sidecar.common.model import Node
+from sidecar.net.broker_link import BrokerLink
+from sidecar.net.cluster_links import ClusterLinks
+from sidecar.protocol.connection_states import ConnectionConfig
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Wait until the condition holds, over turns of the loop; TimeoutError when it never does."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - a condition over sockets, no event to wait for
+            await asyncio.sleep(0.002)
+
+
+class NotingLinks:
+    """ClusterLinks with its callbacks written down: ``states`` and ``responses``."""
+
+    def __init__(self, **config: Any) -> None:
+        self.states: list[tuple[int, bool, str | None]] = []
+        self.responses: list[tuple[int, bytes]] = []
+        self.links = ClusterLinks(
+            client_id="test",
+            config=ConnectionConfig(**config),
+            on_state=lambda *state: self.states.append(state),
+            on_response=lambda link, correlation_id, body: self.responses.append((correlation_id, body)),
+        )
+
+    async def connect(self, node: Node) -> BrokerLink:
+        found: list[BrokerLink] = []
+
+        def is_ready() -> bool:
+            link = self.links.ready(node)
+            found[:] = [] if link is None else [link]
+            return link is not None
+
+        await until(is_ready)
+        return found[0]
+
+
+def node_of(port: int, host: str = "127.0.0.1", id: int = 1) -> Node:
+    return Node(id, host, port)

@@ -1,0 +1,182 @@
+"""ClusterLinks: every address tried, setup timeout, backoff, idle close, brokers that move (rules S5, S6)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from sidecar.common.model import Node
+
+from .conftest import Run
+from .fake_broker import FakeBroker
+from .links import NotingLinks, node_of, until
+from .test_broker_link import answer_anything
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """``broker.test`` has these addresses, in this order."""
+    loop = asyncio.get_running_loop()
+
+    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        assert host == "broker.test"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    class Loop:
+        """The running loop, but for names (uvloop's cannot be patched)."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getaddrinfo if name == "getaddrinfo" else getattr(loop, name)
+
+    import sidecar.net.broker_link as module
+
+    real = module.open_connection
+    monkeypatch.setattr(module, "open_connection", lambda _, *rest: real(Loop(), *rest))  # type: ignore[arg-type]
+
+
+@pytest.mark.rule("S6")
+def test_every_resolved_address_is_tried(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused, mute, then good: the link comes up on the third, the mute one given up at the setup timeout."""
+
+    async def test() -> None:
+        async with FakeBroker(accepts_only=True, host="127.0.0.3") as mute:
+            good = FakeBroker(answer_anything, host="127.0.0.4")
+            good.port = mute.port
+            async with good:
+                resolve_to(monkeypatch, "127.0.0.2", "127.0.0.3", "127.0.0.4")
+                noting = NotingLinks(socket_connection_setup_timeout_ms=200.0)
+                link = await noting.connect(node_of(good.port, "broker.test"))
+                assert link.is_ready
+                assert len(mute.peers) == 1
+                assert noting.states == [(1, True, None)]
+                noting.links.close_all()
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_when_all_addresses_fail_each_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with FakeBroker(accepts_only=True, host="127.0.0.3") as mute:
+            resolve_to(monkeypatch, "127.0.0.2", "127.0.0.3")
+            noting = NotingLinks(socket_connection_setup_timeout_ms=100.0)
+            assert noting.links.ready(node_of(mute.port, "broker.test")) is None
+            assert noting.links.next_attempt_delay_ms(1, 0.0) == float("inf")
+            await until(lambda: bool(noting.states))
+            _, connected, error = noting.states[0]
+            assert not connected
+            assert error is not None
+            assert f"broker.test:{mute.port}" in error
+            assert "127.0.0.2: Connection refused" in error
+            assert "127.0.0.3: not connected and negotiated within" in error
+            noting.links.close_all()
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_a_refused_port_is_retried_with_growing_backoff(run: Run) -> None:
+    async def test() -> None:
+        node = node_of(free_port())
+        noting = NotingLinks(reconnect_backoff_ms=20.0, reconnect_backoff_max_ms=100.0)
+        clock = noting.links._clock
+        delays: list[float] = []
+        for attempt in range(5):
+            await until(lambda: noting.links.next_attempt_delay_ms(1, clock.now_ms()) <= 0)
+            assert noting.links.ready(node) is None
+            assert noting.links.ready(node) is None, "only one attempt at a time"
+            await until(lambda: len(noting.states) == attempt + 1)  # noqa: B023
+            delays.append(noting.links.next_attempt_delay_ms(1, clock.now_ms()))
+        assert delays[0] <= 24
+        assert max(delays) <= 100
+        assert delays[3] > delays[0]
+        assert noting.links.last_error(1) is not None
+        async with FakeBroker(answer_anything) as broker:
+            await noting.connect(node_of(broker.port))
+            assert noting.links.last_error(1) is None
+        noting.links.close_all()
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_idle_connections_close_without_a_backoff(run: Run) -> None:
+    async def test() -> None:
+        async with FakeBroker(answer_anything) as broker:
+            noting = NotingLinks(connections_max_idle_ms=80.0)
+            link = await noting.connect(node_of(broker.port))
+            await until(lambda: link.is_closed)
+            assert noting.states == [(1, True, None), (1, False, None)]
+            assert noting.links.next_attempt_delay_ms(1, noting.links._clock.now_ms()) == 0
+            assert (await noting.connect(node_of(broker.port))).is_ready
+            noting.links.close_all()
+
+    run(test)
+
+
+@pytest.mark.rule("S5")
+def test_a_throttled_link_is_mute_for_that_long(run: Run) -> None:
+    async def test() -> None:
+        async with FakeBroker(answer_anything) as broker:
+            noting = NotingLinks()
+            node = node_of(broker.port)
+            link = await noting.connect(node)
+            noting.links.throttle(1, 120.0)
+            assert noting.links.ready(node) is None
+            assert not noting.links.is_ready(1)
+            assert noting.links.link(1) is link, "what it carries goes on"
+            assert 0 < noting.links.next_attempt_delay_ms(1, noting.links._clock.now_ms()) <= 120
+            assert await noting.connect(node) is link
+            noting.links.close_all()
+
+    run(test)
+
+
+def test_brokers_that_leave_or_move_lose_their_links(run: Run) -> None:
+    async def test() -> None:
+        async with FakeBroker(answer_anything) as first, FakeBroker(answer_anything) as second:
+            noting = NotingLinks()
+            one = await noting.connect(node_of(first.port, id=1))
+            two = await noting.connect(node_of(first.port, id=2))  # two brokers may share one address
+            way_in = await noting.connect(node_of(first.port, id=-1))
+            assert one is not two
+            assert noting.links.connection_count == 3
+            noting.links.update_nodes([node_of(first.port, id=1), node_of(second.port, id=2)])
+            assert not one.is_closed
+            assert two.is_closed
+            assert not way_in.is_closed
+            assert (await noting.connect(node_of(second.port, id=2))).node.port == second.port
+            noting.links.update_nodes([])
+            assert one.is_closed
+            moved = await noting.connect(
+                Node(2, "127.0.0.1", first.port)
+            )  # ready() itself sees a new address
+            assert moved.node.port == first.port
+            noting.links.close_all()
+            assert noting.links.connection_count == 0
+            assert noting.links.ready(node_of(first.port, id=1)) is None
+
+    run(test)
+
+
+def test_closing_while_connecting_leaves_nothing_behind(run: Run) -> None:
+    async def test() -> None:
+        async with FakeBroker(accepts_only=True) as mute:
+            noting = NotingLinks()
+            noting.links.ready(node_of(mute.port))
+            await until(lambda: bool(mute.peers))
+            noting.links.close_all()
+            assert noting.states == [(1, False, None)]
+            assert await mute.peers[0].read_frame() is not None, "what had been asked"
+            assert await mute.peers[0].read_frame() is None, "then the end"
+
+    run(test)
