@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import LocalCode
 from sidecar.common.control import (
@@ -28,6 +28,7 @@ from sidecar.producer.effects import (
     Connect,
     Effect,
     InitProducerId,
+    LeaderHints,
     NeedMetadata,
     Renumbered,
     SendProduce,
@@ -107,12 +108,13 @@ class Driver:
         self._drained = False
         self._asked_topics: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handlers: dict[type, Callable[[Effect, float], None]] = {
+        self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._completed,
             SendProduce: self._send_produce,
             Connect: self._connect,
             CloseLink: self._close_link,
             NeedMetadata: self._need_metadata,
+            LeaderHints: self._leader_hints,
             InitProducerId: self._init_producer_id,
             Split: self._split,
             Renumbered: self._renumbered,
@@ -156,8 +158,8 @@ class Driver:
         self.wake()
 
     def on_flush(self, session: ClientSession, topic: str) -> None:
-        """Linger ends for the topic; waiting for outcomes is the stub's."""
-        self._accumulator.flush(self._clock.now_ms(), topic=topic)
+        """Linger ends for what is here; waiting for outcomes is the stub's."""
+        self._accumulator.flush(self._clock.now_ms())
 
     def on_cancel(self, session: ClientSession) -> None:
         """A stub left without waiting. What it had accepted is still delivered: it was promised."""
@@ -271,6 +273,13 @@ class Driver:
 
     def _need_metadata(self, effect: NeedMetadata, now_ms: float) -> None:
         self._send_control(NeedTopics(topics=tuple(effect.topics), refresh=True))
+
+    def _leader_hints(self, effect: LeaderHints, now_ms: float) -> None:
+        """KIP-951: overlay what the broker said until the next push, and report it upward."""
+        if self._cache.apply_leader_hints(effect.hints, self._produce_port.leader_endpoints):
+            topics = {hint.topic for hint in effect.hints}
+            self._send_control(NeedTopics(topics=tuple(topics), refresh=True))
+            self.wake()
 
     def _init_producer_id(self, effect: InitProducerId, now_ms: float) -> None:
         task = self._loop.create_task(self._produce_port.init_producer_id())

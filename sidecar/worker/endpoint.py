@@ -50,7 +50,7 @@ class Endpoint:
         self._scheduled = False
         self._socket.bind(f"ipc://{path}")
         Path(path).chmod(0o660)
-        self._fd = self._socket.getsockopt(zmq.FD)
+        self._fd = int(self._socket.getsockopt(zmq.FD))
         loop.add_reader(self._fd, self._on_readable)
         self._schedule()
 
@@ -66,7 +66,7 @@ class Endpoint:
             if error.errno == errno.EHOSTUNREACH:
                 return None
             raise
-        if not self._scheduled and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        if not self._scheduled and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._schedule()
         return True
 

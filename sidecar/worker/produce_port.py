@@ -25,6 +25,7 @@ from sidecar.protocol.produce import (
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
+    from sidecar.common.model import Node
     from sidecar.metadata.cache import MetadataCache
     from sidecar.net.broker_link import BrokerLink
     from sidecar.net.cluster_links import ClusterLinks
@@ -84,6 +85,8 @@ class ProducePort:
         self._awaited: dict[tuple[int, int], tuple[ProduceRequest, int]] = {}
         """(node, correlation id) → request and the version it was sent in."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.leader_endpoints: tuple[Node, ...] = ()
+        """Addresses that came with the last leader hints (KIP-951)."""
         self.links: ClusterLinks | None = None
         """Set once made; the links need this object's callbacks first."""
 
@@ -160,6 +163,8 @@ class ProducePort:
             self._awaited[link.node.id, correlation_id] = request, version
             link.close(f"{link.node} answered a Produce request with something unreadable: {error}")
             return
+        if response.node_endpoints:
+            self.leader_endpoints = response.node_endpoints
         self._sender.on_produce_response(
             request, response.results, response.throttle_ms, self._clock.now_ms()
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import logging
 import os
@@ -163,7 +164,7 @@ class Worker:
         self._links = ClusterLinks(
             loop,
             client_id=config.client_id,
-            config=ConnectionConfig.from_mapping(settings),
+            config=_connection_config(settings),
             on_state=produce_port.on_link_state,
             on_response=produce_port.on_response,
             clock=clock,
@@ -259,3 +260,8 @@ class Worker:
         except BlockingIOError:
             return
         self._driver.on_pool_wake()
+
+
+def _connection_config(settings: dict[str, Any]) -> ConnectionConfig:
+    names = [each.name for each in dataclasses.fields(ConnectionConfig)]
+    return ConnectionConfig(**{name: float(settings[name.replace("_", ".")]) for name in names})

@@ -1,0 +1,276 @@
+"""Intake against a pool and rows that a test can fill by hand: what is taken, what is held, what the stub is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from client_stub.wire import Format, Kind
+from sidecar.worker.intake import RESERVATION_MS_MAX, Intake
+from sidecar.worker.session import ClientSession
+from sidecar.worker.topic_queue import TopicQueue
+
+EPOCH = 7
+PAYLOAD = b"\x92\xc0\xa1x" * 4
+
+
+class FakePool:
+    def __init__(self, pages: int) -> None:
+        self.free = list(range(pages))
+        self.waiters: list[tuple[Any, int]] = []
+
+    def take(self, count: int) -> list[int] | None:
+        if self.waiters or len(self.free) < count:
+            return None
+        taken, self.free = self.free[:count], self.free[count:]
+        return taken
+
+    def give(self, pages: list[int]) -> bool:
+        self.free += pages
+        return False
+
+    def enqueue(self, waiter: Any, pages: int, deadline_ms: float) -> None:
+        self.waiters.append((waiter, pages))
+
+    def cancel(self, waiter: Any) -> None:
+        self.waiters = [each for each in self.waiters if each[0] is not waiter]
+
+    def grant(self) -> tuple[Any, list[int]]:
+        waiter, count = self.waiters.pop(0)
+        taken, self.free = self.free[:count], self.free[count:]
+        return waiter, taken
+
+
+class FakeEntry:
+    accepted_ms = 0.0
+
+
+class FakeChain:
+    """Every entry takes one page."""
+
+    chain_id = 3
+
+    def __init__(self) -> None:
+        self.page_count = 0
+        self.appended: list[dict[str, Any]] = []
+        self.linked: list[int] = []
+
+    def pages_needed(self, count: int, payload_bytes: int) -> int:
+        return 1
+
+    def link_pages(self, pages: list[int]) -> None:
+        self.linked += pages
+        self.page_count += len(pages)
+
+    def append(self, payload: Any, **fields: Any) -> FakeEntry:
+        assert len(self.linked) > len(self.appended), "an entry needs its pages first"
+        self.appended.append({"payload": bytes(payload), **fields})
+        return FakeEntry()
+
+
+class FakeRow:
+    index = 4
+    generation = 9
+    acked_number = 0
+    ring_bytes = 1000
+
+    def __init__(self) -> None:
+        self.ring_free_bytes = 1000
+        self.positions: dict[int, int] = {}
+        self.places = 2
+
+    def stream_position(self, stream: int) -> int | None:
+        return self.positions.get(stream)
+
+    def place_stream(self, stream: int, chain_id: int) -> bool:
+        if len(self.positions) >= self.places:
+            return False
+        self.positions[stream] = 0
+        return True
+
+    def store_position(self, stream: int, position: int) -> None:
+        self.positions[stream] = position
+
+
+class FakeCounters(Counter[str]):
+    def inc(self, name: str, amount: int = 1) -> None:
+        self[name] += amount
+
+
+class Scene:
+    def __init__(self, pages: int = 8, page_count: int = 8) -> None:
+        self.pool = FakePool(pages)
+        self.row = FakeRow()
+        self.session = ClientSession(b"r", self.row, "test", 0.0)  # type: ignore[arg-type]
+        self.sent: list[list[Any]] = []
+        self.entries: list[Any] = []
+        self.counters = FakeCounters()
+        self.queues: dict[str, TopicQueue] = {}
+        self.intake = Intake(
+            worker_epoch=EPOCH,
+            pool=self.pool,  # type: ignore[arg-type]
+            page_count=page_count,
+            credit_window_bytes=1000,
+            counters=self.counters,  # type: ignore[arg-type]
+            topic_queue=self.queue,
+            on_entry=lambda queue, entry, now_ms: self.entries.append(entry),
+            send=lambda session, message: self.sent.append(message),
+        )
+
+    def queue(self, topic: str) -> TopicQueue:
+        return self.queues.setdefault(topic, TopicQueue(topic, 0, FakeChain()))  # type: ignore[arg-type]
+
+    def chain(self, topic: str = "t") -> FakeChain:
+        return self.queue(topic).chain  # type: ignore[return-value]
+
+    def submit(self, seq: int, *, stream: int = 1, topic: str = "t", epoch: int = EPOCH, count: int = 4) -> None:
+        fields = [epoch, stream, seq, topic, 1_700_000_000_000, Format.MSGPACK, 0, count]
+        self.intake.submit(self.session, fields, PAYLOAD, 5.0)
+
+    def take_sent(self) -> list[list[Any]]:
+        sent, self.sent = self.sent, []
+        return sent
+
+
+@pytest.mark.rule("A1")
+def test_the_next_submission_is_taken_and_its_position_is_part_of_the_entry() -> None:
+    scene = Scene()
+    scene.submit(1)
+    scene.submit(2)
+    assert [each["seq"] for each in scene.chain().appended] == [1, 2]
+    assert scene.row.positions == {1: 2}
+    assert scene.intake.acceptance(scene.session) == [Kind.ACCEPTED, 2 * len(PAYLOAD) + 1000, [[1, 2]]]
+    assert scene.counters["records_accepted_total"] == 8
+
+
+def test_a_repeat_is_told_its_position_and_not_taken_again() -> None:
+    scene = Scene()
+    scene.submit(1)
+    scene.intake.acceptance(scene.session)
+    scene.submit(1)
+    assert len(scene.chain().appended) == 1
+    assert scene.intake.acceptance(scene.session)[2] == [[1, 1]]
+
+
+def test_a_gap_is_answered_with_one_resend_until_the_missing_one_arrives() -> None:
+    scene = Scene()
+    scene.submit(3)
+    scene.submit(4)
+    assert scene.take_sent() == [[Kind.RESEND, 1, 1]]
+    for seq in (1, 2, 3):
+        scene.submit(seq)
+    assert [each["seq"] for each in scene.chain().appended] == [1, 2, 3]
+    scene.submit(9)
+    assert scene.take_sent() == [[Kind.RESEND, 1, 4]]
+
+
+def test_another_epoch_must_say_hello_again() -> None:
+    scene = Scene()
+    scene.submit(1, epoch=EPOCH - 1)
+    assert scene.take_sent() == [[Kind.HELLO_AGAIN, EPOCH]]
+    assert not scene.queues
+
+
+@pytest.mark.rule("A2")
+def test_a_full_pool_holds_the_stream_and_its_turn_keeps_the_pages() -> None:
+    scene = Scene(pages=1)
+    scene.submit(1)
+    scene.submit(2)
+    assert [message[:3] for message in scene.take_sent()] == [[Kind.HOLD, 1, 2]]
+    scene.submit(2)  # what was under way when the HOLD came is dropped without an answer
+    scene.submit(3)
+    assert scene.take_sent() == []
+    assert len(scene.chain().appended) == 1
+
+    scene.pool.give(scene.chain().linked[:1])
+    stream, pages = scene.pool.grant()
+    scene.intake.pool_granted(stream, pages, 10.0)
+    assert scene.take_sent() == [[Kind.RESUME, 1, 2]]
+    scene.submit(1, stream=2, topic="other")  # somebody quicker does not get the pages that were waited for
+    assert scene.chain("other").appended == []
+    scene.submit(2)
+    assert [each["seq"] for each in scene.chain().appended] == [1, 2]
+
+
+@pytest.mark.rule("A2")
+def test_pages_kept_for_a_stub_that_does_not_come_back_go_to_others() -> None:
+    scene = Scene(pages=1)
+    scene.submit(1)
+    scene.submit(2)
+    scene.pool.give([0])
+    stream, pages = scene.pool.grant()
+    scene.intake.pool_granted(stream, pages, 10.0)
+    scene.intake.reclaim_reservations([stream], 10.0 + RESERVATION_MS_MAX)
+    assert scene.pool.free == []
+    scene.intake.reclaim_reservations([stream], 11.0 + RESERVATION_MS_MAX)
+    assert len(scene.pool.free) == 1
+
+
+@pytest.mark.rule("A2")
+def test_a_client_that_leaves_gives_back_its_place_and_its_pages() -> None:
+    scene = Scene(pages=1)
+    scene.submit(1)
+    scene.submit(2)
+    assert len(scene.pool.waiters) == 1
+    scene.intake.forget(scene.session)
+    assert scene.pool.waiters == []
+
+
+def test_a_topic_over_its_share_is_held_and_others_go_on() -> None:
+    scene = Scene(pages=8, page_count=8)
+    for seq in range(1, 6):
+        scene.submit(seq)
+    assert len(scene.chain().appended) == 4  # half of the pool
+    assert scene.take_sent()[0][:3] == [Kind.HOLD, 1, 5]
+    scene.submit(1, stream=2, topic="other")
+    assert len(scene.chain("other").appended) == 1
+    scene.chain().page_count = 1
+    scene.intake.topic_drained(scene.queue("t"))
+    assert scene.take_sent() == [[Kind.RESUME, 1, 5]]
+
+
+def test_a_client_that_does_not_read_its_outcomes_is_held_until_it_acks() -> None:
+    scene = Scene()
+    scene.row.ring_free_bytes = 100
+    scene.submit(1)
+    assert scene.take_sent()[0][:3] == [Kind.HOLD, 1, 1]
+    scene.row.ring_free_bytes = 400
+    scene.intake.ring_acked(scene.session)
+    assert scene.take_sent() == []
+    scene.row.ring_free_bytes = 900
+    scene.intake.ring_acked(scene.session)
+    assert scene.take_sent() == [[Kind.RESUME, 1, 1]]
+
+
+def test_a_stream_without_a_place_in_its_row_is_refused_alone() -> None:
+    scene = Scene()
+    for stream in (1, 2, 3):
+        scene.submit(1, stream=stream, topic=f"t{stream}")
+    assert [message[:2] for message in scene.take_sent()] == [[Kind.REFUSED, "TOO_MANY_STREAMS"]]
+    assert scene.row.positions == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ([EPOCH, 1, 1, "t", 0, Format.MSGPACK, 0, 0], "record count"),
+        ([EPOCH, 1, 1, "t", 0, Format.MSGPACK, 0, 70_000], "record count"),
+        ([EPOCH, 1, 1, "t", 0, Format.MSGPACK, 0, 17], "cannot stand"),
+        ([EPOCH, 1, 1, "t", -1, Format.MSGPACK, 0, 1], "timestamp"),
+        ([EPOCH, 1, 1, "t", 0, 99, 0, 1], "format"),
+    ],
+)
+def test_impossible_submissions_are_refused_and_change_nothing(fields: list[Any], reason: str) -> None:
+    scene = Scene()
+    with pytest.raises(ValueError, match=reason):
+        scene.intake.submit(scene.session, fields, PAYLOAD, 5.0)
+    assert scene.chain().appended == []
+    assert len(scene.pool.free) == 8
+
+
+def test_a_draining_worker_takes_nothing() -> None:
+    scene = Scene()
+    scene.intake.draining = True
+    scene.submit(1)
+    assert scene.chain().appended == []
