@@ -1,0 +1,33 @@
+"""The thin stub of kafka-sidecar: ``Producer``, ``AsyncProducer``, and the errors they raise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from client_stub import errors
+from client_stub.delivery import BulkDelivery, Delivery
+from client_stub.errors import SidecarError
+from client_stub.producer import Producer
+from client_stub.record_metadata import RecordMetadata
+
+if TYPE_CHECKING:
+    from client_stub.async_producer import AsyncProducer
+
+__all__ = [
+    "AsyncProducer",
+    "BulkDelivery",
+    "Delivery",
+    "Producer",
+    "RecordMetadata",
+    "SidecarError",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # asyncio costs 40 ms to import; most callers never need it.
+    if name == "AsyncProducer":
+        from client_stub.async_producer import AsyncProducer
+
+        return AsyncProducer
+    raise AttributeError(f"module 'client_stub' has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """Every error the stub raises or hands to a callback: subclasses of :class:`SidecarError`, Kafka's names.
 
 ``error_for`` turns the code of an outcome into the error of its class. An error carries ``code`` (Kafka's, or
-a ``wire.LocalCode``; 0 when it never left this process), ``name`` (Kafka's), ``retriable`` (sending the record
-again later may succeed) and ``persistence`` (whether the record may be in the log).
+a ``wire.LocalCode``; 0 when it never left this process), ``name`` (Kafka's), ``retriable`` (sending the
+record again later may succeed) and ``persistence`` (whether the record may be in the log).
 """
 
 from __future__ import annotations

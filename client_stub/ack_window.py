@@ -1,0 +1,110 @@
+"""AckWindow: one stream's submissions between the caller and their outcomes. Sans-IO, io thread only.
+
+::
+
+    queue (not accepted, in order of seq)                 accepted (by seq, waiting for outcomes)
+    [ sent | sent | unsent | unsent ... ]  --ACCEPTED-->  { seq: submission }  --outcomes-->  gone
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from client_stub.submission import Submission
+from client_stub.wire import Outcome
+
+
+class AckWindow:
+    """A stream is (client, topic); ``number`` names it on the wire and is never used twice by a client."""
+
+    __slots__ = (
+        "accepted",
+        "flush_to_seq",
+        "flush_told_seq",
+        "held",
+        "next_seq",
+        "number",
+        "queue",
+        "sent_count",
+        "topic",
+    )
+
+    def __init__(self, number: int, topic: str) -> None:
+        self.number = number
+        self.topic = topic
+        self.next_seq = 1
+        self.queue: deque[Submission] = deque()
+        self.sent_count = 0
+        """How many at the head of ``queue`` were sent to the present worker and are not accepted yet."""
+        self.accepted: dict[int, Submission] = {}
+        self.held = False
+        self.flush_to_seq = 0
+        self.flush_told_seq = 0
+
+    def add(self, submission: Submission) -> None:
+        submission.seq = self.next_seq
+        self.next_seq += 1
+        self.queue.append(submission)
+
+    def peek(self) -> Submission | None:
+        """The next submission to send, None when everything is sent or the stream is held."""
+        if self.held or self.sent_count >= len(self.queue):
+            return None
+        return self.queue[self.sent_count]
+
+    def mark_sent(self, submission: Submission) -> None:
+        submission.sent = True
+        self.sent_count += 1
+
+    def accept(self, up_to_seq: int) -> list[Submission]:
+        """The daemon has everything up to ``up_to_seq``; returns what is news. Repeats are harmless."""
+        news: list[Submission] = []
+        queue = self.queue
+        while queue and queue[0].seq <= up_to_seq:
+            submission = queue.popleft()
+            if self.sent_count:
+                self.sent_count -= 1
+            if not submission.completed:
+                self.accepted[submission.seq] = submission
+            news.append(submission)
+        return news
+
+    def rewind(self, from_seq: int) -> int:
+        """Send again from ``from_seq`` on; returns the payload bytes that are no longer under way."""
+        bytes_back = 0
+        while self.sent_count and self.queue[self.sent_count - 1].seq >= from_seq:
+            self.sent_count -= 1
+            bytes_back += self.queue[self.sent_count].payload_bytes
+        # A flush told before its records arrived named nothing: it is repeated behind them.
+        self.flush_told_seq = min(self.flush_told_seq, max(0, from_seq - 1))
+        return bytes_back
+
+    def apply(self, outcome: Outcome) -> Submission | None:
+        """Apply an outcome; returns the submission when this completed it. Unknown ones are ignored."""
+        submission = self.accepted.get(outcome.seq)
+        if submission is None:
+            # An outcome may overtake ACCEPTED: both are told at the end of a turn, from different queues.
+            submission = next((s for s in self.queue if s.seq == outcome.seq), None)
+            if submission is None:
+                return None
+        was_completed = submission.completed
+        submission.apply(outcome)
+        if not submission.completed or was_completed:
+            return None
+        self.accepted.pop(outcome.seq, None)
+        return submission
+
+    def flush_seq_due(self) -> int | None:
+        """The seq to name in a FLUSH now: everything up to it was sent and some of it has no outcome yet."""
+        if self.flush_to_seq <= self.flush_told_seq or self.held:
+            return None
+        if self.sent_count < len(self.queue) and self.queue[self.sent_count].seq <= self.flush_to_seq:
+            return None
+        return self.flush_to_seq
+
+    def request_flush(self) -> None:
+        if self.queue or self.accepted:
+            self.flush_to_seq = self.next_seq - 1
+
+    def undecided(self) -> list[Submission]:
+        return [*self.accepted.values(), *self.queue]

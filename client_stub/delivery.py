@@ -1,0 +1,104 @@
+"""Delivery and BulkDelivery: what send() and send_many() give back. Resolved only when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from client_stub.errors import ForkedProducer, SidecarError
+
+if TYPE_CHECKING:
+    from client_stub.record_metadata import RecordMetadata
+    from client_stub.submission import Submission
+
+_FORKED = "This delivery belongs to the parent process; a forked child sends with a client of its own."
+
+
+class Delivery:
+    """The future of one record. Thread-safe."""
+
+    __slots__ = ("_index", "_submission")
+
+    def __init__(self, submission: Submission, index: int) -> None:
+        self._submission = submission
+        self._index = index
+
+    def done(self) -> bool:
+        """True once the record was delivered or has failed."""
+        return self._submission.find(self._index) is not None
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait at most ``timeout`` seconds for the record's place in the log.
+
+        Raises the record's own error (a SidecarError), TimeoutError when the patience ends first (the record
+        goes on), ForkedProducer in a forked child.
+        """
+        error, metadata = self._wait(timeout)
+        if error is not None:
+            raise error
+        assert metadata is not None
+        return metadata
+
+    def exception(self, timeout: float | None = None) -> SidecarError | None:
+        """Wait as ``result`` does; the record's error, None when it was delivered."""
+        return self._wait(timeout)[0]
+
+    def _wait(self, timeout: float | None) -> tuple[SidecarError | None, RecordMetadata | None]:
+        submission, index = self._submission, self._index
+        outbox = submission.outbox
+        if outbox.forked:
+            raise ForkedProducer(_FORKED)
+        fate = submission.find(index)
+        if fate is None:
+            outbox.refuse_wait_in_callback("result()")
+            outbox.wait_until(lambda: submission.find(index) is not None, timeout)
+            fate = submission.find(index)
+        if fate is None:
+            raise TimeoutError(
+                f"The record for topic {submission.topic} has no outcome after {timeout} s yet."
+            )
+        return fate
+
+
+class BulkDelivery:
+    """The future of all records of one send_many() or send_arrow() call. Thread-safe."""
+
+    __slots__ = ("_submissions", "count")
+
+    def __init__(self, submissions: Sequence[Submission]) -> None:
+        self._submissions = submissions
+        self.count = sum(submission.count for submission in submissions)
+        """Records of the call."""
+
+    def done(self) -> bool:
+        return all(submission.completed for submission in self._submissions)
+
+    def result(self, timeout: float | None = None) -> int:
+        """Wait at most ``timeout`` seconds until every record has its fate; how many were delivered (all).
+
+        Raises the error of the first failed submission, with how many records failed in its text; TimeoutError
+        when the patience ends first; ForkedProducer in a forked child.
+        """
+        for submission in self._submissions:
+            submission.watched = True
+        if not self._submissions:
+            return 0
+        outbox = self._submissions[0].outbox
+        if outbox.forked:
+            raise ForkedProducer(_FORKED)
+        if not self.done():
+            outbox.refuse_wait_in_callback("result()")
+            if not outbox.wait_until(self.done, timeout):
+                raise TimeoutError(f"Not all of {self.count} records have an outcome after {timeout} s yet.")
+        error = self.first_error
+        if error is not None:
+            raise error
+        return self.count
+
+    @property
+    def failed_count(self) -> int:
+        return sum(submission.failed_count for submission in self._submissions)
+
+    @property
+    def first_error(self) -> SidecarError | None:
+        return next((s.first_error for s in self._submissions if s.first_error is not None), None)

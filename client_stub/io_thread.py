@@ -1,0 +1,193 @@
+"""IoThread: runs the session over the transport for one producer. The only thread that touches sockets.
+
+Each turn: take what callers have gathered, let time act, send all that may go, hand acceptance and outcomes
+back, sleep until a socket, a deadline or a caller wakes it. Callbacks of records run here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Final
+
+from client_stub.errors import DeliveryFailed, SidecarError, error_for
+from client_stub.outbox import Outbox
+from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session, State
+from client_stub.transport import Transport
+from client_stub.wire import Format, LocalCode, Persistence
+
+log = logging.getLogger("client_stub")
+
+FARES_WELL: Final = "close"
+GIVES_UP: Final = "cancel"
+
+
+class IoThread:
+    """Starts with the first send of a process; ends by ``request_close`` or with the process."""
+
+    def __init__(self, outbox: Outbox, session: Session) -> None:
+        self._outbox = outbox
+        self._session = session
+        self._transport = Transport(outbox.path)
+        self._unsent: list[Any] | None = None
+        self._ending: str | None = None
+        outbox.set_wake_fd(self._transport.wake_fd)
+        self._thread = threading.Thread(target=self._run, name="kafka-sidecar-io", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def request_close(self, *, cancel: bool) -> None:
+        """End the thread: politely, or giving up on everything undecided. Any thread."""
+        self._ending = GIVES_UP if cancel else (self._ending or FARES_WELL)
+        self._outbox.wake(always=True)
+
+    def abandon(self) -> None:
+        """As a polite close, but takes no lock: a garbage collector calls, perhaps while the lock is held."""
+        self._ending = self._ending or FARES_WELL
+        self._transport.wake()
+
+    def join(self, timeout: float | None) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        self._outbox.io_thread_id = threading.get_ident()
+        try:
+            self._session.wake(_now_ms())
+            while self._turn():
+                pass
+        except Exception as error:
+            log.exception("the producer's io thread failed")
+            self._die(error)
+
+    def _turn(self) -> bool:
+        outbox, session = self._outbox, self._session
+        now_ms = _now_ms()
+        sealed, flush = outbox.gather(session.wants)
+        if sealed:
+            session.add(sealed)
+        if flush:
+            session.request_flush()
+        if self._ending is not None:
+            if self._ending == GIVES_UP or not session.undecided:
+                self._ship(now_ms)
+                self._end()
+                return False
+            session.request_flush()
+        session.tick(now_ms)
+        self._settle()
+        self._act()
+        self._ship(now_ms)
+        self._settle()
+        wakeup_ms = session.next_wakeup_ms(now_ms)
+        timeout_ms = None if wakeup_ms is None else wakeup_ms - now_ms
+        messages = self._transport.poll(outbox.sleep_ms(session.wants, timeout_ms))
+        if outbox.forked:
+            return False  # a callback forked: this is the child, and these sockets are its parent's
+        now_ms = _now_ms()
+        for kind, frames in messages:
+            self._receive(kind, frames, now_ms)
+        self._settle()
+        return not outbox.forked
+
+    def _receive(self, kind: str, frames: list[bytes], now_ms: float) -> None:
+        session = self._session
+        if kind == "lost":
+            session.lost(frames[0].decode(), now_ms)
+            return
+        try:
+            if kind == "control":
+                session.receive_control(frames, now_ms)
+            else:
+                session.receive_worker(frames, now_ms)
+        except (ValueError, TypeError, IndexError) as error:
+            log.warning("a message from the daemon could not be read (%s); connecting anew", error)
+            session.lost(f"unreadable message: {error}", now_ms)
+
+    def _act(self) -> None:
+        for effect in self._session.take_effects():
+            match effect:
+                case OpenControl(frames):
+                    self._transport.open_control(frames)
+                case OpenWorker(endpoint, frames):
+                    self._unsent = None
+                    self._transport.open_worker(endpoint, frames)
+                case CloseSockets():
+                    self._unsent = None
+                    self._transport.close_sockets()
+
+    def _ship(self, now_ms: float) -> None:
+        session, transport = self._session, self._transport
+        ping = session.ping_due(now_ms)
+        if ping is not None:
+            transport.send(ping)
+        frames = self._unsent or session.next_frames()
+        while frames is not None:
+            if not transport.send(frames):
+                self._unsent = frames
+                return
+            frames = session.next_frames()
+        self._unsent = None
+
+    def _settle(self) -> None:
+        """Hand back what the session has decided since the last call."""
+        outbox, session = self._outbox, self._session
+        news = False
+        if session.state is State.ATTACHED and (not outbox.attached_once or outbox.last_word):
+            limits = session.limits
+            outbox.max_request_bytes = limits.get("max_request_size")
+            outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
+            outbox.attached_once = news = True
+        outbox.last_word = session.last_word
+        if session.fatal is not None and outbox.fatal is None:
+            outbox.fatal = session.fatal
+            news = True
+        for topic, error in session.refused_topics:
+            outbox.streams[topic].refusal = error
+            news = True
+        session.refused_topics.clear()
+        if session.released:
+            released, session.released = session.released, []
+            outbox.accepted(released)
+        if session.finished:
+            finished, session.finished = session.finished, []
+            outbox.completed(finished)
+            news = True
+        if news or session.told:
+            session.told = False
+            outbox.notify()
+
+    def _end(self) -> None:
+        session = self._session
+        farewell = session.cancel(_now_ms(), _cancelled) if self._ending == GIVES_UP else session.bye()
+        self._settle()
+        self._unsent = None
+        self._transport.close(farewell)
+
+    def _die(self, error: Exception) -> None:
+        """A bug in this thread: everybody who waits or comes later is told; nobody hangs."""
+        outbox, session = self._outbox, self._session
+        outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
+        session.add(outbox.gather(lambda _: True)[0])
+        session.cancel(_now_ms(), lambda sent: _failed(error, sent))
+        outbox.accepted(session.released)
+        outbox.completed(session.finished)
+        outbox.notify()
+
+
+def _now_ms() -> float:
+    return time.monotonic_ns() / 1e6
+
+
+def _cancelled(sent: bool) -> DeliveryFailed:
+    persistence = Persistence.POSSIBLY_PERSISTED if sent else Persistence.NOT_PERSISTED
+    text = "The producer was closed before the record was delivered"
+    text += "; the daemon may still deliver it." if sent else "; it was never sent."
+    return error_for(LocalCode.CANCELLED, text, persistence)
+
+
+def _failed(error: Exception, sent: bool) -> DeliveryFailed:
+    persistence = Persistence.POSSIBLY_PERSISTED if sent else Persistence.NOT_PERSISTED
+    return error_for(LocalCode.DISCONNECTED, f"The producer's io thread failed: {error!r}.", persistence)

@@ -1,0 +1,354 @@
+"""Outbox: where callers put records and the io thread takes submissions. The one lock of a producer.
+
+A caller holds the lock for one pack and one append; the io thread takes everything that gathered while it was
+busy, so batching follows from load and an idle producer adds no delay. What callers may pile up is bounded:
+beyond ``buffer_bytes`` not yet accepted by the daemon, ``send()`` waits up to max.block.ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any, Final
+
+from client_stub.errors import BufferExhausted, DaemonUnreachable, ProducerClosed, SidecarError
+from client_stub.packer import PLAIN_TYPES, RecordPacker
+from client_stub.submission import Submission
+from client_stub.wire import SUBMISSION_BYTES_MAX, TOPIC_BYTES_MAX
+
+log = logging.getLogger("client_stub")
+
+BUFFER_BYTES: Final = 8 << 20
+PACKERS_KEPT_MAX: Final = 12
+COPIED_BYTES_MAX: Final = 4096
+"""A payload up to this is copied out of its packer, so that many small submissions do not hold many buffers."""
+PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
+STAY_OPEN_MS_MAX: Final = 1_000.0
+CONNECT_TIMEOUT_MS: Final = 5_000.0
+"""How long the first send of a process waits for a daemon: long enough for one that is just starting."""
+
+
+class OpenStream:
+    """The caller's side of one topic: the submission that takes records now. Guarded by the outbox's lock."""
+
+    __slots__ = ("bulk_records", "open", "refusal", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.open: Submission | None = None
+        self.refusal: SidecarError | None = None
+        """The daemon refused this topic for this client: every further send says so."""
+        self.bulk_records = 4096
+        """How many records of this topic lately fitted into one submission (send_many's first guess)."""
+
+
+class Outbox:
+    """State shared by callers and the io thread; every public method is thread-safe unless it says otherwise."""
+
+    def __init__(self, *, max_block_ms: float, connect_timeout_ms: float, path: str) -> None:
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        """Room, attachment, outcomes: notified only while ``waiters`` says that somebody waits."""
+        self.waiters = 0
+        self.max_block_ms = max_block_ms
+        self.connect_timeout_ms = connect_timeout_ms
+        self.path = path
+        self.streams: dict[str, OpenStream] = {}
+        self.pending: dict[Submission, None] = {}
+        """Submissions with undecided records, oldest first. Single operations are atomic under the GIL."""
+        self.buffered_bytes = 0
+        """Sealed and not yet accepted by the daemon."""
+        self.buffer_bytes = BUFFER_BYTES
+        self.max_request_bytes: int | None = None
+        """max.request.size of the daemon, known after the first WELCOME."""
+        self.columns_readable = False
+        self.attached_once = False
+        self.last_word = ""
+        """What the io thread last heard or saw while not attached; becomes part of error texts."""
+        self.fatal: SidecarError | None = None
+        self.closed = False
+        self.forked = False
+        self.io_thread_id = 0
+        self.idle = True
+        """The io thread sleeps and must be woken; cleared by whoever wakes it."""
+        self.flush_requested = False
+        self.unwatched_error: SidecarError | None = None
+        """First error of records that nobody watches; told by the next flush()."""
+        self.unwatched_failures = 0
+        self._sealed: deque[Submission] = deque()
+        self._dirty: list[OpenStream] = []
+        self._packers: list[RecordPacker] = []
+        self._wake_fd = -1
+
+    # --- callers, lock held -------------------------------------------------------------------------
+
+    def roll(self, stream: OpenStream, size: int, block_ms: float | None = None) -> Submission:
+        """Open a submission with room for ``size`` bytes (the lock is held; it may be let go to wait).
+
+        Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or what the daemon refused the topic with.
+        """
+        self.wait_for_room(stream, block_ms)
+        submission = stream.open
+        if submission is not None:
+            if submission.room >= size:
+                return submission  # another caller opened it while we waited
+            self._seal(stream, submission)
+        # A single larger record travels in a submission of its own.
+        submission = Submission(
+            self,
+            stream.topic,
+            self._take_packer(),
+            max(SUBMISSION_BYTES_MAX, size),
+            time.time_ns() // 1_000_000,
+        )
+        stream.open = submission
+        self.pending[submission] = None
+        self._dirty.append(stream)
+        return submission
+
+    def wait_for_room(self, stream: OpenStream, block_ms: float | None = None) -> None:
+        self._check_usable(stream)
+        if self.buffered_bytes < self.buffer_bytes and self.attached_once:
+            return
+        limit_ms = self.max_block_ms if block_ms is None else block_ms
+        if threading.get_ident() == self.io_thread_id:
+            limit_ms = 0  # a callback that waits for room would wait for itself
+        if not self.attached_once:
+            first_ms = min(limit_ms, self.connect_timeout_ms)
+            if not self._wait(lambda: self.attached_once, first_ms, stream):
+                from client_stub.run_dir import unreachable_text
+
+                raise DaemonUnreachable(unreachable_text(self.path, first_ms, self.last_word))
+        if self._wait(lambda: self.buffered_bytes < self.buffer_bytes, limit_ms, stream):
+            return
+        if self.last_word:
+            raise DaemonUnreachable(
+                f"The daemon at {self.path} is away ({self.last_word}) and {self.buffered_bytes} bytes already "
+                f"wait for it; waited {limit_ms:.0f} ms (max.block.ms). Nothing of this call was queued."
+            )
+        raise BufferExhausted(
+            f"Failed to allocate room for a record of topic {stream.topic} within the configured max blocking "
+            f"time {limit_ms:.0f} ms: {self.buffered_bytes} bytes wait for the daemon to accept them. "
+            "Send slower, raise buffer.memory of the daemon, or raise max_block_ms."
+        )
+
+    def add_bulk(
+        self,
+        stream: OpenStream,
+        pack: Callable[[RecordPacker], int],
+        count: int,
+        configure: Callable[[Submission], None],
+    ) -> Submission | None:
+        """One submission packed whole by ``pack(packer) -> bytes to skip`` (lock held, room was waited for).
+
+        Returns None, with nothing queued, when it came out larger than a submission may be and has several
+        records: the caller halves it.
+        """
+        packer = self._take_packer()
+        skip_bytes = pack(packer)
+        if len(packer) - skip_bytes > SUBMISSION_BYTES_MAX and count > 1:
+            self._keep_packer(packer)
+            return None
+        if stream.open is not None:
+            self._seal(stream, stream.open)
+        submission = Submission(self, stream.topic, packer, 0, time.time_ns() // 1_000_000)
+        submission.count = count
+        submission.skip_bytes = skip_bytes
+        configure(submission)
+        self.pending[submission] = None
+        submission.seal()
+        self._append_sealed(submission)
+        return submission
+
+    def _check_usable(self, stream: OpenStream) -> None:
+        if self.closed:
+            raise ProducerClosed("Cannot perform operation after producer has been closed.")
+        if self.fatal is not None:
+            raise self.fatal
+        if stream.refusal is not None:
+            raise stream.refusal
+
+    def _wait(self, ready: Callable[[], bool], limit_ms: float, stream: OpenStream) -> bool:
+        deadline = time.monotonic() + limit_ms / 1e3
+        self.waiters += 1
+        try:
+            while not ready():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._wake_locked()
+                self.changed.wait(left)
+                self._check_usable(stream)
+        finally:
+            self.waiters -= 1
+        return True
+
+    def _seal(self, stream: OpenStream, submission: Submission) -> None:
+        stream.open = None
+        submission.seal()
+        self._append_sealed(submission)
+
+    def _append_sealed(self, submission: Submission) -> None:
+        if submission.payload_bytes <= COPIED_BYTES_MAX:
+            packer = submission.detach_payload()
+            self._keep_packer(packer)
+        self.buffered_bytes += submission.payload_bytes
+        self._sealed.append(submission)
+
+    def _take_packer(self) -> RecordPacker:
+        return self._packers.pop() if self._packers else RecordPacker()
+
+    def _keep_packer(self, packer: RecordPacker) -> None:
+        if len(self._packers) >= PACKERS_KEPT_MAX or len(packer) > PACKER_KEPT_BYTES_MAX:
+            return
+        try:
+            packer.reset()
+        except BufferError:
+            return  # somebody still looks at its bytes: leave it to the garbage collector
+        self._packers.append(packer)
+
+    # --- callers, lock not held ---------------------------------------------------------------------
+
+    def open_stream(self, topic: object) -> OpenStream:
+        """The stream of ``topic``; raises TypeError or ValueError for what is no topic name."""
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be str, not {type(topic).__name__}.")
+        if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
+            raise ValueError(
+                f"Topic name {topic!r:.60} is not valid: it must have 1 to {TOPIC_BYTES_MAX} bytes."
+            )
+        with self.lock:
+            return self.streams.setdefault(topic, OpenStream(topic))
+
+    def wake(self, *, always: bool = False) -> None:
+        """Wake the io thread if it sleeps (``always``: or is about to)."""
+        with self.lock:
+            self.idle |= always
+            self._wake_locked()
+
+    def _wake_locked(self) -> None:
+        if self.idle and self._wake_fd >= 0:
+            self.idle = False
+            os.eventfd_write(self._wake_fd, 1)
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for something the io thread brings; False when ``timeout`` seconds passed first."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self.lock:
+            self.waiters += 1
+            try:
+                while not ready():
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        return False
+                    self.changed.wait(left)
+            finally:
+                self.waiters -= 1
+        return True
+
+    def request_flush(self) -> list[Submission]:
+        """Seal what is open, ask for it to be sent without linger; returns all undecided submissions."""
+        with self.lock:
+            self._seal_dirty()
+            self.flush_requested = True
+            self._wake_locked()
+            return list(self.pending)
+
+    def refuse_wait_in_callback(self, what: str) -> None:
+        """Raises SidecarError in the io thread: it would wait for itself."""
+        if threading.get_ident() == self.io_thread_id:
+            raise SidecarError(f"{what} was called from an on_delivery callback and would wait for ever.")
+
+    def take_unwatched_error(self) -> tuple[SidecarError, int] | None:
+        with self.lock:
+            error, failures = self.unwatched_error, self.unwatched_failures
+            self.unwatched_error, self.unwatched_failures = None, 0
+            return (error, failures) if error is not None else None
+
+    # --- io thread ----------------------------------------------------------------------------------
+
+    def set_wake_fd(self, wake_fd: int) -> None:
+        self._wake_fd = wake_fd
+
+    def gather(self, wants: Callable[[str], bool]) -> tuple[deque[Submission], bool]:
+        """What is ready to travel, and whether a flush was asked for since the last call.
+
+        An open submission whose topic cannot be sent now (``wants(topic)`` is false) stays open and fills up,
+        but not for long: its records share one base timestamp.
+        """
+        with self.lock:
+            self.idle = False
+            if self._dirty:
+                stale_ms = time.time_ns() // 1_000_000 - STAY_OPEN_MS_MAX
+                self._seal_dirty(
+                    lambda stream, opened: wants(stream.topic) or opened.base_timestamp_ms < stale_ms
+                )
+            sealed, self._sealed = self._sealed, deque()
+            flush, self.flush_requested = self.flush_requested, False
+            return sealed, flush
+
+    def sleep_ms(self, wants: Callable[[str], bool], most_ms: float | None) -> float | None:
+        """How long the io thread may sleep (None: no limit); callers wake it from now on.
+
+        0 when something has gathered that can be sent now.
+        """
+        with self.lock:
+            if self._sealed or self.flush_requested:
+                return 0.0
+            for stream in self._dirty:
+                if stream.open is not None and stream.open.count:
+                    if wants(stream.topic):
+                        return 0.0
+                    most_ms = STAY_OPEN_MS_MAX if most_ms is None else min(most_ms, STAY_OPEN_MS_MAX)
+            self.idle = True
+            return most_ms
+
+    def accepted(self, submissions: Iterable[Submission]) -> None:
+        """The daemon has these records, or they have failed: their bytes go back."""
+        with self.lock:
+            for submission in submissions:
+                self.buffered_bytes -= submission.held_bytes
+                packer = submission.release()
+                if packer is not None:
+                    self._keep_packer(packer)
+            # Half, not the first free byte: a caller that wakes for one record would sleep again at once.
+            if self.waiters and self.buffered_bytes <= self.buffer_bytes // 2:
+                self.changed.notify_all()
+
+    def completed(self, submissions: Iterable[Submission]) -> None:
+        """Every record of these has its fate."""
+        for submission in submissions:
+            if submission not in self.pending:
+                continue
+            del self.pending[submission]
+            if submission.first_error is not None and not submission.watched and not submission.flags:
+                with self.lock:
+                    self.unwatched_failures += submission.failed_count
+                    self.unwatched_error = self.unwatched_error or submission.first_error
+
+    def notify(self) -> None:
+        """Something changed that callers may wait for."""
+        if self.waiters:
+            with self.lock:
+                self.changed.notify_all()
+
+    def _seal_dirty(self, which: Callable[[OpenStream, Submission], bool] | None = None) -> None:
+        for stream in self._dirty:
+            opened = stream.open
+            if opened is not None and opened.count and (which is None or which(stream, opened)):
+                self._seal(stream, opened)
+        self._dirty = list({id(s): s for s in self._dirty if s.open is not None}.values())
+
+
+def plain_pairs(records: list[Any]) -> bool:
+    """True when every record is a (key, value) tuple of bytes or None: then one C call packs them all."""
+    return (
+        set(map(type, records)) == {tuple}
+        and set(map(len, records)) == {2}
+        and PLAIN_TYPES.issuperset(map(type, chain.from_iterable(records)))
+    )

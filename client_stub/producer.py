@@ -1,0 +1,414 @@
+"""Producer: the thin stub's front door. Thread-safe, fork-safe; nothing exists before the first send.
+
+::
+
+    with Producer() as producer:
+        delivery = producer.send("orders", value=b"...", key=b"...")
+        delivery.result(timeout=10)
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from client_stub.delivery import BulkDelivery, Delivery
+from client_stub.errors import RecordTooLarge, SidecarError
+from client_stub.outbox import CONNECT_TIMEOUT_MS, OpenStream, Outbox, plain_pairs
+from client_stub.packer import (
+    KAFKA_RECORD_OVERHEAD_BYTES,
+    PLAIN_OVERHEAD_BYTES,
+    Headers,
+    RecordPacker,
+    array_header_bytes,
+    full_record,
+)
+from client_stub.run_dir import control_path
+from client_stub.session import Session
+from client_stub.submission import OnDelivery, Submission, no_callback
+from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, LocalCode, SubmitFlag
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from client_stub.io_thread import IoThread
+
+log = logging.getLogger("client_stub")
+
+MAX_BLOCK_MS: Final = 60_000.0
+DELIVERY_TIMEOUT_MS: Final = 120_000.0
+EXIT_FLUSH_S: Final = 10.0
+JOIN_S: Final = 5.0
+_LARGE_BYTES: Final = 1 << 16
+"""Above this a record's size is compared with max.request.size; below it no limit can be broken that matters."""
+
+
+class Producer:
+    """Hands records to the kafka-sidecar daemon of this host.
+
+    ``run_dir``: the daemon's (None: KAFKA_SIDECAR_RUN_DIR, else the default). ``client_name`` and ``token``
+    name an entry of the daemon's [clients] table. ``max_block_ms`` bounds how long send() waits for room
+    (Kafka's max.block.ms), ``connect_timeout_ms`` how long the first send waits for a daemon,
+    ``delivery_timeout_ms`` how long records wait for a daemon that went away.
+    Raises ValueError for a run directory too long for a socket path.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str] | None = None,
+        client_name: str | None = None,
+        *,
+        token: str | None = None,
+        max_block_ms: float = MAX_BLOCK_MS,
+        connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
+        delivery_timeout_ms: float = DELIVERY_TIMEOUT_MS,
+    ) -> None:
+        if max_block_ms < 0 or connect_timeout_ms < 0 or delivery_timeout_ms <= 0:
+            raise ValueError("max_block_ms, connect_timeout_ms and delivery_timeout_ms must not be negative.")
+        self._path = control_path(run_dir)
+        self._name = client_name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119
+        self._token = token
+        self._max_block_ms = max_block_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._fork_generation = 0
+        self._io: IoThread | None = None
+        self._outbox = self._new_outbox()
+        self._streams = self._outbox.streams
+        self._acquire = self._outbox.lock.acquire
+        self._release = self._outbox.lock.release
+        _live.add(self)
+
+    # --- sending ------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Queue one record; returns its future. ``on_delivery(error, metadata)`` runs in the io thread.
+
+        Raises TypeError or ValueError for a wrong argument, RecordTooLarge, ProducerClosed, and after waiting
+        for room BufferExhausted or DaemonUnreachable; then nothing was queued.
+        """
+        stream = self._streams.get(topic)
+        if stream is None:
+            stream = self._open_stream(topic)
+        if (
+            headers is None
+            and partition is None
+            and timestamp_ms is None
+            and (value.__class__ is bytes or value is None)
+            and (key.__class__ is bytes or key is None)
+        ):
+            record: tuple[Any, ...] = (key, value)
+            size = PLAIN_OVERHEAD_BYTES
+            if value is not None:
+                size += len(value)
+            if key is not None:
+                size += len(key)
+        else:
+            record, size = full_record(key, value, headers, partition, timestamp_ms)
+        if size > _LARGE_BYTES:
+            self._check_size(topic, size)
+        wake = False
+        self._acquire()
+        try:
+            submission = stream.open
+            if submission is None or submission.room < size:
+                submission = self._outbox.roll(stream, size)
+                submission.flags = SubmitFlag.WANT_INDEXES
+                wake = self._outbox.idle
+            submission.pack(record)
+            submission.room -= size
+            index = submission.count
+            submission.count = index + 1
+            if on_delivery is not None:
+                callbacks = submission.callbacks
+                if callbacks is None:
+                    callbacks = submission.callbacks = [no_callback] * index
+                callbacks.append(on_delivery)
+            elif submission.callbacks is not None:
+                submission.callbacks.append(no_callback)
+            if timestamp_ms is not None:
+                if submission.timestamps is None:
+                    submission.timestamps = {}
+                submission.timestamps[index] = timestamp_ms
+        finally:
+            self._release()
+        if wake:
+            self._outbox.wake()
+        return Delivery(submission, index)
+
+    def send_many(
+        self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
+    ) -> BulkDelivery:
+        """Queue many records of one topic; each is (key, value[, headers[, partition[, timestamp_ms]]]).
+
+        The fast way: packed by one call in C per MiB. Types are checked for all before any is queued. The
+        returned future's ``result()`` raises the first failure; a failure nobody asks about is raised by the
+        next flush() or close(). Raises as send() does; when it has to wait for room in the middle and gives
+        up, the records before are queued (the text says how many).
+        """
+        stream = self._streams.get(topic)
+        if stream is None:
+            stream = self._open_stream(topic)
+        rows = records if isinstance(records, list) else list(records)
+        if not rows:
+            return BulkDelivery(())
+        timestamps: list[int | None] | None = None
+        if not plain_pairs(rows):
+            rows, timestamps = self._checked_rows(topic, rows)
+        submissions: list[Submission] = []
+        start = 0
+        while start < len(rows):
+            stop = min(len(rows), start + min(stream.bulk_records, SUBMISSION_RECORDS_MAX))
+            chunk = rows if stop - start == len(rows) else rows[start:stop]
+
+            def configure(submission: Submission, start: int = start, stop: int = stop) -> None:
+                if on_delivery is not None:
+                    submission.flags = SubmitFlag.WANT_INDEXES
+                    submission.callbacks = list(repeat(on_delivery, stop - start))
+                if timestamps is not None:
+                    submission.timestamps = {
+                        index: own for index, own in enumerate(timestamps[start:stop]) if own is not None
+                    }
+
+            def pack(packer: RecordPacker, chunk: list[Any] = chunk) -> int:
+                packer.pack(chunk)
+                return array_header_bytes(len(chunk))
+
+            with self._outbox.lock:
+                self._wait_for_bulk_room(stream, start)
+                submission = self._outbox.add_bulk(stream, pack, stop - start, configure)
+            if submission is None:
+                stream.bulk_records = max(1, (stop - start) // 2)
+                continue
+            if submission.payload_bytes * 4 < SUBMISSION_BYTES_MAX and stop < len(rows):
+                stream.bulk_records = min(SUBMISSION_RECORDS_MAX, stream.bulk_records * 2)
+            self._outbox.wake()
+            submissions.append(submission)
+            start = stop
+        return BulkDelivery(submissions)
+
+    def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
+        """Queue the rows of an Arrow table: columns value, key, headers, partition, timestamp by name.
+
+        No row is touched in Python. Raises TypeError naming a column of a wrong type, ValueError when there
+        is no value column; else as send_many(). Needs pyarrow (``pip install kafka-sidecar[arrow]``).
+        """
+        from client_stub.columnar import send_table
+
+        stream = self._streams.get(topic)
+        if stream is None:
+            stream = self._open_stream(topic)
+        return send_table(self, self._outbox, stream, table)
+
+    # --- waiting ------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record sent before this call has an outcome; ends linger for them.
+
+        Raises TimeoutError after ``timeout`` seconds, and the first error of a send_many() or send_arrow()
+        whose future nobody asked. Records of send() tell their errors by their own futures and callbacks.
+        """
+        outbox = self._outbox
+        outbox.refuse_wait_in_callback("flush()")
+        if self._io is not None and not outbox.closed:
+            waiting = outbox.request_flush()
+            if not outbox.wait_until(lambda: all(s.completed for s in waiting), timeout):
+                left = sum(max(0, s.remaining) for s in waiting)
+                raise TimeoutError(
+                    f"flush() was not done after {timeout} s: {left} records have no outcome yet."
+                )
+        self._raise_unwatched()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush and leave. After ``timeout`` seconds (0: at once) what is undecided fails with
+        DeliveryCancelled: never sent, or possibly persisted. A second close does nothing.
+
+        Raises ValueError for a negative timeout, and unwatched errors as flush() does.
+        """
+        if timeout is not None and timeout < 0:
+            raise ValueError("The timeout cannot be negative.")
+        outbox = self._outbox
+        in_callback = threading.get_ident() == outbox.io_thread_id
+        with outbox.lock:
+            if outbox.closed:
+                return
+            outbox.closed = True
+        _live.discard(self)
+        io = self._io
+        if io is None:
+            return
+        done = False
+        if not in_callback and timeout != 0:
+            waiting = outbox.request_flush()
+            done = outbox.wait_until(lambda: all(s.completed for s in waiting), timeout)
+        io.request_close(cancel=not done)
+        io.join(JOIN_S)
+        self._io = None
+        if done:
+            self._raise_unwatched()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except SidecarError:
+            if error is None:
+                raise
+            log.exception("records failed while the producer was closed behind another error")
+
+    def __del__(self) -> None:
+        # Dropped without close(): the io thread delivers what it has and ends by itself.
+        io = getattr(self, "_io", None)
+        if io is not None:
+            io.abandon()
+
+    def __repr__(self) -> str:
+        return f"Producer(run_dir={os.path.dirname(self._path)!r}, client_name={self._name!r})"  # noqa: PTH120
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _open_stream(self, topic: str) -> OpenStream:
+        stream = self._outbox.open_stream(topic)
+        if self._io is None:
+            self._start()
+        return stream
+
+    def _start(self) -> None:
+        # Imported here: the module may be shipped to, and unpickled in, processes that never send.
+        from client_stub.io_thread import IoThread
+
+        with self._outbox.lock:
+            if self._io is not None or self._outbox.closed:
+                return
+            session = Session(
+                name=self._name,
+                pid=os.getpid(),
+                fork_generation=self._fork_generation,
+                token=self._token,
+                delivery_timeout_ms=self._delivery_timeout_ms,
+            )
+            self._io = IoThread(self._outbox, session)
+        self._io.start()
+
+    def _new_outbox(self) -> Outbox:
+        return Outbox(
+            max_block_ms=self._max_block_ms, connect_timeout_ms=self._connect_timeout_ms, path=self._path
+        )
+
+    def _check_size(self, topic: str, size: int) -> None:
+        limit = self._outbox.max_request_bytes
+        if limit is None:
+            with self._outbox.lock:
+                self._outbox.wait_for_room(self._outbox.streams[topic])
+            limit = self._outbox.max_request_bytes
+        estimate = size - PLAIN_OVERHEAD_BYTES + KAFKA_RECORD_OVERHEAD_BYTES
+        if limit is not None and estimate > limit:
+            raise RecordTooLarge(
+                f"The message is {estimate} bytes when serialized which is larger than {limit}, which is the value "
+                "of the max.request.size configuration.",
+                code=LocalCode.RECORD_TOO_LARGE,
+            )
+
+    def _checked_rows(self, topic: str, rows: list[Any]) -> tuple[list[Any], list[int | None] | None]:
+        checked: list[Any] = []
+        for number, row in enumerate(rows):
+            if not isinstance(row, tuple | list) or not 2 <= len(row) <= 5:
+                raise TypeError(
+                    f"record {number} must be (key, value[, headers[, partition[, timestamp_ms]]]), not {row!r:.60}."
+                )
+            try:
+                record, size = full_record(row[0], row[1], *(list(row[2:]) + [None] * (5 - len(row))))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"record {number}: {error}") from None
+            if size > _LARGE_BYTES:
+                self._check_size(topic, size)
+            checked.append(record)
+        timestamps = [record[4] if len(record) == 5 else None for record in checked]
+        return checked, timestamps if any(own is not None for own in timestamps) else None
+
+    def _wait_for_bulk_room(self, stream: OpenStream, queued: int) -> None:
+        try:
+            self._outbox.wait_for_room(stream)
+        except SidecarError as error:
+            if queued:
+                error.args = (f"{error} (The first {queued} records of this call are queued.)",)
+            raise
+
+    def _raise_unwatched(self) -> None:
+        found = self._outbox.take_unwatched_error()
+        if found is not None:
+            error, failures = found
+            if failures > 1:
+                error.args = (f"{error} ({failures} records of send_many() or send_arrow() failed.)",)
+            raise error
+
+    def _forked_child(self) -> None:
+        """In a forked child: the parent keeps its records; this process begins as a client of its own."""
+        _abandoned.append((self._io, self._outbox))
+        self._outbox.forked = True
+        closed = self._outbox.closed
+        self._io = None
+        self._fork_generation += 1
+        self._outbox = self._new_outbox()
+        self._outbox.closed = closed
+        self._streams = self._outbox.streams
+        self._acquire = self._outbox.lock.acquire
+        self._release = self._outbox.lock.release
+
+
+_live: weakref.WeakSet[Producer] = weakref.WeakSet()
+_abandoned: list[Any] = []
+"""A forked child never closes what it inherited: its sockets' ends are its parent's."""
+_locked_for_fork: list[Producer] = []
+
+
+def _before_fork() -> None:
+    for producer in list(_live):
+        producer._outbox.lock.acquire()
+        _locked_for_fork.append(producer)
+
+
+def _after_fork_in_parent() -> None:
+    while _locked_for_fork:
+        _locked_for_fork.pop()._outbox.lock.release()
+
+
+def _after_fork_in_child() -> None:
+    while _locked_for_fork:
+        _locked_for_fork.pop()._forked_child()
+
+
+def _at_exit() -> None:
+    """A script that ends without close() has not meant to lose its last records."""
+    for producer in list(_live):
+        try:
+            producer.close(timeout=EXIT_FLUSH_S)
+        except Exception:
+            log.exception("records were not delivered when the process ended")
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
+atexit.register(_at_exit)

@@ -1,0 +1,535 @@
+"""Session: the stub's side of the protocol as a state machine. Sans-IO: effects out, frames in, time passed in.
+
+::
+
+    IDLE --wake--> HELLO --ASSIGNED--> ATTACH --WELCOME--> ATTACHED
+      any of these --socket lost, HELLO_AGAIN, refused, no answer--> BACKOFF --time--> HELLO
+      any --close or a refusal that will not change--> CLOSED
+
+After each WELCOME the daemon's positions decide what is sent again; nothing is completed twice, because an
+outcome number already seen is ignored and a record keeps its first fate.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, TypeAlias
+
+import msgpack
+
+from client_stub.ack_window import AckWindow
+from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit
+from client_stub.submission import Submission, lost_error
+from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, Kind, unpack_outcomes
+
+log = logging.getLogger("client_stub")
+
+ANSWER_TIMEOUT_MS: Final = 5_000.0
+BACKOFF_FIRST_MS: Final = 20.0
+BACKOFF_MAX_MS: Final = 1_000.0
+PING_INTERVAL_MS: Final = 10_000.0
+FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "BAD_TOKEN", "NOT_ALLOWED", "MALFORMED_FRAME"})
+"""Asking again would get the same answer. Everything else (draining, no worker yet, table full) may pass."""
+
+
+class State(Enum):
+    IDLE = auto()
+    BACKOFF = auto()
+    HELLO = auto()
+    ATTACH = auto()
+    ATTACHED = auto()
+    CLOSED = auto()
+
+
+@dataclass(frozen=True)
+class OpenControl:
+    """Connect to the control endpoint with a fresh socket and send ``frames``."""
+
+    frames: list[Any]
+
+
+@dataclass(frozen=True)
+class OpenWorker:
+    """Connect to a worker's endpoint with a fresh socket and a fresh routing id, and send ``frames``."""
+
+    endpoint: str
+    frames: list[Any]
+
+
+@dataclass(frozen=True)
+class CloseSockets:
+    """Drop both sockets with whatever they still hold."""
+
+
+Effect: TypeAlias = OpenControl | OpenWorker | CloseSockets
+
+
+class Session:
+    """One client identity and its streams. Owned by the io thread; not thread-safe."""
+
+    def __init__(
+        self, *, name: str, pid: int, fork_generation: int, token: str | None, delivery_timeout_ms: float
+    ) -> None:
+        self.state = State.IDLE
+        self.name = name
+        self.limits: dict[str, Any] = {}
+        self.last_word = ""
+        self.fatal: SidecarError | None = None
+        self.effects: list[Effect] = []
+        self.released: list[Submission] = []
+        """Submissions whose bytes are no longer ours to keep, since the last take."""
+        self.finished: list[Submission] = []
+        """Submissions whose every record has its fate, since the last take."""
+        self.told = False
+        """Some record got its fate, though perhaps no whole submission; whoever waits for it resets this."""
+        self.refused_topics: list[tuple[str, SidecarError]] = []
+        self._pid = pid
+        self._fork_generation = fork_generation
+        self._token = token
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._client_id = self._new_client_id()
+        self._secret: bytes | None = None
+        self._worker_epoch = 0
+        self._windows: dict[str, AckWindow] = {}
+        self._by_number: dict[int, AckWindow] = {}
+        self._next_number = 1
+        self._ring: deque[AckWindow] = deque()
+        """Windows with something to send, in turns, so that one topic does not starve the others."""
+        self._in_ring: set[int] = set()
+        self._flushing: set[int] = set()
+        self._credit_bytes = 0
+        self._accepted_bytes = 0
+        self._sent_bytes = 0
+        self._outcomes_seen = 0
+        self._acked = 0
+        self._draining = False
+        self._deadline_ms = 0.0
+        self._backoff_ms = 0.0
+        self._away_since_ms: float | None = None
+        self._ping_at_ms = 0.0
+        self._refusals = 0
+
+    # --- what the caller's side brings --------------------------------------------------------------
+
+    def wake(self, now_ms: float) -> None:
+        """There is something to send: connect, if nothing was begun yet."""
+        if self.state is State.IDLE:
+            self._hello(now_ms)
+
+    def add(self, submissions: Iterable[Submission]) -> None:
+        """Take over sealed submissions, in order."""
+        for submission in submissions:
+            if self.fatal is not None:
+                submission.fail(_as_delivery_failure(self.fatal))
+                self._finish(submission, release=True)
+                continue
+            window = self._windows.get(submission.topic)
+            if window is None:
+                window = self._windows[submission.topic] = self._new_window(submission.topic)
+            window.add(submission)
+            self._enlist(window)
+
+    def wants(self, topic: str) -> bool:
+        """True when a submission of ``topic`` could be sent now; else it had better go on filling."""
+        if self.state is not State.ATTACHED or self._draining:
+            return self.state is State.CLOSED
+        window = self._windows.get(topic)
+        return window is None or (not window.held and window.sent_count == len(window.queue))
+
+    def request_flush(self) -> None:
+        for window in self._windows.values():
+            window.request_flush()
+            if window.flush_seq_due() is not None or window.queue:
+                self._flushing.add(window.number)
+
+    def cancel(self, now_ms: float, error_of: Any) -> list[Any] | None:
+        """Give up on everything undecided: ``error_of(sent: bool)`` makes each error. Returns the BYE frames."""
+        attached = self.state is State.ATTACHED
+        for window in list(self._by_number.values()):
+            self._fail_window(window, error_of)
+        self.state = State.CLOSED
+        return [_pack([Kind.BYE, True])] if attached else None
+
+    def bye(self) -> list[Any] | None:
+        """Leave with nothing undecided; the frames of BYE when there is a worker to hear it."""
+        attached = self.state is State.ATTACHED
+        self.state = State.CLOSED
+        return [_pack([Kind.BYE, False])] if attached else None
+
+    # --- what goes to the worker --------------------------------------------------------------------
+
+    def next_frames(self) -> list[Any] | None:
+        """The next message for the worker, None when nothing may or need be sent. The caller must send it."""
+        if self.state is not State.ATTACHED:
+            return None
+        if self._acked < self._outcomes_seen:
+            self._acked = self._outcomes_seen
+            return [_pack([Kind.ACK, self._acked])]
+        if not self._draining:
+            frames = self._next_submit()
+            if frames is not None:
+                return frames
+        return self._next_flush()
+
+    def _next_submit(self) -> list[Any] | None:
+        ring = self._ring
+        while ring:
+            window = ring[0]
+            submission = window.peek()
+            if submission is None:
+                ring.popleft()
+                self._in_ring.discard(window.number)
+                continue
+            under_way = self._accepted_bytes + self._sent_bytes
+            # One submission larger than the whole window may go when nothing else is under way.
+            alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
+            if not alone and under_way + submission.payload_bytes > self._credit_bytes:
+                return None
+            ring.rotate(-1)
+            window.mark_sent(submission)
+            self._sent_bytes += submission.payload_bytes
+            header = [
+                Kind.SUBMIT,
+                self._worker_epoch,
+                window.number,
+                submission.seq,
+                submission.topic,
+                submission.base_timestamp_ms,
+                submission.format,
+                submission.flags,
+                submission.count,
+            ]
+            return [_pack(header), submission.payload()]
+        return None
+
+    def _next_flush(self) -> list[Any] | None:
+        for number in list(self._flushing):
+            window = self._by_number.get(number)
+            if window is None or window.flush_to_seq <= window.flush_told_seq:
+                self._flushing.discard(number)
+                continue
+            seq = window.flush_seq_due()
+            if seq is not None:
+                window.flush_told_seq = seq
+                self._flushing.discard(number)
+                return [_pack([Kind.FLUSH, number, seq])]
+        return None
+
+    # --- what the sockets bring ---------------------------------------------------------------------
+
+    def receive_control(self, frames: list[bytes], now_ms: float) -> None:
+        """A message from the control endpoint. Raises ValueError for one that no daemon of ours sends."""
+        message = _unpack(frames)
+        if self.state is not State.HELLO:
+            return
+        if message[0] == Kind.ASSIGNED:
+            _, endpoint, worker_epoch, ticket = message[:4]
+            self._worker_epoch = worker_epoch
+            self.state = State.ATTACH
+            self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
+            attach = [
+                Kind.ATTACH,
+                PROTOCOL_VERSION,
+                self._client_id,
+                self.name,
+                self._pid,
+                worker_epoch,
+                ticket,
+                self._secret,
+            ]
+            self.effects.append(OpenWorker(endpoint, [_pack(attach)]))
+        elif message[0] == Kind.REFUSED:
+            self._refused(str(message[1]), str(message[2]), now_ms)
+
+    def receive_worker(self, frames: list[bytes], now_ms: float) -> None:
+        """A message from the worker. Raises ValueError for one that no daemon of ours sends."""
+        message = _unpack(frames)
+        kind = message[0]
+        if kind == Kind.WELCOME and self.state is State.ATTACH:
+            self._welcome(message, now_ms)
+        elif kind == Kind.REFUSED:
+            stream = message[3] if len(message) > 3 else None
+            if stream is not None:
+                self._refuse_stream(stream, str(message[1]), str(message[2]))
+            else:
+                self._refused(str(message[1]), str(message[2]), now_ms)
+        elif kind == Kind.HELLO_AGAIN and self.state in (State.ATTACH, State.ATTACHED):
+            self._away("the worker asked for a new HELLO", now_ms, at_once=self.state is State.ATTACHED)
+        elif self.state is State.ATTACHED:
+            self._attached_message(kind, message, frames)
+
+    def _attached_message(self, kind: int, message: list[Any], frames: list[bytes]) -> None:
+        if kind == Kind.ACCEPTED:
+            self._credit_bytes = message[1]
+            for number, up_to_seq in message[2]:
+                window = self._by_number.get(number)
+                if window is not None:
+                    self._accept(window, up_to_seq)
+        elif kind == Kind.OUTCOMES:
+            self._outcomes(frames[1], message[2])
+        elif kind == Kind.CREDIT:
+            self._credit_bytes = message[1]
+        elif kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
+            window = self._by_number.get(message[1])
+            if window is not None:
+                self._sent_bytes -= window.rewind(message[2])
+                window.held = kind == Kind.HOLD
+                if window.flush_to_seq > window.flush_told_seq:
+                    self._flushing.add(window.number)
+                self._enlist(window)
+        elif kind == Kind.DRAINING:
+            self._draining = True
+            self.last_word = str(message[1])
+
+    def lost(self, reason: str, now_ms: float) -> None:
+        """A socket broke (or could not be connected)."""
+        if self.state in (State.HELLO, State.ATTACH, State.ATTACHED):
+            self._away(reason, now_ms, at_once=self.state is State.ATTACHED)
+
+    def tick(self, now_ms: float) -> None:
+        """Let time act: answers that do not come, the end of a backoff, records that waited too long."""
+        if self.state in (State.HELLO, State.ATTACH) and now_ms >= self._deadline_ms:
+            seconds = ANSWER_TIMEOUT_MS / 1e3
+            self._away(f"no answer within {seconds:.0f} s", now_ms, at_once=False)
+        elif self.state is State.BACKOFF and now_ms >= self._deadline_ms:
+            self._hello(now_ms)
+        if self._away_since_ms is not None and now_ms - self._away_since_ms > self._delivery_timeout_ms:
+            self._away_since_ms = now_ms
+            self._forget(
+                f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}.",
+                all_of_it=True,
+            )
+            self._be_somebody_else()
+
+    def ping_due(self, now_ms: float) -> list[Any] | None:
+        if self.state is not State.ATTACHED or now_ms < self._ping_at_ms:
+            return None
+        self._ping_at_ms = now_ms + PING_INTERVAL_MS
+        return [_pack([Kind.PING])]
+
+    def next_wakeup_ms(self, now_ms: float) -> float | None:
+        """When ``tick`` or ``ping_due`` is to be called next; None: only when something happens."""
+        if self.state in (State.HELLO, State.ATTACH, State.BACKOFF):
+            return self._deadline_ms
+        if self.state is State.ATTACHED:
+            return self._ping_at_ms
+        return None
+
+    @property
+    def undecided(self) -> bool:
+        return any(
+            window.accepted or any(not submission.completed for submission in window.queue)
+            for window in self._by_number.values()
+        )
+
+    def take_effects(self) -> list[Effect]:
+        effects, self.effects = self.effects, []
+        return effects
+
+    # --- transitions --------------------------------------------------------------------------------
+
+    def _hello(self, now_ms: float) -> None:
+        self.state = State.HELLO
+        self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
+        if self._away_since_ms is None:
+            self._away_since_ms = now_ms
+        hello = [Kind.HELLO, PROTOCOL_VERSION, self._client_id, self.name, self._pid, self._token]
+        self.effects.append(OpenControl([_pack(hello)]))
+
+    def _welcome(self, message: list[Any], now_ms: float) -> None:
+        _, worker_epoch, secret, known, credit_bytes, limits, streams = message[:7]
+        if self._secret is not None and not known:
+            self._forget("The daemon no longer knows this client (it was restarted, or the client was away).")
+        self._worker_epoch = worker_epoch
+        self._secret = secret
+        self.limits = dict(limits)
+        self._credit_bytes = credit_bytes
+        self._accepted_bytes = self._sent_bytes = 0
+        self._draining = False
+        self.state = State.ATTACHED
+        self.last_word = ""
+        self._away_since_ms = None
+        self._backoff_ms = 0.0
+        self._refusals = 0
+        self._ping_at_ms = now_ms + PING_INTERVAL_MS
+        positions = {stream: (position, held) for stream, _topic, position, held in streams}
+        for window in list(self._by_number.values()):
+            position, held = positions.get(window.number, (0, False))
+            window.rewind(0)
+            window.held = bool(held)
+            if self._lost_its_place(window, position):
+                continue
+            self._release(window.accept(position))
+            if window.queue or window.accepted:
+                self._flushing.add(window.number)
+            self._enlist(window)
+
+    def _lost_its_place(self, window: AckWindow, position: int) -> bool:
+        first = window.queue[0].seq if window.queue else window.next_seq
+        if position >= first - 1:
+            return False
+        # Its memory is older than what it told us: those frames are gone here. Said, and the stream restarts.
+        log.error("daemon lost accepted submissions %d..%d of %s", position + 1, first - 1, window.topic)
+        text = "The daemon lost records it had accepted; they may or may not be in the log."
+        self._restart_window(window, text)
+        return True
+
+    def _away(self, reason: str, now_ms: float, *, at_once: bool) -> None:
+        self.effects.append(CloseSockets())
+        self.last_word = reason
+        if self._away_since_ms is None:
+            self._away_since_ms = now_ms
+        self.state = State.BACKOFF
+        if at_once and not self._backoff_ms:
+            wait_ms = 0.0
+            self._backoff_ms = BACKOFF_FIRST_MS
+        else:
+            self._backoff_ms = min(BACKOFF_MAX_MS, max(BACKOFF_FIRST_MS, self._backoff_ms * 2))
+            wait_ms = self._backoff_ms * random.uniform(0.8, 1.2)
+        self._deadline_ms = now_ms + wait_ms
+
+    def _refused(self, code: str, text: str, now_ms: float) -> None:
+        if code == "NOT_ADMITTED" and self.state is State.ATTACH:
+            # A WELCOME that was lost with its secret, or a daemon with another memory: come as somebody else.
+            self._refusals += 1
+            self._forget("The daemon no longer knows this client.")
+            self._be_somebody_else()
+            fatal = self._refusals > 3
+        else:
+            fatal = code in FATAL_REFUSALS or (code == "NOT_ADMITTED" and self.state is State.HELLO)
+        if not fatal:
+            self._away(text, now_ms, at_once=False)
+            return
+        self.fatal = DaemonRefused(f"The daemon refused this client: {text}", name=code)
+        self.last_word = text
+        self.effects.append(CloseSockets())
+        self.state = State.CLOSED
+        for window in list(self._by_number.values()):
+            self._fail_window(window, lambda sent: _as_delivery_failure(self.fatal, maybe=sent))
+
+    def _refuse_stream(self, number: int, code: str, text: str) -> None:
+        window = self._by_number.get(number)
+        if window is None:
+            return
+        error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
+        self.refused_topics.append((window.topic, error))
+        self._sent_bytes -= window.rewind(0)
+        self._fail_window(window, lambda sent: _as_delivery_failure(error))
+
+    def _forget(self, text: str, *, all_of_it: bool = False) -> None:
+        """The daemon's memory of us is gone: what it may have had fails as possibly persisted.
+
+        What was never sent stays and gets new numbers, unless ``all_of_it`` (nobody came back for too long).
+        """
+        self._outcomes_seen = self._acked = 0
+        for window in list(self._by_number.values()):
+            self._restart_window(window, text, all_of_it=all_of_it)
+
+    def _be_somebody_else(self) -> None:
+        self._client_id = self._new_client_id()
+        self._secret = None
+
+    def _restart_window(self, window: AckWindow, text: str, *, all_of_it: bool = False) -> None:
+        kept: list[Submission] = []
+        for submission in window.undecided():
+            if submission.sent or all_of_it:
+                submission.fail(lost_error(text, maybe=submission.sent))
+                self._finish(submission, release=True)
+            else:
+                kept.append(submission)
+        self._drop_window(window)
+        fresh = self._windows[window.topic] = self._new_window(window.topic)
+        for submission in kept:
+            fresh.add(submission)
+        if window.flush_to_seq:
+            fresh.request_flush()
+            self._flushing.add(fresh.number)
+        self._enlist(fresh)
+
+    def _fail_window(self, window: AckWindow, error_of: Any) -> None:
+        for submission in window.undecided():
+            submission.fail(error_of(submission.sent))
+            self._finish(submission, release=True)
+        self._drop_window(window)
+
+    def _drop_window(self, window: AckWindow) -> None:
+        self._by_number.pop(window.number, None)
+        if self._windows.get(window.topic) is window:
+            del self._windows[window.topic]
+        if window in self._ring:
+            self._ring.remove(window)
+        self._in_ring.discard(window.number)
+
+    # --- acceptance and outcomes --------------------------------------------------------------------
+
+    def _accept(self, window: AckWindow, up_to_seq: int) -> None:
+        sent_before = window.sent_count
+        news = window.accept(up_to_seq)
+        for submission in news[:sent_before]:
+            self._sent_bytes -= submission.payload_bytes
+            self._accepted_bytes += submission.payload_bytes
+        self._release(news)
+
+    def _release(self, submissions: list[Submission]) -> None:
+        self.released.extend(submissions)
+
+    def _outcomes(self, data: bytes, last_number: int) -> None:
+        seen = self._outcomes_seen
+        for outcome in unpack_outcomes(data):
+            if outcome.number <= seen:
+                continue
+            window = self._by_number.get(outcome.stream)
+            if window is not None:
+                submission = window.apply(outcome)
+                if submission is not None:
+                    self.finished.append(submission)
+        self._outcomes_seen = max(seen, last_number)
+        self.told = True
+
+    def _finish(self, submission: Submission, *, release: bool) -> None:
+        self.finished.append(submission)
+        if release and submission.held_bytes:
+            self.released.append(submission)
+
+    def _enlist(self, window: AckWindow) -> None:
+        if window.number not in self._in_ring and window.peek() is not None:
+            self._in_ring.add(window.number)
+            self._ring.append(window)
+
+    def _new_window(self, topic: str) -> AckWindow:
+        window = AckWindow(self._next_number, topic)
+        self._next_number += 1
+        self._by_number[window.number] = window
+        return window
+
+    def _new_client_id(self) -> bytes:
+        client_id = os.urandom(CLIENT_ID_BYTES - 4) + self._fork_generation.to_bytes(4, "big")
+        assert len(client_id) == CLIENT_ID_BYTES
+        return client_id
+
+
+def _pack(message: list[Any]) -> bytes:
+    packed: bytes = msgpack.packb(message)
+    return packed
+
+
+def _unpack(frames: list[bytes]) -> list[Any]:
+    message = msgpack.unpackb(frames[0])
+    if not isinstance(message, list) or not message:
+        raise ValueError("a message is not a msgpack array")
+    return message
+
+
+def _as_delivery_failure(error: SidecarError | None, *, maybe: bool = False) -> DeliveryFailed:
+    """The same sentence as an outcome of a record."""
+    failure = lost_error(str(error), maybe=maybe)
+    if error is not None:
+        failure.name = error.name
+        failure.retriable = error.retriable
+    return failure

@@ -1,0 +1,50 @@
+"""Fixtures of the stub's tests: a short run directory, the scripted daemon, a producer, ``eventually``."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_stub import Producer
+from tests.stub.fake_daemon import FakeDaemon
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Poll ``condition`` until it is true and return its value; fails the test after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    tick = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        tick.wait(0.002)
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """A directory whose socket paths fit into 107 bytes, which pytest's tmp_path does not promise."""
+    path = Path(tempfile.mkdtemp(prefix="ks-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def daemon(run_dir: Path) -> Iterator[FakeDaemon]:
+    fake = FakeDaemon(run_dir)
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def producer(daemon: FakeDaemon) -> Iterator[Producer]:
+    made = Producer(daemon.run_dir, "test", max_block_ms=5_000)
+    yield made
+    made.close(0)
