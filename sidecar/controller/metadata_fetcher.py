@@ -233,11 +233,15 @@ class MetadataFetcher:
 
     def _choose_link(self) -> BrokerLink | None:
         """A link that can be asked now; else None, with connects under way where allowed."""
-        ready = [link for link in self._links.ready_links if self._links.is_ready(link.node.id)]
+        candidates = self._candidates()  # first: it forgets who failed once everyone has
+        ready = [
+            link
+            for link in self._links.ready_links
+            if link.node.id not in self._failed and self._links.is_ready(link.node.id)
+        ]
         if ready:
             # The least loaded; a bootstrap address only while nothing better is there.
             return min(ready, key=lambda link: (link.node.id < 0, link.in_flight_count))
-        candidates = self._candidates()
         if any(self._links.next_attempt_delay_ms(node.id, 0.0) == float("inf") for node in candidates):
             return None  # connecting: its end will wake us
         now_ms = self._clock.now_ms()

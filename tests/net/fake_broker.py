@@ -8,9 +8,13 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-API_VERSIONS_BODY_V0 = struct.pack(">hi", 0, 4) + b"".join(
-    struct.pack(">hhh", *row) for row in ((0, 3, 11), (3, 4, 12), (18, 0, 3), (22, 0, 4))
-)
+
+def api_versions_body(*rows: tuple[int, int, int]) -> bytes:
+    """An ApiVersions v0 body; rows are (api key, lowest, highest version)."""
+    return struct.pack(">hi", 0, len(rows)) + b"".join(struct.pack(">hhh", *row) for row in rows)
+
+
+API_VERSIONS_BODY_V0 = api_versions_body((0, 3, 11), (3, 4, 12), (18, 0, 3), (22, 0, 4))
 
 
 class Request(NamedTuple):

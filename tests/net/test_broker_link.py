@@ -133,7 +133,8 @@ def test_sending_and_closing_from_inside_on_taken(run: Run) -> None:
             link = await noting.connect(node_of(broker.port))
             rng = random.Random(3)
             messages = [
-                b"".join(produce(n, rng.randbytes(size))) for n, size in enumerate([12 << 20, 50, 8 << 20, 70])
+                b"".join(produce(n, rng.randbytes(size)))
+                for n, size in enumerate([12 << 20, 50, 8 << 20, 70])
             ]
             later = [b"".join(produce(n + 4, rng.randbytes(40_000))) for n in range(4)]
             sent = list(messages)

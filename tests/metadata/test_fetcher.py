@@ -1,0 +1,333 @@
+"""MetadataFetcher against scripted brokers on real sockets: rules M1, M4-M7, M9, S6 as a waiting caller sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from net.fake_cluster import FakeCluster
+from net.links import until
+
+from sidecar.common.control import TopicError
+from sidecar.controller.metadata_fetcher import MetadataFetcher
+from sidecar.metadata.errors import (
+    InvalidPartitionError,
+    MetadataClosed,
+    MetadataTimeout,
+    TopicAuthorizationError,
+)
+from sidecar.metadata.metadata import MetadataConfig
+from sidecar.metadata.snapshot import MetadataSnapshot
+from sidecar.net.connector import LinkError
+from sidecar.protocol.connection_states import ConnectionConfig
+
+
+class Told:
+    """What the fetcher's owner is told."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[MetadataSnapshot] = []
+        self.errors: list[str] = []
+        self.topic_errors: list[Mapping[str, TopicError]] = []
+
+
+@contextlib.asynccontextmanager
+async def fetching(
+    bootstrap: list[tuple[str, int]],
+    *,
+    backoff_ms: float = 20.0,
+    max_age_ms: float = 300_000.0,
+    **connection: Any,
+) -> AsyncIterator[tuple[MetadataFetcher, Told]]:
+    told = Told()
+    fetcher = MetadataFetcher(
+        bootstrap,
+        client_id="test",
+        metadata_config=MetadataConfig(
+            retry_backoff_ms=backoff_ms, retry_backoff_max_ms=backoff_ms * 4, metadata_max_age_ms=max_age_ms
+        ),
+        connection_config=ConnectionConfig(
+            **{"reconnect_backoff_ms": 10.0, "reconnect_backoff_max_ms": 50.0, **connection}
+        ),
+        on_snapshot=lambda old, new, expired: told.snapshots.append(new),
+        on_topic_errors=told.topic_errors.append,
+        on_error=told.errors.append,
+    )
+    fetcher.start()
+    try:
+        yield fetcher, told
+    finally:
+        await fetcher.close()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), 20)
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.rule("M4")
+def test_await_update() -> None:
+    async def test() -> None:
+        async with FakeCluster().running(1) as cluster, fetching(cluster.bootstrap(1)) as (fetcher, _):
+            await fetcher.awaitable.await_update(0, 5_000)
+            version = fetcher.metadata.version
+            assert version >= 1
+            with pytest.raises(ValueError, match="max_wait_ms must not be negative"):
+                await fetcher.awaitable.await_update(version, -1)
+            with pytest.raises(TimeoutError, match=r"^Failed to update metadata after 30 ms\.$"):
+                await fetcher.awaitable.await_update(version, 30)
+            waiters = [asyncio.create_task(fetcher.awaitable.await_update(version, 5_000)) for _ in range(50)]
+            assert fetcher.request_update() == version
+            await asyncio.gather(*waiters)
+            closed = asyncio.create_task(fetcher.awaitable.await_update(fetcher.metadata.version, 5_000))
+            await asyncio.sleep(0)
+            await fetcher.close()
+            with pytest.raises(MetadataClosed, match="Requested metadata update after close"):
+                await closed
+
+    run(test)
+
+
+@pytest.mark.rule("M4")
+def test_an_authentication_failure_is_raised_once_to_a_waiter() -> None:
+    async def test() -> None:
+        async with FakeCluster().running(1) as cluster, fetching(cluster.bootstrap(1)) as (fetcher, _):
+            await fetcher.awaitable.await_update(0, 5_000)
+            cluster.answering = lambda _: False
+            waiter = asyncio.create_task(fetcher.awaitable.await_update(fetcher.metadata.version, 200))
+            await asyncio.sleep(0)
+            fetcher.metadata.failed_update(0.0, "SASL says no")
+            fetcher.awaitable.notify()
+            with pytest.raises(Exception, match="SASL says no"):
+                await waiter
+            with pytest.raises(MetadataTimeout):
+                await fetcher.awaitable.await_update(fetcher.metadata.version, 20)
+
+    run(test)
+
+
+@pytest.mark.rule("M5")
+def test_what_is_cached_returns_at_once_without_a_request() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        cluster.topics["t"] = [1, 1]
+        async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, _):
+            first = await fetcher.awaitable.wait_on_metadata("t", None, 5_000)
+            assert first.partition_count == 2
+            assert first.waited_ms > 0
+            asked = len(cluster.asked)
+            for partition in (None, 0, 1):
+                assert await fetcher.awaitable.wait_on_metadata("t", partition, 5_000) == (2, 0.0)
+            assert await fetcher.awaitable.wait_on_metadata("t", 1, 0) == (2, 0.0), "even with no time at all"
+            assert len(cluster.asked) == asked
+            assert not fetcher.metadata.need_update
+
+    run(test)
+
+
+@pytest.mark.rule("M5")
+def test_a_missing_topic_times_out_by_the_callers_own_wait_and_a_late_one_is_found() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, told):
+            with pytest.raises(
+                MetadataTimeout, match=r"^Topic late not present in metadata after 150 ms\.$"
+            ) as caught:
+                await fetcher.awaitable.wait_on_metadata("late", None, 150)
+            assert "'late' does not exist in the cluster" in str(caught.value.__cause__)
+            assert told.topic_errors[-1]["late"].code == 3
+            waiting = asyncio.create_task(fetcher.awaitable.wait_on_metadata("late", None, 10_000))
+            await until(lambda: len([each for each in cluster.asked if each.topics == ["late"]]) > 3)
+            cluster.topics["late"] = [1]
+            assert (await waiting).partition_count == 1
+            assert told.topic_errors[-1] == {}
+
+    run(test)
+
+
+@pytest.mark.rule("M5")
+def test_a_partition_out_of_range_waits_for_the_topic_to_grow() -> None:
+    """The later Kafka behaviour; with wait_for_partition=False the earlier one: one update, then the error."""
+
+    async def test() -> None:
+        cluster = FakeCluster()
+        cluster.topics["t"] = [1]
+        async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, _):
+            await fetcher.awaitable.wait_on_metadata("t", None, 5_000)
+            version = fetcher.metadata.version
+            with pytest.raises(
+                InvalidPartitionError,
+                match=r"^Invalid partition given with record: 1 is not in the range \[0\.\.\.1\)\.$",
+            ):
+                await fetcher.awaitable.wait_on_metadata("t", 1, 5_000, wait_for_partition=False)
+            assert fetcher.metadata.version == version + 1
+            with pytest.raises(
+                MetadataTimeout, match="Partition 1 of topic t with partition count 1 is not present"
+            ):
+                await fetcher.awaitable.wait_on_metadata("t", 1, 100)
+            waiting = asyncio.create_task(fetcher.awaitable.wait_on_metadata("t", 1, 10_000))
+            await asyncio.sleep(0)
+            cluster.topics["t"] = [1, 1]
+            assert (await waiting).partition_count == 2
+
+    run(test)
+
+
+@pytest.mark.rule("M9")
+@pytest.mark.rule("M10")
+def test_an_unauthorized_topic_fails_at_once_while_others_go_on() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        cluster.topics |= {"secret": 29, "fine": [1]}
+        async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, _):
+            lost = asyncio.create_task(fetcher.awaitable.wait_on_metadata("unknown", None, 60_000))
+            with pytest.raises(TopicAuthorizationError, match="Not authorized to access topic 'secret'"):
+                await fetcher.awaitable.wait_on_metadata("secret", None, 60_000)
+            assert (await fetcher.awaitable.wait_on_metadata("fine", 0, 5_000)).partition_count == 1
+            assert not lost.done()
+            lost.cancel()
+
+    run(test)
+
+
+@pytest.mark.rule("M1")
+@pytest.mark.rule("M6")
+def test_many_askers_cause_few_requests() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        async with cluster.running(1), fetching(cluster.bootstrap(1), backoff_ms=60.0) as (fetcher, _):
+            await fetcher.awaitable.await_update(0, 5_000)
+            waiters = [
+                asyncio.create_task(fetcher.awaitable.wait_on_metadata("t", None, 10_000)) for _ in range(100)
+            ]
+            await until(lambda: len(cluster.asked) >= 4)
+            cluster.topics["t"] = [1]
+            await asyncio.gather(*waiters)
+            # 100 askers; the distance itself is proved by a manual clock in test_metadata.py.
+            assert len(cluster.asked) < 20
+            assert cluster.asked[0].topics == [], "no topic in use yet: only the brokers are asked for"
+            assert all(each.topics == ["t"] for each in cluster.asked[1:])
+
+    run(test)
+
+
+@pytest.mark.rule("M7")
+def test_a_lost_connection_asks_for_an_update() -> None:
+    async def test() -> None:
+        async with FakeCluster().running(1) as cluster, fetching(cluster.bootstrap(1)) as (fetcher, told):
+            await fetcher.awaitable.await_update(0, 5_000)
+            fetcher.request_update()  # by now over a link under the broker's own name
+            await fetcher.awaitable.await_update(1, 5_000)
+            version = fetcher.metadata.version
+            for peer in cluster.brokers[1].peers:
+                peer.close()
+            await fetcher.awaitable.await_update(version, 5_000)
+            assert not any(told.errors[:-1]), (
+                "one lost link is no unreachable cluster once asking again works"
+            )
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_when_all_known_brokers_are_gone_the_bootstrap_is_asked_again() -> None:
+    """Bootstrap names A and B; A up, B down. Then A goes and B comes: found only by asking the bootstrap again."""
+
+    async def test() -> None:
+        cluster = FakeCluster()
+        cluster.topics["t"] = [1]
+        async with cluster.running(1, 2):
+            bootstrap = cluster.bootstrap(1, 2)
+            port = await cluster.stop(2)
+            cluster.listed = [1]
+            async with fetching(bootstrap) as (fetcher, told):
+                await fetcher.awaitable.wait_on_metadata("t", None, 5_000)
+                assert set(fetcher.snapshot.nodes) == {1}
+                await cluster.stop(1)
+                cluster.listed = [2]
+                cluster.topics["t"] = [2, 2]
+                fetcher.request_update()
+                await until(lambda: any(told.errors))
+                assert str(bootstrap[0][1]) in fetcher.last_error
+                assert "Kafka is not reachable" in fetcher.last_error
+                await cluster.start(2, port)
+                await until(lambda: set(fetcher.snapshot.nodes) == {2})
+                assert fetcher.last_error == ""
+                assert told.errors[-1] == ""
+                await until(lambda: fetcher.snapshot.partition_count("t") == 2)
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_a_broker_that_never_answers_is_left_for_another() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        cluster.answering = lambda broker_id: broker_id != 1
+        async with (
+            cluster.running(1, 2),
+            fetching(cluster.bootstrap(1, 2), request_timeout_ms=80.0) as (fetcher, _),
+        ):
+            for _ in range(4):
+                version = fetcher.request_update()
+                await fetcher.awaitable.await_update(version, 10_000)
+
+    run(test)
+
+
+def test_an_answer_without_brokers_is_not_believed() -> None:
+    """A broker that is just starting knows nothing; taking its word would cost every topic its leaders."""
+
+    async def test() -> None:
+        cluster = FakeCluster()
+        cluster.topics["t"] = [1]
+        async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, told):
+            await fetcher.awaitable.wait_on_metadata("t", None, 5_000)
+            version = fetcher.metadata.version
+            cluster.listed = []
+            fetcher.request_update()
+            await until(lambda: any("names no brokers" in each for each in told.errors))
+            assert fetcher.metadata.version == version
+            assert fetcher.snapshot.available_partitions("t") == (0,)
+            cluster.listed = [1]
+            await fetcher.awaitable.await_update(version, 5_000)
+
+    run(test)
+
+
+def test_all_topics_are_fetched_beside_those_in_use() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        cluster.topics |= {"a": [1], "b": [1, -1]}
+        async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, _):
+            answer = await fetcher.fetch_all_topics()
+            assert {each.name: len(each.partitions) for each in answer.topics} == {"a": 1, "b": 2}
+            answer = await fetcher.fetch_all_topics(topics=["b", "none"])
+            assert {each.name: each.error_code for each in answer.topics} == {"b": 0, "none": 3}
+            assert fetcher.topics_in_use == frozenset()
+
+    run(test)
+
+
+def test_fetching_all_topics_from_nobody_says_who_was_asked() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        async with cluster.running(1):
+            port = await cluster.stop(1)
+            async with fetching([("127.0.0.1", port)]) as (fetcher, _):
+                with pytest.raises(
+                    LinkError, match=rf"bootstrap.servers 127.0.0.1:{port}.*Connection refused"
+                ):
+                    await fetcher.fetch_all_topics(150)
+
+    run(test)
+
+
+def test_no_bootstrap_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"bootstrap\.servers"):
+        MetadataFetcher([], client_id=None)

@@ -1,0 +1,285 @@
+"""UpdateMetadata push: rules U1, U2; a worker in step stays in step, a slow one delays nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from sidecar.common.control import UpdateError, UpdateMetadata, UpdateMetadataReply
+from sidecar.common.model import Node, TopicPartition
+from sidecar.controller.update_metadata import (
+    QUEUE_MAX,
+    ControllerRequestBatch,
+    IllegalState,
+    MetadataPusher,
+)
+from sidecar.metadata.cache import MetadataCache
+from sidecar.metadata.diff import diff_snapshots, partition_updates
+from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+
+from .answers import NODES, topic_id
+
+Worker = tuple[int, list[UpdateMetadata]]
+
+
+def snapshot(
+    version: int, topics: dict[str, list[int]], nodes: tuple[Node, ...] = NODES, id: int = 1
+) -> MetadataSnapshot:
+    states = {
+        name: TopicState(name, topic_id(id), 0, tuple(PartitionState(leader, 0) for leader in leaders))
+        for name, leaders in topics.items()
+    }
+    return MetadataSnapshot.build(version, "k", {node.id: node for node in nodes}, states)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), 10)
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - the condition is over state of other tasks
+            await asyncio.sleep(0)
+
+
+class FakeWorkers:
+    """Workers that note what they get; those in ``answering`` say yes at once."""
+
+    def __init__(self, pusher: MetadataPusher) -> None:
+        self.pusher = pusher
+        self.got: dict[int, list[UpdateMetadata]] = {}
+        self.caches: dict[int, MetadataCache] = {}
+        self.mute: set[int] = set()
+
+    def join(self, worker_id: int, epoch: int = 1) -> None:
+        got = self.got[worker_id] = []
+        cache = self.caches[worker_id] = MetadataCache(worker_epoch=epoch)
+
+        def send(request: UpdateMetadata) -> None:
+            got.append(request)
+            if worker_id in self.mute:
+                return
+            cache.update_metadata(request)
+            self.pusher.replied(worker_id, UpdateMetadataReply(UpdateError.NONE, request.worker_epoch))
+
+        self.pusher.worker_joined(worker_id, epoch, send)
+
+    async def settled(self, *counts: int) -> None:
+        await until(lambda: tuple(len(got) for got in self.got.values()) == counts)
+
+    def clear(self) -> None:
+        for got in self.got.values():
+            got.clear()
+
+
+@pytest.mark.rule("U1")
+def test_who_hears_what() -> None:
+    """Active → full to all; joined → everything to the new one, brokers to the others; then only what differs."""
+
+    async def test() -> None:
+        pusher = MetadataPusher(controller_id=1, controller_epoch=3)
+        workers = FakeWorkers(pusher)
+        first = snapshot(1, {"t": [1, 2], "u": [3]})
+        pusher.snapshot_changed(MetadataSnapshot(), first)
+        workers.join(0)
+        await workers.settled(1)
+        (request,) = workers.got[0]
+        assert request.is_full
+        assert {(each.topic, each.partition) for each in request.partitions} == {("t", 0), ("t", 1), ("u", 0)}
+        assert (request.controller_id, request.controller_epoch, request.worker_epoch) == (1, 3, 1)
+
+        workers.join(1, epoch=7)
+        await workers.settled(2, 1)
+        assert not workers.got[0][1].partitions
+        assert not workers.got[0][1].is_full
+        assert workers.got[1][0].is_full
+        assert workers.got[1][0].worker_epoch == 7
+
+        workers.clear()
+        moved = snapshot(2, {"t": [1, 3], "u": [3]})
+        pusher.snapshot_changed(first, moved)
+        await workers.settled(1, 1)
+        for got in workers.got.values():
+            assert [(each.topic, each.partition, each.leader) for each in got[0].partitions] == [("t", 1, 3)]
+            assert not got[0].is_full
+
+        workers.clear()
+        fewer = snapshot(3, {"t": [1, 3], "u": [3]}, NODES[:2])
+        pusher.snapshot_changed(moved, fewer)
+        await workers.settled(1, 1)
+        assert not workers.got[0][0].partitions
+        assert [broker.id for broker in workers.got[0][0].brokers] == [1, 2]
+
+        workers.clear()
+        pusher.snapshot_changed(fewer, snapshot(4, {"t": [1, 3], "u": [3]}, NODES[:2]))
+        deleted = snapshot(5, {"u": [3]}, NODES[:2])
+        pusher.snapshot_changed(fewer, deleted)
+        await workers.settled(1, 1)  # nothing for the version that changed nothing
+        assert [(each.topic, each.leader) for each in workers.got[1][0].partitions] == [("t", -2), ("t", -2)]
+
+        workers.clear()
+        pusher.became_active(4)
+        await workers.settled(1, 1)
+        assert all(got[0].is_full and got[0].controller_epoch == 4 for got in workers.got.values())
+        pusher.close()
+
+    run(test)
+
+
+@pytest.mark.rule("U1")
+def test_random_histories_keep_every_worker_in_step() -> None:
+    """Whatever happens between two snapshots, and whenever a worker joins, its cache equals the controller's."""
+
+    async def test() -> None:
+        for seed in range(60):
+            rng = random.Random(seed)
+            pusher = MetadataPusher(controller_id=1, controller_epoch=1)
+            workers = FakeWorkers(pusher)
+            workers.join(0)
+            now = MetadataSnapshot()
+            for step in range(8):
+                ids = {name: rng.randint(1, 2) for name in "abc"}
+                states = {
+                    name: TopicState(
+                        name,
+                        topic_id(ids[name]),
+                        0,
+                        tuple(
+                            PartitionState(rng.randint(-1, 3), rng.randint(0, 3))
+                            for _ in range(rng.randint(1, 4))
+                        ),
+                    )
+                    for name in rng.sample("abc", rng.randint(0, 3))
+                }
+                nodes = {node.id: node for node in rng.sample(NODES, rng.randint(1, 3))}
+                new = MetadataSnapshot.build(step + 1, "k", nodes, states)
+                pusher.snapshot_changed(now, new)
+                now = new
+                if rng.random() < 0.3:
+                    workers.join(rng.randint(1, 2), epoch=step + 10)
+            await until(lambda: all(pusher.queued(worker) == 0 for worker in workers.got))  # noqa: B023
+            for _ in range(3):
+                await asyncio.sleep(0)
+            for cache in workers.caches.values():
+                assert dict(cache.current.topics) == dict(now.topics), f"seed {seed}"
+                assert dict(cache.current.nodes) == dict(now.nodes), f"seed {seed}"
+            pusher.close()
+
+    run(test)
+
+
+@pytest.mark.rule("U1")
+def test_a_topic_nobody_uses_is_not_a_deletion() -> None:
+    old, new = snapshot(1, {"t": [1], "u": [2]}), snapshot(2, {"u": [2]})
+    assert diff_snapshots(old, new, frozenset({"t"})).partitions == ()
+    assert [each.leader for each in diff_snapshots(old, new).partitions] == [-2]
+
+
+@pytest.mark.rule("U1")
+def test_a_topic_made_anew_with_fewer_partitions_deletes_the_rest() -> None:
+    old, new = snapshot(1, {"t": [1, 2, 3]}, id=1), snapshot(2, {"t": [2]}, id=9)
+    cache = MetadataCache(worker_epoch=1)
+    cache.update_metadata(UpdateMetadata(1, 1, 1, (), tuple(partition_updates(old)), is_full=True))
+    deleted = cache.update_metadata(UpdateMetadata(1, 1, 1, (), diff_snapshots(old, new).partitions))
+    assert set(deleted) == {TopicPartition("t", 1), TopicPartition("t", 2)}
+    assert dict(cache.current.topics) == dict(new.topics)
+
+
+@pytest.mark.rule("U2")
+def test_a_batch_that_was_not_sent_forbids_the_next() -> None:
+    async def test() -> None:
+        batch = ControllerRequestBatch(1)
+        sent: list[UpdateMetadata] = []
+        batch.add_worker(4, 1, sent.append)
+        whole = snapshot(1, {"t": [1, 2]})
+        batch.new_batch(whole)
+        batch.new_batch(whole)  # nothing gathered yet: nothing can be lost
+        batch.add_partitions([4], list(partition_updates(whole))[1:])
+        with pytest.raises(IllegalState, match=r"\{4: \[\('t', 1\)\]\}"):
+            batch.new_batch(whole)
+        batch.send(controller_epoch=2)
+        batch.new_batch(whole)
+        await until(lambda: len(sent) == 1)
+        assert [each.partition for each in sent[0].partitions] == [1]
+        batch.remove_worker(4)
+
+    run(test)
+
+
+@pytest.mark.rule("U2")
+def test_what_is_enqueued_is_a_copy() -> None:
+    async def test() -> None:
+        batch = ControllerRequestBatch(1)
+        sent: list[UpdateMetadata] = []
+        batch.add_worker(4, 1, sent.append)
+        whole = snapshot(1, {"t": [1, 2]})
+        updates = list(partition_updates(whole))
+        batch.new_batch(whole)
+        batch.add_partitions([4], updates)
+        batch.send(1)
+        batch.new_batch(snapshot(2, {}))
+        batch.add_partitions([4], [updates[0]._replace(leader=3)])
+        updates.clear()
+        await until(lambda: len(sent) == 1)
+        assert [each.leader for each in sent[0].partitions] == [1, 2]
+        batch.remove_worker(4)
+
+    run(test)
+
+
+@pytest.mark.rule("U2")
+def test_a_slow_worker_delays_nobody_and_then_gets_one_full_update() -> None:
+    async def test() -> None:
+        pusher = MetadataPusher(controller_id=1, controller_epoch=1)
+        workers = FakeWorkers(pusher)
+        workers.mute = {0}
+        workers.join(0)
+        workers.join(1)
+        old = MetadataSnapshot()
+        for version in range(1, QUEUE_MAX + 10):
+            new = snapshot(version, {"t": [version % 3 + 1]})
+            pusher.snapshot_changed(old, new)
+            old = new
+            await until(lambda: workers.caches[1].current.topics == old.topics)  # noqa: B023
+        assert len(workers.got[0]) == 1
+        assert pusher.queued(0) <= QUEUE_MAX
+        workers.mute = set()
+        workers.caches[0].update_metadata(workers.got[0][0])
+        pusher.replied(
+            0, UpdateMetadataReply(UpdateError.NONE, 99)
+        )  # of an earlier incarnation: not this one's
+        assert len(workers.got[0]) == 1
+        pusher.replied(0, UpdateMetadataReply(UpdateError.NONE, 1))
+        await until(lambda: workers.caches[0].current.topics == old.topics)
+        assert any(request.is_full for request in workers.got[0][1:])
+        pusher.close()
+
+    run(test)
+
+
+@pytest.mark.rule("U2")
+def test_a_send_that_raises_costs_only_that_request() -> None:
+    async def test() -> None:
+        pusher = MetadataPusher(controller_id=1, controller_epoch=1)
+        sent: list[UpdateMetadata] = []
+
+        def send(request: UpdateMetadata) -> None:
+            sent.append(request)
+            if len(sent) == 1:
+                raise OSError("gone")
+
+        pusher.worker_joined(0, 1, send)
+        pusher.became_active(2)
+        await until(lambda: len(sent) == 1 and pusher.queued(0) == 0)
+        pusher.became_active(3)
+        await until(lambda: len(sent) == 2)
+        assert sent[1].controller_epoch == 3
+        pusher.close()
+
+    run(test)
