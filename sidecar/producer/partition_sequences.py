@@ -41,6 +41,11 @@ class PartitionSequences:
         self.renumber = False
         """The broker surely lacks a numbered batch: what follows it must start over under a new epoch."""
 
+    @property
+    def is_known(self) -> bool:
+        """The broker has acknowledged something under this identity."""
+        return self.acked_order >= 0
+
     def restart(self, identity: ProducerIdAndEpoch) -> None:
         """Begin at sequence 0 under ``identity``; only when nothing of the old one is unsettled."""
         assert not self.in_flight, "a partition keeps its identity while something of it is unsettled"

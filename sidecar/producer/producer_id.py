@@ -122,6 +122,10 @@ class ProducerIds:
         head = queue.batches[0]
         if head.has_sequence or not self.identity.is_valid or len(in_flight) >= self.in_flight_max:
             return None
+        if in_flight and not sequences.is_known:
+            # A broker takes an id it has not seen on the partition at any sequence: were the first batch refused
+            # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone.
+            return None
         if sequences.identity != self.identity and (in_flight or queue.wire_count):
             return None
         return head

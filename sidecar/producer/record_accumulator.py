@@ -69,15 +69,11 @@ class RecordAccumulator:
     def append(self, topic: str, lane: int, block: RecordBlock, now_ms: float) -> AppendResult:
         """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open
         batches."""
-        queues = self._topics[lane].get(topic)
-        if queues is None:
-            queues = self._topics[lane][topic] = {}
+        queues = self._topics[lane].get(topic) or {}
         full = opened = False
         limit = self._batch_bytes
         for partition, start, stop in block.groups:
-            queue = queues.get(partition)
-            if queue is None:
-                queue = queues[partition] = PartitionQueue(topic, partition, lane)
+            queue = queues.get(partition) or self.queue(topic, lane, partition)
             batch = queue.batches[-1] if queue.batches else None
             position = start
             changed = False
@@ -96,6 +92,14 @@ class RecordAccumulator:
             if changed:
                 self.touch(queue, now_ms)
         return AppendResult(full, opened)
+
+    def queue(self, topic: str, lane: int, partition: int) -> PartitionQueue:
+        """The queue of a partition, made when it is not there yet."""
+        queues = self._topics[lane].setdefault(topic, {})
+        queue = queues.get(partition)
+        if queue is None:
+            queue = queues[partition] = PartitionQueue(topic, partition, lane)
+        return queue
 
     def _open_batch(self, queue: PartitionQueue, block: RecordBlock, now_ms: float) -> ProducerBatch:
         batch = ProducerBatch(

@@ -95,8 +95,10 @@ class Sender:
         if self._config.enable_idempotence and self._ids.take_init_request(now_ms):
             effects.append(InitProducerId())
         self._ask_for_metadata(effects, now_ms)
+        for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
+            del self._muted_until_ms[node_id]
         for node_id in accumulator.ready_nodes():
-            if self._muted_until_ms.get(node_id, 0.0) > now_ms:
+            if node_id in self._muted_until_ms:
                 continue
             if not links.is_ready(node_id):
                 effects.append(Connect(node_id))
@@ -128,7 +130,6 @@ class Sender:
         self._wake_now = True
 
     def _send_to(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
-        self._muted_until_ms.pop(node_id, None)
         in_flight = self._in_flight
         room = UNSENT_PER_NODE_MAX - in_flight.unsent(node_id)
         lanes_left = list(LANES[self._first_lane :] + LANES[: self._first_lane])

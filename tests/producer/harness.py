@@ -75,6 +75,7 @@ class Core:
         *,
         leaders: Sequence[int] = (1,),
         producer_id: bool = True,
+        known: bool = True,
         lane: int = IDEMPOTENT_LANE,
         **settings: Any,
     ) -> None:
@@ -97,6 +98,17 @@ class Core:
         if producer_id and self.config.enable_idempotence:
             self.poll()
             self.sender.on_producer_id(PRODUCER_ID, 0, self.now_ms)
+            if known:
+                for partition in range(len(leaders)):
+                    self.make_known(partition)
+
+    def make_known(self, partition: int) -> None:
+        """The broker has acknowledged under the present id before, and the next sequence happens to be 0."""
+        queue = self.accumulator.queue(TOPIC, IDEMPOTENT_LANE, partition)
+        assert queue.sequences is not None
+        queue.sequences.restart(self.ids.identity)
+        queue.sequences.acked_order = 0
+        queue.next_order = 1
 
     @property
     def now_ms(self) -> float:

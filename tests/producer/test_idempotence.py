@@ -30,11 +30,28 @@ def test_one_producer_id_and_sequences_by_record_count_per_partition() -> None:
     assert core.of(InitProducerId) == [], "asked once"
     core.sender.on_producer_id(PRODUCER_ID, 0, core.now_ms)
     (first,) = core.poll()
+    core.acknowledge(first)
     second = core.send("b", "c")
     third = core.send("d")
     other = core.send("e", partition=1)
     batches = [request.batches[0] for request in (first, second, third, other)]
     assert [identity(b) for b in batches] == [(PRODUCER_ID, 0, n) for n in (0, 1, 3, 0)]
+
+
+def test_the_first_batch_under_an_id_goes_alone() -> None:
+    """A broker takes an unknown producer id at any sequence: with the first batch refused before its sequence is
+    looked at (NOT_ENOUGH_REPLICAS, CORRUPT_MESSAGE), a second one in flight would be appended before it. Found by
+    the simulation."""
+    core = Core(known=False)
+    first = core.send("a")
+    core.append("b")
+    assert core.poll() == []
+    core.respond(first, answer(0, Code.NOT_ENOUGH_REPLICAS))
+    (again,) = core.poll(200)
+    assert payloads_of(again.batches) == ["a"]
+    core.acknowledge(again)
+    (second,) = core.poll()
+    assert identity(second.batches[0]) == (PRODUCER_ID, 0, 1)
 
 
 def test_sequences_wrap_as_kafkas_do() -> None:

@@ -1,0 +1,52 @@
+"""The one check every simulated run ends in: accepted = delivered + failed, nothing twice, order kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from client_stub.wire import Persistence
+from sidecar.producer.producer_batch import ProducerBatch
+
+from .broker_model import PartitionLog
+
+
+class Payload(NamedTuple):
+    partition: int
+    number: int
+    is_bad: bool
+    """The broker rejects this record (INVALID_RECORD)."""
+
+
+class SimLedger:
+    def __init__(self) -> None:
+        self.accepted: list[Payload] = []
+        self.fates: dict[Payload, tuple[int, int, int]] = {}
+        """payload → (code, persistence, offset)"""
+
+    def told(self, batch: ProducerBatch) -> None:
+        for index, payload in enumerate(batch.records.payloads):  # type: ignore[attr-defined]
+            assert payload not in self.fates, f"{payload} was told twice"
+            offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+            self.fates[payload] = (batch.code, batch.persistence, offset)
+
+    def check(self, logs: dict[int, PartitionLog], *, idempotent: bool, ordered: bool) -> None:
+        missing = [payload for payload in self.accepted if payload not in self.fates]
+        assert not missing, f"accepted and never told: {missing[:5]} of {len(missing)}"
+        copies = Counter(payload for log in logs.values() for payload in log.records)
+        for payload, (code, persistence, offset) in self.fates.items():
+            found = copies[payload]
+            if idempotent:
+                assert found <= 1, f"{payload} stands {found} times in the log"
+            if persistence == Persistence.NOT_PERSISTED:
+                assert found == 0, f"{payload} failed with {code} as not persisted, but is in the log"
+            if code == 0:
+                assert found >= 1, f"{payload} was told delivered, but is not in the log"
+                if offset >= 0:
+                    assert logs[payload.partition].records[offset] == payload, f"{payload} is not at {offset}"
+        if ordered:
+            for partition, log in logs.items():
+                # Without sequences a record may stand twice, and one given up may still arrive later.
+                kept = [each for each in log.records if idempotent or self.fates[each][0] == 0]
+                numbers = [payload.number for payload in dict.fromkeys(kept)]
+                assert numbers == sorted(numbers), f"partition {partition} is out of order: {numbers}"

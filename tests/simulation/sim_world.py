@@ -1,0 +1,360 @@
+"""SimWorld: the producer core against a modelled cluster, under faults drawn from one seeded random
+generator.
+
+Everything that happens is an event at a simulated time; nothing sleeps, and a seed replays exactly.
+
+What the world does not do, because no producer can tell it from success: a broker that processes a request of
+a dead connection later than a client's retry backoff, and one that forgets producer ids.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from producer.fake_kernel import FakeBlock, FakeRecords
+from producer.harness import TOPIC, answer, snapshot_of
+
+from sidecar.producer.backoff import Backoff
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.effects import (
+    CloseLink,
+    Completed,
+    Connect,
+    Effect,
+    InitProducerId,
+    LeaderHints,
+    NeedMetadata,
+    Renumbered,
+    SendProduce,
+    Split,
+)
+from sidecar.producer.in_flight import ProduceRequest
+from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
+from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
+from sidecar.producer.producer_id import ProducerIds
+from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.producer.sender import Sender
+from sidecar.protocol.produce import PartitionResult
+
+from .broker_model import Answer, PartitionLog
+from .sim_ledger import Payload, SimLedger
+
+REFUSED_BEFORE_APPEND = (2, 3, 5, 6, 7, 19, 56, 74)
+ERROR_AFTER_APPEND = (-1, 3, 6, 7, 20, 56)
+REFUSED_FOR_GOOD = (17, 29, 47)
+LATE_MS_MAX = 50.0
+"""What a dead connection had delivered is processed within this time: less than the shortest retry
+backoff."""
+
+
+class Connection:
+    """One TCP connection: requests arrive and are answered in order; after ``alive`` nothing is answered."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.alive = True
+        self.arrival_ms = 0.0
+        self.answer_ms = 0.0
+        self.untaken: dict[int, ProduceRequest] = {}
+        self.unprocessed: list[ProduceRequest] = []
+
+
+class SimWorld:
+    def __init__(self, seed: int) -> None:
+        self.random = rng = random.Random(seed)
+        self.now_ms = 1000.0
+        self.ledger = SimLedger()
+        self.idempotent = rng.random() < 0.75
+        self.lane = IDEMPOTENT_LANE if self.idempotent else PLAIN_LANE
+        self.nodes = list(range(1, rng.randint(1, 3) + 1))
+        partitions = rng.randint(1, 4)
+        records_max = rng.choice((3, 5, 1000, 1000))
+        self.logs = {index: PartitionLog(records_max=records_max) for index in range(partitions)}
+        self.leaders = [rng.choice(self.nodes) for _ in range(partitions)]
+        self.fault_rate = rng.choice((0.0, 0.02, 0.1, 0.3))
+        self.bad_rate = rng.choice((0.0, 0.0, 0.03))
+        self.config = ProducerConfig(
+            linger_ms=rng.choice((0.0, 5.0, 40.0)),
+            batch_size=rng.choice((0, 361, 861)),
+            max_request_size=rng.choice((400, 2000)),
+            enable_idempotence=self.idempotent,
+            acks=-1 if self.idempotent else rng.choice((-1, 1)),
+            retries=rng.choice((2**31 - 1, 2**31 - 1, 3)),
+            max_in_flight_requests_per_connection=rng.choice((1, 2, 5)),
+            request_timeout_ms=500.0,
+            delivery_timeout_ms=rng.choice((700.0, 3_000.0, 120_000.0)),
+        )
+        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, rng.random)
+        self.ids = ProducerIds(
+            max_in_flight=self.config.max_in_flight_requests_per_connection, backoff=backoff
+        )
+        self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=FakeRecords)  # type: ignore[arg-type]
+        self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
+        self.connections: dict[int, Connection] = {}
+        self.down_until_ms = dict.fromkeys(self.nodes, 0.0)
+        self.version = 1
+        self.snapshot = snapshot_of({TOPIC: self.leaders})
+        self.metadata_asked = False
+        self.faulty = True
+        self.published: dict[ProducerBatch, tuple[object, ...]] = {}
+        """Descriptors: what a batch is and under which identity, from its first send to its end."""
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = count()
+        self._producer_ids = count(100)
+        self._numbers = [count() for _ in range(partitions)]
+
+    # --- LinkView -------------------------------------------------------------------------------------------
+
+    def is_ready(self, node_id: int) -> bool:
+        return node_id in self.connections
+
+    def has_room(self, node_id: int) -> bool:
+        return node_id != -1
+
+    # --- the run --------------------------------------------------------------------------------------------
+
+    def run(self, submissions: int = 60) -> None:
+        rng = self.random
+        at = 1000.0
+        for _ in range(submissions):
+            at += rng.choice((0.0, 1.0, 20.0, 200.0)) * rng.random()
+            self.at(at, self.submit)
+        for _ in range(int(submissions * self.fault_rate)):
+            self.at(rng.uniform(1000.0, at), rng.choice((self.cut_connection, self.move_leader)))
+        force = rng.random() < 0.15
+        self.at(at + 1.0, lambda: self.sender.begin_close(self.now_ms))
+        self.at(at + 2_000.0, self.heal)
+        if force:
+            self.at(at + rng.uniform(1.0, 400.0), lambda: self.sender.force_close(self.now_ms))
+        self.turn()
+        limit_ms = at + 400_000.0
+        while self._events or self.sender.next_wakeup_ms < float("inf"):
+            wakeup_ms = max(self.sender.next_wakeup_ms, self.now_ms)
+            if self._events and self._events[0][0] <= wakeup_ms:
+                self.now_ms, _, event = heappop(self._events)
+                event()
+            else:
+                self.now_ms = wakeup_ms
+            assert self.now_ms < limit_ms, "the run does not come to an end"
+            self.turn()
+        assert self.sender.is_idle, "nothing is due any more, but not everything has a fate"
+        assert not self.published, f"descriptors of finished batches are left: {self.published}"
+        self.ledger.check(
+            self.logs,
+            idempotent=self.idempotent,
+            ordered=self.idempotent or self.config.max_in_flight_requests_per_connection == 1,
+        )
+
+    def at(self, when_ms: float, event: Callable[[], None]) -> None:
+        heappush(self._events, (when_ms, next(self._serial), event))
+
+    def after(self, delay_ms: float, event: Callable[[], None]) -> None:
+        self.at(self.now_ms + delay_ms, event)
+
+    def turn(self) -> None:
+        """What the driver does: poll, carry out."""
+        for _ in range(100):
+            effects = self.sender.poll(self.snapshot, self, self.now_ms)
+            for effect in effects:
+                self.carry_out(effect)
+            if self.sender.next_wakeup_ms > self.now_ms:
+                return
+        raise AssertionError("the sender asks to be polled again and again without anything due")
+
+    # --- events ---------------------------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        rng = self.random
+        records = []
+        for _ in range(rng.randint(1, 8)):
+            partition = rng.randrange(len(self.logs))
+            is_bad = rng.random() < self.bad_rate
+            records.append((partition, Payload(partition, next(self._numbers[partition]), is_bad)))
+        self.ledger.accepted.extend(payload for _, payload in records)
+        self.accumulator.append(TOPIC, self.lane, FakeBlock(records), self.now_ms)  # type: ignore[arg-type]
+        if rng.random() < 0.1:
+            self.accumulator.expedite(TOPIC, self.lane, self.now_ms)
+
+    def cut_connection(self) -> None:
+        if self.connections:
+            self.close(self.random.choice(sorted(self.connections)), tell=True)
+
+    def move_leader(self) -> None:
+        self.leaders[self.random.randrange(len(self.leaders))] = self.random.choice(self.nodes)
+
+    def heal(self) -> None:
+        self.faulty = False
+
+    def close(self, node: int, *, tell: bool) -> None:
+        rng = self.random
+        connection = self.connections.pop(node, None)
+        if connection is None:
+            return
+        connection.alive = False
+        self.down_until_ms[node] = self.now_ms + rng.uniform(1.0, 200.0)
+        unsent = [request_id for request_id in connection.untaken if rng.random() < 0.5]
+        # Of what had left, a first part is still processed, a little later; the rest never arrives.
+        left = [request for request in connection.unprocessed if request.id not in unsent]
+        delay_ms = 0.0
+        for request in left[: rng.randint(0, len(left))]:
+            delay_ms = rng.uniform(delay_ms, LATE_MS_MAX)
+            copies = [self.on_wire_copy(batch) for batch in request.batches]
+            self.after(delay_ms, lambda copies=copies, node=node: self.process_copies(node, copies))  # type: ignore[misc]
+        if tell:
+            self.sender.on_disconnect(node, self.now_ms, unsent=unsent)
+
+    def refresh_metadata(self) -> None:
+        self.metadata_asked = False
+        self.version += 1
+        self.snapshot = snapshot_of({TOPIC: list(self.leaders)}, version=self.version)
+
+    # --- effects --------------------------------------------------------------------------------------------
+
+    def carry_out(self, effect: Effect) -> None:
+        rng = self.random
+        match effect:
+            case Connect(node):
+                delay_ms = max(0.0, self.down_until_ms[node] - self.now_ms) + rng.uniform(0.1, 5.0)
+                self.after(delay_ms, lambda: self.connect(node))
+            case CloseLink(node):
+                self.close(node, tell=rng.random() < 0.5)
+            case NeedMetadata():
+                if not self.metadata_asked:
+                    self.metadata_asked = True
+                    self.after(rng.uniform(5.0, 100.0), self.refresh_metadata)
+            case LeaderHints():
+                pass
+            case InitProducerId():
+                self.after(rng.uniform(1.0, 50.0), self.answer_init)
+            case Split(parent, pieces):
+                self.published.pop(parent, None)
+                for piece in pieces:
+                    if piece.has_sequence:
+                        self.publish(piece)
+            case Renumbered(batches):
+                assert [b.order for b in batches] == sorted((b.order for b in batches), reverse=True)
+                for batch in batches:
+                    self.published.pop(batch, None)
+                    batch.descriptor = NO_DESCRIPTOR
+            case Completed(batches):
+                for batch in batches:
+                    self.published.pop(batch, None)
+                    self.ledger.told(batch)
+            case SendProduce(_, request):
+                self.send(request)
+
+    def connect(self, node: int) -> None:
+        if self.down_until_ms[node] <= self.now_ms:
+            self.connections.setdefault(node, Connection(node))
+
+    def answer_init(self) -> None:
+        fault = self.random.random() if self.faulty else 1.0
+        if fault < self.fault_rate / 2:
+            self.sender.on_producer_id_error(self.random.choice((14, 13)), self.now_ms)
+        elif fault < self.fault_rate:
+            self.sender.on_producer_id(-1, -1, self.now_ms)
+        else:
+            epoch = self.random.choice((0, 0, EPOCH_MAX - 1, EPOCH_MAX))
+            self.sender.on_producer_id(next(self._producer_ids), epoch, self.now_ms)
+
+    def identity_of(self, batch: ProducerBatch) -> tuple[object, ...]:
+        payloads = tuple(batch.records.payloads)  # type: ignore[attr-defined]
+        return batch.producer_id, batch.epoch, batch.base_sequence, payloads
+
+    def publish(self, batch: ProducerBatch) -> None:
+        identity = self.identity_of(batch)
+        assert self.published.setdefault(batch, identity) == identity, (
+            f"{batch} was changed after it was sent"
+        )
+
+    def on_wire_copy(self, batch: ProducerBatch) -> tuple[int, list[Payload], int, int, int]:
+        """The bytes of a batch as they left: later changes to the batch do not reach them."""
+        producer_id, epoch, base_sequence, payloads = self.identity_of(batch)
+        return batch.partition, list(payloads), producer_id, epoch, base_sequence  # type: ignore[call-overload,return-value]
+
+    def send(self, request: ProduceRequest) -> None:
+        rng = self.random
+        connection = self.connections.get(request.node_id)
+        if connection is None or rng.random() < 0.02:
+            self.sender.on_request_not_sent(
+                request, self.now_ms
+            )  # no request buffer, or the link died this turn
+            return
+        assert self.sender.in_flight_to(request.node_id) <= self.config.max_in_flight_requests_per_connection
+        assert len({(batch.topic, batch.partition) for batch in request.batches}) == len(request.batches)
+        for batch in request.batches:
+            if self.idempotent:
+                assert batch.has_sequence
+                self.publish(batch)
+        connection.untaken[request.id] = request
+        connection.unprocessed.append(request)
+        copies = [self.on_wire_copy(batch) for batch in request.batches]
+        self.after(rng.choice((0.0, 0.5, 3.0)), lambda: self.taken(connection, request))
+        connection.arrival_ms = max(connection.arrival_ms, self.now_ms + rng.uniform(3.0, 8.0))
+        self.at(connection.arrival_ms, lambda: self.arrive(connection, request, copies))
+
+    def taken(self, connection: Connection, request: ProduceRequest) -> None:
+        if connection.alive and connection.untaken.pop(request.id, None) is not None:
+            self.sender.on_request_sent(request, self.now_ms)
+
+    def arrive(
+        self,
+        connection: Connection,
+        request: ProduceRequest,
+        copies: list[tuple[int, list[Payload], int, int, int]],
+    ) -> None:
+        if not connection.alive:
+            return
+        rng = self.random
+        connection.unprocessed.remove(request)
+        results = self.process_copies(connection.node, copies)
+        fault = rng.random() if self.faulty else 1.0
+        stalled = fault < self.fault_rate * 0.1
+        connection.answer_ms = max(connection.answer_ms, self.now_ms + rng.uniform(0.5, 20.0))
+        if stalled:
+            connection.answer_ms += 600.0
+        if self.fault_rate and rng.random() < 0.05:
+            rng.shuffle(results)
+        throttle_ms = rng.choice((30, 400)) if fault > 1.0 - self.fault_rate * 0.2 and self.faulty else 0
+        self.at(connection.answer_ms, lambda: self.answered(connection, request, results, throttle_ms))
+
+    def answered(
+        self,
+        connection: Connection,
+        request: ProduceRequest,
+        results: list[PartitionResult],
+        throttle_ms: int,
+    ) -> None:
+        if connection.alive:
+            self.sender.on_produce_response(request, results, throttle_ms, self.now_ms)
+
+    def process_copies(
+        self, node: int, copies: list[tuple[int, list[Payload], int, int, int]]
+    ) -> list[PartitionResult]:
+        rng = self.random
+        results = []
+        for partition, payloads, producer_id, epoch, base_sequence in copies:
+            fault = rng.random() if self.faulty else 1.0
+            if self.leaders[partition] != node:
+                done = Answer(6)
+            elif fault < self.fault_rate / 2:
+                done = Answer(rng.choice(REFUSED_BEFORE_APPEND))
+            elif fault < self.fault_rate * 0.55:
+                done = Answer(rng.choice(REFUSED_FOR_GOOD))
+            else:
+                done = self.logs[partition].append(payloads, producer_id, epoch, base_sequence)
+                if done.code == 0 and fault < self.fault_rate:
+                    done = Answer(rng.choice(ERROR_AFTER_APPEND))
+            results.append(
+                answer(
+                    partition,
+                    done.code,
+                    base_offset=done.base_offset,
+                    record_errors=done.record_errors,
+                    log_start_offset=0,
+                )
+            )
+        return results
