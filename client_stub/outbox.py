@@ -154,7 +154,7 @@ class Outbox:
         if len(packer) - skip_bytes > SUBMISSION_BYTES_MAX and count > 1:
             self._keep_packer(packer)
             return None
-        if stream.open is not None:
+        if stream.open is not None and stream.open.count:
             self._seal(stream, stream.open)
         submission = Submission(self, stream.topic, packer, 0, time.time_ns() // 1_000_000)
         submission.count = count
@@ -162,6 +162,18 @@ class Outbox:
         configure(submission)
         self.pending[submission] = None
         submission.seal()
+        self._append_sealed(submission)
+        return submission
+
+    def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> Submission:
+        """One submission whose payload stands already (lock held, room was waited for)."""
+        if stream.open is not None and stream.open.count:
+            self._seal(stream, stream.open)
+        submission = Submission(self, stream.topic, None, 0, time.time_ns() // 1_000_000)
+        submission.count = count
+        submission.format = format_
+        self.pending[submission] = None
+        submission.seal(payload)
         self._append_sealed(submission)
         return submission
 
@@ -196,7 +208,8 @@ class Outbox:
     def _append_sealed(self, submission: Submission) -> None:
         if submission.payload_bytes <= COPIED_BYTES_MAX:
             packer = submission.detach_payload()
-            self._keep_packer(packer)
+            if packer is not None:
+                self._keep_packer(packer)
         self.buffered_bytes += submission.payload_bytes
         self._sealed.append(submission)
 
@@ -224,6 +237,10 @@ class Outbox:
             )
         with self.lock:
             return self.streams.setdefault(topic, OpenStream(topic))
+
+    @property
+    def has_room(self) -> bool:
+        return self.buffered_bytes < self.buffer_bytes
 
     def wake(self, *, always: bool = False) -> None:
         """Wake the io thread if it sleeps (``always``: or is about to)."""

@@ -217,6 +217,11 @@ class Producer:
             stream = self._open_stream(topic)
         return send_table(self, self._outbox, stream, table)
 
+    def may_block(self, topic: str) -> bool:
+        """True when a send to ``topic`` might have to wait for a daemon or for room just now."""
+        outbox = self._outbox
+        return topic not in self._streams or not outbox.attached_once or not outbox.has_room
+
     # --- waiting ------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:

@@ -71,12 +71,13 @@ class Submission:
     )
 
     def __init__(
-        self, outbox: Outbox, topic: str, packer: RecordPacker, room: int, base_timestamp_ms: int
+        self, outbox: Outbox, topic: str, packer: RecordPacker | None, room: int, base_timestamp_ms: int
     ) -> None:
         self.outbox = outbox
         self.topic = topic
-        self.packer: RecordPacker | None = packer
-        self.pack = packer.pack
+        self.packer = packer
+        if packer is not None:
+            self.pack = packer.pack
         self.room = room
         """Payload bytes left, counted with an upper bound per record; it also keeps the count below its limit."""
         self.count = 0
@@ -102,11 +103,15 @@ class Submission:
         self._done_mask = 0
         self._counted: set[int] = set()
 
-    def seal(self) -> None:
-        """No record is added any more; the payload has its final size."""
-        assert self.packer is not None
+    def seal(self, data: bytes | None = None) -> None:
+        """No record is added any more; the payload (``data``, or what was packed) has its final size."""
         self.remaining = self.count
-        self.payload_bytes = len(self.packer) - self.skip_bytes
+        self._data = data
+        if data is not None:
+            self.payload_bytes = len(data)
+        else:
+            assert self.packer is not None
+            self.payload_bytes = len(self.packer) - self.skip_bytes
 
     def payload(self) -> memoryview:
         """The bytes to send; they live in the packer until ``release``."""
@@ -120,11 +125,12 @@ class Submission:
         packer, self.packer, self._data = self.packer, None, None
         return packer
 
-    def detach_payload(self) -> RecordPacker:
+    def detach_payload(self) -> RecordPacker | None:
         """Copy the (small) payload out of the packer and give that back."""
-        assert self.packer is not None
-        self._data = bytes(self.payload())
-        packer, self.packer = self.packer, None
+        packer = self.packer
+        if packer is not None:
+            self._data = bytes(self.payload())
+            self.packer = None
         return packer
 
     @property

@@ -80,7 +80,19 @@ class Format(IntEnum):
     7 header values (binary). A null in 3 and 4 means none, in 5 no headers. ``width`` is the offsets' width for
     1, 2, 5, 6, 7: 4 (binary, utf8, list) or 8 (large_*); there are length + 1 offsets. Offsets are Arrow's own and
     need not start at 0: the data (for 5: the elements of 6 and 7) begins where the first offset points.
+
+    Sent only to a worker that says it reads it: bit ``1 << Format.ARROW`` of ``limits["formats"]`` in WELCOME.
     """
+
+
+COLUMNS_MAGIC: Final = 0x3153434B
+COLUMN_VALUE: Final = 1
+COLUMN_KEY: Final = 2
+COLUMN_PARTITION: Final = 3
+COLUMN_TIMESTAMP: Final = 4
+COLUMN_HEADERS: Final = 5
+COLUMN_HEADER_KEYS: Final = 6
+COLUMN_HEADER_VALUES: Final = 7
 
 
 class SubmitFlag(IntEnum):

@@ -1,0 +1,309 @@
+"""Arrow tables into submissions: the buffers joined as wire.Format.ARROW says, no row touched in Python.
+
+The only file of the stub that imports pyarrow. A worker that does not read columns (see ``limits`` in
+docs/protocol.md) gets msgpack instead, made column by column.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from client_stub.delivery import BulkDelivery
+from client_stub.wire import (
+    COLUMN_HEADER_KEYS,
+    COLUMN_HEADER_VALUES,
+    COLUMN_HEADERS,
+    COLUMN_KEY,
+    COLUMN_PARTITION,
+    COLUMN_TIMESTAMP,
+    COLUMN_VALUE,
+    COLUMNS_MAGIC,
+    SUBMISSION_BYTES_MAX,
+    SUBMISSION_RECORDS_MAX,
+    Format,
+)
+
+if TYPE_CHECKING:
+    from client_stub.outbox import OpenStream, Outbox
+    from client_stub.producer import Producer
+    from client_stub.submission import Submission
+
+_BLOCK: Final = struct.Struct("<IIII")
+_COLUMN: Final = struct.Struct("<BBHIIIIIII")
+assert _COLUMN.size == 32
+_FILL: Final = 0.9
+"""Share of a submission that the average row size is trusted to fill."""
+
+
+def send_table(producer: Producer, outbox: Outbox, stream: OpenStream, table: Any) -> BulkDelivery:
+    """Queue all rows of a Table or RecordBatch; see Producer.send_arrow."""
+    columns = checked_columns(table)
+    submissions: list[Submission] = []
+    queued = 0
+    for batch in _batches(columns):
+        start = 0
+        while start < batch.num_rows:
+            with outbox.lock:
+                outbox.wait_for_room(stream)
+            if not outbox.columns_readable:
+                rest = _as_records(batch.slice(start))
+                submissions.extend(producer.send_many(stream.topic, rest)._submissions)
+                break
+            count, payload = _block_of(batch, start, outbox.max_request_bytes)
+            with outbox.lock:
+                submissions.append(outbox.add_block(stream, payload, count, Format.ARROW))
+            outbox.wake()
+            start += count
+        queued += batch.num_rows
+    return BulkDelivery(submissions)
+
+
+def checked_columns(table: Any) -> pa.Table:
+    """The columns that matter, each in a type that the block can carry. Raises TypeError or ValueError."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise TypeError(f"send_arrow() takes a pyarrow Table or RecordBatch, not {type(table).__name__}.")
+    if "value" not in table.column_names:
+        raise ValueError("The Arrow table has no column 'value'; it must have one of binary or string type.")
+    arrays: dict[str, Any] = {}
+    for name in ("value", "key", "headers", "partition", "timestamp"):
+        if name not in table.column_names:
+            continue
+        column = table.column(name)
+        arrays[name] = _normal(name, column)
+    return pa.table(arrays)
+
+
+def _normal(name: str, column: Any) -> Any:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+        column = column.cast(kind)
+    if pa.types.is_null(kind):
+        plain = {"partition": pa.int32(), "timestamp": pa.int64(), "headers": _HEADERS_TYPE}
+        return column.cast(plain.get(name, pa.binary()))
+    if name in ("value", "key"):
+        if _is_bytes(kind):
+            return column
+        if pa.types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
+            return column.cast(pa.large_binary())
+        if str(kind) == "string_view":
+            return column.cast(pa.large_string())
+        raise TypeError(f"{name} attribute unsupported type {kind}. {name} must be a(n) string or binary")
+    if name == "partition":
+        if not pa.types.is_integer(kind):
+            raise TypeError(f"partition attribute unsupported type {kind}. partition must be a(n) int")
+        return column if kind == pa.int32() else column.cast(pa.int32())
+    if name == "timestamp":
+        if pa.types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("ms", kind.tz), safe=False)
+            return column.cast(pa.int64())
+        if not pa.types.is_integer(kind):
+            raise TypeError(f"timestamp attribute unsupported type {kind}. timestamp must be a(n) bigint")
+        return column if kind == pa.int64() else column.cast(pa.int64())
+    wanted = "headers must be a(n) array<struct<key:string,value:binary>>"
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise TypeError(f"headers attribute unsupported type {kind}. {wanted}")
+    item = kind.value_type
+    if not pa.types.is_struct(item) or item.num_fields != 2:
+        raise TypeError(f"headers attribute unsupported type {kind}. {wanted}")
+    if not all(_is_bytes(item.field(i).type) for i in range(2)):
+        raise TypeError(f"headers attribute unsupported type {kind}. {wanted}")
+    return column
+
+
+_HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _is_bytes(kind: Any) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+    )
+
+
+def _batches(table: Any) -> Iterator[Any]:
+    yield from table.to_batches()
+
+
+def _block_of(batch: Any, start: int, max_request_bytes: int | None) -> tuple[int, bytes]:
+    """As many rows from ``start`` on as fit into one submission, at least one."""
+    left = batch.num_rows - start
+    row_bytes = max(1.0, batch.slice(start).nbytes / left)
+    count = max(1, min(left, SUBMISSION_RECORDS_MAX, int(SUBMISSION_BYTES_MAX * _FILL / row_bytes)))
+    while True:
+        payload = column_block(batch.slice(start, count))
+        if len(payload) <= SUBMISSION_BYTES_MAX or count == 1:
+            break
+        count = max(1, count // 2)
+    return count, payload
+
+
+def column_block(batch: Any) -> bytes:
+    """The Format.ARROW payload of a record batch that ``checked_columns`` has passed."""
+    block = _Block()
+    for name, kind in (("value", COLUMN_VALUE), ("key", COLUMN_KEY)):
+        if name in batch.schema.names:
+            block.add_bytes(kind, batch.column(name))
+    if "partition" in batch.schema.names:
+        block.add_fixed(COLUMN_PARTITION, 4, batch.column("partition"))
+    if "timestamp" in batch.schema.names:
+        block.add_fixed(COLUMN_TIMESTAMP, 8, batch.column("timestamp"))
+    if "headers" in batch.schema.names:
+        block.add_headers(batch.column("headers"))
+    return block.join(batch.num_rows)
+
+
+class _Block:
+    """Columns being laid end to end; positions are fixed once the number of columns is known."""
+
+    def __init__(self) -> None:
+        self._columns: list[tuple[int, int, int, Any, int, Any, Any]] = []
+
+    def add_bytes(self, kind: int, column: Any) -> None:
+        width = _width(column.type)
+        validity, bit_offset = _validity(column)
+        _, offsets, data = column.buffers()
+        ends = _slice(offsets, column.offset * width, (column.offset + len(column) + 1) * width)
+        first, last = _ends(ends, width)
+        self._columns.append(
+            (kind, width, len(column), validity, bit_offset, ends, _slice(data, first, last))
+        )
+
+    def add_fixed(self, kind: int, width: int, column: Any) -> None:
+        validity, bit_offset = _validity(column)
+        data = column.buffers()[1]
+        start = column.offset * width
+        self._columns.append(
+            (
+                kind,
+                width,
+                len(column),
+                validity,
+                bit_offset,
+                b"",
+                _slice(data, start, start + len(column) * width),
+            )
+        )
+
+    def add_headers(self, column: Any) -> None:
+        width = 8 if pa.types.is_large_list(column.type) else 4
+        validity, bit_offset = _validity(column)
+        offsets = column.buffers()[1]
+        ends = _slice(offsets, column.offset * width, (column.offset + len(column) + 1) * width)
+        first, last = _ends(ends, width)
+        self._columns.append((COLUMN_HEADERS, width, len(column), validity, bit_offset, ends, b""))
+        keys, values = column.values.slice(first, last - first).flatten()
+        if keys.null_count:
+            raise ValueError("headers attribute has a null header or a header with a null key.")
+        self.add_bytes(COLUMN_HEADER_KEYS, keys)
+        self.add_bytes(COLUMN_HEADER_VALUES, values)
+
+    def join(self, rows: int) -> bytes:
+        head = bytearray(_BLOCK.pack(COLUMNS_MAGIC, rows, len(self._columns), 0))
+        position = _BLOCK.size + len(self._columns) * _COLUMN.size
+        parts: list[Any] = []
+
+        def place(part: Any) -> int:
+            nonlocal position
+            if not len(part):
+                return 0
+            at = position
+            padding = -len(part) % 8
+            parts.append(part)
+            if padding:
+                parts.append(bytes(padding))
+            position += len(part) + padding
+            return at
+
+        for kind, width, length, validity, bit_offset, ends, data in self._columns:
+            head += _COLUMN.pack(
+                kind,
+                width,
+                0,
+                length,
+                place(validity),
+                bit_offset,
+                place(ends),
+                place(data),
+                len(data),
+                0,
+            )
+        return b"".join([bytes(head), *parts])
+
+
+def _width(kind: Any) -> int:
+    return 8 if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) else 4
+
+
+def _validity(column: Any) -> tuple[Any, int]:
+    """The bytes of the validity bitmap that matter and the bit where they begin; empty when nothing is null."""
+    if not column.null_count:
+        return b"", 0
+    bitmap = column.buffers()[0]
+    first = column.offset // 8
+    return _slice(bitmap, first, (column.offset + len(column) + 7) // 8), column.offset % 8
+
+
+def _slice(buffer: Any, start: int, stop: int) -> Any:
+    """Bytes of an Arrow buffer without a copy. An empty column may have no offsets at all: then zeros."""
+    if buffer is None or stop <= start:
+        return bytes(max(0, stop - start))
+    return memoryview(buffer)[start:stop]
+
+
+def _ends(offsets: Any, width: int) -> tuple[int, int]:
+    size = "<i" if width == 4 else "<q"
+    return struct.unpack_from(size, offsets, 0)[0], struct.unpack_from(size, offsets, len(offsets) - width)[0]
+
+
+def _as_records(batch: Any) -> list[tuple[Any, ...]]:
+    """Rows for send_many(), for a worker that reads only msgpack."""
+    names = batch.schema.names
+    values = _byte_list(batch.column("value"))
+    keys = _byte_list(batch.column("key")) if "key" in names else [None] * batch.num_rows
+    if not {"headers", "partition", "timestamp"} & set(names):
+        return list(zip(keys, values, strict=True))
+    none = [None] * batch.num_rows
+    headers: list[Any] = none
+    if "headers" in names:
+        headers = [
+            None if row is None else [(_text(pair["key"]), pair["value"]) for pair in map(_pair, row)]
+            for row in batch.column("headers").to_pylist()
+        ]
+    partitions = batch.column("partition").to_pylist() if "partition" in names else none
+    timestamps = batch.column("timestamp").to_pylist() if "timestamp" in names else none
+    return list(zip(keys, values, headers, partitions, timestamps, strict=True))
+
+
+def _pair(item: dict[str, Any]) -> dict[str, Any]:
+    key, value = item.values()
+    return {"key": key, "value": value.encode() if isinstance(value, str) else value}
+
+
+def _text(key: str | bytes) -> str:
+    return key if isinstance(key, str) else key.decode()
+
+
+def _byte_list(column: Any) -> list[bytes | None]:
+    width = _width(column.type)
+    _, offsets, data = column.buffers()
+    ends = array("i" if width == 4 else "q")
+    ends.frombytes(_slice(offsets, column.offset * width, (column.offset + len(column) + 1) * width))
+    whole = bytes(_slice(data, ends[0], ends[-1]))
+    first = ends[0]
+    cut: list[bytes | None] = [whole[a - first : b - first] for a, b in pairwise(ends)]
+    if column.null_count:
+        for index, valid in enumerate(column.is_valid().to_pylist()):
+            if not valid:
+                cut[index] = None
+    return cut
