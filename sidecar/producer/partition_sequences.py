@@ -24,6 +24,7 @@ class PartitionSequences:
         "identity",
         "in_flight",
         "next_sequence",
+        "next_serial",
         "renumber",
         "unresolved",
     )
@@ -31,6 +32,8 @@ class PartitionSequences:
     def __init__(self) -> None:
         self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.next_sequence = 0
+        self.next_serial = 0
+        """Batches numbered so far: how far ahead of the oldest unsettled one the next would be."""
         self.acked_next = 0
         self.acked_order = -1
         self.in_flight: list[ProducerBatch] = []

@@ -58,6 +58,7 @@ class ProducerBatch:
         "queued",
         "records",
         "retry_at_ms",
+        "serial",
         "text",
         "topic",
         "user",
@@ -103,6 +104,7 @@ class ProducerBatch:
         self.producer_id = -1
         self.epoch = -1
         self.base_sequence = NO_SEQUENCE
+        self.serial = -1
 
         self._final = False
         self.code = 0

@@ -1,11 +1,11 @@
 """ProducerIds: the idempotent lane's producer id, its epochs, and who may be numbered when (rule S4).
 
-Behaviour after Kafka's TransactionManager in its idempotent part, with one difference. Kafka gives batches
-new sequences while they may still be on the wire; here a batch is renumbered only when nothing of its
-partition is on the wire and the broker surely has none of it. Until then batches of unknown fate are sent
-again as they are: the broker answers either with success (it has them) or with OUT_OF_ORDER_SEQUENCE_NUMBER
-(it surely has not). That proof needs at most five unsettled batches a partition, which is what a broker
-remembers.
+Behaviour after Kafka's TransactionManager in its idempotent part, with one difference. Kafka gives batches new
+sequences while they may still be on the wire; here a batch is renumbered only when nothing of its partition
+is on the wire and the broker surely has none of it. Until then batches of unknown fate are sent again as they
+are: the broker answers either with success (it has them) or with OUT_OF_ORDER_SEQUENCE_NUMBER (it has not).
+That proof needs the batch to be among the last five that the broker may have appended, which is what it
+remembers: nothing is sent further ahead of the oldest unsettled batch, whoever answered those between.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProducerIds:
 
     def __init__(self, *, max_in_flight: int, backoff: Backoff) -> None:
         self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
-        self.in_flight_max = min(max_in_flight, BATCHES_REMEMBERED)
+        self.in_flight_max = max_in_flight
         self.init_pending = False
         """InitProducerId was asked for and has not been answered."""
         self.retry_at_ms = 0.0
@@ -122,6 +122,8 @@ class ProducerIds:
         head = queue.batches[0]
         if head.has_sequence or not self.identity.is_valid or len(in_flight) >= self.in_flight_max:
             return None
+        if in_flight and sequences.next_serial - in_flight[0].serial >= BATCHES_REMEMBERED:
+            return None
         if in_flight and not sequences.is_known:
             # A broker takes an id it has not seen on the partition at any sequence: were the first batch refused
             # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone.
@@ -148,6 +150,8 @@ class ProducerIds:
             sequences.restart(self.identity)
         batch.identify(*self.identity, sequences.next_sequence)
         sequences.next_sequence = batch.next_sequence
+        batch.serial = sequences.next_serial
+        sequences.next_serial += 1
         sequences.in_flight.append(batch)
 
     # --- answers --------------------------------------------------------------------------------------------
@@ -187,6 +191,9 @@ class ProducerIds:
         assert sequences is not None
         index = sequences.in_flight.index(parent)
         sequences.in_flight[index : index + 1] = children
+        for child in children:
+            child.serial = parent.serial
+        sequences.next_serial += len(children) - 1
 
     def request_renumbering(self, batch: ProducerBatch) -> None:
         """The batch's own sequence is a gap at the broker."""

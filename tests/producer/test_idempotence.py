@@ -99,6 +99,23 @@ def test_no_more_than_five_batches_of_a_partition_are_unsettled() -> None:
     assert core.poll() == [], "not even through the free connection to a new leader"
 
 
+def test_nothing_is_sent_more_than_five_batches_ahead_of_one_without_an_answer() -> None:
+    """The old leader has the first batch and stays silent, the new one acks what follows. Were six of those to go,
+    the new leader would no longer know the first again, and refuse it as a gap though it stands in the log. Found
+    by the simulation."""
+    core = Core(leaders=(1,))
+    core.send(0)
+    core.move_leaders((2,))
+    for n in range(1, 5):
+        core.acknowledge(core.send(n))
+    core.append("sixth")
+    assert core.poll() == []
+    core.sender.on_disconnect(1, core.now_ms)
+    (again,) = core.poll(200)
+    core.acknowledge(again)
+    assert payloads_of(core.poll()[0].batches) == ["sixth"]
+
+
 def test_a_failed_first_batch_holds_the_later_ones() -> None:
     """ID-04: LEADER_NOT_AVAILABLE, OUT_OF_ORDER, OUT_OF_ORDER; a fourth is queued. No epoch bump."""
     core = Core()

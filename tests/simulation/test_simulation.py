@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import pytest
@@ -11,6 +12,12 @@ from .sim_world import SimWorld
 
 SEEDS = 400
 SEEDS_LONG = 10_000
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Thousands of runs with faults on purpose: their warnings say nothing."""
+    caplog.set_level(logging.CRITICAL, logger="sidecar")
 
 
 def run_seeds(seeds: range) -> None:

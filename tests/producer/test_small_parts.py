@@ -1,0 +1,163 @@
+"""RequestBufferPool, ProducerConfig, Backoff, InFlightRequests and the error rows."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from client_stub.error_codes import ERROR_CODES
+from client_stub.wire import Persistence
+from sidecar.common.errors import Code, classify
+from sidecar.producer.backoff import Backoff
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
+from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
+
+MIB = 1024 * 1024
+
+
+def test_request_buffers_are_bounded_and_reused() -> None:
+    pool = RequestBufferPool(max_request_size=MIB, limit_bytes=2 * MIB)
+    first, second = pool.take(MIB), pool.take(700_000)
+    assert first is not None
+    assert second is not None
+    assert pool.take(1) is None
+    assert not pool.has_room()
+    pool.give(first)
+    assert pool.has_room()
+    assert pool.take(MIB) is first
+    with pytest.raises(AssertionError, match="given back twice"):
+        pool.give(second)
+        pool.give(second)
+
+
+def test_a_small_request_takes_a_small_buffer() -> None:
+    pool = RequestBufferPool(max_request_size=MIB, limit_bytes=2 * MIB)
+    buffer = pool.take(100)
+    assert buffer is not None
+    assert len(buffer.view) == 64 * 1024
+    assert pool.taken_bytes == 64 * 1024
+
+
+def test_a_second_request_leaves_room_for_the_other_brokers_first() -> None:
+    pool = RequestBufferPool(max_request_size=MIB, limit_bytes=3 * MIB)
+    assert pool.has_room(reserve_requests=2)
+    assert pool.take(MIB, reserve_requests=2) is not None
+    assert not pool.has_room(reserve_requests=2)
+    assert pool.take(MIB, reserve_requests=2) is None
+    assert pool.take(MIB, reserve_requests=1) is not None
+
+
+def test_free_buffers_of_another_size_make_room() -> None:
+    pool = RequestBufferPool(max_request_size=MIB, limit_bytes=2 * MIB)
+    small = [pool.take(1000) for _ in range(32)]
+    assert None not in small
+    assert pool.take(1) is None
+    for buffer in small:
+        assert buffer is not None
+        pool.give(buffer)
+    assert pool.free_bytes == 2 * MIB
+    assert pool.take(MIB) is not None
+    assert pool.taken_bytes + pool.free_bytes <= pool.limit_bytes
+    pool.trim()
+    assert pool.free_bytes == 0
+
+
+def test_two_largest_requests_must_fit() -> None:
+    with pytest.raises(ValueError, match=r"max\.request\.size=1048576 must fit"):
+        RequestBufferPool(max_request_size=MIB, limit_bytes=2 * MIB - 1)
+
+
+@pytest.mark.rule("A2")
+def test_taken_and_free_never_exceed_the_limit() -> None:
+    rng = random.Random(5)
+    pool = RequestBufferPool(max_request_size=MIB, limit_bytes=4 * MIB)
+    lent: list[RequestBuffer] = []
+    for _ in range(3000):
+        if lent and rng.random() < 0.5:
+            pool.give(lent.pop(rng.randrange(len(lent))))
+        else:
+            buffer = pool.take(rng.randint(1, MIB))
+            if buffer is not None:
+                assert all(buffer is not other for other in lent)
+                lent.append(buffer)
+        assert pool.taken_bytes == sum(buffer.size for buffer in lent)
+        assert pool.taken_bytes + pool.free_bytes <= pool.limit_bytes
+        assert pool.taken_count == len(lent)
+
+
+def test_config_from_kafkas_names() -> None:
+    config = ProducerConfig.from_mapping(
+        {"linger.ms": 7, "acks": "all", "compression.type": "zstd", "bootstrap.servers": "x:1"}
+    )
+    assert (config.linger_ms, config.acks, config.compression_type) == (7, -1, "zstd")
+    assert ProducerConfig.from_mapping({"acks": "1"}).acks == 1
+
+
+def test_config_defaults_are_kafkas() -> None:
+    """V5."""
+    config = ProducerConfig()
+    assert (config.acks, config.enable_idempotence, config.retries) == (-1, True, 2**31 - 1)
+    assert (config.batch_size, config.linger_ms, config.max_request_size) == (16384, 5, 1048576)
+    assert (config.request_timeout_ms, config.delivery_timeout_ms, config.max_block_ms) == (30e3, 120e3, 60e3)
+    assert (config.retry_backoff_ms, config.retry_backoff_max_ms) == (100, 1000)
+    assert config.max_in_flight_requests_per_connection == 5
+
+
+@pytest.mark.rule("S3")
+def test_backoff_doubles_and_jitters_within_its_bounds() -> None:
+    rng = random.Random(1)
+    backoff = Backoff(100, 1000, rng.random)
+    for failures, middle in ((1, 100), (2, 200), (3, 400), (4, 800)):
+        delays = [backoff.delay_ms(failures) for _ in range(500)]
+        assert middle * 0.8 <= min(delays) < middle * 0.9
+        assert middle * 1.1 < max(delays) <= min(middle * 1.2, 1000)
+    assert max(backoff.delay_ms(10_000) for _ in range(100)) <= 1000
+
+
+def test_in_flight_requests_end_once() -> None:
+    in_flight = InFlightRequests(2)
+    request = ProduceRequest(
+        id=1, node_id=3, lane=0, acks=-1, batches=[], created_ms=0, timeout_ms=1, deadline_ms=10
+    )
+    in_flight.add(request)
+    assert in_flight.timed_out(9) == []
+    assert in_flight.timed_out(10) == [3]
+    assert in_flight.end(request)
+    assert not in_flight.end(request)
+    assert in_flight.next_deadline_ms == float("inf")
+    assert len(in_flight) == 0
+
+
+def test_every_code_of_the_stub_has_a_row() -> None:
+    for code, row in ERROR_CODES.items():
+        assert (classify(code).name, classify(code).retriable) == (row.name, row.retriable)
+
+
+@pytest.mark.rule("S3")
+@pytest.mark.parametrize(
+    ("code", "persistence"),
+    [
+        (Code.NONE, Persistence.PERSISTED),
+        (Code.DUPLICATE_SEQUENCE_NUMBER, Persistence.PERSISTED),
+        (Code.NOT_ENOUGH_REPLICAS, Persistence.NOT_PERSISTED),
+        (Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Persistence.POSSIBLY_PERSISTED),
+        (Code.REQUEST_TIMED_OUT, Persistence.POSSIBLY_PERSISTED),
+        (Code.NETWORK_EXCEPTION, Persistence.POSSIBLY_PERSISTED),
+        (Code.MESSAGE_TOO_LARGE, Persistence.NOT_PERSISTED),
+    ],
+)
+def test_what_an_error_says_about_the_log(code: int, persistence: Persistence) -> None:
+    assert classify(code).persistence == persistence
+
+
+def test_an_unknown_code_is_final_and_may_have_been_appended() -> None:
+    row = classify(31_000)
+    assert (row.retriable, row.persistence) == (False, Persistence.POSSIBLY_PERSISTED)
+    assert "31000" in row.text
+
+
+def test_code_names_are_kafkas() -> None:
+    for code in Code:
+        assert ERROR_CODES[code].name == code.name
