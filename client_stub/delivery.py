@@ -79,8 +79,7 @@ class BulkDelivery:
         Raises the error of the first failed submission, with how many records failed in its text; TimeoutError
         when the patience ends first; ForkedProducer in a forked child.
         """
-        for submission in self._submissions:
-            submission.watched = True
+        self.watch()
         if not self._submissions:
             return 0
         outbox = self._submissions[0].outbox
@@ -94,6 +93,11 @@ class BulkDelivery:
         if error is not None:
             raise error
         return self.count
+
+    def watch(self) -> None:
+        """The caller looks after this future: flush() and close() do not raise its error."""
+        for submission in self._submissions:
+            submission.watched = True
 
     @property
     def failed_count(self) -> int:

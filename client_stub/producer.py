@@ -46,6 +46,7 @@ log = logging.getLogger("client_stub")
 MAX_BLOCK_MS: Final = 60_000.0
 DELIVERY_TIMEOUT_MS: Final = 120_000.0
 EXIT_FLUSH_S: Final = 10.0
+NAME_BYTES_MAX: Final = 64
 JOIN_S: Final = 5.0
 _LARGE_BYTES: Final = 1 << 16
 """Above this a record's size is compared with max.request.size; below it no limit can be broken that matters."""
@@ -73,8 +74,12 @@ class Producer:
     ) -> None:
         if max_block_ms < 0 or connect_timeout_ms < 0 or delivery_timeout_ms <= 0:
             raise ValueError("max_block_ms, connect_timeout_ms and delivery_timeout_ms must not be negative.")
+        if client_name is not None and len(client_name.encode()) > NAME_BYTES_MAX:
+            raise ValueError(f"client_name {client_name!r:.40} has more than {NAME_BYTES_MAX} bytes.")
         self._path = control_path(run_dir)
         self._name = client_name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119
+        if client_name is None:
+            self._name = self._name.encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")
         self._token = token
         self._max_block_ms = max_block_ms
         self._connect_timeout_ms = connect_timeout_ms

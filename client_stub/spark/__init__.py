@@ -1,0 +1,19 @@
+"""Spark through the sidecar: ``register(spark)``, then ``df.write.format("kafka_sidecar")``.
+
+Spark finds the format by itself through the package ``pyspark_kafka_sidecar``, unless some other ``pyspark_*``
+module of the environment is broken (that disables discovery silently); register() always works.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``kafka_sidecar`` known to this session. Repeating it does no harm."""
+    from client_stub.spark.datasource import KafkaSidecarDataSource
+
+    spark.dataSource.register(KafkaSidecarDataSource)

@@ -1,0 +1,85 @@
+"""The options of ``format("kafka_sidecar")``, checked on the driver. Keys arrive in lower case, values as str."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from client_stub.run_dir import default_run_dir
+
+WINDOW_BATCHES: Final = 8
+_SERIALIZERS: Final = frozenset({"kafka.key.serializer", "kafka.value.serializer"})
+
+
+class Options(NamedTuple):
+    topic: str | None
+    run_dir: str
+    window_batches: int
+    """Arrow batches of one task that may wait for their acks."""
+    max_block_ms: float
+
+
+def read_options(options: Mapping[str, str]) -> Options:
+    """Raises ValueError, one line, for an option that cannot be honoured."""
+    run_dir = options.get("sidecar.run_dir") or default_run_dir()
+    delivery = options.get("delivery", "at_least_once")
+    if delivery == "exactly_once":
+        raise ValueError(
+            "kafka_sidecar: delivery=exactly_once is not available in this version; use delivery=at_least_once "
+            "(the default): a retried task may write its rows again."
+        )
+    if delivery != "at_least_once":
+        raise ValueError(f"kafka_sidecar: delivery={delivery} is not known; use at_least_once.")
+    for name, value in options.items():
+        if name.startswith("kafka."):
+            _check_kafka_option(name, value, run_dir)
+    topic = options.get("topic")
+    if topic is not None and not topic.strip():
+        raise ValueError("kafka_sidecar: option topic is empty.")
+    window = _number(options, "window", WINDOW_BATCHES)
+    if window < 1:
+        raise ValueError(f"kafka_sidecar: option window={window} must be at least 1 (Arrow batches).")
+    return Options(topic, run_dir, window, _number(options, "max.block.ms", 60_000))
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"kafka_sidecar: option {name}={text} must be a whole number.") from None
+
+
+def _check_kafka_option(name: str, value: str, run_dir: str) -> None:
+    if name in _SERIALIZERS:
+        raise ValueError(
+            f"kafka_sidecar: option '{name}' is not supported: keys and values are written as string or binary columns."
+        )
+    if name != "kafka.bootstrap.servers":
+        raise ValueError(
+            f"kafka_sidecar: option '{name}' is a setting of the daemon, which all its clients share; "
+            f"set {name.removeprefix('kafka.')} in the daemon's configuration and drop the option."
+        )
+    daemons = _bootstrap_of(run_dir)
+    if daemons is not None and daemons.isdisjoint(_servers(value)):
+        raise ValueError(
+            f"kafka_sidecar: kafka.bootstrap.servers={value} is not the cluster of the daemon at {run_dir} "
+            f"({','.join(sorted(daemons))}); drop the option or set sidecar.run_dir."
+        )
+
+
+def _servers(text: str) -> set[str]:
+    return {server.strip() for server in text.split(",") if server.strip()}
+
+
+def _bootstrap_of(run_dir: str) -> set[str] | None:
+    """What a daemon on this host says of itself; None when there is none here (executors may have theirs)."""
+    try:
+        bootstrap = json.loads((Path(run_dir) / "daemon.json").read_text())["bootstrap"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return _servers(bootstrap) if isinstance(bootstrap, str) else {str(server) for server in bootstrap}

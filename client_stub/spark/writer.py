@@ -1,0 +1,133 @@
+"""One task's writing: whole Arrow batches through the process's Producer, never a row in Python.
+
+At least once: write() returns only when the broker has acked every record of the task; a task that is tried
+again writes its rows again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from client_stub.delivery import BulkDelivery
+from client_stub.errors import DaemonUnreachable, SidecarError
+from client_stub.producer import Producer
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from client_stub.spark.columns import Columns
+    from client_stub.spark.options import Options
+
+_producers: dict[tuple[int, str], Producer] = {}
+"""Spark re-uses its Python workers: the next task of this process finds warm sockets. Keyed by daemon, too."""
+
+
+@dataclass
+class TaskWritten(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    rows: int
+
+
+def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, options: Options) -> TaskWritten:
+    """Send all batches of a task and wait for their acks. Raises RuntimeError with one line that starts
+    with ``kafka_sidecar:``."""
+    waiting: deque[tuple[str, BulkDelivery]] = deque()
+    rows = 0
+    producer: Producer | None = None
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if producer is None:
+                producer = _producer_for(options)
+            for topic, records in _by_topic(batch, columns, options.topic, rows):
+                delivery = producer.send_arrow(topic, records)
+                delivery.watch()
+                waiting.append((topic, delivery))
+            rows += batch.num_rows
+            while len(waiting) > options.window_batches:
+                _settle(*waiting.popleft())
+        if producer is not None:
+            producer.flush()
+        while waiting:
+            _settle(*waiting.popleft())
+    except DaemonUnreachable as error:
+        raise RuntimeError(_unreachable(options.run_dir, error)) from error
+    except (SidecarError, TypeError, ValueError) as error:
+        raise RuntimeError(f"kafka_sidecar: {_one_line(error)}") from error
+    return TaskWritten(rows)
+
+
+def _producer_for(options: Options) -> Producer:
+    place = (os.getpid(), options.run_dir)
+    producer = _producers.get(place)
+    if producer is None:
+        producer = _producers[place] = Producer(
+            options.run_dir, client_name="spark", max_block_ms=options.max_block_ms
+        )
+    return producer
+
+
+def _by_topic(
+    batch: pyarrow.RecordBatch, columns: Columns, topic: str | None, rows_before: int
+) -> Iterator[tuple[str, Any]]:
+    """The record columns of ``batch``, cut by topic when the topic is a column."""
+    import pyarrow as pa
+
+    chosen = {
+        name: batch.column(position)
+        for name, position in columns._asdict().items()
+        if position is not None and name != "topic"
+    }
+    records = pa.table(chosen)
+    if topic is not None or columns.topic is None:
+        assert topic is not None
+        yield topic, records
+        return
+    import pyarrow.compute as pc
+
+    topics = batch.column(columns.topic)
+    if topics.null_count:
+        row = rows_before + pc.index(pc.is_null(topics), True).as_py()
+        raise ValueError(f"null topic in row {row} of task {_task()} and no topic option is set.")
+    for name in pc.unique(topics):
+        yield str(name), records.filter(pc.equal(topics, name))
+
+
+def _settle(topic: str, delivery: BulkDelivery) -> None:
+    try:
+        delivery.result()
+    except SidecarError as error:
+        failed = delivery.failed_count
+        raise RuntimeError(
+            f"kafka_sidecar: {failed} of {delivery.count} records for topic {topic} failed in task {_task()}: "
+            f"{error.name}: {_one_line(error)}"
+        ) from error
+
+
+def _task() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def _unreachable(run_dir: str, error: DaemonUnreachable) -> str:
+    if " waited " in f" {error} " and "is away" in str(error):
+        return f"kafka_sidecar: {_one_line(error)}"
+    return (
+        f"kafka_sidecar: no sidecar at {run_dir} on host {socket.gethostname()} (connect timed out after 5 s). "
+        "Start it with 'kafka-sidecar run' or set option sidecar.run_dir."
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    # Spark shows the last line of a Python error: everything has to stand in it.
+    return " ".join(str(error).split())
