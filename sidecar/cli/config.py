@@ -101,11 +101,10 @@ def to_toml(concluded: SidecarConfig) -> str:
             comment = f"  # from {source}" if source else ""
             lines.append(f"# {key} =  (unset)" if value is None else f"{key} = {_toml(value)}{comment}")
         lines.append("")
-    for name, entries in (("topics", concluded.topics), ("clients", concluded.clients)):
-        for entry, keys in entries.items():
-            lines.append(f"[{name}.{json.dumps(entry)}]")
-            lines += [f'"{key}" = {_toml(value)}' for key, value in _hide(keys).items()]
-            lines.append("")
+    for name, keys in concluded.clients.items():
+        lines.append(f"[clients.{json.dumps(name)}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in _hide(keys).items()]
+        lines.append("")
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sidecar.common.settings import BY_NAME, CLIENT_KEYS, SETTINGS, TOPIC_KEYS, Setting
+from sidecar.common.settings import CLIENT_KEYS, SETTINGS, Setting
 
 _HEAD = """# Configuration
 
@@ -61,10 +61,6 @@ def reference_markdown() -> str:
     for table, title in _TITLES.items():
         parts.append(f"\n## {title}\n\n| name | default | values | meaning |\n|---|---|---|---|\n")
         parts += [_line(row) for row in SETTINGS if row.table == table]
-    parts.append('\n## `[topics."pattern"]`: overrides for topics\n\n')
-    parts.append("The pattern is a shell pattern (`orders.*`); the first that matches counts.\n\n")
-    parts.append("| key | values | meaning |\n|---|---|---|\n")
-    parts += [f"| `{key}` | {_values(BY_NAME[key])} | {BY_NAME[key].doc} |\n" for key in TOPIC_KEYS]
     parts.append("\n## `[clients.NAME]`: rules for clients of that name\n\n| key | meaning |\n|---|---|\n")
     parts += [f"| `{key}` | {doc} |\n" for key, doc in CLIENT_KEYS.items()]
     parts.append(_RULES)

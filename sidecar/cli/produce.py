@@ -50,7 +50,7 @@ class _Outcomes:
 @click.option(
     "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds to wait for the last outcome."
 )
-def produce(  # noqa: PLR0917 - click passes by name
+def produce(
     run_dir: RunDir, topic: str, file: Path, form: str | None, key: str | None, timeout_s: float
 ) -> None:
     """Send the records of FILE (or stdin) to TOPIC and wait until Kafka has them.

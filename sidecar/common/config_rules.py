@@ -48,13 +48,9 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
         faults.append(
             f'http.listen = "{listen}" must be host:port, such as 127.0.0.1:9464 (port 0: any free one).'
         )
-    topics = {
-        pattern: {key: acks_number(value) if key == "acks" else value for key, value in keys.items()}
-        for pattern, keys in config.topics.items()
-    }
     if faults:
         raise ConfigError(faults)
-    return replace(config, values=values, topics=topics, warnings=tuple(warnings))
+    return replace(config, values=values, warnings=tuple(warnings))
 
 
 def acks_number(value: Value) -> int:

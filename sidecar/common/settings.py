@@ -165,8 +165,6 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _integer(
         "connections.max.idle.ms", 540_000, -1, LONG_MAX, "Idle connections close after this; -1: never."
     ),
-    _integer("send.buffer.bytes", 131_072, -1, INT_MAX, "SO_SNDBUF; -1: the system's default."),
-    _integer("receive.buffer.bytes", 32_768, -1, INT_MAX, "SO_RCVBUF; -1: the system's default."),
     # Metadata
     _integer("metadata.max.age.ms", 300_000, 0, LONG_MAX, "A full refresh of metadata at least this often."),
     _integer(
@@ -174,24 +172,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     _integer(
         "topic.metadata.refresh.interval.ms",
-        -1,
+        None,
         -1,
         LONG_MAX,
-        "Extra refresh while records are being sent; -1: only on failures and by age; 0: after each "
-        "send (costly).",
-    ),
-    _choice(
-        "metadata.recovery.strategy",
-        "rebootstrap",
-        ("rebootstrap", "none"),
-        "What to do when no known broker answers.",
-    ),
-    _integer(
-        "metadata.recovery.rebootstrap.trigger.ms",
-        300_000,
-        0,
-        LONG_MAX,
-        "Without any metadata for this long, start again from bootstrap.servers.",
+        "Old producer's dial, in place of metadata.max.age.ms when set: refresh that often while records are "
+        "sent; -1: only on failures; 0: after each send (costly).",
     ),
     # [daemon]
     Setting(
@@ -223,14 +208,6 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Memory of one worker for requests being written; at least 2 × max.request.size.",
     ),
     Setting(
-        "daemon.client_ack_timeout_s",
-        Kind.NUMBER,
-        60.0,
-        "A client whose outcome ring stays full this long is cut off.",
-        1,
-        86_400,
-    ),
-    Setting(
         "daemon.heartbeat_timeout_s",
         Kind.NUMBER,
         3.0,
@@ -253,12 +230,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
 
 BY_NAME: Final[Mapping[str, Setting]] = {row.name: row for row in SETTINGS}
 
-TOPIC_KEYS: Final = ("acks", "compression.type")
-"""What ``[topics."pattern"]`` may override; kinds and bounds are those of the rows above."""
-CLIENT_KEYS: Final[Mapping[str, str]] = {
-    "token": "Secret that this client name must present.",
-    "topics": "Topic patterns that it may write to.",
-}
+CLIENT_KEYS: Final[Mapping[str, str]] = {"token": "Secret that this client name must present."}
 """What ``[clients.NAME]`` may say."""
 
 
@@ -275,7 +247,6 @@ class SidecarConfig:
     """Concluded, immutable settings. ``values`` has every row's name; safe to share between threads."""
 
     values: Mapping[str, Value]
-    topics: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     clients: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -301,10 +272,12 @@ class SidecarConfig:
         return list(value)
 
     def to_mapping(self) -> dict[str, object]:
-        """What a worker is told: every value by name, and ``topics`` and ``clients`` as nested maps."""
+        """What a worker is told: every value by name, ``clients`` as a nested map, and what follows from
+        others."""
+        level = self.values.get(f"compression.{self.values['compression.type']}.level")
         return {
             **self.values,
-            "topics": {pattern: dict(keys) for pattern, keys in self.topics.items()},
+            "compression.level": level,
             "clients": {name: dict(keys) for name, keys in self.clients.items()},
         }
 

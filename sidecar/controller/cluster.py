@@ -2,42 +2,167 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
-from client_stub.wire import Kind
-from sidecar.common.control import ControlMessage
+from sidecar.common.config_rules import parse_address
+from sidecar.common.control import ControlMessage, NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
 from sidecar.common.settings import SidecarConfig
+from sidecar.controller.admission import Refusal
+from sidecar.controller.metadata_fetcher import MetadataFetcher
+from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
+from sidecar.metadata.metadata import MetadataConfig
+from sidecar.metadata.snapshot import MetadataSnapshot
+from sidecar.net.connector import LinkError
+from sidecar.protocol.connection_states import ConnectionConfig
+from sidecar.protocol.messages import ProtocolError
 
 log = logging.getLogger(__name__)
 
+TOPICS_TIMEOUT_MS = 10_000.0
+
+Config = TypeVar("Config", MetadataConfig, ConnectionConfig)
+
 
 class Cluster:
-    """Joins metadata fetcher and UpdateMetadata push to the table of workers. Belongs to the loop."""
+    """Joins metadata fetcher and UpdateMetadata push to the table of workers. Belongs to the loop.
+
+    ``error`` is the sentence why Kafka does not answer, empty while it does.
+    """
 
     def __init__(
         self, config: SidecarConfig, *, controller_epoch: int, on_change: Callable[[], None]
     ) -> None:
         self.controller_id = os.getpid()
-        self.controller_epoch = controller_epoch
         self.error = ""
-        self.cluster_id: str | None = None
-        self.broker_count = 0
-        self.is_known = False
-        self._config = config
         self._on_change = on_change
+        self._topic_errors: Mapping[str, TopicError] = {}
+        self._workers: dict[int, WorkerProcess] = {}
+        self._pusher = MetadataPusher(controller_id=self.controller_id, controller_epoch=controller_epoch)
+        addresses = [parse_address(server) for server in config.words("bootstrap.servers")]
+        self._fetcher = MetadataFetcher(
+            [address for address in addresses if address is not None],
+            client_id=config.text("client.id"),
+            metadata_config=_chosen(MetadataConfig, config),
+            connection_config=_chosen(ConnectionConfig, config),
+            on_snapshot=self._on_snapshot,
+            on_topic_errors=self._on_topic_errors,
+            on_error=self._on_error,
+        )
 
-    def start(self) -> None: ...
+    @property
+    def snapshot(self) -> MetadataSnapshot:
+        return self._fetcher.snapshot
 
-    async def close(self) -> None: ...
+    @property
+    def cluster_id(self) -> str | None:
+        return self.snapshot.cluster_id
 
-    def worker_joined(self, worker: WorkerProcess) -> None: ...
+    @property
+    def broker_count(self) -> int:
+        return len(self.snapshot.nodes)
 
-    def worker_left(self, worker: WorkerProcess) -> None: ...
+    @property
+    def is_known(self) -> bool:
+        """The cluster has answered at least once."""
+        return bool(self.snapshot.nodes)
 
-    def worker_said(self, worker: WorkerProcess, message: ControlMessage) -> None: ...
+    def start(self) -> None:
+        self._fetcher.start()
+
+    async def close(self) -> None:
+        self._pusher.close()
+        await self._fetcher.close()
+
+    # ---- workers
+
+    def worker_joined(self, worker: WorkerProcess) -> None:
+        """It is ready: everything known goes to it (U1)."""
+        self._workers[worker.identity.index] = worker
+        self._pusher.worker_joined(worker.identity.index, worker.identity.epoch, worker.channel.send)
+        if self._topic_errors or self.error:
+            worker.channel.send(TopicErrors(self._topic_errors, self.error))
+
+    def worker_left(self, worker: WorkerProcess) -> None:
+        if self._workers.get(worker.identity.index) is worker:
+            del self._workers[worker.identity.index]
+            self._pusher.worker_left(worker.identity.index)
+
+    def worker_said(self, worker: WorkerProcess, message: ControlMessage) -> None:
+        """NEED_TOPICS and UPDATE_METADATA_REPLY; anything else is logged and dropped."""
+        if isinstance(message, NeedTopics):
+            if message.topics:
+                self._need(message.topics)
+            if message.used:
+                self._fetcher.add_topics(message.used)
+                self._fetcher.records_sent(message.used)
+            if message.refresh:
+                self._fetcher.request_update()
+        elif isinstance(message, UpdateMetadataReply):
+            self._pusher.replied(worker.identity.index, message)
+        else:
+            log.warning("Worker %d sent an unexpected %s.", worker.identity.index, message.kind.name)
+
+    def _need(self, topics: Iterable[str]) -> None:
+        wanted = list(topics)
+        self._fetcher.add_topics(wanted)
+        # A topic that was asked for before and refused is not new: it needs an update all the same.
+        if any(self.snapshot.partition_count(topic) is None for topic in wanted):
+            self._fetcher.request_update()
+
+    # ---- what the fetcher tells
+
+    def _on_snapshot(self, old: MetadataSnapshot, new: MetadataSnapshot, expired: frozenset[str]) -> None:
+        if not old.nodes:
+            log.info("Kafka answers: cluster %s, %d brokers.", new.cluster_id, len(new.nodes))
+        self._pusher.snapshot_changed(old, new, expired)
+        self._on_change()
+
+    def _on_topic_errors(self, errors: Mapping[str, TopicError]) -> None:
+        self._topic_errors = dict(errors)
+        self._tell_workers()
+
+    def _on_error(self, text: str) -> None:
+        if text and not self.error:
+            log.warning("%s", text)
+        elif self.error and not text:
+            log.info("Kafka is reachable again.")
+        changed = text != self.error
+        self.error = text
+        if changed:
+            self._tell_workers()
+            self._on_change()
+
+    def _tell_workers(self) -> None:
+        for worker in self._workers.values():
+            worker.channel.send(TopicErrors(self._topic_errors, self.error))
+
+    # ---- the CLI's question
 
     async def topics(self, names: list[str] | None) -> list[list[object]]:
-        return [[int(Kind.TOPICS)]]
+        """TOPICS_REPLY's list for these topics or all. Raises Refusal when no broker answers."""
+        try:
+            answer = await self._fetcher.fetch_all_topics(TOPICS_TIMEOUT_MS, names)
+        except (LinkError, ProtocolError) as error:
+            raise Refusal("KAFKA_UNREACHABLE", self.error or str(error)) from None
+        return [
+            [
+                topic.name,
+                topic.error_code,
+                [[each.partition, each.leader, list(each.isr)] for each in topic.partitions],
+            ]
+            for topic in answer.topics
+            if names is not None or not topic.is_internal
+        ]
+
+
+def _chosen(kind: type[Config], config: SidecarConfig) -> Config:
+    """Fill a config of another room from the settings of the same names, dots for underscores."""
+    known: dict[str, Any] = {
+        each.name: config.values[each.name.replace("_", ".")] for each in dataclasses.fields(kind)
+    }
+    return kind(**known)

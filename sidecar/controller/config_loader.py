@@ -20,7 +20,6 @@ from sidecar.common.settings import (
     CLIENT_KEYS,
     OWN_TABLES,
     SETTINGS,
-    TOPIC_KEYS,
     ConfigError,
     Kind,
     Setting,
@@ -30,7 +29,7 @@ from sidecar.common.settings import (
 )
 
 ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
-_NAMED_TABLES = ("topics", "clients")
+_NAMED_TABLES = ("clients",)
 
 
 class _Gathered:
@@ -39,14 +38,13 @@ class _Gathered:
     def __init__(self) -> None:
         self.values: dict[str, Value] = {row.name: row.default for row in SETTINGS}
         self.sources: dict[str, str] = {}
-        self.named: dict[str, dict[str, dict[str, Value]]] = {table: {} for table in _NAMED_TABLES}
+        self.clients: dict[str, dict[str, Value]] = {}
         self.faults: list[str] = []
 
     def put(self, name: str, raw: object, source: str) -> None:
         """Take ``name`` = ``raw``; the name is Kafka's, or dotted with its table."""
-        table = name.split(".", 1)[0]
-        if table in _NAMED_TABLES and "." in name:
-            self._put_named(table, name.split(".", 1)[1], raw, source)
+        if name.startswith("clients."):
+            self._put_client(name.removeprefix("clients."), raw, source)
             return
         row = BY_NAME.get(name.removeprefix("kafka."))
         if row is None:
@@ -57,36 +55,33 @@ class _Gathered:
             self.values[row.name] = value
             self.sources[row.name] = source
 
-    def _put_named(self, table: str, rest: str, raw: object, source: str) -> None:
-        keys = TOPIC_KEYS if table == "topics" else tuple(CLIENT_KEYS)
-        key = next((key for key in keys if rest.endswith("." + key)), None)
+    def _put_client(self, rest: str, raw: object, source: str) -> None:
+        key = next((key for key in CLIENT_KEYS if rest.endswith("." + key)), None)
         if key is None:
             self.faults.append(
-                f'Unknown setting "{table}.{rest}" ({source}): [{table}] entries take {", ".join(keys)}.'
+                f'Unknown setting "clients.{rest}" ({source}): [clients.NAME] takes {", ".join(CLIENT_KEYS)}.'
             )
             return
-        entry = rest[: -len(key) - 1].strip('"')
-        if table == "topics":
-            row = BY_NAME[key]
-        else:
-            row = Setting(key, Kind.TEXT if key == "token" else Kind.LIST, "", CLIENT_KEYS[key])
-        value = self._convert(row, f"{table}.{rest}", raw, source)
+        name = rest[: -len(key) - 1].strip('"')
+        value = self._convert(
+            Setting(key, Kind.TEXT, "", CLIENT_KEYS[key]), f"clients.{rest}", raw, source, hidden=True
+        )
         if value is not None:
-            self.named[table].setdefault(entry, {})[key] = value
+            self.clients.setdefault(name, {})[key] = value
 
     def _unknown(self, name: str, source: str) -> None:
         guess = nearest(name, BY_NAME)
         hint = f'did you mean "{guess}"?' if guess else "`kafka-sidecar config show` lists all of them."
         self.faults.append(f'Unknown setting "{name}" ({source}): {hint}')
 
-    def _convert(self, row: Setting, name: str, raw: object, source: str) -> Value:
+    def _convert(self, row: Setting, name: str, raw: object, source: str, *, hidden: bool = False) -> Value:
         try:
             return _adapter(row).validate_python(raw)  # type: ignore[no-any-return]
         except ValidationError:
             expected = row.kind if not row.choices else ""
             bounds = row.bounds_text()
             rule = ", ".join(part for part in (f"a {expected}" if expected else "", bounds) if part)
-            self.faults.append(f"{name} = {_shown(raw)} ({source}): must be {rule}.")
+            self.faults.append(f"{name} = {'***' if hidden else _shown(raw)} ({source}): must be {rule}.")
             return None
 
 
@@ -123,8 +118,7 @@ def load_config(
     config = conclude(
         SidecarConfig(
             gathered.values,
-            topics=gathered.named["topics"],
-            clients=gathered.named["clients"],
+            clients=gathered.clients,
             sources=gathered.sources,
         )
     )

@@ -11,8 +11,10 @@ from prometheus_client.registry import Collector
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.segment import Segment
+from sidecar.shm.slots import process_start_ticks
 
 PREFIX = "kafka_sidecar_"
+_GAUGES = [row.name for row in COUNTER_ROWS if row.kind == "gauge"]
 
 
 def read_counters(segment: Segment) -> dict[int, dict[str, int]]:
@@ -24,6 +26,9 @@ def read_counters(segment: Segment) -> dict[int, dict[str, int]]:
             slot = segment.slot(index)
             if slot.incarnation:
                 found[index] = slot.counters.read()
+                if process_start_ticks(slot.pid) != slot.start_time:
+                    # Its worker is dead: what it counted stays true, what it held at that moment does not.
+                    found[index] |= dict.fromkeys(_GAUGES, 0)
     return found
 
 

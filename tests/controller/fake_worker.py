@@ -1,0 +1,47 @@
+"""A worker for supervisor tests: speaks the control channel, and misbehaves as its config says.
+
+Started as a script, exactly as the supervisor starts ``sidecar.worker``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+
+from sidecar.common.control import ControlDecoder, Drain, Drained, Ready, Start, Stop, encode_message
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--parent-pid", type=int, required=True)
+    arguments = parser.parse_args()
+    assert os.getppid() == arguments.parent_pid
+    # As the real one: the controller drains by message.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sock = socket.socket(fileno=arguments.control_fd)
+    decoder = ControlDecoder()
+    behaviour = ""
+    while data := sock.recv(65_536):
+        for message in decoder.feed(data):
+            if isinstance(message, Start):
+                behaviour = str(message.config.get("behaviour", ""))
+                if behaviour == "bad config":
+                    sys.exit(3)
+                if behaviour == "crash first" and message.incarnation == 1:
+                    sys.exit(1)
+                sock.sendall(encode_message(Ready(os.getpid(), message.worker_epoch)))
+            elif isinstance(message, Drain):
+                if behaviour == "hang in drain":
+                    time.sleep(600)
+                sock.sendall(encode_message(Drained(7 if behaviour == "leaves 7" else 0)))
+            elif isinstance(message, Stop):
+                sys.exit(0)
+
+
+main()

@@ -1,0 +1,113 @@
+"""A supervisor over fake workers and a fake segment, run inside one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sidecar.common.control import ControlMessage, Start
+from sidecar.controller.supervisor import Supervisor
+from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
+
+FAKE_WORKER = (sys.executable, "-m", "tests.controller.fake_worker")
+
+
+class FakeSlots:
+    """Slots in memory. ``beats[slot]`` None: beats by itself; a number: stands still."""
+
+    def __init__(self) -> None:
+        self.left: set[int] = set()
+        self.died: list[int] = []
+        self.silent: set[int] = set()
+        self._beat = 0
+        self._incarnation = 0
+
+    def take_slot(self, busy: set[int]) -> int:
+        return next(slot for slot in range(64) if slot not in busy)
+
+    def slot_died(self, slot: int) -> bool:
+        self.died.append(slot)
+        return slot in self.left
+
+    def heartbeat(self, slot: int) -> int:
+        if slot not in self.silent:
+            self._beat += 1
+        return self._beat if slot not in self.silent else 0
+
+    def next_incarnation(self) -> int:
+        self._incarnation += 1
+        return self._incarnation
+
+
+class Stage:
+    """One supervisor and what it told."""
+
+    def __init__(self, behaviour: str, workers: int, heartbeat_timeout_s: float) -> None:
+        self.slots = FakeSlots()
+        self.joined: list[WorkerIdentity] = []
+        self.left: list[WorkerIdentity] = []
+        self.messages: list[ControlMessage] = []
+        self.fatal: list[str] = []
+        self._changed = asyncio.Event()
+        self.supervisor = Supervisor(
+            workers=workers,
+            cpus=None,
+            heartbeat_timeout_s=heartbeat_timeout_s,
+            slots=self.slots,
+            start_message=lambda identity: Start(
+                worker_index=identity.index,
+                worker_epoch=identity.epoch,
+                slot=identity.slot,
+                incarnation=identity.incarnation,
+                endpoint=identity.endpoint,
+                instance_key=b"k",
+                segment_fd=-1,
+                config={"behaviour": behaviour},
+            ),
+            endpoint=lambda index, epoch: f"ipc://unused-{index}.{epoch}",
+            inherited_fds=(),
+            last_epoch=1000,
+            on_joined=lambda worker: self.joined.append(worker.identity),
+            on_left=lambda worker: self.left.append(worker.identity),
+            on_message=lambda worker, message: self.messages.append(message),
+            on_change=self._changed.set,
+            on_fatal=self.fatal.append,
+            worker_command=FAKE_WORKER,
+        )
+
+    async def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+        """Wait until ``condition()``; looks again at each change the supervisor tells."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def worker(self, index: int = 0) -> WorkerProcess:
+        worker = self.supervisor.workers[index]
+        assert worker is not None
+        return worker
+
+
+def on_stage(
+    behaviour: str = "", *, workers: int = 1, heartbeat_timeout_s: float = 60.0
+) -> Callable[[Callable[[Stage], Awaitable[None]]], Callable[[], None]]:
+    """Make a test of a coroutine that plays on a stage; its workers are ended afterwards."""
+
+    def decorate(play: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
+        async def perform() -> None:
+            stage = Stage(behaviour, workers, heartbeat_timeout_s)
+            stage.supervisor.start()
+            try:
+                await asyncio.wait_for(play(stage), 40.0)
+            finally:
+                await stage.supervisor.stop()
+
+        def test() -> None:
+            asyncio.run(perform())
+
+        test.__name__, test.__doc__, test.__module__ = play.__name__, play.__doc__, play.__module__
+        return test
+
+    return decorate

@@ -1,0 +1,111 @@
+"""Goal: one daemon a run dir; what a dead one left is cleared away; what a live one has is never touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client_stub.wire import IPC_PATH_BYTES_MAX
+from sidecar.controller.run_dir import LONGEST_SOCKET, RunDir, RunDirError, process_start_time, read_json
+from sidecar.testing.waiting import wait_until
+
+HOLD = "import sys; from pathlib import Path; from sidecar.controller.run_dir import RunDir\n"
+HOLD += "RunDir(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"
+
+
+def hold(path: Path) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+@pytest.mark.process
+def test_a_held_run_dir_names_its_holder(short_dir: Path) -> None:
+    with hold(short_dir) as child:
+        assert RunDir(short_dir).holder() == child.pid
+        with pytest.raises(RunDirError, match=f"pid {child.pid}") as taken:
+            RunDir(short_dir).acquire()
+        assert str(short_dir) in str(taken.value)
+        assert "stopped" not in str(taken.value)
+        os.kill(child.pid, signal.SIGSTOP)
+        wait_until(lambda: "T" in Path(f"/proc/{child.pid}/stat").read_text(), "the stop")
+        with pytest.raises(RunDirError, match="which is stopped"):
+            RunDir(short_dir).acquire()
+        child.kill()
+    assert RunDir(short_dir).holder() is None
+    RunDir(short_dir).acquire()
+
+
+def test_a_long_path_is_refused_by_name(tmp_path: Path) -> None:
+    room = IPC_PATH_BYTES_MAX - len(LONGEST_SOCKET) - 1 - len(str(tmp_path)) - 1
+    RunDir(tmp_path / ("d" * room)).check_length()
+    with pytest.raises(RunDirError, match=r"1 bytes too long.*--run-dir"):
+        RunDir(tmp_path / ("d" * (room + 1))).acquire()
+
+
+def test_an_unusable_path_is_refused(short_dir: Path) -> None:
+    (short_dir / "file").write_text("")
+    with pytest.raises(RunDirError, match="cannot be used"):
+        RunDir(short_dir / "file" / "run").acquire()
+
+
+@pytest.mark.process
+def test_leftovers_of_a_dead_daemon_are_cleared(short_dir: Path) -> None:
+    """Sockets go, its worker is killed; a stranger that got the pid of a worker is left alone."""
+    with (
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger,
+    ):
+        run_dir = RunDir(short_dir)
+        start_time = process_start_time(worker.pid)
+        assert start_time is not None
+        run_dir.publish(
+            {
+                "workers": [
+                    {"index": 0, "pid": worker.pid, "start_time": start_time},
+                    {"index": 1, "pid": stranger.pid, "start_time": 1},
+                    {"index": 2, "pid": "nonsense", "start_time": 1},
+                ]
+            }
+        )
+        for name in ("control.sock", "worker-0.17.sock"):
+            with socket.socket(socket.AF_UNIX) as stale:
+                stale.bind(str(short_dir / name))
+        run_dir.acquire()
+        done = run_dir.clear_leftovers()
+        assert worker.wait(10) == -signal.SIGKILL
+        assert stranger.poll() is None
+        stranger.kill()
+    assert not list(short_dir.glob("*.sock"))
+    assert len(done) == 2
+    assert "2 stale sockets" in done[1]
+
+
+def test_publish_is_whole_and_release_forgets(short_dir: Path) -> None:
+    run_dir = RunDir(short_dir)
+    run_dir.acquire()
+    run_dir.publish({"pid": 5})
+    run_dir.publish_segment(Path("/dev/shm/x"))
+    run_dir.store_epoch(77)
+    assert read_json(run_dir.daemon_json) == {"pid": 5}
+    assert run_dir.last_epoch() == 77
+    run_dir.release(forget_segment=False)
+    assert read_json(run_dir.daemon_json) is None
+    assert read_json(run_dir.segment_json) == {"path": "/dev/shm/x"}
+    assert run_dir.last_epoch() == 77, "epochs go on over restarts"
+    assert run_dir.holder() is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "\x00\xff"])
+def test_broken_json_is_as_none(short_dir: Path, content: str) -> None:
+    (short_dir / "daemon.json").write_text(content, encoding="latin-1")
+    assert read_json(short_dir / "daemon.json") is None

@@ -1,0 +1,105 @@
+"""Goal: workers are real processes; whatever kills one, it is replaced, and nothing of its identity is used again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from unittest import mock
+
+import pytest
+
+from sidecar.controller.supervisor import choose_cpus
+from sidecar.controller.worker_process import WorkerState
+
+from .stage import Stage, on_stage
+
+pytestmark = pytest.mark.process
+
+
+@on_stage(workers=2)
+async def test_all_workers_become_ready(it: Stage) -> None:
+    await it.supervisor.wait_all_ready()
+    assert {identity.index for identity in it.joined} == {0, 1}
+    assert {worker.identity.slot for worker in it.supervisor.ready} == {0, 1}
+    assert len({worker.pid for worker in it.supervisor.ready}) == 2
+
+
+@on_stage()
+async def test_a_killed_worker_is_replaced_under_a_new_identity(it: Stage) -> None:
+    await it.supervisor.wait_all_ready()
+    before = it.worker().identity
+    it.worker().signal(signal.SIGKILL)
+    await it.until(lambda: len(it.joined) == 2)
+    after = it.worker().identity
+    assert it.left == [before]
+    assert after.epoch > before.epoch
+    assert after.incarnation > before.incarnation
+    assert after.endpoint != before.endpoint
+    assert after.slot == before.slot, "nothing was left in the slot, so it is free again"
+    assert "SIGKILL" in it.supervisor.last_death
+    assert it.supervisor.restarts == 1
+
+
+@on_stage()
+async def test_a_slot_with_records_is_held(it: Stage) -> None:
+    it.slots.left.add(0)
+    await it.supervisor.wait_all_ready()
+    it.worker().signal(signal.SIGKILL)
+    await it.until(lambda: len(it.joined) == 2)
+    assert it.supervisor.held_slots == {0}
+    assert it.worker().identity.slot == 1
+
+
+@on_stage("crash first")
+async def test_a_crash_at_start_is_tried_again(it: Stage) -> None:
+    await it.until(lambda: it.joined)
+    assert it.joined[0].incarnation == 2
+    assert "status 1" in it.supervisor.last_death
+
+
+@on_stage("bad config")
+async def test_a_fatal_exit_stops_the_daemon(it: Stage) -> None:
+    await it.until(lambda: it.fatal)
+    assert "cannot use its configuration" in it.fatal[0]
+    assert it.supervisor.restarts == 0
+
+
+@on_stage(heartbeat_timeout_s=0.6)
+async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
+    """It hangs (SIGSTOP: only SIGKILL ends it); the first misses alone do nothing."""
+    await it.supervisor.wait_all_ready()
+    os.kill(it.worker().pid, signal.SIGSTOP)
+    it.slots.silent.add(0)
+    await it.until(lambda: it.left)
+    it.slots.silent.clear()
+    await it.until(lambda: len(it.joined) == 2)
+    assert "killed by" in it.supervisor.last_death
+
+
+@pytest.mark.rule("S2")
+@on_stage("leaves 7", workers=2)
+async def test_drain_hears_every_worker(it: Stage) -> None:
+    await it.supervisor.wait_all_ready()
+    assert await it.supervisor.drain(5.0) == 14
+    assert all(worker.state is WorkerState.DRAINING for worker in it.supervisor.alive)
+    await it.supervisor.stop()
+    assert it.supervisor.alive == []
+    assert it.supervisor.restarts == 0, "a worker that ends on request is not replaced"
+
+
+@pytest.mark.rule("S2")
+@on_stage("hang in drain")
+async def test_a_drain_that_hangs_is_ended(it: Stage) -> None:
+    await it.supervisor.wait_all_ready()
+    with mock.patch("sidecar.controller.supervisor.STOP_GRACE_S", 0.3):
+        await it.supervisor.drain(0.0)
+        await it.supervisor.stop()
+    assert it.supervisor.alive == []
+    assert it.left
+
+
+def test_pinning_leaves_cpus_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert choose_cpus(2, None) == [2, 3]
+    assert choose_cpus(3, None) == []
+    assert choose_cpus(3, [0]) == [0]
