@@ -125,9 +125,15 @@ def _apply(topics: dict[str, TopicState], request: UpdateMetadata) -> list[Topic
         is_recreated = old is not None and None not in (topic_id, old.topic_id) and topic_id != old.topic_id
         if old is not None and not request.is_full and not is_recreated:
             states = {index: state for index, state in enumerate(old.partitions) if state is not None}
+        known = old.partitions if old is not None and not is_recreated else ()
         for update in updates:
+            before = known[update.partition] if update.partition < len(known) else None
             if update.leader == LEADER_DURING_DELETE:
                 states.pop(update.partition, None)
+                known = ()  # what follows in this request is of a topic made anew
+            elif before is not None and 0 <= update.leader_epoch < before.leader_epoch:
+                # The broker that led told us itself of a newer leader (KIP-951); the controller will hear of it.
+                states[update.partition] = before
             else:
                 states[update.partition] = PartitionState(
                     update.leader, update.leader_epoch, update.isr, update.replicas, update.offline

@@ -270,11 +270,13 @@ class Metadata:
                 self._errors.pop(topic, None)
                 self._unknown_since.pop(topic, None)
                 expired.add(topic)
-        if expired:
-            self._last_seen_epochs = {
-                key: epoch for key, epoch in self._last_seen_epochs.items() if key[0] not in expired
-            }
+        self._forget_epochs(expired)
         return frozenset(expired)
+
+    def _forget_epochs(self, topics: set[str]) -> None:
+        """Another topic under the same name counts its leader epochs from 0."""
+        for key in [key for key in self._last_seen_epochs if key[0] in topics]:
+            del self._last_seen_epochs[key]
 
     def _topic_state(
         self, name: str, heard: TopicAnswer | None, old: TopicState | None, now_ms: float, *, was_asked: bool
@@ -287,7 +289,10 @@ class Metadata:
         if heard.error_code == 0 and heard.partitions:
             self._errors.pop(name, None)
             self._unknown_since.pop(name, None)
-            return merge_topic(heard, old)
+            merged = merge_topic(heard, old)
+            if old is not None and old.topic_id != merged.topic_id:
+                self._forget_epochs({name})
+            return merged
         if heard.error_code == 0:
             self._errors[name] = TopicError(NO_PARTITIONS, str(EmptyPartitionListError(name)))
             return old
@@ -298,6 +303,7 @@ class Metadata:
         answers += 1
         if answers >= DELETION_ANSWERS and now_ms - since_ms >= DELETION_MS:
             self._unknown_since.pop(name, None)
+            self._forget_epochs({name})
             return None
         self._unknown_since[name] = (since_ms, answers)
         return old

@@ -143,16 +143,15 @@ class MetadataSnapshot:
         address is known or among ``endpoints``. Returns self when no hint counts. (Kafka:
         Metadata.updatePartitionLeadership.)
         """
-        endpoint_by_id = {node.id: node for node in endpoints}
-        nodes = dict(self.nodes)
+        hints = list(hints)
+        nodes = {node.id: node for node in endpoints} | dict(self.nodes)
         changed: dict[str, list[PartitionState | None]] = {}
         for hint in hints:
             known = self.partition(hint.topic, hint.partition)
             if known is None or hint.leader_epoch <= known.leader_epoch or hint.leader < 0:
                 continue
-            if hint.leader not in nodes and hint.leader not in endpoint_by_id:
+            if hint.leader not in nodes:
                 continue
-            nodes.setdefault(hint.leader, endpoint_by_id.get(hint.leader, nodes.get(hint.leader)))  # type: ignore[arg-type]
             partitions = changed.setdefault(hint.topic, list(self.topics[hint.topic].partitions))
             partitions[hint.partition] = known._replace(leader=hint.leader, leader_epoch=hint.leader_epoch)
         if not changed:
@@ -161,6 +160,10 @@ class MetadataSnapshot:
         for name, partitions in changed.items():
             old = topics[name]
             topics[name] = TopicState(name, old.topic_id, old.error_code, tuple(partitions))
+        leaders = {hint.leader for hint in hints}
+        nodes = {
+            node_id: node for node_id, node in nodes.items() if node_id in self.nodes or node_id in leaders
+        }
         return MetadataSnapshot.build(self.version, self.cluster_id, nodes, topics, previous=self)
 
 

@@ -24,6 +24,10 @@ class ProtocolError(Exception):
     """A broker sent something that is not the Kafka protocol as we know it."""
 
 
+class UnknownErrorCode(ProtocolError):
+    """An answer names an error code that kio's release does not know."""
+
+
 class ApiKey(IntEnum):
     PRODUCE = 0
     METADATA = 3
@@ -104,7 +108,8 @@ def decode_response(api_key: int, version: int, body: bytes) -> Any:
     try:
         entity, _ = _response_reader(api_key, version)(body, 0)
     except (SerialError, ValueError, TypeError, OverflowError) as error:
-        raise ProtocolError(
+        kind = UnknownErrorCode if "valid ErrorCode" in str(error) else ProtocolError
+        raise kind(
             f"The broker's answer to {ApiKey(api_key).name} v{version} cannot be read: "
             f"{type(error).__name__}: {error}"
         ) from error

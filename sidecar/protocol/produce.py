@@ -18,7 +18,14 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sidecar.common.model import Node
-from sidecar.protocol.messages import MILLISECOND, ApiKey, decode_response, milliseconds
+from sidecar.protocol.messages import (
+    MILLISECOND,
+    ApiKey,
+    UnknownErrorCode,
+    decode_response,
+    milliseconds,
+)
+from sidecar.protocol.produce_lenient import read_lenient
 
 PRODUCE_VERSION_MIN: Final = 3
 """The first version that carries v2 record batches."""
@@ -96,7 +103,7 @@ def _compact_string(text: str | None) -> bytes:
     return _uvarint(len(data) + 1) + data
 
 
-def encode_produce(  # noqa: PLR0917 - the order of the fields on the wire
+def encode_produce(
     version: int,
     correlation_id: int,
     client_id: str | None,
@@ -159,8 +166,17 @@ def encode_produce(  # noqa: PLR0917 - the order of the fields on the wire
 
 
 def decode_produce_response(version: int, body: bytes) -> ProduceResponse:
-    """Read a response body (without header) of that version. Raises ProtocolError when it cannot be read."""
-    entity = decode_response(ApiKey.PRODUCE, version, body)
+    """Read a response body (without header) of that version; any error code passes, also one not known yet.
+
+    Raises ProtocolError when it cannot be read.
+    """
+    try:
+        entity = decode_response(ApiKey.PRODUCE, version, body)
+    except UnknownErrorCode:
+        partitions, throttle_ms, nodes = read_lenient(version, body)
+        return ProduceResponse(
+            [PartitionResult(*each) for each in partitions], throttle_ms, tuple(Node(*node) for node in nodes)
+        )
     results = [
         _partition_result(version, topic, partition)
         for topic in entity.responses

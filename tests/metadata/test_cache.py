@@ -171,5 +171,13 @@ def test_leader_hints_hold_until_the_next_update(cache: MetadataCache) -> None:
     assert cache.current.leader_epoch("t", 0) == 3
     assert cache.current.version == before.version
     assert before.leader("t", 0) == Node(1, "a", 9092, "rack-a")
+    cache.update_metadata(request(state("t", 0, 1, 2), brokers=(A, B, LiveBroker.of(Node(9, "z", 1)))))
+    assert cache.current.leader("t", 0) == Node(9, "z", 1), "a push that was under way knows less"
     cache.update_metadata(request(state("t", 0, 2, 4)))
     assert cache.current.leader("t", 0) == Node(2, "b", 9092, "rack-b")
+    cache.update_metadata(request(state("t", 0, 1, 0, id=50)))
+    assert cache.current.leader_epoch("t", 0) == 0, "another topic counts from 0"
+    cache.update_metadata(request(state("u", 0, 1, 9, id=2)))
+    cache.update_metadata(request(state("u", 0, -2, id=2)))
+    cache.update_metadata(request(state("u", 0, 1, 0, id=2)))
+    assert cache.current.leader_epoch("u", 0) == 0

@@ -150,10 +150,7 @@ def test_random_histories_keep_every_worker_in_step() -> None:
                         name,
                         topic_id(ids[name]),
                         0,
-                        tuple(
-                            PartitionState(rng.randint(-1, 3), rng.randint(0, 3))
-                            for _ in range(rng.randint(1, 4))
-                        ),
+                        tuple(PartitionState(rng.randint(-1, 3), step) for _ in range(rng.randint(1, 4))),
                     )
                     for name in rng.sample("abc", rng.randint(0, 3))
                 }

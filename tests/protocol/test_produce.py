@@ -14,6 +14,7 @@ from kio.serial import entity_writer
 
 from sidecar.protocol.messages import ApiKey, ProtocolError, encode_request, request_module, response_module
 from sidecar.protocol.produce import ProduceTopic, decode_produce_response, encode_produce
+from sidecar.protocol.produce_lenient import read_lenient
 
 VERSIONS = range(3, 14)
 TOPIC_ID = UUID("12345678-9abc-def0-1234-56789abcdef0")
@@ -144,6 +145,28 @@ def test_response_fields_of_every_version(version: int) -> None:
     assert result.error_message == ("why" if version >= 8 else None)
     assert (result.current_leader_id, result.current_leader_epoch) == ((2, 11) if version >= 10 else (-1, -1))
     assert [node.host for node in response.node_endpoints] == (["h"] if version >= 10 else [])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_lenient_reader_agrees_with_kio_and_takes_codes_from_the_future(version: int) -> None:
+    when = datetime(2024, 2, 29, 12, 0, 0, 999_000, tzinfo=UTC)
+    for append_time in (None, when):
+        body = response_bytes(version, ErrorCode(87), append_time)
+        strict = decode_produce_response(version, body)
+        partitions, throttle_ms, nodes = read_lenient(version, body)
+        assert [tuple(each) for each in partitions] == [tuple(each) for each in strict.results]
+        assert (throttle_ms, [tuple(node) for node in nodes]) == (
+            1234,
+            [tuple(n) for n in strict.node_endpoints],
+        )
+    at = body.index((87).to_bytes(2, "big"))
+    future = body[:at] + (999).to_bytes(2, "big") + body[at + 2 :]
+    response = decode_produce_response(version, future)
+    assert response.results == [strict.results[0]._replace(error_code=999)]
+    assert response.node_endpoints == strict.node_endpoints
+    for end in range(at + 2, len(future)):
+        with pytest.raises(ProtocolError):
+            decode_produce_response(version, future[:end])
 
 
 def test_create_time_topics_have_no_append_time() -> None:
