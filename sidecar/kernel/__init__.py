@@ -1,7 +1,7 @@
 """The hot path: journal chains, the index and encode walks, words, outcome bytes, checksums, atomics.
 
-One compiled extension does the work; ``reference.py`` is its twin in pure Python, the oracle of the tests. The
-environment variable ``KAFKA_SIDECAR_PURE_KERNEL=1`` picks the twin (slow, for debugging only).
+One compiled extension does the work; ``reference.py`` is its twin in pure Python, the oracle of the tests.
+The environment variable ``KAFKA_SIDECAR_PURE_KERNEL=1`` picks the twin (slow, for debugging only).
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ encode_varint = _chosen.encode_varint
 entry_words = _chosen.entry_words
 fail_remaining = _chosen.fail_remaining
 fetch_add_u64 = _chosen.fetch_add_u64
+give_pages = _chosen.give_pages
 index = _chosen.index
 load_acquire_u64 = _chosen.load_acquire_u64
 mark_failed_done = _chosen.mark_failed_done
 murmur2 = _chosen.murmur2
 records_from_columns = _chosen.records_from_columns
 store_release_u64 = _chosen.store_release_u64
+take_pages = _chosen.take_pages
 write_batch_header = _chosen.write_batch_header
 
 __all__ = [
@@ -68,11 +70,13 @@ __all__ = [
     "entry_words",
     "fail_remaining",
     "fetch_add_u64",
+    "give_pages",
     "index",
     "load_acquire_u64",
     "mark_failed_done",
     "murmur2",
     "records_from_columns",
     "store_release_u64",
+    "take_pages",
     "write_batch_header",
 ]

@@ -179,9 +179,7 @@ class RecordBlock:
     def failures(self) -> list[tuple[int, int]]:
         """(record index, LocalCode): the word already carries the code."""
 
-def index(
-    chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int
-) -> RecordBlock:
+def index(chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int) -> RecordBlock:
     """Walk an entry's payload once: check bounds and types, choose partitions, store words, note exact sizes.
 
     Only words 0xFFFF are assigned; a word already a partition is kept (it fails INVALID_PARTITION when that is
@@ -304,3 +302,9 @@ def load_acquire_u64(buffer: ReadableBuffer, offset: int) -> int: ...
 def compare_and_swap_u64(buffer: WriteableBuffer, offset: int, expected: int, desired: int) -> bool: ...
 def fetch_add_u64(buffer: WriteableBuffer, offset: int, amount: int) -> int:
     """Atomic add modulo 2**64; returns the value before it."""
+
+def take_pages(owners: WriteableBuffer, incarnation: int, want: int, hint: int = 0) -> list[int]:
+    """Take up to ``want`` free pages by compare-and-swap on their owner words, searching from ``hint``."""
+
+def give_pages(owners: WriteableBuffer, incarnation: int, pages: Sequence[int]) -> None:
+    """Free pages of this incarnation; ValueError at the first that it does not own (given back twice)."""

@@ -138,3 +138,40 @@ def compare_and_swap_u64(buffer, offset, expected, desired):
 
 def fetch_add_u64(buffer, offset, amount):
     return fetch_add(word_at(hold(buffer, True), offset), <uint64_t> (amount & 0xFFFFFFFFFFFFFFFF))
+
+
+def take_pages(owners, incarnation, want, hint=0):
+    """Take free pages by compare-and-swap, searching from ``hint``: up to ``want`` of them."""
+    cdef HeldBuffer buffer = hold(owners, True)
+    cdef uint64_t *words = word_at(buffer, 0)
+    cdef uint32_t total = <uint32_t> (buffer.view.len // 8)
+    cdef uint32_t i, left = want, page = hint
+    cdef uint64_t taken = (<uint64_t> <uint32_t> incarnation << 32) | TAKEN
+    cdef list pages = []
+    if page >= total:
+        page = 0
+    for i in range(total):
+        if left == 0:
+            break
+        if load_acquire(words + page) == 0 and compare_and_swap(words + page, 0, taken):
+            pages.append(page)
+            left -= 1
+        page = page + 1 if page + 1 < total else 0
+    return pages
+
+
+def give_pages(owners, incarnation, pages):
+    """Free pages that this incarnation owns; ValueError (and no page after it freed) for one that it does not."""
+    cdef HeldBuffer buffer = hold(owners, True)
+    cdef uint64_t *words = word_at(buffer, 0)
+    cdef uint32_t total = <uint32_t> (buffer.view.len // 8)
+    cdef uint32_t page
+    cdef uint64_t owner
+    for page in pages:
+        if page >= total:
+            raise ValueError(f"page {page} is not one of {total}")
+        owner = load_acquire(words + page)
+        if owner & 0xFFFFFFFF == 0 or owner >> 32 != <uint32_t> incarnation:
+            raise ValueError(f"page {page} is not owned by incarnation {incarnation}: given back twice?")
+        if not compare_and_swap(words + page, owner, 0):
+            raise ValueError(f"page {page} changed its owner while it was given back")

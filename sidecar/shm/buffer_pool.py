@@ -1,0 +1,210 @@
+"""BufferPool: the pages of the segment, shared by all workers (rule A2; Kafka's BufferPool).
+
+A page is taken by compare-and-swap on its owner word. Each worker has a floor that nobody else can take; above it
+pages are borrowed while there are any beyond all floors. Within a worker waiters are served first come, first
+served; between workers by ticket, so that a worker with large requests is not overtaken for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sidecar.kernel import fetch_add_u64, give_pages, load_acquire_u64, store_release_u64, take_pages
+from sidecar.shm import layout
+
+if TYPE_CHECKING:
+    from sidecar.shm.segment import Segment
+
+FLOOR_SHARE: Final = 0.25
+"""This share of the pool is divided into the workers' floors; the rest is lent to whoever needs it."""
+DEAD_AFTER_MS: Final = 3_000.0
+"""A slot whose heartbeat is older than this does not hold up the line between workers."""
+
+
+class Waiter(NamedTuple):
+    waiter: Any
+    pages: int
+    deadline_ms: float
+
+
+class BufferPool:
+    """One worker's hand in the shared pool. Not thread-safe: the worker's loop. Never blocks.
+
+    ``taken_count`` is what this worker took and did not give back; at rest it is 0.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        *,
+        incarnation: int,
+        workers: int,
+        slot: int | None = None,
+        floor_pages: int | None = None,
+    ) -> None:
+        self._owners = segment.owners
+        self._header = segment.header
+        self._segment = segment
+        self._incarnation = incarnation
+        self._slot = self._slot_of(incarnation) if slot is None else slot
+        self.page_count = segment.page_count
+        workers = max(1, workers)
+        if floor_pages is None:
+            floor_pages = int(segment.page_count * FLOOR_SHARE) // workers
+        self.floor_pages = min(floor_pages, segment.page_count // workers)
+        self._lendable = segment.page_count - self.floor_pages * workers
+        self.taken_count = 0
+        self._hint = (segment.page_count // layout.SLOT_COUNT) * self._slot
+        self._waiters: deque[Waiter] = deque()
+        self._closed = False
+        self._store(layout.SLOT_TICKETS_OFFSET, 0)
+        self._store(layout.SLOT_BORROWED_OFFSET, 0)
+        self._store(layout.SLOT_TAKEN_OFFSET, 0)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiters)
+
+    @property
+    def pages_max(self) -> int:
+        """The most one worker can ever hold; a request above it fails at once."""
+        return self.floor_pages + self._lendable
+
+    def take(self, count: int) -> list[int] | None:
+        """All ``count`` pages, or None: nothing is kept. Also None while others wait before this caller.
+
+        Raises ValueError for more pages than one worker can ever have.
+        """
+        self._check(count)
+        if self._waiters or not self._is_my_turn(count):
+            return None
+        return self._acquire(count)
+
+    def give(self, pages: Sequence[int]) -> bool:
+        """Free pages taken by this worker; True when another worker waits and must be woken.
+
+        Raises ValueError for a page that is not this worker's (given back twice).
+        """
+        give_pages(self._owners, self._incarnation, pages)
+        self._count(-len(pages))
+        return any(slot != self._slot for slot, _ in self._tickets())
+
+    def enqueue(self, waiter: Hashable, count: int, deadline_ms: float) -> None:
+        """Wait for ``count`` pages until ``deadline_ms`` (inf: for ever); :meth:`poll` tells.
+
+        Raises ValueError for more pages than can ever be had, RuntimeError on a closed pool.
+        """
+        self._check(count)
+        if self._closed:
+            raise RuntimeError("the buffer pool is closed")
+        self._waiters.append(Waiter(waiter, count, deadline_ms))
+        if len(self._waiters) == 1:
+            self._draw_ticket()
+
+    def cancel(self, waiter: Hashable) -> None:
+        """Leave the line; nothing when it is not in it."""
+        self._waiters = deque(entry for entry in self._waiters if entry.waiter is not waiter)
+        self._end_of_line()
+
+    def poll(self, now_ms: float) -> tuple[list[tuple[Any, list[int]]], list[Any]]:
+        """Serve the line: (granted [(waiter, pages)], expired waiters). Call when pages went back, and in time."""
+        granted: list[tuple[Any, list[int]]] = []
+        expired: list[Any] = []
+        if not self._waiters:
+            return granted, expired
+        late = [entry for entry in self._waiters if entry.deadline_ms <= now_ms]
+        if late:
+            expired = [entry.waiter for entry in late]
+            self._waiters = deque(entry for entry in self._waiters if entry.deadline_ms > now_ms)
+        while self._waiters and self._is_my_turn(self._waiters[0].pages, now_ms):
+            pages = self._acquire(self._waiters[0].pages)
+            if pages is None:
+                break
+            granted.append((self._waiters.popleft().waiter, pages))
+            if self._waiters:
+                self._draw_ticket()  # to the back of the line between workers
+        self._end_of_line()
+        return granted, expired
+
+    def close(self) -> list[Any]:
+        """Nobody waits any more: returns those who did, to be told BufferExhausted."""
+        self._closed = True
+        waiting = [entry.waiter for entry in self._waiters]
+        self._waiters.clear()
+        self._end_of_line()
+        return waiting
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _check(self, count: int) -> None:
+        if not 0 < count <= self.pages_max:
+            raise ValueError(
+                f"{count} pages of {self._segment.page_bytes} bytes can never be had: this worker has at most "
+                f"{self.pages_max} of {self.page_count}; raise buffer.memory"
+            )
+
+    def _acquire(self, count: int) -> list[int] | None:
+        self._count(count)
+        if self._borrowed_by_all() > self._lendable and self._borrowed(self.taken_count):
+            self._count(-count)
+            return None
+        pages = take_pages(self._owners, self._incarnation, count, self._hint)
+        if len(pages) < count:
+            give_pages(self._owners, self._incarnation, pages)
+            self._count(-count)
+            return None
+        self._hint = pages[-1] + 1
+        return pages
+
+    def _count(self, pages: int) -> None:
+        """Our part is stored before the sum of all is read: two who borrow at once both see both."""
+        before = self._borrowed(self.taken_count)
+        self.taken_count += pages
+        change = self._borrowed(self.taken_count) - before
+        if change:
+            fetch_add_u64(self._header, layout.SLOT_BORROWED_OFFSET + 8 * self._slot, change)
+        self._store(layout.SLOT_TAKEN_OFFSET, self.taken_count)
+
+    def _borrowed(self, taken: int) -> int:
+        return max(0, taken - self.floor_pages)
+
+    def _borrowed_by_all(self) -> int:
+        start = layout.SLOT_BORROWED_OFFSET
+        return sum(self._header[start : start + 8 * layout.SLOT_COUNT].cast("Q"))
+
+    def _is_my_turn(self, count: int, now_ms: float | None = None) -> bool:
+        if self.taken_count + count <= self.floor_pages:
+            return True
+        mine = load_acquire_u64(self._header, layout.SLOT_TICKETS_OFFSET + 8 * self._slot)
+        for slot, ticket in self._tickets():
+            if slot != self._slot and (not mine or ticket < mine) and not self._is_dead(slot, now_ms):
+                return False
+        return True
+
+    def _tickets(self) -> list[tuple[int, int]]:
+        start = layout.SLOT_TICKETS_OFFSET
+        words = self._header[start : start + 8 * layout.SLOT_COUNT].cast("Q")
+        return [(slot, ticket) for slot, ticket in enumerate(words) if ticket]
+
+    def _is_dead(self, slot: int, now_ms: float | None) -> bool:
+        """A worker that does not beat does not come for its pages; ``now_ms`` and heartbeat share one clock."""
+        return now_ms is not None and now_ms - self._segment.slot(slot).heartbeat / 1e6 > DEAD_AFTER_MS
+
+    def _draw_ticket(self) -> None:
+        ticket = fetch_add_u64(self._header, layout.TICKET_OFFSET, 1) + 1
+        self._store(layout.SLOT_TICKETS_OFFSET, ticket)
+
+    def _end_of_line(self) -> None:
+        if not self._waiters:
+            self._store(layout.SLOT_TICKETS_OFFSET, 0)
+
+    def _store(self, table: int, value: int) -> None:
+        store_release_u64(self._header, table + 8 * self._slot, value)
+
+    def _slot_of(self, incarnation: int) -> int:
+        for slot in self._segment.prepared_slots():
+            if self._segment.slot(slot).incarnation == incarnation:
+                return slot
+        raise ValueError(f"no slot of the segment belongs to incarnation {incarnation}: claim it first")

@@ -1,0 +1,261 @@
+"""ClientTable and ClientRow: who a client is, how far each of its streams is accepted, what it must be told."""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from client_stub.wire import CLIENT_ID_BYTES, OUTCOME_HEADER_BYTES, SECRET_BYTES
+from sidecar.kernel import compare_and_swap_u64, load_acquire_u64, store_release_u64
+from sidecar.shm import layout
+from sidecar.shm.layout import RING_BYTES, STREAM_BYTES, STREAMS_MAX, STREAMS_OFFSET
+
+if TYPE_CHECKING:
+    from sidecar.shm.segment import Segment
+
+ROW_FREE: Final = 0
+ROW_TAKING: Final = 1
+ROW_LIVE: Final = 2
+
+
+def _word(generation: int, slot: int, state: int) -> int:
+    return generation << 32 | slot << 8 | state
+
+
+class ClientRow:
+    """One client's row and outcome ring. Written by the client's worker only; not thread-safe.
+
+    Outcomes are numbered from 1 without holes. The ring is published by one store of its written position; an
+    acknowledgement stores the number first, so a reader between the two stores only sees what is acked already.
+    """
+
+    def __init__(self, table: ClientTable, index: int, generation: int, area: memoryview) -> None:
+        self._table = table
+        self.index = index
+        self.generation = generation
+        self.ring_bytes = RING_BYTES
+        self._area = area
+        self._ring = area[layout.RING_OFFSET :]
+        _, _, client_id, self.pid, secret, name_bytes, name = layout.CLIENT_ROW.unpack_from(area)
+        self.client_id: bytes = client_id
+        self.secret: bytes = secret
+        self.name: str = name[:name_bytes].decode("utf-8", "replace")
+        self._streams: dict[int, int] = {}
+        for position in range(STREAMS_OFFSET, STREAMS_OFFSET + STREAMS_MAX * STREAM_BYTES, STREAM_BYTES):
+            stream, chain = struct.unpack_from("<II", area, position)
+            if not chain:
+                break
+            self._streams[stream] = position
+        self._acked = load_acquire_u64(area, layout.ACKED_NUMBER_OFFSET)
+        self._written = load_acquire_u64(area, layout.RING_WRITTEN_OFFSET)
+        self._read = load_acquire_u64(area, layout.RING_READ_OFFSET)
+        # Positions of the outcomes in the ring, parallel to their numbers: _first, _first + 1, ...
+        self._positions: list[int] = []
+        self._first = self._acked + 1
+        self._find_outcomes()
+
+    # ---- streams -----------------------------------------------------------------------------------------------
+
+    def streams(self) -> Iterator[tuple[int, int, int]]:
+        """(stream, chain id, accepted position) of every stream that has a place."""
+        for stream, position in self._streams.items():
+            (chain,) = struct.unpack_from("<I", self._area, position + 4)
+            yield stream, chain - 1, load_acquire_u64(self._area, position + 8)
+
+    def stream_position(self, stream: int) -> int | None:
+        """The last accepted seq of a stream, None for one without a place."""
+        position = self._streams.get(stream)
+        return None if position is None else load_acquire_u64(self._area, position + 8)
+
+    def place_stream(self, stream: int, chain_id: int) -> bool:
+        """Give a stream its place, before its first record is accepted; False when all 200 are given."""
+        if stream in self._streams:
+            return True
+        if len(self._streams) >= STREAMS_MAX or not 0 <= stream <= 0xFFFFFFFF:
+            return False
+        position = STREAMS_OFFSET + len(self._streams) * STREAM_BYTES
+        struct.pack_into("<Q", self._area, position + 8, 0)
+        store_release_u64(self._area, position, stream | (chain_id + 1) << 32)
+        self._streams[stream] = position
+        return True
+
+    def store_position(self, stream: int, seq: int) -> None:
+        """The row's copy of the accepted position, needed once the journal's pages are gone. KeyError: no place."""
+        store_release_u64(self._area, self._streams[stream] + 8, seq)
+
+    # ---- outcome ring ------------------------------------------------------------------------------------------
+
+    @property
+    def acked_number(self) -> int:
+        return self._acked
+
+    @property
+    def next_number(self) -> int:
+        return self._first + len(self._positions)
+
+    @property
+    def ring_free_bytes(self) -> int:
+        return RING_BYTES - (self._written - self._read)
+
+    def ring_append(self, outcomes: bytes) -> bool:
+        """Publish packed outcomes, numbered from next_number on; False (and nothing written) without room.
+
+        Raises ValueError for bytes that are no outcomes, numbers out of turn, or more than the whole ring.
+        """
+        size = len(outcomes)
+        if size > RING_BYTES:
+            raise ValueError(f"{size} bytes of outcomes can never stand in a ring of {RING_BYTES}")
+        if size > self.ring_free_bytes:
+            return False
+        positions: list[int] = []
+        at = 0
+        while at < size:
+            if size - at < OUTCOME_HEADER_BYTES:
+                raise ValueError(f"an outcome is cut short at byte {at} of {size}")
+            length, _, number = struct.unpack_from("<IIQ", outcomes, at)
+            if length < OUTCOME_HEADER_BYTES or length % 8 or at + length > size:
+                raise ValueError(f"the outcome at byte {at} claims {length} of {size} bytes")
+            if number != self.next_number + len(positions):
+                raise ValueError(
+                    f"outcome {number} out of turn: the next is {self.next_number + len(positions)}"
+                )
+            positions.append(self._written + at)
+            at += length
+        self._copy_in(self._written, outcomes)
+        store_release_u64(self._area, layout.RING_WRITTEN_OFFSET, self._written + size)
+        self._written += size
+        self._positions += positions
+        return True
+
+    def ring_slice_from(self, number: int) -> tuple[int, int, bytes] | None:
+        """(first, last, bytes) of the outcomes from ``number`` on; None when there are none."""
+        place = max(0, number - self._first)
+        if place >= len(self._positions):
+            return None
+        data = self._copy_out(self._positions[place], self._written)
+        return self._first + place, self._first + len(self._positions) - 1, data
+
+    def ring_ack(self, number: int) -> None:
+        """The client knows all outcomes up to ``number``; lower numbers than before are ignored.
+
+        Raises ValueError for a number that was never given.
+        """
+        if number <= self._acked:
+            return
+        if number >= self.next_number:
+            raise ValueError(f"ACK of outcome {number}, but only {self.next_number - 1} were told")
+        place = number - self._first + 1
+        read = self._positions[place] if place < len(self._positions) else self._written
+        store_release_u64(self._area, layout.ACKED_NUMBER_OFFSET, number)
+        store_release_u64(self._area, layout.RING_READ_OFFSET, read)
+        del self._positions[:place]
+        self._first = number + 1
+        self._acked = number
+        self._read = read
+
+    def release(self) -> None:
+        """Give the row back; its generation makes late references to it void. Repeatable."""
+        self._table.release_row(self.index, self.generation)
+
+    def _find_outcomes(self) -> None:
+        """Positions of un-acked outcomes of a row that was written by an earlier owner."""
+        position = self._read
+        while position < self._written:
+            length, _, number = struct.unpack("<IIQ", self._copy_out(position, position + 16))
+            if length < OUTCOME_HEADER_BYTES or position + length > self._written:
+                break
+            if number > self._acked:
+                if not self._positions:
+                    self._first = number
+                self._positions.append(position)
+            position += length
+
+    def _copy_in(self, position: int, data: bytes) -> None:
+        start = position % RING_BYTES
+        head = min(len(data), RING_BYTES - start)
+        self._ring[start : start + head] = data[:head]
+        if head < len(data):
+            self._ring[: len(data) - head] = data[head:]
+
+    def _copy_out(self, position: int, end: int) -> bytes:
+        start, size = position % RING_BYTES, end - position
+        head = min(size, RING_BYTES - start)
+        data = bytes(self._ring[start : start + head])
+        return data if head == size else data + bytes(self._ring[: size - head])
+
+
+class ClientTable:
+    """All rows of the segment. Rows are taken by compare-and-swap: workers share the table."""
+
+    def __init__(self, segment: Segment) -> None:
+        places = segment.layout
+        self._segment = segment
+        self._words = segment.view[places.client_words : places.client_words + 8 * places.clients_max]
+        self.capacity = places.clients_max
+
+    def take_row(self, client_id: bytes, name: str, pid: int, slot: int, secret: bytes) -> ClientRow | None:
+        """A fresh row for a client of this slot; None when the table is full.
+
+        Raises SegmentError when the row's memory cannot be allocated, ValueError for an id or secret of the wrong
+        size. A name is cut at 62 bytes.
+        """
+        if len(client_id) != CLIENT_ID_BYTES or len(secret) != SECRET_BYTES:
+            raise ValueError(f"a client id has {CLIENT_ID_BYTES} bytes and a secret {SECRET_BYTES}")
+        for index in range(self.capacity):
+            word = load_acquire_u64(self._words, 8 * index)
+            if word & 0xFF != ROW_FREE:
+                continue
+            generation = (word >> 32) + 1 & 0xFFFFFFFF or 1
+            if not compare_and_swap_u64(self._words, 8 * index, word, _word(generation, slot, ROW_TAKING)):
+                continue
+            try:
+                self._segment.allocate(self._segment.layout.client(index), layout.CLIENT_STRIDE)
+            except BaseException:
+                store_release_u64(self._words, 8 * index, word)
+                raise
+            area = self._area(index)
+            area[: layout.CLIENT_ROW_BYTES] = bytes(layout.CLIENT_ROW_BYTES)
+            text = name.encode()[:62]
+            layout.CLIENT_ROW.pack_into(area, 0, generation, slot, client_id, pid, secret, len(text), text)
+            store_release_u64(self._words, 8 * index, _word(generation, slot, ROW_LIVE))
+            return self._row(index, generation)
+        return None
+
+    def find(self, client_id: bytes) -> ClientRow | None:
+        """The live row of a client, whichever slot it belongs to."""
+        for row in self.rows():
+            if hmac.compare_digest(row.client_id, client_id):
+                return row
+        return None
+
+    def rows(self, slot: int | None = None) -> Iterator[ClientRow]:
+        """Live rows, of one slot or of all."""
+        for index in range(self.capacity):
+            word = load_acquire_u64(self._words, 8 * index)
+            if word & 0xFF == ROW_LIVE and (slot is None or word >> 8 & 0xFF == slot):
+                yield self._row(index, word >> 32)
+
+    def release_row(self, index: int, generation: int) -> None:
+        """Free a row of this generation; nothing for another."""
+        word = load_acquire_u64(self._words, 8 * index)
+        if word & 0xFF != ROW_FREE and word >> 32 == generation:
+            compare_and_swap_u64(self._words, 8 * index, word, _word(generation, 0, ROW_FREE))
+
+    def release_slot(self, slot: int) -> int:
+        """Free every row of a dead worker's slot, half-taken ones too; returns how many."""
+        freed = 0
+        for index in range(self.capacity):
+            word = load_acquire_u64(self._words, 8 * index)
+            if word & 0xFF != ROW_FREE and word >> 8 & 0xFF == slot:
+                self.release_row(index, word >> 32)
+                freed += 1
+        return freed
+
+    def _area(self, index: int) -> memoryview:
+        position = self._segment.layout.client(index)
+        return self._segment.view[position : position + layout.CLIENT_STRIDE]
+
+    def _row(self, index: int, generation: int) -> ClientRow:
+        return ClientRow(self, index, generation, self._area(index))

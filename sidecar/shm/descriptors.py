@@ -1,0 +1,233 @@
+"""DescriptorTable and LaneRows: under which identity which records were sent, and where each sequence stands.
+
+A descriptor is published before its first byte goes out and never given other content. Its state is one 8-byte
+word, stored after everything that it makes true.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from sidecar.kernel import load_acquire_u64, store_release_u64
+from sidecar.shm import layout
+
+if TYPE_CHECKING:
+    from sidecar.shm.segment import Segment
+
+
+class DescriptorState(IntEnum):
+    FREE = 0
+    SENT_UNDER = 1
+    """Published: its records may be on the wire (fact 2)."""
+    SETTLED = 2
+    """Code, base offset and append time are known (fact 3)."""
+    TOLD = 3
+    """Every client's outcome is in its ring: words may become done."""
+
+
+_CONTENT: Final = struct.Struct("<IHHIIQIIQqii")
+_CONTENT_OFFSET: Final = 8
+_RESULT: Final = struct.Struct("<qqi")
+_RESULT_OFFSET: Final = 64
+_SERIAL_OFFSET: Final = 88
+assert _CONTENT_OFFSET + _CONTENT.size <= _RESULT_OFFSET
+assert _RESULT_OFFSET + _RESULT.size <= _SERIAL_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """One descriptor as a reader sees it. Cursors are (entry ordinal, record index), both ends included."""
+
+    index: int
+    state: DescriptorState
+    chain_id: int
+    lane: int
+    partition: int
+    count: int
+    first_cursor: tuple[int, int]
+    last_cursor: tuple[int, int]
+    producer_id: int
+    epoch: int
+    base_sequence: int
+    base_offset: int
+    append_time_ms: int
+    code: int
+    serial: int
+
+
+class DescriptorTable:
+    """A slot's descriptors. Written by the slot's owner only; not thread-safe."""
+
+    def __init__(self, segment: Segment, slot: int) -> None:
+        start = layout.DESCRIPTORS_OFFSET
+        size = layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES
+        self._table = segment.slot(slot).area[start : start + size]
+        self._free = [
+            i for i in reversed(range(layout.DESCRIPTORS_MAX)) if self.state(i) == DescriptorState.FREE
+        ]
+        self._taken: set[int] = set()
+        self._serial = max((descriptor.serial for descriptor in self), default=0)
+
+    def __iter__(self) -> Iterator[Descriptor]:
+        """Every descriptor that is not free."""
+        for index in range(layout.DESCRIPTORS_MAX):
+            if self.state(index) != DescriptorState.FREE:
+                yield self.read(index)
+
+    @property
+    def free_count(self) -> int:
+        return len(self._free)
+
+    @property
+    def capacity(self) -> int:
+        return layout.DESCRIPTORS_MAX
+
+    def state(self, index: int) -> DescriptorState:
+        return DescriptorState(load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES))
+
+    def take(self) -> int | None:
+        """A free descriptor's index, None when all are in use. Its state stays free until it is published."""
+        if not self._free:
+            return None
+        index = self._free.pop()
+        self._taken.add(index)
+        return index
+
+    def publish(
+        self,
+        index: int,
+        *,
+        chain_id: int,
+        lane: int,
+        partition: int,
+        first_cursor: tuple[int, int],
+        last_cursor: tuple[int, int],
+        count: int,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+    ) -> None:
+        """Fact 2: from here on these records go out under this identity and no other."""
+        position = index * layout.DESCRIPTOR_BYTES
+        self._expect(index, DescriptorState.FREE)
+        _CONTENT.pack_into(
+            self._table,
+            position + _CONTENT_OFFSET,
+            chain_id,
+            lane,
+            0,
+            partition,
+            count,
+            first_cursor[0],
+            first_cursor[1],
+            last_cursor[1],
+            last_cursor[0],
+            producer_id,
+            epoch,
+            base_sequence,
+        )
+        _RESULT.pack_into(self._table, position + _RESULT_OFFSET, -1, -1, 0)
+        self._serial += 1
+        struct.pack_into("<Q", self._table, position + _SERIAL_OFFSET, self._serial)
+        store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
+
+    def settle(self, index: int, code: int, base_offset: int, append_time_ms: int) -> None:
+        """Fact 3: code, base offset (-1 unknown) and append time become true together."""
+        position = index * layout.DESCRIPTOR_BYTES
+        self._expect(index, DescriptorState.SENT_UNDER)
+        _RESULT.pack_into(self._table, position + _RESULT_OFFSET, base_offset, append_time_ms, code)
+        store_release_u64(self._table, position, DescriptorState.SETTLED)
+
+    def told(self, index: int) -> None:
+        """Every outcome of it is in its client's ring; repeatable."""
+        if self.state(index) != DescriptorState.TOLD:
+            self._expect(index, DescriptorState.SETTLED)
+            store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.TOLD)
+
+    def free(self, index: int) -> None:
+        """Give it back: after told and words done, or when the batch is renumbered or was split."""
+        assert index in self._taken, f"descriptor {index} is given back twice"
+        self._taken.remove(index)
+        store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.FREE)
+        self._free.append(index)
+
+    def read(self, index: int) -> Descriptor:
+        position = index * layout.DESCRIPTOR_BYTES
+        state = self.state(index)
+        (
+            chain_id,
+            lane,
+            _,
+            partition,
+            count,
+            first,
+            first_index,
+            last_index,
+            last,
+            producer_id,
+            epoch,
+            base_sequence,
+        ) = _CONTENT.unpack_from(self._table, position + _CONTENT_OFFSET)
+        base_offset, append_time_ms, code = _RESULT.unpack_from(self._table, position + _RESULT_OFFSET)
+        (serial,) = struct.unpack_from("<Q", self._table, position + _SERIAL_OFFSET)
+        return Descriptor(
+            index=index,
+            state=state,
+            chain_id=chain_id,
+            lane=lane,
+            partition=partition,
+            count=count,
+            first_cursor=(first, first_index),
+            last_cursor=(last, last_index),
+            producer_id=producer_id,
+            epoch=epoch,
+            base_sequence=base_sequence,
+            base_offset=base_offset,
+            append_time_ms=append_time_ms,
+            code=code,
+            serial=serial,
+        )
+
+    def _expect(self, index: int, state: DescriptorState) -> None:
+        found = self.state(index)
+        assert found == state, f"descriptor {index} is {found.name}, not {state.name}"
+
+
+class LaneRows:
+    """Per (chain, partition) one word {epoch, next sequence}, stored before the descriptor it comes from is freed."""
+
+    def __init__(self, segment: Segment, slot: int) -> None:
+        start = layout.LANE_ROWS_OFFSET
+        self._table = segment.slot(slot).area[start : start + layout.LANE_ROWS_MAX * layout.LANE_ROW_BYTES]
+        self._places: dict[tuple[int, int], int] = {}
+        for position in range(0, len(self._table), layout.LANE_ROW_BYTES):
+            chain, partition = struct.unpack_from("<II", self._table, position)
+            if not chain:
+                break
+            self._places[chain - 1, partition] = position
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def store(self, chain: int, partition: int, epoch: int, next_sequence: int) -> bool:
+        """Publish where the sequence stands; False when the table is full (the row is then simply not known)."""
+        position = self._places.get((chain, partition))
+        if position is None:
+            position = len(self._places) * layout.LANE_ROW_BYTES
+            if position >= len(self._table):
+                return False
+            struct.pack_into("<Q", self._table, position + 8, 0)
+            store_release_u64(self._table, position, (chain + 1) | partition << 32)
+            self._places[chain, partition] = position
+        store_release_u64(self._table, position + 8, (epoch & 0xFFFFFFFF) << 32 | next_sequence)
+        return True
+
+    def load(self, chain: int, partition: int) -> tuple[int, int]:
+        """(epoch, next sequence); (0, 0) for a partition never stored."""
+        position = self._places.get((chain, partition))
+        word = 0 if position is None else load_acquire_u64(self._table, position + 8)
+        return word >> 32, word & 0xFFFFFFFF

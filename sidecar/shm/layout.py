@@ -1,0 +1,162 @@
+"""The segment drawn, with every offset computed from the one before it.
+
+::
+
+    0        header           4 KiB   magic, version (stamped last), sizes, instance, pool words
+    4 KiB    client words     8 B each: {generation u32, slot u8, state u8}
+             page owner words 8 B each: {incarnation u32, state u32}; 0 = free, taken, linked
+             pages            page_bytes each: 64 B header, then the bytes of one journal chain
+             slots            64 x SLOT_STRIDE, allocated when first given to a worker
+             clients          clients_max x CLIENT_STRIDE, allocated when first given to a client
+
+    slot     0        header       pid, start time, incarnation, heartbeat, CPU, what is in work
+             4 KiB    counters     {sequence u64} and 128 x u64
+             8 KiB    chain table  1024 x 320 B: {tail u64, used u32, lane u16, topic bytes u16, topic}
+                      descriptors  4096 x 128 B
+                      lane rows    8192 x 16 B: {chain + 1 u32, partition u32, epoch << 32 | next sequence u64}
+                      lane records 64 x 256 B, kept for transactions
+
+    client   0        row          client id, secret, name, numbers, streams 200 x 16 B
+             4 KiB    outcome ring 252 KiB
+
+All numbers are little-endian. What is never read before it was allocated may be a hole of the file: a read of a
+hole in a full /dev/shm is a SIGBUS. docs/segment.md has the same drawing with every field.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+MAGIC: Final = b"KSIDECAR"
+LAYOUT_VERSION: Final = 1
+
+ALIGN: Final = 4096
+SLOT_COUNT: Final = 64
+CLIENTS_MAX_DEFAULT: Final = 1024
+PAGE_BYTES_DEFAULT: Final = 16 * 1024
+
+# Header. The version is written last, alone: a file without it was never finished.
+HEADER_BYTES: Final = 4096
+MAGIC_OFFSET: Final = 0
+VERSION_OFFSET: Final = 8
+HEADER_FIELDS: Final = struct.Struct("<IIQIIQQ16s16sQqQQQQQQ")
+"""page_bytes, zero, page_count, slot_count, clients_max, slot_stride, client_stride, instance, boot, controller
+epoch, created wall ms, total bytes, positions of client words, owner words, pages, slots, clients."""
+HEADER_FIELDS_OFFSET: Final = 16
+PREPARED_SLOTS_OFFSET: Final = 1024
+"""One bit per slot whose area is allocated."""
+TICKET_OFFSET: Final = 1032
+"""Next ticket of the line between workers that wait for pages."""
+SLOT_TICKETS_OFFSET: Final = 2048
+"""One u64 per slot: the ticket it waits with, 0 when it does not."""
+SLOT_BORROWED_OFFSET: Final = SLOT_TICKETS_OFFSET + 8 * SLOT_COUNT
+"""One u64 per slot: pages it holds above its floor."""
+SLOT_TAKEN_OFFSET: Final = SLOT_BORROWED_OFFSET + 8 * SLOT_COUNT
+"""One u64 per slot: pages it holds."""
+assert HEADER_FIELDS_OFFSET + HEADER_FIELDS.size <= PREPARED_SLOTS_OFFSET
+assert SLOT_TAKEN_OFFSET + 8 * SLOT_COUNT <= HEADER_BYTES
+
+PAGE_HEADER: Final = struct.Struct("<IIQIIQ")
+"""slot, chain, page ordinal, offset of the first entry that begins here (NO_ENTRY: none), incarnation, its
+ordinal."""
+PAGE_HEADER_BYTES: Final = 64
+NO_ENTRY: Final = 0xFFFFFFFF
+
+# Slot areas.
+SLOT_HEADER: Final = struct.Struct("<QQIiQIIQIIqi")
+"""incarnation, heartbeat ns, pid, cpu, process start ticks, state, in-work kind, in-work number, kill count, zero,
+lane 0 producer id, lane 0 epoch."""
+SLOT_HEADER_BYTES: Final = 4096
+INCARNATION_OFFSET: Final = 0
+HEARTBEAT_OFFSET: Final = 8
+PID_OFFSET: Final = 16
+CPU_OFFSET: Final = 20
+START_TIME_OFFSET: Final = 24
+STATE_OFFSET: Final = 32
+IN_WORK_KIND_OFFSET: Final = 36
+IN_WORK_NUMBER_OFFSET: Final = 40
+KILL_COUNT_OFFSET: Final = 48
+PRODUCER_ID_OFFSET: Final = 56
+PRODUCER_EPOCH_OFFSET: Final = 64
+
+COUNTERS_OFFSET: Final = SLOT_HEADER_BYTES
+COUNTER_ROWS_MAX: Final = 128
+COUNTERS_FIRST_OFFSET: Final = COUNTERS_OFFSET + 64
+COUNTERS_BYTES: Final = 4096
+
+CHAINS_OFFSET: Final = COUNTERS_OFFSET + COUNTERS_BYTES
+CHAINS_MAX: Final = 1024
+CHAIN_ROW: Final = struct.Struct("<QIHH")
+"""tail, used, lane, topic bytes; the topic follows."""
+CHAIN_ROW_BYTES: Final = 320
+TOPIC_BYTES_MAX: Final = 249
+
+DESCRIPTORS_OFFSET: Final = CHAINS_OFFSET + CHAINS_MAX * CHAIN_ROW_BYTES
+DESCRIPTORS_MAX: Final = 4096
+DESCRIPTOR_BYTES: Final = 128
+
+LANE_ROWS_OFFSET: Final = DESCRIPTORS_OFFSET + DESCRIPTORS_MAX * DESCRIPTOR_BYTES
+LANE_ROWS_MAX: Final = 8192
+LANE_ROW_BYTES: Final = 16
+
+LANE_RECORDS_OFFSET: Final = LANE_ROWS_OFFSET + LANE_ROWS_MAX * LANE_ROW_BYTES
+LANE_RECORDS_MAX: Final = 64
+LANE_RECORD_BYTES: Final = 256
+
+SLOT_STRIDE: Final = LANE_RECORDS_OFFSET + LANE_RECORDS_MAX * LANE_RECORD_BYTES
+
+assert SLOT_HEADER.size <= SLOT_HEADER_BYTES
+assert COUNTERS_FIRST_OFFSET + 8 * COUNTER_ROWS_MAX <= CHAINS_OFFSET
+assert CHAIN_ROW.size + TOPIC_BYTES_MAX <= CHAIN_ROW_BYTES and CHAIN_ROW_BYTES % 64 == 0
+assert DESCRIPTORS_OFFSET % 64 == 0 and LANE_ROWS_OFFSET % 64 == 0 and SLOT_STRIDE % ALIGN == 0
+
+# Client areas.
+CLIENT_STRIDE: Final = 256 * 1024
+CLIENT_ROW_BYTES: Final = 4096
+CLIENT_ROW: Final = struct.Struct("<II20sI16sH62s")
+"""generation, slot, client id, pid, secret, name bytes, name."""
+ACKED_NUMBER_OFFSET: Final = 128
+RING_WRITTEN_OFFSET: Final = 136
+RING_READ_OFFSET: Final = 144
+STREAMS_OFFSET: Final = 256
+STREAMS_MAX: Final = 200
+STREAM_BYTES: Final = 16
+RING_OFFSET: Final = CLIENT_ROW_BYTES
+RING_BYTES: Final = CLIENT_STRIDE - RING_OFFSET
+assert CLIENT_ROW.size <= ACKED_NUMBER_OFFSET
+assert STREAMS_OFFSET + STREAMS_MAX * STREAM_BYTES <= CLIENT_ROW_BYTES
+
+
+def _up(position: int) -> int:
+    return -(-position // ALIGN) * ALIGN
+
+
+class Layout(NamedTuple):
+    """Positions in one segment's file, in bytes."""
+
+    page_bytes: int
+    page_count: int
+    clients_max: int
+    client_words: int
+    owners: int
+    pages: int
+    slots: int
+    clients: int
+    total: int
+
+    @classmethod
+    def of(cls, *, page_bytes: int, page_count: int, clients_max: int) -> Layout:
+        client_words = HEADER_BYTES
+        owners = _up(client_words + 8 * clients_max)
+        pages = _up(owners + 8 * page_count)
+        slots = _up(pages + page_count * page_bytes)
+        clients = slots + SLOT_COUNT * SLOT_STRIDE
+        total = clients + clients_max * CLIENT_STRIDE
+        return cls(page_bytes, page_count, clients_max, client_words, owners, pages, slots, clients, total)
+
+    def slot(self, slot: int) -> int:
+        return self.slots + slot * SLOT_STRIDE
+
+    def client(self, row: int) -> int:
+        return self.clients + row * CLIENT_STRIDE

@@ -1,0 +1,47 @@
+"""Emptying the slot of a dead worker that left nothing undelivered, so that the next worker can have it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.kernel import PAGE_LINKED, give_pages, store_release_u64
+from sidecar.shm import layout
+from sidecar.shm.slots import STATE_FREE
+
+if TYPE_CHECKING:
+    from sidecar.shm.segment import Segment
+
+
+def reclaim_slot(segment: Segment, slot: int) -> int:
+    """Free pages, descriptors, lane rows and client rows of the slot; returns the pages freed.
+
+    Lane rows belong to a producer id that nobody will use again: left alone, a later id of the same epoch would
+    inherit its sequences. Chain tails stay, so that a cursor of before can never name a record of after.
+    """
+    view = segment.slot(slot)
+    incarnation = view.incarnation & 0xFFFFFFFF
+    freed = 0
+    for page, word in enumerate(segment.owners.cast("Q")):
+        state = word & 0xFFFFFFFF
+        if not state:
+            continue
+        owner = word >> 32
+        linked_here = False
+        if state == PAGE_LINKED:
+            page_slot, *_ = layout.PAGE_HEADER.unpack_from(segment.pages, page * segment.page_bytes)
+            linked_here = page_slot == slot
+        if owner == incarnation or linked_here:
+            give_pages(segment.owners, owner, [page])
+            freed += 1
+    area = view.area
+    for start, size in (
+        (layout.DESCRIPTORS_OFFSET, layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES),
+        (layout.LANE_ROWS_OFFSET, layout.LANE_ROWS_MAX * layout.LANE_ROW_BYTES),
+        (layout.LANE_RECORDS_OFFSET, layout.LANE_RECORDS_MAX * layout.LANE_RECORD_BYTES),
+    ):
+        area[start : start + size] = bytes(size)
+    segment.clients.release_slot(slot)
+    for table in (layout.SLOT_TICKETS_OFFSET, layout.SLOT_BORROWED_OFFSET, layout.SLOT_TAKEN_OFFSET):
+        store_release_u64(segment.header, table + 8 * slot, 0)
+    view.state = STATE_FREE
+    return freed

@@ -1,0 +1,283 @@
+"""Segment: one mmap'd file that holds every accepted record, and outlives all processes that map it.
+
+Everything is allocated with posix_fallocate before it is first touched: a sparse file on a full /dev/shm is a
+SIGBUS in whoever writes first. Never resized.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sidecar.kernel import compare_and_swap_u64, load_acquire_u64, store_release_u64
+from sidecar.shm import layout
+from sidecar.shm.layout import Layout
+from sidecar.shm.slots import SlotView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sidecar.shm.client_table import ClientTable
+
+
+class SegmentError(Exception):
+    """The segment cannot be made or is not one of ours; the text says why and what to do."""
+
+
+class Segment:
+    """A mapped segment. Not thread-safe; any number of processes may map the same file."""
+
+    def __init__(
+        self, fd: int, mapped: mmap.mmap, places: Layout, instance_id: bytes, *, writable: bool
+    ) -> None:
+        self._fd = fd
+        self._map = mapped
+        self.layout = places
+        self.instance_id = instance_id
+        self.writable = writable
+        self.view = memoryview(mapped)
+        self.header = self.view[: layout.HEADER_BYTES]
+        self.owners = self.view[places.owners : places.owners + 8 * places.page_count]
+        self.pages = self.view[places.pages : places.pages + places.page_bytes * places.page_count]
+        self._slots: dict[int, SlotView] = {}
+        self._clients: ClientTable | None = None
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        *,
+        page_bytes: int = layout.PAGE_BYTES_DEFAULT,
+        buffer_memory_bytes: int,
+        clients_max: int = layout.CLIENTS_MAX_DEFAULT,
+        instance_id: bytes,
+    ) -> Segment:
+        """Make and map a new file of mode 0600. Raises SegmentError: it exists, sizes are wrong, no room."""
+        page_count = buffer_memory_bytes // page_bytes if page_bytes > 0 else 0
+        if page_bytes % layout.ALIGN or page_bytes <= 0:
+            raise SegmentError(
+                f"pool.page_bytes is {page_bytes}: it must be a positive multiple of {layout.ALIGN}"
+            )
+        if page_count < 1:
+            raise SegmentError(
+                f"buffer.memory of {buffer_memory_bytes} bytes holds no page of {page_bytes} bytes"
+            )
+        if not 1 <= clients_max <= 65_535:
+            raise SegmentError(f"daemon.clients_max is {clients_max}: it must be between 1 and 65535")
+        if len(instance_id) > 16:
+            raise SegmentError(f"an instance id has at most 16 bytes, not {len(instance_id)}")
+        places = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=clients_max)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise SegmentError(f"{path} exists already; it is not overwritten") from None
+        except OSError as error:
+            raise SegmentError(f"{path} cannot be made: {error.strerror}") from None
+        try:
+            os.ftruncate(fd, places.total)
+            _allocate(fd, 0, places.slots, path)
+            mapped = mmap.mmap(fd, places.total)
+        except BaseException:
+            os.close(fd)
+            Path(path).unlink(missing_ok=True)
+            raise
+        segment = cls(fd, mapped, places, instance_id.ljust(16, b"\0"), writable=True)
+        header = segment.header
+        header[: len(layout.MAGIC)] = layout.MAGIC
+        layout.HEADER_FIELDS.pack_into(
+            header,
+            layout.HEADER_FIELDS_OFFSET,
+            page_bytes,
+            0,
+            page_count,
+            layout.SLOT_COUNT,
+            clients_max,
+            layout.SLOT_STRIDE,
+            layout.CLIENT_STRIDE,
+            segment.instance_id,
+            _boot_id(),
+            0,
+            time.time_ns() // 1_000_000,
+            places.total,
+            places.client_words,
+            places.owners,
+            places.pages,
+            places.slots,
+            places.clients,
+        )
+        store_release_u64(header, layout.VERSION_OFFSET, layout.LAYOUT_VERSION)
+        return segment
+
+    @classmethod
+    def attach(cls, where: Path | str | int) -> Segment:
+        """Map an existing segment by path or by an inherited fd (which stays the caller's).
+
+        A file that may only be read is mapped read-only: good for counters. Raises SegmentError when it is no
+        segment, not finished, of another version, or cut short.
+        """
+        fd, writable = _open(where)
+        try:
+            size = os.fstat(fd).st_size
+            if size < layout.HEADER_BYTES:
+                raise SegmentError(f"{where} has {size} bytes, less than a header")
+            head = os.pread(fd, layout.HEADER_BYTES, 0)
+            if head[: len(layout.MAGIC)] != layout.MAGIC:
+                raise SegmentError(f"{where} does not begin as a segment of kafka-sidecar")
+            version = int.from_bytes(head[layout.VERSION_OFFSET : layout.VERSION_OFFSET + 8], "little")
+            if version != layout.LAYOUT_VERSION:
+                raise SegmentError(
+                    f"{where} was never finished by its maker"
+                    if version == 0
+                    else f"{where} has layout version {version}, this is version {layout.LAYOUT_VERSION}"
+                )
+            fields = layout.HEADER_FIELDS.unpack_from(head, layout.HEADER_FIELDS_OFFSET)
+            page_bytes, _, page_count, slot_count, clients_max, slot_stride, client_stride, instance_id = (
+                fields[:8]
+            )
+            places = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=clients_max)
+            if (
+                (slot_count, slot_stride, client_stride)
+                != (layout.SLOT_COUNT, layout.SLOT_STRIDE, layout.CLIENT_STRIDE)
+                or fields[11:] != (places.total, places.client_words, *places[4:8])
+                or size != places.total
+            ):
+                raise SegmentError(f"{where} has sizes that do not add up ({size} bytes)")
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            mapped = mmap.mmap(fd, size, prot=access)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd, mapped, places, instance_id, writable=writable)
+
+    @staticmethod
+    def is_unfinished(path: Path | str) -> bool:
+        """True for a file whose maker died before the version was stamped: nobody can have mapped it."""
+        try:
+            with Path(path).open("rb") as file:
+                head = file.read(16)
+        except OSError:
+            return False
+        return head[8:16] in (b"", bytes(8)) and (not head.strip(b"\0") or head[:8] == layout.MAGIC)
+
+    @property
+    def page_count(self) -> int:
+        return self.layout.page_count
+
+    @property
+    def page_bytes(self) -> int:
+        return self.layout.page_bytes
+
+    @property
+    def boot_id(self) -> bytes:
+        fields = layout.HEADER_FIELDS.unpack_from(self.header, layout.HEADER_FIELDS_OFFSET)
+        return bytes(fields[8])
+
+    @property
+    def clients(self) -> ClientTable:
+        if self._clients is None:
+            from sidecar.shm.client_table import ClientTable
+
+            self._clients = ClientTable(self)
+        return self._clients
+
+    def allocate(self, position: int, size: int) -> None:
+        """Back a stretch of the file with memory before it is touched. SegmentError when there is none."""
+        _allocate(self._fd, position, size, None)
+
+    def is_slot_prepared(self, slot: int) -> bool:
+        return bool(load_acquire_u64(self.header, layout.PREPARED_SLOTS_OFFSET) >> slot & 1)
+
+    def prepare_slot(self, slot: int) -> None:
+        """Allocate a slot's area; repeatable."""
+        if not 0 <= slot < layout.SLOT_COUNT:
+            raise SegmentError(f"there is no slot {slot} of {layout.SLOT_COUNT}")
+        while not self.is_slot_prepared(slot):
+            self.allocate(self.layout.slot(slot), layout.SLOT_STRIDE)
+            before = load_acquire_u64(self.header, layout.PREPARED_SLOTS_OFFSET)
+            compare_and_swap_u64(self.header, layout.PREPARED_SLOTS_OFFSET, before, before | 1 << slot)
+
+    def prepared_slots(self) -> list[int]:
+        return [slot for slot in range(layout.SLOT_COUNT) if self.is_slot_prepared(slot)]
+
+    def slot(self, slot: int) -> SlotView:
+        """The slot's area; SegmentError before :meth:`prepare_slot`."""
+        found = self._slots.get(slot)
+        if found is None:
+            if not (0 <= slot < layout.SLOT_COUNT and self.is_slot_prepared(slot)):
+                raise SegmentError(f"slot {slot} was never given to a worker")
+            position = self.layout.slot(slot)
+            found = self._slots[slot] = SlotView(slot, self.view[position : position + layout.SLOT_STRIDE])
+        return found
+
+    def reclaim_slot(self, slot: int) -> int:
+        """Empty the slot of a dead worker that left nothing undelivered; returns the pages freed by it.
+
+        Only after the process is dead: a stopped one writes on when it wakes. Counters and chain tails stay.
+        """
+        from sidecar.shm.reclaim import reclaim_slot
+
+        return reclaim_slot(self, slot)
+
+    def close(self) -> None:
+        """Unmap. With chains or rows of it still alive, the mapping goes with the last of them."""
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        self._slots.clear()
+        self._clients = None
+        with contextlib.suppress(BufferError):
+            for view in (self.header, self.owners, self.pages, self.view):
+                view.release()
+            self._map.close()
+
+
+def describe_undelivered(
+    segment: Segment, slots: Iterable[int] | None = None
+) -> list[tuple[int, str, int, int]]:
+    """(slot, topic, records, payload bytes of their submissions) for every chain with records without a fate.
+
+    A record has a fate when its word is done or a failure, or when its descriptor is settled. Reads only.
+    """
+    from sidecar.shm.recovery import undelivered
+
+    return undelivered(segment, slots)
+
+
+def _open(where: Path | str | int) -> tuple[int, bool]:
+    if isinstance(where, int):
+        return os.dup(where), True
+    try:
+        return os.open(where, os.O_RDWR | os.O_CLOEXEC), True
+    except PermissionError:
+        pass
+    except OSError as error:
+        raise SegmentError(f"{where} cannot be opened: {error.strerror}") from None
+    try:
+        return os.open(where, os.O_RDONLY | os.O_CLOEXEC), False
+    except OSError as error:
+        raise SegmentError(f"{where} cannot be opened: {error.strerror}") from None
+
+
+def _allocate(fd: int, position: int, size: int, path: Path | str | None) -> None:
+    try:
+        os.posix_fallocate(fd, position, size)
+    except OSError as error:
+        name = path or Path(f"/proc/self/fd/{fd}").readlink()
+        raise SegmentError(
+            f"{size / 1_048_576:.0f} MiB for {name} cannot be allocated: {error.strerror}. Lower buffer.memory, set "
+            "pool.path to a file with more room, or enlarge /dev/shm (docker gives 64 MiB: docker run --shm-size=1g)"
+        ) from None
+
+
+def _boot_id() -> bytes:
+    """Another boot means: every pid in the file is void."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return bytes(16)
+    return bytes.fromhex(text.strip().replace("-", ""))

@@ -1,0 +1,152 @@
+"""SlotView: one worker's area, its header and its counters."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from sidecar.kernel import load_acquire_u64, store_release_u64
+from sidecar.shm import layout
+from sidecar.shm.counters import COUNTER_ROWS, ROW_INDEX
+
+STATE_FREE: Final = 0
+STATE_LIVE: Final = 1
+STATE_HELD: Final = 2
+"""A dead worker's, with records that wait for adoption."""
+
+READ_TRIES_MAX: Final = 64
+
+
+class Counters:
+    """A slot's counter block: one writer (its worker), any number of readers in other processes.
+
+    The sequence word is odd while a row is being written. A reader tries again when it changed; when the writer
+    died or hangs inside a write, it takes what is there: each row is one 8-byte word and whole by itself.
+    """
+
+    __slots__ = ("_block", "_first", "_words")
+
+    def __init__(self, slot_area: memoryview) -> None:
+        self._block = slot_area[layout.COUNTERS_OFFSET : layout.CHAINS_OFFSET]
+        self._words = self._block.cast("Q")
+        self._first = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
+
+    def inc(self, row: str, amount: int = 1) -> None:
+        """Add to a row; KeyError for a name that is not in COUNTER_ROWS."""
+        words = self._words
+        index = self._first + ROW_INDEX[row]
+        sequence = words[0]
+        words[0] = sequence + 1
+        words[index] += amount
+        words[0] = sequence + 2
+
+    def set(self, row: str, value: int) -> None:
+        words = self._words
+        index = self._first + ROW_INDEX[row]
+        sequence = words[0]
+        words[0] = sequence + 1
+        words[index] = value
+        words[0] = sequence + 2
+
+    def get(self, row: str) -> int:
+        return self._words[self._first + ROW_INDEX[row]]
+
+    def read(self) -> dict[str, int]:
+        """All rows by name, of one moment unless the writer hangs."""
+        words = self._words
+        values: list[int] = []
+        for _ in range(READ_TRIES_MAX):
+            before = words[0]
+            values = words[self._first : self._first + len(COUNTER_ROWS)].tolist()
+            if not before & 1 and words[0] == before:
+                break
+        return {row.name: value for row, value in zip(COUNTER_ROWS, values, strict=True)}
+
+    def close_write(self) -> None:
+        """A dead writer may have left the sequence odd; the next owner evens it."""
+        if self._words[0] & 1:
+            self._words[0] += 1
+
+
+class SlotView:
+    """One slot. Written by its worker (and by the controller while no worker has it)."""
+
+    def __init__(self, index: int, area: memoryview) -> None:
+        self.index = index
+        self.area = area
+        self.counters = Counters(area)
+
+    def claim(self, *, pid: int | None = None, incarnation: int, cpu: int = -1) -> None:
+        """Make the slot this process's; the incarnation is stored last."""
+        pid = os.getpid() if pid is None else pid
+        self.counters.close_write()
+        struct.pack_into("<Ii", self.area, layout.PID_OFFSET, pid, cpu)
+        struct.pack_into("<Q", self.area, layout.START_TIME_OFFSET, process_start_ticks(pid))
+        struct.pack_into("<IIQI", self.area, layout.STATE_OFFSET, STATE_LIVE, 0, 0, 0)
+        struct.pack_into("<qi", self.area, layout.PRODUCER_ID_OFFSET, -1, -1)
+        store_release_u64(self.area, layout.INCARNATION_OFFSET, incarnation)
+
+    @property
+    def incarnation(self) -> int:
+        """Unique among all workers this segment ever had; 0 before the first."""
+        return load_acquire_u64(self.area, layout.INCARNATION_OFFSET)
+
+    @property
+    def pid(self) -> int:
+        return int.from_bytes(self.area[layout.PID_OFFSET : layout.PID_OFFSET + 4], "little")
+
+    @property
+    def start_time(self) -> int:
+        """Start of the process in clock ticks since boot: with the pid, a name that is not re-used."""
+        return load_acquire_u64(self.area, layout.START_TIME_OFFSET)
+
+    @property
+    def cpu(self) -> int:
+        """The CPU the worker is pinned to, -1 when it is not."""
+        return int(struct.unpack_from("<i", self.area, layout.CPU_OFFSET)[0])
+
+    @property
+    def state(self) -> int:
+        return int(struct.unpack_from("<I", self.area, layout.STATE_OFFSET)[0])
+
+    @state.setter
+    def state(self, state: int) -> None:
+        struct.pack_into("<I", self.area, layout.STATE_OFFSET, state)
+
+    @property
+    def heartbeat(self) -> int:
+        """Monotonic nanoseconds of the last turn of the working loop."""
+        return load_acquire_u64(self.area, layout.HEARTBEAT_OFFSET)
+
+    def store_heartbeat(self, now_ns: int) -> None:
+        store_release_u64(self.area, layout.HEARTBEAT_OFFSET, now_ns)
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        """(producer id, epoch) of the idempotent lane, (-1, -1) before it has one."""
+        producer_id, epoch = struct.unpack_from("<qi", self.area, layout.PRODUCER_ID_OFFSET)
+        return int(producer_id), int(epoch)
+
+    def store_producer(self, producer_id: int, epoch: int) -> None:
+        struct.pack_into("<qi", self.area, layout.PRODUCER_ID_OFFSET, producer_id, epoch)
+
+    def set_in_work(self, kind: int, number: int) -> None:
+        """What the worker is busy with (0 nothing, 1 an entry, 2 a descriptor), for whoever finds it dead."""
+        struct.pack_into("<IQ", self.area, layout.IN_WORK_KIND_OFFSET, kind, number)
+
+    @property
+    def in_work(self) -> tuple[int, int, int]:
+        """(kind, number, how often it killed its worker)."""
+        kind, number, kills = struct.unpack_from("<IQI", self.area, layout.IN_WORK_KIND_OFFSET)
+        return int(kind), int(number), int(kills)
+
+
+def process_start_ticks(pid: int) -> int:
+    """Field 22 of /proc/PID/stat; 0 when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    return int(stat.rpartition(b")")[2].split()[19])
