@@ -86,8 +86,10 @@ class ProducerIds:
         self._failures += 1
         self.retry_at_ms = now_ms + self._backoff.delay_ms(self._failures)
         row = classify(code)
-        log.warning("no producer id yet: %s (%s)", row.name, row.text)
-        return not row.retriable and code not in (0, -1)
+        refused = not row.retriable and code not in (0, -1)
+        level = logging.WARNING if refused else logging.INFO if self._failures == 1 else logging.DEBUG
+        log.log(level, "no producer id yet: %s (%s)", row.name, row.text)
+        return refused
 
     def _bump(self) -> None:
         """A new epoch, made here without asking (KIP-360); a new id when epochs have run out."""

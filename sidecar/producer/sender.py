@@ -88,7 +88,8 @@ class Sender:
         self._expire_batches(now_ms)
         self._time_out_requests(now_ms)
         self._wake_now = False
-        effects, self._fates.effects = self._fates.effects, []
+        # Everything goes to the one list and is taken in the end: an exception here loses no effect.
+        effects = self._fates.effects
         if self._fates.completed:
             effects.append(Completed(tuple(self._fates.completed)))
             self._fates.completed = []
@@ -104,6 +105,7 @@ class Sender:
                 effects.append(Connect(node_id))
                 continue
             self._send_to(node_id, links, now_ms, effects)
+        self._fates.effects = []
         return effects
 
     @property

@@ -30,7 +30,7 @@ class SimLedger:
             offset = batch.base_offset + index if batch.base_offset >= 0 else -1
             self.fates[payload] = (batch.code, batch.persistence, offset)
 
-    def check(self, logs: dict[int, PartitionLog], *, idempotent: bool, ordered: bool) -> None:
+    def check(self, logs: dict[int, PartitionLog], *, idempotent: bool, ordered: bool, fenced: bool) -> None:
         missing = [payload for payload in self.accepted if payload not in self.fates]
         assert not missing, f"accepted and never told: {missing[:5]} of {len(missing)}"
         copies = Counter(payload for log in logs.values() for payload in log.records)
@@ -46,7 +46,8 @@ class SimLedger:
                     assert logs[payload.partition].records[offset] == payload, f"{payload} is not at {offset}"
         if ordered:
             for partition, log in logs.items():
-                # Without sequences a record may stand twice, and one given up may still arrive later.
-                kept = [each for each in log.records if idempotent or self.fates[each][0] == 0]
+                # A record given up may still arrive from a dead connection, after later ones, unless a higher epoch
+                # of the same producer id fences it. Without sequences a record may stand twice.
+                kept = [each for each in log.records if fenced or self.fates[each][0] == 0]
                 numbers = [payload.number for payload in dict.fromkeys(kept)]
                 assert numbers == sorted(numbers), f"partition {partition} is out of order: {numbers}"

@@ -103,7 +103,7 @@ class SimWorld:
         """Descriptors: what a batch is and under which identity, from its first send to its end."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
-        self._producer_ids = count(100)
+        self.producer_ids_used = 0
         self._numbers = [count() for _ in range(partitions)]
 
     # --- LinkView -------------------------------------------------------------------------------------------
@@ -146,6 +146,7 @@ class SimWorld:
             self.logs,
             idempotent=self.idempotent,
             ordered=self.idempotent or self.config.max_in_flight_requests_per_connection == 1,
+            fenced=self.producer_ids_used == 1,
         )
 
     def at(self, when_ms: float, event: Callable[[], None]) -> None:
@@ -258,7 +259,8 @@ class SimWorld:
             self.sender.on_producer_id(-1, -1, self.now_ms)
         else:
             epoch = self.random.choice((0, 0, EPOCH_MAX - 1, EPOCH_MAX))
-            self.sender.on_producer_id(next(self._producer_ids), epoch, self.now_ms)
+            self.producer_ids_used += 1
+            self.sender.on_producer_id(100 + self.producer_ids_used, epoch, self.now_ms)
 
     def identity_of(self, batch: ProducerBatch) -> tuple[object, ...]:
         payloads = tuple(batch.records.payloads)  # type: ignore[attr-defined]
