@@ -162,7 +162,6 @@ class MetadataFetcher:
                 self._failed_update(None, "The last metadata answer could not be handled; see the log.")
 
     async def _step(self) -> None:
-        self._woken.clear()
         delay_ms = self.metadata.time_to_next_update(self._clock.now_ms())
         if delay_ms > 0:
             await self._wait(delay_ms)
@@ -311,7 +310,11 @@ class MetadataFetcher:
             self.awaitable.notify()
 
     async def _wait(self, delay_ms: float) -> None:
-        """Until something happens, at most ``delay_ms``."""
+        """Until something happens, at most ``delay_ms``.
+
+        Call it right after looking, with no await between: what happened before the look is forgotten here.
+        """
+        self._woken.clear()
         try:
             await asyncio.wait_for(self._woken.wait(), min(delay_ms, IDLE_WAIT_MS) / 1000)
         except TimeoutError:

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 QUEUE_MAX = 64
 """Updates that may wait for one worker. A worker this far behind gets one full update in their place."""
 
+REPLY_TIMEOUT_S = 30.0
+"""A worker that has not answered by then may have lost the request; the next one tells it everything."""
+
 Send = Callable[[UpdateMetadata], None]
 
 
@@ -39,8 +42,13 @@ class _WorkerQueue:
     answered."""
 
     def __init__(
-        self, worker_id: int, worker_epoch: int, send: Send, full_update: Callable[[int], UpdateMetadata]
-    ):
+        self,
+        worker_id: int,
+        worker_epoch: int,
+        send: Send,
+        full_update: Callable[[int], UpdateMetadata],
+        reply_timeout_s: float,
+    ) -> None:
         self.worker_epoch = worker_epoch
         self._worker_id = worker_id
         self._send = send
@@ -48,12 +56,18 @@ class _WorkerQueue:
         self._queue: deque[UpdateMetadata] = deque()
         self._wakeup = asyncio.Event()
         self._answered = asyncio.Event()
+        self._reply_timeout_s = reply_timeout_s
+        self._is_unsure = False
+        """An answer is overdue: the worker may have lost that update, so the next tells it everything."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def put(self, request: UpdateMetadata) -> None:
+        if self._is_unsure:
+            self._is_unsure = False
+            request = self._full_update(self.worker_epoch)
         if request.is_full:
             self._queue.clear()  # it says everything that those would have said
         self._queue.append(request)
@@ -83,16 +97,27 @@ class _WorkerQueue:
                 except Exception:
                     log.exception("Sending metadata to worker %d failed.", self._worker_id)
                     continue
-                # A worker that never answers delays only itself; its end cancels this task.
-                await self._answered.wait()
+                # A worker that is slow to answer delays only itself; its end cancels this task.
+                try:
+                    await asyncio.wait_for(self._answered.wait(), self._reply_timeout_s)
+                except TimeoutError:
+                    log.warning(
+                        "Worker %d did not answer an UpdateMetadata within %g s; it gets the full state next.",
+                        self._worker_id,
+                        self._reply_timeout_s,
+                    )
+                    self._is_unsure = True
+                    if self._queue:
+                        self.put(self._queue[-1])
 
 
 class ControllerRequestBatch:
     """Gathers one event's changes for each worker, then enqueues them all (rule U2). Belongs to the
     loop's thread."""
 
-    def __init__(self, controller_id: int) -> None:
+    def __init__(self, controller_id: int, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> None:
         self._controller_id = controller_id
+        self._reply_timeout_s = reply_timeout_s
         self._queues: dict[int, _WorkerQueue] = {}
         self._snapshot = EMPTY_SNAPSHOT
         self._listener = "PLAINTEXT"
@@ -109,7 +134,9 @@ class ControllerRequestBatch:
     def add_worker(self, worker_id: int, worker_epoch: int, send: Send) -> None:
         """From now on ``send`` gets this worker's requests, one at a time, from a task of its own."""
         self.remove_worker(worker_id)
-        self._queues[worker_id] = _WorkerQueue(worker_id, worker_epoch, send, self._full_update)
+        self._queues[worker_id] = _WorkerQueue(
+            worker_id, worker_epoch, send, self._full_update, self._reply_timeout_s
+        )
 
     def remove_worker(self, worker_id: int) -> None:
         self._pending.pop(worker_id, None)

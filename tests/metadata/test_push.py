@@ -261,6 +261,25 @@ def test_a_slow_worker_delays_nobody_and_then_gets_one_full_update() -> None:
 
 
 @pytest.mark.rule("U2")
+def test_an_answer_that_never_comes_does_not_hold_later_updates_for_ever() -> None:
+    async def test() -> None:
+        batch = ControllerRequestBatch(1, reply_timeout_s=0.05)
+        sent: list[UpdateMetadata] = []
+        batch.add_worker(4, 1, sent.append)
+        whole = snapshot(1, {"t": [1, 2]})
+        for _ in range(3):
+            batch.new_batch(whole)
+            batch.add_partitions([4], list(partition_updates(whole))[1:])
+            batch.send(1)
+        await until(lambda: len(sent) == 2)
+        assert [each.is_full for each in sent] == [False, True], "what was lost is told again, whole"
+        assert len(sent[1].partitions) == 2
+        batch.remove_worker(4)
+
+    run(test)
+
+
+@pytest.mark.rule("U2")
 def test_a_send_that_raises_costs_only_that_request() -> None:
     async def test() -> None:
         pusher = MetadataPusher(controller_id=1, controller_epoch=1)

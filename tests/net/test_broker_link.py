@@ -277,6 +277,31 @@ def test_a_broken_stream_ends_the_link_with_a_sentence(
     run(test)
 
 
+def test_a_peer_that_dies_while_we_send(run: Run) -> None:
+    """Found inside send or by the writer: told once, in a turn of its own, every buffer given back."""
+
+    async def test() -> None:
+        async with FakeBroker(reads=False, receive_buffer_bytes=16 << 10) as broker:
+            noting = NotingLinks()
+            link = await noting.connect(node_of(broker.port))
+            taken: list[tuple[int, bool]] = []
+            data = bytes(8 << 20)
+            link.send_buffers(1, produce(1, data), lambda complete: taken.append((1, complete)))
+            broker.peers[0].close()
+            for n in range(2, 6):
+                if not link.is_ready:
+                    break
+                link.send_buffers(n, produce(n, data), lambda complete, n=n: taken.append((n, complete)))
+                assert not link.is_closed, "never closed from inside a send"
+                await asyncio.sleep(0)
+            await until(lambda: link.is_closed)
+            assert taken == [(n, False) for n in range(1, len(taken) + 1)]
+            assert noting.states == [(1, True, None), (1, False, link.close_reason)]
+            assert link.close_reason
+
+    run(test)
+
+
 def test_an_unreadable_answer_fails_its_request_only(run: Run) -> None:
     bodies = [b"\x01", INIT_BODY_V4]
 
