@@ -77,6 +77,7 @@ class Core:
         producer_id: bool = True,
         known: bool = True,
         lane: int = IDEMPOTENT_LANE,
+        records_factory: Any = FakeRecords,
         **settings: Any,
     ) -> None:
         settings.setdefault("linger_ms", 0.0)
@@ -89,7 +90,7 @@ class Core:
         self.ids = ProducerIds(
             max_in_flight=self.config.max_in_flight_requests_per_connection, backoff=backoff
         )
-        self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=FakeRecords)  # type: ignore[arg-type]
+        self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=records_factory)
         self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
         self.completed: list[ProducerBatch] = []
         self.effects: list[Effect] = []
