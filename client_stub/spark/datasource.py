@@ -63,7 +63,7 @@ class _TaskWriter:
 
 
 class BatchWriter(_TaskWriter, DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         return write_batches(iterator, self._columns, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -76,7 +76,7 @@ class BatchWriter(_TaskWriter, DataSourceArrowWriter):
 if DataSourceStreamArrowWriter is not None:
 
     class StreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
-        def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
             return write_batches(iterator, self._columns, self._options)
 
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -1,0 +1,45 @@
+"""One real Spark session (two local tasks) for all tests of the data source."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stub.conftest import run_dir  # noqa: F401 (a fixture)
+from tests.stub.fake_daemon import FakeDaemon
+
+pyspark = pytest.importorskip("pyspark")
+
+ROOT = Path(__file__).resolve().parents[2]
+READS_COLUMNS = 1 << 1 | 1 << 2
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # The workers must find the packages also when they are not installed.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests of the data source")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def daemon(run_dir: Path) -> Iterator[FakeDaemon]:  # noqa: F811
+    fake = FakeDaemon(run_dir, limits={"max_request_size": 1 << 20, "formats": READS_COLUMNS})
+    yield fake
+    fake.stop()

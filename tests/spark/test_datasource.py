@@ -1,0 +1,154 @@
+"""The data source in a real Spark, against the scripted daemon: rows, columns, and the sentences of errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from client_stub.wire import Format, LocalCode, OutcomeKind
+from tests.stub.column_reader import read_columns
+from tests.stub.fake_daemon import FakeDaemon
+
+pytestmark = pytest.mark.spark
+
+
+def rows_of(daemon: FakeDaemon) -> list[tuple[str, list[Any]]]:
+    """Every record that arrived, as (topic, [key, value, headers, partition, timestamp])."""
+    rows = []
+    for submit in daemon.received:
+        assert submit.format == Format.ARROW
+        rows.extend((submit.topic, record) for record in read_columns(submit.payload))
+    return rows
+
+
+def save(frame: DataFrame, run_dir: Path, mode: str = "append", **options: str) -> None:
+    writer = frame.write.format("kafka_sidecar").mode(mode).option("sidecar.run_dir", str(run_dir))
+    for name, value in options.items():
+        writer = writer.option(name.replace("__", "."), value)
+    writer.save()
+
+
+def failure(frame: DataFrame, run_dir: Path, mode: str = "append", **options: str) -> str:
+    with pytest.raises(Exception) as caught:
+        save(frame, run_dir, mode, **options)
+    return str(caught.value)
+
+
+def test_whole_arrow_batches_arrive_as_columns(spark: SparkSession, daemon: FakeDaemon) -> None:
+    """Found without registration: Spark discovers the package by its name."""
+    frame = spark.range(30_000).select(
+        f.col("id").cast("string").alias("key"), f.concat(f.lit("v"), f.col("id")).alias("value")
+    )
+    save(frame, daemon.run_dir, topic="t")
+    rows = rows_of(daemon)
+    assert sorted(int(record[0]) for _, record in rows) == list(range(30_000))
+    assert all(topic == "t" and record[1] == b"v" + record[0] for topic, record in rows)
+
+
+def test_topic_partition_headers_and_nulls_are_taken_from_columns(
+    spark: SparkSession, daemon: FakeDaemon
+) -> None:
+    frame = spark.range(10).select(
+        f.when(f.col("id") % 2 == 0, "even").otherwise("odd").alias("topic"),
+        f.when(f.col("id") > 3, f.col("id").cast("string")).alias("Value"),
+        f.expr("array(named_struct('key','h','value',cast('x' as binary)), "
+               "named_struct('key','h','value',cast(null as binary)))").alias("headers"),
+        f.lit(1).alias("partition"),
+        f.lit(True).alias("ignored"),
+    )  # fmt: skip
+    save(frame, daemon.run_dir)
+    rows = rows_of(daemon)
+    assert len(rows) == 10
+    for topic, record in rows:
+        key, value, headers, partition = record[:4]
+        assert key is None
+        assert headers == [["h", b"x"], ["h", None]]
+        assert partition == 1
+        if value is not None:
+            assert topic == ("even" if int(value) % 2 == 0 else "odd")
+    assert sum(record[1] is None for _, record in rows) == 4
+
+
+def test_the_topic_option_wins_over_the_column(spark: SparkSession, daemon: FakeDaemon) -> None:
+    frame = spark.range(3).select(f.lit("foo").alias("topic"), f.lit("v").alias("value"))
+    save(frame, daemon.run_dir, topic="bar")
+    assert {topic for topic, _ in rows_of(daemon)} == {"bar"}
+
+
+def test_a_stream_in_append_mode(spark: SparkSession, daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.txt").write_text("".join(f"{n}\n" for n in range(1, 6)))
+    query = (
+        spark.readStream.text(str(tmp_path / "in"))
+        .writeStream.format("kafka_sidecar")
+        .option("topic", "s")
+        .option("sidecar.run_dir", str(daemon.run_dir))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    assert query.exception() is None
+    assert sorted(record[1] for _, record in rows_of(daemon)) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        (["cast(id as string) value"], {}, "topic option required when no 'topic' attribute is present."),
+        (["id key"], {"topic": "t"}, "key attribute unsupported type bigint. key must be a(n) string or binary"),
+        (["'k' key"], {"topic": "t"}, "Required attribute 'value' not found"),
+        (["id value"], {"topic": "t"}, "value attribute unsupported type bigint. value must be a(n) string or binary"),
+        (["id topic", "'v' value"], {}, "topic attribute unsupported type bigint. topic must be a(n) string"),
+        (["'v' value", "id partition"], {"topic": "t"},
+         "partition attribute unsupported type bigint. partition must be a(n) int"),
+        (["'v' value", "array('a') headers"], {"topic": "t"},
+         "headers attribute unsupported type array<string>. "
+         "headers must be a(n) array<struct<key:string,value:binary>>"),
+        (["'v' value"], {"topic": "t", "delivery": "exactly_once"}, "delivery=exactly_once is not available"),
+        (["'v' value"], {"topic": "t", "kafka__key__serializer": "x"}, "'kafka.key.serializer' is not supported"),
+        (["'v' value"], {"topic": "t", "kafka__linger__ms": "5"}, "set linger.ms in the daemon's configuration"),
+        (["'v' value"], {"topic": "t", "window": "many"}, "option window=many must be a whole number"),
+    ],
+)  # fmt: skip
+def test_faults_are_told_before_any_task(
+    spark: SparkSession, daemon: FakeDaemon, columns: list[str], options: dict[str, str], text: str
+) -> None:
+    assert text in failure(spark.range(3).selectExpr(*columns), daemon.run_dir, **options)
+    assert daemon.hellos == []
+
+
+def test_overwrite_is_refused(spark: SparkSession, daemon: FakeDaemon) -> None:
+    frame = spark.range(3).selectExpr("'v' value")
+    text = failure(frame, daemon.run_dir, mode="overwrite", topic="t")
+    assert 'kafka_sidecar: save mode Overwrite not allowed; use mode("append").' in text
+
+
+def test_a_null_topic_names_row_and_task(spark: SparkSession, daemon: FakeDaemon) -> None:
+    frame = spark.range(0, 4, 1, 1).selectExpr("if(id = 2, null, 't') topic", "'v' value")
+    text = failure(frame, daemon.run_dir)
+    assert "kafka_sidecar: null topic in row 2 of task 0 and no topic option is set." in text
+
+
+def test_no_sidecar_says_where_and_how_to_start_one(spark: SparkSession, run_dir: Path) -> None:
+    text = failure(spark.range(1).selectExpr("'v' value"), run_dir, topic="t")
+    assert f"kafka_sidecar: no sidecar at {run_dir} on host " in text
+    assert "Start it with 'kafka-sidecar run' or set option sidecar.run_dir." in text
+
+
+def test_a_record_that_fails_fails_the_job(spark: SparkSession, daemon: FakeDaemon) -> None:
+    daemon.deliver = lambda client, submit: daemon.outcome(
+        client,
+        submit,
+        kind=OutcomeKind.FAILED,
+        code=LocalCode.INVALID_PARTITION,
+        text="partition 99 does not exist in topic t (6 partitions).",
+    )
+    frame = spark.range(1).selectExpr("'v' value", "99 partition")
+    text = failure(frame, daemon.run_dir, topic="t")
+    assert "kafka_sidecar: 1 of 1 records for topic t failed in task " in text
+    assert "INVALID_PARTITION: partition 99 does not exist in topic t (6 partitions)." in text
