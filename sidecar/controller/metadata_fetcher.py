@@ -15,6 +15,7 @@ from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import TopicError
 from sidecar.common.model import Node
 from sidecar.controller.awaitable_metadata import AwaitableMetadata, TopicMetadata
+from sidecar.metadata.answer import MetadataAnswer, parse_metadata
 from sidecar.metadata.errors import (
     CLUSTER_AUTHORIZATION_FAILED,
     REBOOTSTRAP_REQUIRED,
@@ -26,7 +27,7 @@ from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.connector import LinkError
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import ApiKey, ProtocolError
-from sidecar.protocol.metadata import MetadataAnswer, metadata_request, parse_metadata
+from sidecar.protocol.metadata import metadata_request
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sidecar.metadata.answer import PartitionAnswer, TopicAnswer
 from sidecar.metadata.snapshot import NO_LEADER, NO_LEADER_EPOCH, PartitionState, TopicState
-from sidecar.protocol.metadata import PartitionAnswer, TopicAnswer
 
 
 def merge_topic(heard: TopicAnswer, old: TopicState | None) -> TopicState:

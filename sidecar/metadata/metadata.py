@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.control import TopicError
+from sidecar.metadata.answer import MetadataAnswer, TopicAnswer
 from sidecar.metadata.errors import (
     INVALID_TOPIC_EXCEPTION,
     TOPIC_AUTHORIZATION_FAILED,
@@ -26,8 +28,6 @@ from sidecar.metadata.errors import (
 )
 from sidecar.metadata.merge import merge_topic
 from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, MetadataSnapshot, TopicState
-from sidecar.protocol.connection_states import ExponentialBackoff
-from sidecar.protocol.metadata import MetadataAnswer, TopicAnswer
 
 EXPIRY_NOT_SET: Final = -1.0
 """Expiry of a topic that no update has covered yet (Kafka: TOPIC_EXPIRY_NEEDS_UPDATE)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from sidecar.common.model import Node
-from sidecar.protocol.metadata import MetadataAnswer, PartitionAnswer, TopicAnswer
+from sidecar.metadata.answer import MetadataAnswer, PartitionAnswer, TopicAnswer
 
 NODES = (Node(1, "a", 9092), Node(2, "b", 9092), Node(3, "c", 9092))
 

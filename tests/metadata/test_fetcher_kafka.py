@@ -10,10 +10,11 @@ from net.links import NotingLinks, until
 
 from sidecar.common.model import NO_PRODUCER_ID, Node
 from sidecar.controller.metadata_fetcher import MetadataFetcher
+from sidecar.metadata.answer import parse_metadata
 from sidecar.metadata.errors import InvalidTopicError
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey
-from sidecar.protocol.metadata import metadata_request, parse_metadata
+from sidecar.protocol.metadata import metadata_request
 from sidecar.protocol.produce import ProduceTopic, decode_produce_response, encode_produce
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic

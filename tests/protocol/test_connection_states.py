@@ -6,12 +6,12 @@ import math
 
 import pytest
 
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.clock import ManualClock
 from sidecar.protocol.connection_states import (
     ConnectionConfig,
     ConnectionStates,
     ConnectionStatus,
-    ExponentialBackoff,
 )
 
 
