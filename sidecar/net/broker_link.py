@@ -121,6 +121,7 @@ class BrokerLink:
         self._sock: socket.socket | None = None
         self._is_writer_set = False
         self._is_failing = False
+        self._progress_ms = 0.0
         self._setup_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -242,6 +243,14 @@ class BrokerLink:
         return len(self._outgoing)
 
     @property
+    def stalled_since_ms(self) -> float | None:
+        """Since when the kernel has taken no byte of what is queued (monotonic); None when nothing is queued.
+
+        When request buffers run out, the link that stalls longest is the one to close.
+        """
+        return self._progress_ms if self._outgoing else None
+
+    @property
     def has_partly_sent(self) -> bool:
         return bool(self._outgoing) and not self._outgoing[0].is_untouched
 
@@ -279,6 +288,8 @@ class BrokerLink:
 
     def _send(self, message: _Outgoing) -> None:
         self.last_used_ms = self._clock.now_ms()
+        if not self._outgoing:
+            self._progress_ms = self.last_used_ms
         self._outgoing.append(message)
         if not self._is_writer_set:
             self._writable()
@@ -293,6 +304,7 @@ class BrokerLink:
             except OSError as error:
                 self._fail_soon(f"Sending to {self.node} failed: {error}")
                 return
+            self._progress_ms = self._clock.now_ms()
             self._advance(taken)
         if self.is_closed:
             return

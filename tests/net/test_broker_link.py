@@ -207,6 +207,11 @@ def test_a_peer_that_never_reads_holds_up_nobody_else(run: Run) -> None:
                 lively.send_buffers(n, produce(n, b"x" * 1000))
             await until(lambda: len(noting.responses) == 20)
             assert stuck.unsent_count == 1
+            assert lively.stalled_since_ms is None
+            stalled_ms = stuck.stalled_since_ms
+            assert stalled_ms is not None
+            stuck.send_buffers(8, produce(8, b"more"))
+            assert stuck.stalled_since_ms == stalled_ms, "queueing more is no progress"
             noting.links.close_all()
 
     run(test)

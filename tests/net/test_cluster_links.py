@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import Any
 
@@ -79,6 +80,49 @@ def test_when_all_addresses_fail_each_is_named(run: Run, monkeypatch: pytest.Mon
             assert "127.0.0.2: Connection refused" in error
             assert "127.0.0.3: not connected and negotiated within" in error
             noting.links.close_all()
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_an_address_that_drops_packets_is_given_up_at_the_setup_timeout(run: Run) -> None:
+    """A listen queue that is full drops SYNs: connect neither succeeds nor fails."""
+
+    async def test() -> None:
+        with contextlib.ExitStack() as stack:
+            full = stack.enter_context(socket.socket())
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(4):
+                filler = stack.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(full.getsockname())
+            noting = NotingLinks(socket_connection_setup_timeout_ms=150.0)
+            assert noting.links.ready(node_of(full.getsockname()[1])) is None
+            await until(lambda: bool(noting.states))
+            assert "not connected and negotiated within" in (noting.states[0][2] or "")
+            noting.links.close_all()
+
+    run(test)
+
+
+def test_a_name_with_addresses_of_both_families_is_connected(run: Run) -> None:
+    async def test() -> None:
+        async with FakeBroker(answer_anything) as broker:
+            noting = NotingLinks()
+            assert (await noting.connect(node_of(broker.port, "localhost"))).is_ready
+            noting.links.close_all()
+
+    run(test)
+
+
+def test_a_name_that_does_not_resolve_says_so(run: Run) -> None:
+    async def test() -> None:
+        noting = NotingLinks()
+        noting.links.ready(node_of(9092, "no-such-host.invalid"))
+        await until(lambda: bool(noting.states))
+        assert "The name no-such-host.invalid cannot be resolved" in (noting.states[0][2] or "")
+        noting.links.close_all()
 
     run(test)
 
