@@ -1,0 +1,410 @@
+"""The Producer against the scripted daemon on real sockets: sending, outcomes, errors, backpressure, close."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_stub import Producer, RecordMetadata, errors
+from client_stub.errors import error_for
+from client_stub.wire import LocalCode, OutcomeKind, Persistence, Shape
+from tests.stub.conftest import eventually
+from tests.stub.fake_daemon import Client, FakeDaemon, Submit
+
+
+def test_a_record_goes_out_and_its_metadata_comes_back(producer: Producer, daemon: FakeDaemon) -> None:
+    delivery = producer.send(
+        "orders", value=b"v", key=b"k", headers=[("h", b"x"), ("n", None)], partition=0, timestamp_ms=1234
+    )
+    assert delivery.result(timeout=10) == RecordMetadata("orders", 0, 0, 1234)
+    assert delivery.done() and delivery.exception() is None
+    assert daemon.received[0].records == [[b"k", b"v", [["h", b"x"], ["n", None]], 0, 1234]]
+
+
+def test_records_keep_their_order_and_batch_while_the_thread_is_busy(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    told: list[int] = []
+    for number in range(20_000):
+        producer.send("t", b"%d" % number, on_delivery=lambda e, m: told.append(m.offset))
+    producer.flush(10)
+    sent = [int(record[1]) for submit in daemon.received for record in submit.records]
+    assert sent == list(range(20_000))
+    assert told == list(range(20_000))
+    assert len(daemon.received) < 2_000
+
+
+@pytest.mark.rule("A9")
+def test_flush_waits_for_what_was_sent_before_it_and_ends_linger(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    daemon.deliver = None
+    first = [producer.send("a", b"1"), producer.send("b", b"1")]
+    with pytest.raises(TimeoutError, match=r"flush\(\) was not done after 0.1 s: 2 records"):
+        producer.flush(0.1)
+    assert {stream for stream, _ in eventually(lambda: len(daemon.flushes) == 2 and daemon.flushes)} == {1, 2}
+    done = threading.Event()
+
+    def flush() -> None:
+        producer.flush(10)
+        done.set()
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    eventually(lambda: len(daemon.flushes) >= 4 or not thread.is_alive() or daemon.flushes)
+    daemon.do(daemon.deliver_log)
+    thread.join(10)
+    assert done.is_set() and all(delivery.done() for delivery in first)
+
+
+@pytest.mark.rule("A6")
+def test_one_failing_callback_is_logged_and_stops_nobody(
+    producer: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[int] = []
+
+    def on_delivery(error: Any, metadata: Any) -> None:
+        told.append(metadata.offset)
+        if metadata.offset % 3 == 0:
+            raise RuntimeError("the caller's own fault")
+
+    producer.send_many("t", [(None, b"%d" % n) for n in range(10)], on_delivery=on_delivery)
+    producer.flush(10)
+    assert told == list(range(10))
+    assert caplog.text.count("an on_delivery callback failed") == 4
+
+
+@pytest.mark.rule("A6")
+def test_outcomes_of_every_shape_reach_each_record_once(producer: Producer, daemon: FakeDaemon) -> None:
+    """Three partitions answer for one submission, one of them with an error for a list of records."""
+    daemon.deliver = None
+    told: list[tuple[str, Any]] = []
+    records = [(None, b"%d" % n) for n in range(12)]
+    producer.send_many("t", records, on_delivery=lambda e, m: told.append(("bulk", e or m)))
+    client, submit = _accepted(daemon)
+
+    def answer() -> None:
+        evens = sum(1 << n for n in range(0, 8, 2)).to_bytes(1, "little")
+        daemon.outcome(
+            client, submit, shape=Shape.BITMAP, indexes=evens, count=4, partition=3, base_offset=100
+        )
+        odds = b"".join(n.to_bytes(2, "little") for n in (1, 3, 5, 7))
+        daemon.outcome(
+            client,
+            submit,
+            shape=Shape.LIST,
+            indexes=odds,
+            count=4,
+            kind=OutcomeKind.FAILED,
+            code=10,
+            text="The broker's own words.",
+        )
+        daemon.outcome(client, submit, first_index=8, count=4, partition=5, base_offset=7, append_time_ms=99)
+
+    daemon.do(answer)
+    producer.flush(10)
+    results = [result for _, result in told]
+    assert [(r.partition, r.offset) for r in results[:4]] == [(3, 100), (3, 101), (3, 102), (3, 103)]
+    assert all(isinstance(r, errors.RecordTooLarge) for r in results[4:8])
+    assert str(results[4]) == "The broker's own words."
+    assert [(r.partition, r.offset, r.timestamp_ms) for r in results[8:]] == [
+        (5, 7, 99), (5, 8, 99), (5, 9, 99), (5, 10, 99)
+    ]  # fmt: skip
+    assert len(results) == 12
+
+
+@pytest.mark.rule("A6")
+def test_a_repeated_outcome_completes_nobody_twice(producer: Producer, daemon: FakeDaemon) -> None:
+    """After a worker's death outcomes are told again, under their old numbers or under new ones."""
+    daemon.deliver = None
+    told: list[Any] = []
+    delivery = producer.send("t", b"v", on_delivery=lambda e, m: told.append(m))
+    client, submit = _accepted(daemon)
+
+    def answer() -> None:
+        daemon.outcome(client, submit, number=1, base_offset=5)
+        daemon.outcome(client, submit, number=1, base_offset=6)
+        daemon.outcome(client, submit, number=2, base_offset=7)
+
+    daemon.do(answer)
+    producer.flush(10)
+    assert delivery.result(10).offset == 5
+    eventually(lambda: 2 in daemon.acks)
+    assert [metadata.offset for metadata in told] == [5]
+
+
+def test_a_failed_record_raises_its_own_error(producer: Producer, daemon: FakeDaemon) -> None:
+    daemon.deliver = lambda client, submit: daemon.outcome(
+        client, submit, kind=OutcomeKind.FAILED, code=LocalCode.EXPIRED, persistence=1, text="Expired."
+    )
+    told: list[Any] = []
+    delivery = producer.send("t", b"v", on_delivery=lambda e, m: told.append((e, m)))
+    with pytest.raises(errors.DeliveryTimeout, match="Expired") as caught:
+        delivery.result(10)
+    assert caught.value.retriable
+    assert caught.value.persistence is Persistence.POSSIBLY_PERSISTED
+    assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, errors.SidecarError)
+    assert told == [(caught.value, None)]
+
+
+def test_a_failure_of_send_many_that_nobody_asks_about_is_told_by_flush(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    daemon.deliver = lambda client, submit: daemon.outcome(client, submit, kind=OutcomeKind.FAILED, code=29)
+    producer.send_many("t", [(b"k", b"v")] * 3)
+    with pytest.raises(errors.TopicAuthorizationFailed, match="3 records"):
+        producer.flush(10)
+    producer.flush(10)
+    asked = producer.send_many("t", [(b"k", b"v")] * 3)
+    with pytest.raises(errors.TopicAuthorizationFailed):
+        asked.result(10)
+
+
+def test_send_many_splits_at_a_mebibyte_and_keeps_order(producer: Producer, daemon: FakeDaemon) -> None:
+    rows = [(b"%d" % n, bytes(1000)) for n in range(3_000)]
+    assert producer.send_many("t", rows).result(10) == 3_000
+    assert [int(r[0]) for s in daemon.received for r in s.records] == list(range(3_000))
+    assert len(daemon.received) >= 3
+    assert all(len(s.payload) <= 1 << 20 for s in daemon.received)
+    mixed = [(b"k", b"v"), [None, None], (b"k", b"v", {"h": b"1"}), (None, b"x", None, 2, 77)]
+    producer.send_many("t", mixed).result(10)
+    assert daemon.received[-1].records == [
+        [b"k", b"v"], [None, None], [b"k", b"v", [["h", b"1"]], None, None], [None, b"x", None, 2, 77]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"topic": None, "value": b""}, TypeError, "topic must be str, not NoneType"),
+        ({"topic": "", "value": b""}, ValueError, "must have 1 to 249 bytes"),
+        ({"topic": "t", "value": "text"}, TypeError, "value must be bytes or None, not str; encode it first"),
+        ({"topic": "t", "value": b"", "key": 5}, TypeError, "key must be bytes or None, not int"),
+        ({"topic": "t", "value": b"", "partition": -1}, ValueError, "Invalid partition: -1"),
+        ({"topic": "t", "value": b"", "partition": "1"}, TypeError, "partition must be int"),
+        ({"topic": "t", "value": b"", "timestamp_ms": -1}, ValueError, "Invalid timestamp: -1"),
+        ({"topic": "t", "value": b"", "headers": [("h", "x")]}, TypeError, "header 'h' must be bytes"),
+        ({"topic": "t", "value": b"", "headers": ["h"]}, TypeError, "headers must be"),
+        ({"topic": "t", "value": b"", "headers": [(b"h", b"")]}, TypeError, "name must be str"),
+    ],
+)
+def test_misuse_raises_from_send_and_queues_nothing(
+    producer: Producer, daemon: FakeDaemon, arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text.replace("(", r"\(")):
+        producer.send(**arguments)
+    producer.flush(10)
+    assert daemon.received == []
+
+
+def test_send_many_checks_all_types_before_it_queues_any(producer: Producer, daemon: FakeDaemon) -> None:
+    with pytest.raises(TypeError, match="record 2: value must be bytes"):
+        producer.send_many("t", [(b"k", b"v"), (b"k", b"v"), (b"k", "v")])
+    with pytest.raises(TypeError, match="record 0 must be"):
+        producer.send_many("t", [b"kv"])  # type: ignore[list-item]
+    producer.flush(10)
+    assert daemon.received == []
+
+
+@pytest.mark.rule("A3")
+def test_a_record_over_max_request_size_is_refused_naming_size_and_limit(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    producer.send("t", bytes((1 << 20) - 82)).result(10)
+    with pytest.raises(errors.RecordTooLarge, match=r"1048577 bytes .* larger than 1048576"):
+        producer.send("t", bytes((1 << 20) - 81))
+    assert len(daemon.received) == 1
+
+
+def test_a_record_larger_than_a_submission_travels_alone(run_dir: Path) -> None:
+    daemon = FakeDaemon(run_dir, limits={"max_request_size": 8 << 20})
+    try:
+        with Producer(run_dir) as producer:
+            producer.send("t", b"small")
+            producer.send("t", bytes(3 << 20))
+            producer.send("t", b"small")
+        assert [len(s.records[0][1]) for s in daemon.received] == [5, 3 << 20, 5]
+    finally:
+        daemon.stop()
+
+
+@pytest.mark.rule("A2")
+def test_send_waits_for_room_and_then_says_what_is_full(run_dir: Path) -> None:
+    daemon = FakeDaemon(run_dir)
+    daemon.accept = lambda client, submit: False
+    producer = Producer(run_dir, max_block_ms=100)
+    try:
+        with pytest.raises(
+            errors.BufferExhausted, match="topic t within the configured max blocking time 100 ms"
+        ):
+            for _ in range(100):
+                producer.send("t", bytes(1_000_000))
+        queued = producer._outbox.buffered_bytes
+        assert queued <= 10 << 20
+    finally:
+        producer.close(0)
+        daemon.stop()
+
+
+def test_credit_bounds_what_is_under_way(producer: Producer, daemon: FakeDaemon) -> None:
+    daemon.window_bytes = 300_000
+    daemon.accept = lambda client, submit: False
+    for number in range(10):
+        producer.send("t", bytes(100_000))
+        if number < 2:
+            eventually(lambda: len(daemon.received) > number)  # noqa: B023 (called at once)
+    producer._outbox.wake(always=True)
+    daemon.do(lambda: None)
+    assert sum(len(submit.payload) for submit in daemon.received) <= 300_000
+    daemon.accept = lambda client, submit: True
+    daemon.kill_worker()
+    producer.flush(10)
+    assert sum(submit.count for submit in daemon.received[2:]) == 10
+
+
+def test_no_daemon_names_the_path_and_the_command(run_dir: Path) -> None:
+    producer = Producer(run_dir, connect_timeout_ms=200)
+    with pytest.raises(errors.DaemonUnreachable) as caught:
+        producer.send("t", b"v")
+    assert f"{run_dir}/control.sock" in str(caught.value)
+    assert "kafka-sidecar run" in str(caught.value)
+    assert caught.value.retriable
+    producer.close()
+
+
+def test_a_stale_socket_of_a_dead_daemon_is_no_daemon(run_dir: Path) -> None:
+    import socket
+
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(run_dir / "control.sock"))
+    dead.close()
+    producer = Producer(run_dir, connect_timeout_ms=200)
+    with pytest.raises(errors.DaemonUnreachable, match="kafka-sidecar run"):
+        producer.send("t", b"v")
+    producer.close()
+
+
+def test_a_daemon_that_starts_meanwhile_is_found(run_dir: Path) -> None:
+    producer = Producer(run_dir)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(producer.send("t", b"v").result(10)))
+    thread.start()
+    eventually(lambda: producer._outbox.last_word)
+    daemon = FakeDaemon(run_dir)
+    thread.join(10)
+    assert results[0].offset == 0
+    producer.close()
+    daemon.stop()
+
+
+def test_a_refused_client_hears_why(run_dir: Path) -> None:
+    daemon = FakeDaemon(run_dir)
+    daemon.refuse_hello = ("NOT_ADMITTED", 'Client "x" needs the token.')
+    producer = Producer(run_dir, "x")
+    with pytest.raises(errors.DaemonRefused, match="needs the token") as caught:
+        producer.send("t", b"v")
+    assert caught.value.name == "NOT_ADMITTED"
+    producer.close()
+    daemon.stop()
+
+
+def test_a_refused_stream_fails_its_records_and_no_others(producer: Producer, daemon: FakeDaemon) -> None:
+    from client_stub.wire import Kind
+
+    def accept(client: Client, submit: Submit) -> bool:
+        if submit.topic == "bad":
+            daemon.tell(client, [Kind.REFUSED, "TOO_MANY_STREAMS", "Too many topics.", submit.stream])
+            return False
+        return True
+
+    daemon.accept = accept
+    bad, good = producer.send("bad", b"v"), producer.send("good", b"v")
+    assert good.result(10).topic == "good"
+    with pytest.raises(errors.DaemonLost, match="refused topic bad: Too many topics") as caught:
+        bad.result(10)
+    assert caught.value.persistence is Persistence.NOT_PERSISTED
+    with pytest.raises(errors.TopicLimit):
+        producer.send("bad", b"v")
+
+
+@pytest.mark.rule("S2")
+def test_close_delivers_says_goodbye_and_is_idempotent(daemon: FakeDaemon) -> None:
+    producer = Producer(daemon.run_dir)
+    deliveries = [producer.send("t", b"v") for _ in range(101)]
+    producer.close()
+    assert deliveries[-1].result(0).offset == 100
+    assert eventually(lambda: daemon.byes) == [False]
+    producer.close()
+    with pytest.raises(errors.ProducerClosed, match="after producer has been closed"):
+        producer.send("t", b"v")
+    with pytest.raises(ValueError, match="cannot be negative"):
+        Producer(daemon.run_dir).close(-1)
+
+
+def test_close_0_fails_what_is_not_delivered_and_says_what_may_be(daemon: FakeDaemon) -> None:
+    daemon.deliver = None
+    producer = Producer(daemon.run_dir)
+    told: list[Any] = []
+    sent = producer.send("t", b"v", on_delivery=lambda e, m: told.append(e))
+    eventually(lambda: daemon.received)
+    producer.close(0)
+    with pytest.raises(errors.DeliveryCancelled, match="may still deliver") as caught:
+        sent.result(0)
+    assert caught.value.persistence is Persistence.POSSIBLY_PERSISTED
+    assert told == [caught.value]
+    assert eventually(lambda: daemon.byes) == [True]
+
+
+def test_waiting_inside_a_callback_is_refused_instead_of_hanging(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    caught: list[Exception] = []
+
+    def on_delivery(error: Any, metadata: Any) -> None:
+        try:
+            producer.flush()
+        except errors.SidecarError as refused:
+            caught.append(refused)
+        producer.send("t", b"from a callback")
+
+    producer.send("t", b"v", on_delivery=on_delivery)
+    eventually(lambda: len(daemon.received) == 2)
+    assert "would wait for ever" in str(caught[0])
+
+
+def test_many_threads_share_one_producer(producer: Producer, daemon: FakeDaemon) -> None:
+    lists: list[list[Any]] = [[] for _ in range(4)]
+
+    def run(number: int) -> None:
+        for n in range(2_000):
+            lists[number].append(producer.send("t", b"%d-%d" % (number, n), key=b"%d" % number))
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.flush(20)
+    records = [bytes(record[1]) for s in daemon.received for record in s.records]
+    assert len(set(records)) == 8_000
+    for number in range(4):
+        mine = [r for r in records if r.startswith(b"%d-" % number)]
+        assert mine == [b"%d-%d" % (number, n) for n in range(2_000)]
+        for n in (0, 1_999):  # the future knows its own record's place
+            assert records[lists[number][n].result(1).offset] == b"%d-%d" % (number, n)
+
+
+def test_errors_keep_what_they_know_when_pickled() -> None:
+    import pickle
+
+    error = pickle.loads(pickle.dumps(error_for(19, persistence=1)))
+    assert type(error) is errors.NotEnoughReplicas and error.retriable and error.code == 19
+    assert error.name == "NOT_ENOUGH_REPLICAS" and error.persistence is Persistence.POSSIBLY_PERSISTED
+
+
+def _accepted(daemon: FakeDaemon) -> tuple[Client, Submit]:
+    eventually(lambda: daemon.clients and daemon.only_client.log)
+    return daemon.only_client, daemon.only_client.log[0]
