@@ -45,6 +45,8 @@ class Topics:
         self._by_chain: dict[int, TopicQueue] = {}
         self._waiting_queues: dict[str, TopicQueue] = {}
         """The few queues with waiting entries (and some that had); the turn looks at these only."""
+        self._snapshot: MetadataSnapshot | None = None
+        """The last push: another worker's clients may have brought a topic in before ours first use it."""
         self._used: set[str] = set()
         self.missing: set[str] = set()
         """Topics that wait for metadata: asked for at the end of the turn, once however many ask."""
@@ -61,7 +63,8 @@ class Topics:
                 return None
             queue = self._queues[topic] = TopicQueue(topic, self._lane, chain)
             self._by_chain[chain.chain_id] = queue
-            self.missing.add(topic)
+            if self._snapshot is None or not self._follow(queue, self._snapshot):
+                self.missing.add(topic)
         return queue
 
     def queue_of(self, chain: Chain) -> TopicQueue:
@@ -79,16 +82,10 @@ class Topics:
 
     def on_snapshot(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Follow a metadata push: partition what waited."""
+        self._snapshot = snapshot
         for queue in self._queues.values():
-            count = snapshot.partition_count(queue.topic)
-            if not count:
+            if not self._follow(queue, snapshot):
                 continue
-            queue.update_partitions(
-                count,
-                snapshot.available_partitions(queue.topic),
-                batch_bytes=self._config.batch_size,
-                seed=random.getrandbits(63),
-            )
             self.missing.discard(queue.topic)
             while queue.waiting:
                 self._partition(queue, queue.waiting.popleft(), now_ms)
@@ -134,6 +131,19 @@ class Topics:
         """Topics used since the last call: their expiry is renewed at the controller (M1)."""
         used, self._used = list(self._used), set()
         return used
+
+    def _follow(self, queue: TopicQueue, snapshot: MetadataSnapshot) -> bool:
+        """Give the queue its partitions; False when the snapshot does not know its topic."""
+        count = snapshot.partition_count(queue.topic)
+        if not count:
+            return False
+        queue.update_partitions(
+            count,
+            snapshot.available_partitions(queue.topic),
+            batch_bytes=self._config.batch_size,
+            seed=random.getrandbits(63),
+        )
+        return True
 
     def _partition(self, queue: TopicQueue, entry: Entry, now_ms: float) -> None:
         assert queue.partitioner is not None
