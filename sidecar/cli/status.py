@@ -28,7 +28,11 @@ def status(run_dir: RunDir, as_json: bool) -> None:
     until kafka-sidecar status >/dev/null 2>&1; do sleep 0.2; done
     """
     info = daemon_info(run_dir)
-    info["counters"] = counters_of(info)
+    by_slot = counters_of(info)
+    info["counters"] = sum_by_name(by_slot)
+    for worker in info["workers"]:
+        # daemon.json is written on changes only; what moves all the time is read from the segment.
+        worker["clients"] = by_slot.get(worker["slot"], {}).get("clients_connected", 0)
     if as_json:
         click.echo(json.dumps(info, indent=1))
     else:
@@ -39,17 +43,26 @@ def status(run_dir: RunDir, as_json: bool) -> None:
         raise SystemExit(int(ExitStatus.FAILED))
 
 
-def counters_of(info: dict[str, Any]) -> dict[str, int]:
-    """Totals read from the daemon's segment; empty when it cannot be read (the daemon is just ending)."""
+def sum_by_name(by_slot: dict[int, dict[str, int]]) -> dict[str, int]:
+    """Totals over the slots; empty when there is nothing."""
+    totals: dict[str, int] = {}
+    for values in by_slot.values():
+        for name, value in values.items():
+            totals[name] = totals.get(name, 0) + value
+    return totals
+
+
+def counters_of(info: dict[str, Any]) -> dict[int, dict[str, int]]:
+    """Counters by slot from the daemon's segment; empty when it cannot be read (the daemon is just ending)."""
     from sidecar.shm.segment import Segment, SegmentError
-    from sidecar.telemetry.collector import read_counters, sum_counters
+    from sidecar.telemetry.collector import read_counters
 
     try:
         segment = Segment.attach(info["segment"])
     except (SegmentError, OSError):
         return {}
     try:
-        return sum_counters(read_counters(segment))
+        return read_counters(segment)
     finally:
         segment.close()
 

@@ -1,50 +1,50 @@
 """Which worker a client gets: the one it had while that lives, else the one with the fewest clients.
-Sans-IO."""
+
+Sans-IO. Not thread-safe.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Mapping
 
 REMEMBERED_MAX = 65_536
+RECENT_MS = 2_000.0
+"""So long an assigned client counts as one that is on its way to attach, and is not in the loads yet."""
 
 
 class Assignment:
-    """Client id → worker index. A client keeps its worker over reconnects, so its order holds. Not
-    thread-safe."""
+    """Client id → worker index. A client keeps its worker over reconnects, so its order holds."""
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self._worker_of: OrderedDict[bytes, int] = OrderedDict()
-        self._clients: dict[int, int] = {}
+        self._recent: deque[tuple[float, int]] = deque()
         self._remembered_max = remembered_max
 
-    def assign(self, client_id: bytes, ready: Iterable[int]) -> int | None:
-        """The index of the worker for ``client_id``; None while no worker is ready."""
-        choices = sorted(ready)
-        if not choices:
+    def assign(self, client_id: bytes, loads: Mapping[int, int], now_ms: float) -> int | None:
+        """The index of the worker for ``client_id``; None while no worker is ready.
+
+        ``loads``: the ready workers and how many clients are attached to each now.
+        """
+        if not loads:
             return None
         had = self._worker_of.get(client_id)
-        if had in choices:
+        if had is not None and had in loads:
             self._worker_of.move_to_end(client_id)
             return had
-        self.forget(client_id)
-        chosen = min(choices, key=lambda index: (self._clients.get(index, 0), index))
+        while self._recent and self._recent[0][0] <= now_ms - RECENT_MS:
+            self._recent.popleft()
+        coming = [index for _, index in self._recent]
+        chosen = min(loads, key=lambda index: (loads[index] + coming.count(index), index))
+        self._recent.append((now_ms, chosen))
         self._worker_of[client_id] = chosen
-        self._clients[chosen] = self._clients.get(chosen, 0) + 1
+        self._worker_of.move_to_end(client_id)
         if len(self._worker_of) > self._remembered_max:
-            self.forget(next(iter(self._worker_of)))
+            self._worker_of.popitem(last=False)
         return chosen
-
-    def forget(self, client_id: bytes) -> None:
-        """The client is gone for good."""
-        had = self._worker_of.pop(client_id, None)
-        if had is not None:
-            self._clients[had] -= 1
 
     def worker_left(self, index: int) -> None:
         """Its clients will ask again and be spread anew."""
         for client_id in [each for each, worker in self._worker_of.items() if worker == index]:
-            self.forget(client_id)
-
-    def count(self, index: int) -> int:
-        return self._clients.get(index, 0)
+            del self._worker_of[client_id]
+        self._recent = deque(each for each in self._recent if each[1] != index)

@@ -221,7 +221,8 @@ class Daemon:
         if self._is_stopping:
             raise Refusal("DRAINING", "The daemon is shutting down and takes no more clients.")
         ready = {worker.identity.index: worker for worker in self.supervisor.ready}
-        index = self._assignment.assign(client_id, ready)
+        loads = {index: self.store.clients_connected(each.identity.slot) for index, each in ready.items()}
+        index = self._assignment.assign(client_id, loads, self._loop.time() * 1000.0)
         if index is None:
             raise Refusal("NOT_READY", "No worker of the daemon is ready yet; try again.")
         identity = ready[index].identity
@@ -289,7 +290,7 @@ class Daemon:
                     "endpoint": worker.identity.endpoint,
                     "state": str(worker.state),
                     "cpu": worker.cpu,
-                    "clients": self._assignment.count(worker.identity.index),
+                    "clients": self.store.clients_connected(worker.identity.slot),
                 }
                 for worker in self.supervisor.workers
                 if worker is not None

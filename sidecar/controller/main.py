@@ -46,13 +46,10 @@ def _refuse(sentence: str) -> int:
 
 def _run(config: SidecarConfig, run_dir: RunDir) -> int:
     try:
-        import sidecar.kernel._kernel  # noqa: F401
+        from sidecar.controller.segment_store import SegmentStore
     except ImportError as error:
-        return _refuse(
-            f"The compiled kernel is missing ({error}): install kafka-sidecar on a host with a C compiler "
-            "(Debian: apt-get install gcc python3-dev)."
-        )
-    from sidecar.controller.segment_store import SegmentStore
+        # Most of all the compiled kernel, which says itself how to get it; or a package of [daemon].
+        return _refuse(f"The daemon is not completely installed. {error}")
     from sidecar.telemetry.exporter import Exporter
 
     run_dir.acquire()

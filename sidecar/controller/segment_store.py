@@ -91,6 +91,10 @@ class SegmentStore:
     def heartbeat(self, slot: int) -> int:
         return self.segment.slot(slot).heartbeat
 
+    def clients_connected(self, slot: int) -> int:
+        """Clients attached to the slot's worker, as it counts them."""
+        return self.segment.slot(slot).counters.get("clients_connected")
+
     def next_incarnation(self) -> int:
         self._incarnation += 1
         return self._incarnation

@@ -29,6 +29,7 @@ RESTART_BACKOFF_MAX_MS = 10_000.0
 STEADY_MS = 30_000.0
 """A worker that lived this long is forgiven its predecessors' deaths."""
 MISSES_MAX = 3
+START_TIMEOUT_MS = 30_000.0
 ABORT_GRACE_S = 3.0
 STOP_GRACE_S = 5.0
 EPOCH_MAX = 2**32 - 1
@@ -255,6 +256,12 @@ class Supervisor:
                 self._look_at(worker)
 
     def _look_at(self, worker: WorkerProcess) -> None:
+        if worker.state is WorkerState.STARTING and (
+            self._loop.time() * 1000.0 - worker.started_ms > START_TIMEOUT_MS
+        ):
+            log.error("Worker %d (pid %d) does not become ready.", worker.identity.index, worker.pid)
+            worker.signal(signal.SIGKILL)
+            return
         beat = self._slots.heartbeat(worker.identity.slot)
         if beat != worker.last_heartbeat or not worker.is_ready:
             worker.last_heartbeat = beat

@@ -40,7 +40,7 @@ def test_admits() -> None:
     ],
 )
 def test_refuses(fields: list[Any], code: str, words: str) -> None:
-    with pytest.raises(Refusal, match=".") as refused:
+    with pytest.raises(Refusal) as refused:
         check_hello(fields, CLIENTS)
     assert refused.value.code == code
     assert words in str(refused.value)

@@ -2,43 +2,54 @@
 
 from __future__ import annotations
 
-from sidecar.controller.assignment import Assignment
+from collections import Counter
+
+from sidecar.controller.assignment import RECENT_MS, Assignment
 
 
 def client(number: int) -> bytes:
     return number.to_bytes(20, "big")
 
 
-def test_least_loaded_first() -> None:
+def test_a_burst_is_spread_although_nobody_has_attached_yet() -> None:
     assignment = Assignment()
-    found = [assignment.assign(client(n), [0, 1, 2]) for n in range(9)]
-    assert sorted(found) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    idle = {0: 0, 1: 0, 2: 0}
+    found = Counter(assignment.assign(client(n), idle, 0.0) for n in range(9))
+    assert found == {0: 3, 1: 3, 2: 3}
+
+
+def test_the_least_loaded_gets_the_next() -> None:
+    assignment = Assignment()
+    assert assignment.assign(client(1), {0: 5, 1: 3, 2: 4}, 0.0) == 1
+    # That one is still on its way: 3 + 1 is not less than 4 of worker 2, and the lower index wins.
+    assert assignment.assign(client(2), {0: 5, 1: 3, 2: 4}, 1.0) == 1
+    assert assignment.assign(client(3), {0: 5, 1: 3, 2: 4}, 2.0) == 2
+    # Much later both have ended again: loads alone tell.
+    assert assignment.assign(client(4), {0: 5, 1: 3, 2: 4}, 3.0 + RECENT_MS) == 1
 
 
 def test_sticky_over_reconnects() -> None:
     assignment = Assignment()
-    first = assignment.assign(client(1), [0, 1])
-    for n in range(2, 6):
-        assignment.assign(client(n), [0, 1])
-    assert assignment.assign(client(1), [0, 1]) == first
-    assert assignment.count(0) + assignment.count(1) == 5
+    first = assignment.assign(client(1), {0: 0, 1: 0}, 0.0)
+    assert assignment.assign(client(1), {0: 90, 1: 0}, 9_000.0) == first
 
 
 def test_moves_only_when_its_worker_is_gone() -> None:
     assignment = Assignment()
-    assert assignment.assign(client(1), [0]) == 0
+    assert assignment.assign(client(1), {0: 0}, 0.0) == 0
     assignment.worker_left(0)
-    assert assignment.assign(client(1), [1]) == 1
-    assert assignment.assign(client(1), [0, 1]) == 1, "its worker came back empty; moving again gains nothing"
-    assert assignment.count(0) == 0
+    assert assignment.assign(client(1), {1: 7}, 1.0) == 1
+    # Its worker came back empty; moving again gains nothing.
+    assert assignment.assign(client(1), {0: 0, 1: 7}, 2.0) == 1
 
 
 def test_no_worker_ready() -> None:
-    assert Assignment().assign(client(1), []) is None
+    assert Assignment().assign(client(1), {}, 0.0) is None
 
 
 def test_forgets_the_oldest_beyond_its_bound() -> None:
-    assignment = Assignment(remembered_max=3)
-    for n in range(10):
-        assignment.assign(client(n), [0])
-    assert assignment.count(0) == 3
+    assignment = Assignment(remembered_max=2)
+    for n in range(3):
+        assignment.assign(client(n), {0: 0}, 0.0)
+    assert assignment.assign(client(2), {0: 9, 1: 0}, 0.0) == 0, "remembered"
+    assert assignment.assign(client(0), {0: 9, 1: 0}, 0.0) == 1, "forgotten"

@@ -14,7 +14,9 @@ def test_notifies(short_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(path)
         heard.settimeout(5)
-        systemd = Systemd({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())})
+        systemd = Systemd(
+            {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
+        )
         systemd.ready("Running")
         assert heard.recv(1024).startswith(b"READY=1\nSTATUS=Running\n")
         systemd.watchdog()

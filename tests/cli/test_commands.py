@@ -1,0 +1,104 @@
+"""Goal: each command says one clear sentence and ends with the status the contract names. No daemon runs here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli.main import COMMANDS, cli
+from sidecar.common.settings import SETTINGS
+
+
+def invoke(*words: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(cli, list(words), input=stdin, prog_name="kafka-sidecar")
+
+
+@pytest.mark.parametrize("words", [(), ("config",), *((name,) for name in COMMANDS), ("config", "show")])
+def test_help_has_examples(words: tuple[str, ...]) -> None:
+    result = invoke(*words, "--help")
+    assert result.exit_code == 0
+    if words != ("config",):
+        assert "kafka-sidecar " in result.output.split("Options:")[0].split("\n", 1)[1]
+
+
+@pytest.mark.parametrize("words", [("status",), ("topics",), ("produce", "t"), ("top",)])
+def test_no_daemon_is_69_and_says_how_to_start_one(words: tuple[str, ...], tmp_path: Path) -> None:
+    result = invoke(words[0], "--run-dir", str(tmp_path), *words[1:])
+    assert result.exit_code == 69
+    assert str(tmp_path) in result.stderr
+    assert "kafka-sidecar run" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_run_dir_of_the_root_counts_too(tmp_path: Path) -> None:
+    assert str(tmp_path) in invoke("--run-dir", str(tmp_path), "status").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("frobnicate",), "No such command"),
+        (("run", "-X", "linger.mss=1"), 'did you mean "linger.ms"?'),
+        (("run", "-c", "/nowhere.toml"), "does not exist"),
+        (("config", "check", "-X", "acks=most"), "one of all"),
+        (("produce",), "Missing argument"),
+        (("produce", "t", "--format", "xml"), "'xml' is not one of"),
+        (("produce", "t", "--key", "k"), "--key needs --format"),
+        (("demo", "--mock", "--bootstrap-servers", "a:1"), "exclude each other"),
+    ],
+)
+def test_wrong_usage_is_2(words: tuple[str, ...], sentence: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_config_check() -> None:
+    good = invoke("config", "check", "-X", "bootstrap.servers=a:1", "-X", "retry.backoff.ms=5000")
+    assert good.exit_code == 0
+    assert "2 values set" in good.stdout
+    assert "retry.backoff.ms (5000) is over" in good.stderr
+
+
+def test_config_show_can_be_used_as_a_file(tmp_path: Path) -> None:
+    shown = invoke("config", "show", "-X", "linger.ms=17")
+    document = tomllib.loads(shown.stdout)
+    assert document["kafka"]["linger.ms"] == 17
+    assert {row.table for row in SETTINGS} == set(document)
+    file = tmp_path / "sidecar.toml"
+    file.write_text(shown.stdout)
+    assert invoke("config", "check", "-c", str(file)).exit_code == 0
+    again = invoke("config", "show", "-c", str(file), "--json")
+    assert json.loads(again.stdout)["linger.ms"] == 17
+
+
+def test_config_show_hides_tokens() -> None:
+    for words in ((), ("--json",)):
+        shown = invoke("config", "show", "-X", "clients.billing.token=s3cret", *words).stdout
+        assert "billing" in shown
+        assert "s3cret" not in shown
+
+
+def test_doctor_names_what_fails(tmp_path: Path) -> None:
+    result = invoke("doctor", "--run-dir", str(tmp_path), "-X", "bootstrap.servers=127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "FAIL  Broker 127.0.0.1:1 cannot be reached" in result.stdout
+
+
+def test_without_the_daemon_extra() -> None:
+    """The console script starts on the standard library and says what is missing."""
+    program = "import sys; sys.modules['click'] = None; sys.argv = ['kafka-sidecar']\n"
+    program += "import importlib.util as u; found = u.find_spec\n"
+    program += "u.find_spec = lambda name, *a: None if name == 'click' else found(name, *a)\n"
+    program += "from sidecar.__main__ import main; main()"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "pip install 'kafka-sidecar[daemon]'" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,190 @@
+"""Goal: rows, sources and relations of the configuration; every fault in one sentence, all of them together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig, nearest
+from sidecar.controller.config_loader import load_config
+
+SERVERS = "bootstrap.servers=localhost:9092"
+
+
+def load(
+    *overrides: str, path: Path | None = None, environment: dict[str, str] | None = None
+) -> SidecarConfig:
+    return load_config(path, [SERVERS, *overrides], environment or {})
+
+
+def faults(*overrides: str, path: Path | None = None) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        load(*overrides, path=path)
+    return refused.value.sentences
+
+
+def test_defaults_are_those_of_kafka_4() -> None:
+    config = load()
+    assert config.values["acks"] == -1
+    assert config.values["enable.idempotence"] is True
+    expected = {
+        "retries": 2_147_483_647,
+        "max.in.flight.requests.per.connection": 5,
+        "batch.size": 16_384,
+        "linger.ms": 5,
+        "max.request.size": 1_048_576,
+        "max.block.ms": 60_000,
+        "request.timeout.ms": 30_000,
+        "delivery.timeout.ms": 120_000,
+        "retry.backoff.ms": 100,
+        "retry.backoff.max.ms": 1_000,
+        "reconnect.backoff.ms": 50,
+        "metadata.max.age.ms": 300_000,
+        "connections.max.idle.ms": 540_000,
+        "compression.type": "none",
+    }
+    assert {name: config.values[name] for name in expected} == expected
+    # Ours: one pool for every process of the host, not one for each.
+    assert config.values["buffer.memory"] == 128 << 20
+
+
+@pytest.mark.parametrize(
+    ("overrides", "idempotent"),
+    [
+        ((), True),
+        (("acks=1",), False),
+        (("acks=0",), False),
+        (("retries=0",), False),
+        (("enable.idempotence=false", "max.in.flight.requests.per.connection=6"), False),
+        (("enable.idempotence=true",), True),
+        (("acks=1", "max.in.flight.requests.per.connection=6"), False),
+    ],
+)
+def test_idempotence_follows(overrides: tuple[str, ...], idempotent: bool) -> None:
+    assert load(*overrides).values["enable.idempotence"] is idempotent
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ("max.in.flight.requests.per.connection=6",),
+            ["max.in.flight.requests.per.connection = 6", "at most 5"],
+        ),
+        (("enable.idempotence=true", "acks=1"), ["acks = 1"]),
+        (("enable.idempotence=true", "retries=0"), ["retries = 0"]),
+        (
+            ("enable.idempotence=true", "acks=0", "retries=0", "max.in.flight.requests.per.connection=6"),
+            ["acks = 0", "retries = 0", "max.in.flight.requests.per.connection = 6"],
+        ),
+    ],
+)
+def test_idempotence_refuses_and_names_all_conflicts(overrides: tuple[str, ...], words: list[str]) -> None:
+    (sentence,) = faults(*overrides)
+    assert all(word in sentence for word in words)
+
+
+def test_delivery_timeout_covers_linger_and_request() -> None:
+    assert load("linger.ms=1000", "request.timeout.ms=130000").values["delivery.timeout.ms"] == 131_000
+    (sentence,) = faults("delivery.timeout.ms=10")
+    assert "30005" in sentence
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("linger.mss=1", 'did you mean "linger.ms"?'),
+        ("linger_ms=1", 'did you mean "linger.ms"?'),
+        ("daemon.worker=1", 'did you mean "daemon.workers"?'),
+        ("workers=1", 'did you mean "daemon.workers"?'),
+        ("zzz=1", "config show"),
+        ("linger.ms=soon", 'linger.ms = "soon" (-X): must be a whole number, at least 0.'),
+        ("linger.ms=-1", "at least 0"),
+        ("acks=most", "one of all, -1, 0, 1"),
+        ("enable.idempotence=perhaps", "true or false"),
+        ("daemon.workers=65", "1 … 64"),
+        ("daemon.shutdown_timeout_s=nan", "0 … 86400"),
+        ("compression.type=rar", "one of none, gzip, snappy, lz4, zstd"),
+        ("http.listen=9464", "host:port"),
+        ("http.listen=localhost:70000", "host:port"),
+        ("bootstrap.servers=kafka", 'has "kafka": must be host:port'),
+        ("bootstrap.servers=", "bootstrap.servers is not set"),
+        ("buffer.memory=1048576", "buffer.memory = 1048576 is too small"),
+        ("daemon.request_buffers_bytes=1000000", "2 × max.request.size"),
+        ("pool.page_bytes=5000", "power of two"),
+        ("clients.billing.rate=1", "takes token"),
+        ("nonsense", "must be key=value"),
+    ],
+)
+def test_each_fault_is_one_sentence(override: str, words: str) -> None:
+    (sentence,) = faults(override)
+    assert words in sentence
+    assert "\n" not in sentence
+
+
+def test_all_faults_are_told_together() -> None:
+    assert len(faults("linger.ms=x", "acks=most", "foo=1")) == 3
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "sidecar.toml"
+    file.write_text(
+        '[kafka]\n"linger.ms" = 1\nbatch.size = 2\nacks = 1\n[daemon]\nworkers = 3\n[clients.billing]\ntoken = "t"\n'
+    )
+    variables = {"KAFKA_SIDECAR__KAFKA__BATCH_SIZE": "4", "KAFKA_SIDECAR__DAEMON__SHUTDOWN_TIMEOUT_S": "7"}
+    config = load("daemon.workers=5", path=file, environment=variables)
+    assert config.values["linger.ms"] == 1
+    assert config.values["batch.size"] == 4
+    assert config.values["acks"] == 1
+    assert config.values["daemon.workers"] == 5
+    assert config.values["daemon.shutdown_timeout_s"] == 7.0
+    assert config.clients == {"billing": {"token": "t"}}
+    assert config.sources["linger.ms"] == str(file)
+    assert config.sources["daemon.workers"] == "-X"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[kafka", "not valid TOML"),
+        ("acks = 1", "outside of a table: put it under [kafka]"),
+        ("[kafak]\nacks = 1", "did you mean [kafka]?"),
+        ('[kafka]\nacks = "most"', "sidecar.toml): must be one of"),
+        ("[daemon]\nworkers = true", "must be a whole number"),
+        ("[http]\nlisten = 5.5", "http.listen"),
+        ("\xff", "cannot be read"),
+    ],
+)
+def test_faults_of_the_file(tmp_path: Path, content: str, words: str) -> None:
+    file = tmp_path / "sidecar.toml"
+    file.write_text(content, encoding="latin-1")
+    (sentence,) = faults(path=file)
+    assert words in sentence
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert "does not exist" in faults(path=tmp_path / "nothing.toml")[0]
+
+
+def test_worker_mapping_has_every_row_and_the_level_of_its_codec() -> None:
+    mapping = load(
+        "compression.type=zstd", "compression.zstd.level=7", "compression.gzip.level=2"
+    ).to_mapping()
+    assert set(BY_NAME) <= set(mapping)
+    assert mapping["compression.level"] == 7
+    assert load().to_mapping()["compression.level"] is None
+
+
+def test_rows_are_sound() -> None:
+    assert len(BY_NAME) == len(SETTINGS), "a name stands twice"
+    for row in SETTINGS:
+        assert row.doc.endswith("."), row.name
+        assert not row.choices or row.default in row.choices, row.name
+        if (
+            isinstance(row.default, (int, float))
+            and not isinstance(row.default, bool)
+            and row.least is not None
+        ):
+            assert row.least <= row.default <= (row.most or row.default), row.name
+    assert nearest("bufer.memory", BY_NAME) == "buffer.memory"

@@ -1,0 +1,171 @@
+"""Goal: who may import whom. A room that reaches into another one it must not know is a failing test.
+
+Read from the syntax trees, so that imports inside functions and under TYPE_CHECKING count as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WIRE = "client_stub.wire"
+OURS: dict[str, tuple[str, ...]] = {
+    "client_stub": ("client_stub",),
+    "pyspark_kafka_sidecar": ("client_stub", "pyspark_kafka_sidecar"),
+    "sidecar.common": ("sidecar.common", WIRE, "client_stub.error_codes"),
+    "sidecar.kernel": ("sidecar.kernel",),
+    "sidecar.shm": ("sidecar.shm", "sidecar.common", "sidecar.kernel", WIRE),
+    "sidecar.protocol": ("sidecar.protocol", "sidecar.common"),
+    "sidecar.metadata": ("sidecar.metadata", "sidecar.common", "sidecar.protocol"),
+    "sidecar.producer": (
+        "sidecar.producer",
+        "sidecar.common",
+        "sidecar.kernel",
+        "sidecar.shm",
+        "sidecar.metadata",
+        "sidecar.protocol",
+        WIRE,
+    ),
+    "sidecar.net": ("sidecar.net", "sidecar.common", "sidecar.protocol"),
+    "sidecar.telemetry": ("sidecar.telemetry", "sidecar.common", "sidecar.shm"),
+    "sidecar.worker": (
+        "sidecar.worker",
+        "sidecar.common",
+        "sidecar.kernel",
+        "sidecar.shm",
+        "sidecar.protocol",
+        "sidecar.metadata",
+        "sidecar.producer",
+        "sidecar.net",
+        WIRE,
+    ),
+    "sidecar.controller": (
+        "sidecar.controller",
+        "sidecar.common",
+        "sidecar.shm",
+        "sidecar.protocol",
+        "sidecar.metadata",
+        "sidecar.net",
+        "sidecar.telemetry",
+        WIRE,
+    ),
+}
+"""Room → what of ours it may import. cli, demo, bench and testing stand above all and may use everything."""
+
+FREE = ("sidecar.cli", "sidecar.demo", "sidecar.bench", "sidecar.testing", "sidecar.__main__")
+UPPER = ("sidecar.cli", "sidecar.demo", "sidecar.bench", "sidecar.testing")
+"""Never imported from below."""
+
+NEVER: dict[str, tuple[str, ...]] = {
+    "sidecar.common": ("asyncio", "socket", "zmq", "pydantic"),
+    "sidecar.shm": ("asyncio", "zmq", "socket"),
+    "sidecar.protocol": ("asyncio", "zmq", "socket", "time"),
+    "sidecar.metadata": ("asyncio", "zmq", "socket", "time"),
+    "sidecar.producer": ("asyncio", "zmq", "socket", "time", "os", "uvloop"),
+    "sidecar.net": ("zmq",),
+    "sidecar.worker": ("pydantic", "pydantic_settings", "click", "rich", "prometheus_client", "hypothesis"),
+    "sidecar.controller": ("click", "rich", "hypothesis"),
+    "client_stub": ("click", "pydantic", "kio", "uvloop"),
+}
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "zmq": ("client_stub/transport.py",),
+    "pyarrow": ("client_stub/columnar.py", "client_stub/spark"),
+    "pyspark": ("client_stub/spark",),
+}
+"""Within client_stub: the only files that may import these."""
+TIME_ONLY_IN = "sidecar/common/clock.py"
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    for package in ("sidecar", "client_stub", "pyspark_kafka_sidecar"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+
+
+def imports(module: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, full name) of everything imported; names imported from a package count as its modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, each.name) for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")[: -node.level]
+                base = ".".join([*parts, *([base] if base else [])])
+            yield from ((node.lineno, f"{base}.{each.name}") for each in node.names)
+
+
+def within(name: str, room: str) -> bool:
+    return name == room or name.startswith(room + ".")
+
+
+def type_only_lines(tree: ast.AST) -> set[int]:
+    """Lines of imports under ``if TYPE_CHECKING``: they cost a process nothing."""
+    return {
+        inner.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+        if isinstance(inner, (ast.Import, ast.ImportFrom))
+    }
+
+
+def violations(module: str, path: Path, text: str) -> list[str]:
+    found = []
+    place = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    room = next((room for room in OURS if within(module, room)), None)
+    tree = ast.parse(text)
+    type_only = type_only_lines(tree)
+    for line, name in imports(module, tree):
+        where = f"{place}:{line} imports {name}"
+        is_ours = name.split(".")[0] in ("sidecar", "client_stub", "pyspark_kafka_sidecar")
+        if room is not None and is_ours and not any(within(name, allowed) for allowed in OURS[room]):
+            found.append(f"{where}: {room} may not know that room")
+        if room is not None and any(within(name, never) for never in NEVER.get(room, ())):
+            found.append(f"{where}: never in {room}")
+        if room == "sidecar.common" and within(name, "time") and str(place) != TIME_ONLY_IN:
+            found.append(f"{where}: only {TIME_ONLY_IN} reads clocks")
+        top = name.split(".")[0]
+        if line in type_only:
+            continue
+        if room == "client_stub" and top in ONLY_IN and not str(place).startswith(ONLY_IN[top]):
+            found.append(f"{where}: only in {', '.join(ONLY_IN[top])}")
+    return found
+
+
+def test_layering() -> None:
+    found = [each for module, path in sources() for each in violations(module, path, path.read_text())]
+    assert not found, "\n".join(found)
+
+
+def test_every_room_has_rules() -> None:
+    rooms = {
+        ".".join(module.split(".")[:2])
+        for module, _ in sources()
+        if module.startswith("sidecar.") and module != "sidecar.__init__"
+    }
+    assert rooms <= {*OURS, *FREE}, "a new room needs a line in the table above"
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("sidecar.producer.x", "import asyncio"),
+        ("sidecar.producer.x", "def f():\n    from time import monotonic"),
+        ("sidecar.worker.x", "from sidecar.controller import daemon"),
+        ("sidecar.worker.x", "from sidecar import telemetry"),
+        ("sidecar.controller.x", "import sidecar.producer.sender"),
+        ("sidecar.kernel.x", "from ..shm import layout"),
+        ("sidecar.shm.x", "from client_stub import producer"),
+        ("sidecar.common.x", "import time"),
+        ("client_stub.x", "import sidecar"),
+        ("client_stub.x", "import zmq"),
+    ],
+)
+def test_the_test_can_fail(module: str, text: str) -> None:
+    assert violations(module, ROOT / (module.replace(".", "/") + ".py"), text)
