@@ -215,6 +215,10 @@ class RecordAccumulator:
     def ready_nodes(self) -> list[int]:
         return [node for node, rings in self._nodes.items() if any(rings)]
 
+    def topics_waiting_for(self, node_id: int) -> set[str]:
+        """Topics with something ready for a broker."""
+        return {queue.topic for ring in self._nodes.get(node_id, ()) for queue in ring}
+
     @property
     def leaderless(self) -> Ring:
         """Partitions with something to send and nobody to send it to."""

@@ -222,29 +222,35 @@ class Sender:
             self.counts.late_answers += 1
             return
         open_batches = {(batch.topic, batch.partition): batch for batch in request.batches}
-        for result in results:
-            topic = result.topic
-            if topic is None and result.topic_id is not None:
-                topic = request.topic_names.get(result.topic_id)
-            batch = open_batches.pop((topic or "", result.partition), None)
-            if batch is not None:
+        try:
+            for result in results:
+                topic = result.topic
+                if topic is None and result.topic_id is not None:
+                    topic = request.topic_names.get(result.topic_id)
+                batch = open_batches.pop((topic or "", result.partition), None)
+                if batch is not None:
+                    self._accumulator.release(batch)
+                    self._fates.answer(batch, result, now_ms)
+                    self._fates.settled(batch.queue, now_ms)
+        finally:
+            # What the broker left out, or what a fault of ours above left behind, must not stay on the wire for ever.
+            for batch in open_batches.values():
                 self._accumulator.release(batch)
-                self._fates.answer(batch, result, now_ms)
+                text = f"Broker {request.node_id} left {batch.topic}-{batch.partition} out of its answer."
+                self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
                 self._fates.settled(batch.queue, now_ms)
-        for batch in open_batches.values():
-            self._accumulator.release(batch)
-            text = f"Broker {request.node_id} left {batch.topic}-{batch.partition} out of its answer."
-            self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
-            self._fates.settled(batch.queue, now_ms)
         self._wake_now = True
 
     def on_disconnect(
         self, node_id: int, now_ms: float, *, unsent: Collection[int] = (), reason: str = ""
     ) -> None:
-        """The link is gone. ``unsent``: ids of requests of which the kernel had not taken a single byte.
+        """The link is gone, or could not be made.
 
-        The others may have reached the broker: their batches are in doubt and are sent again as they are.
+        ``unsent``: ids of requests of which the kernel had not taken a single byte. The others may have reached
+        the broker: their batches are in doubt and are sent again as they are.
         """
+        # Also without anything in flight: a broker that cannot be reached may not lead these topics any more (M7).
+        self._fates.stale_topics |= self._accumulator.topics_waiting_for(node_id)
         requests = self._in_flight.end_all(node_id)
         self._muted_until_ms.pop(node_id, None)
         for request in requests:
@@ -258,7 +264,7 @@ class Sender:
                 self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
             for batch in request.batches:
                 self._fates.settled(batch.queue, now_ms)
-        if requests:
+        if requests or self._fates.stale_topics:
             self._wake_now = True
 
     def _take_back(self, request: ProduceRequest, now_ms: float) -> None:

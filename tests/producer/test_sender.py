@@ -9,7 +9,7 @@ from sidecar.common.errors import Code
 from sidecar.producer.effects import CloseLink, Completed, Connect, LeaderHints, NeedMetadata, Split
 from sidecar.producer.lanes import PLAIN_LANE
 
-from .harness import TOPIC, Core, answer, payloads_of
+from .harness import PRODUCER_ID, TOPIC, Core, answer, payloads_of
 
 
 def plain(**settings: object) -> Core:
@@ -438,6 +438,37 @@ def test_connect_is_asked_for_only_where_something_is_ready() -> None:
     assert core.of(Connect) == [Connect(2)]
 
 
+@pytest.mark.rule("M7")
+def test_a_broker_that_cannot_be_reached_makes_metadata_stale() -> None:
+    """Nothing is in flight on it, but what waits for it may have another leader by now."""
+    core = Core(leaders=(1, 2))
+    core.links.down.add(2)
+    core.append("a", partition=1)
+    core.poll()
+    core.sender.on_disconnect(1, core.now_ms)
+    core.poll()
+    assert core.of(NeedMetadata) == [], "nobody waits for broker 1"
+    core.sender.on_disconnect(2, core.now_ms, reason="connection refused")
+    core.poll()
+    assert core.of(NeedMetadata) == [NeedMetadata(frozenset({TOPIC}))]
+    core.poll()
+    assert core.of(NeedMetadata) == []
+
+
+@pytest.mark.rule("S5")
+def test_two_lanes_share_a_broker_in_requests_of_their_own() -> None:
+    core = Core(leaders=(1, 1))
+    core.append("idempotent", partition=0)
+    core.lane = PLAIN_LANE
+    core.append("plain", partition=0)
+    requests = core.poll()
+    assert {(request.acks, *payloads_of(request.batches)) for request in requests} == {
+        (-1, "idempotent"),
+        (1, "plain"),
+    }
+    assert {batch.producer_id for request in requests for batch in request.batches} == {-1, PRODUCER_ID}
+
+
 @pytest.mark.rule("S4")
 def test_requests_prepared_but_not_sent_count_as_in_flight_and_are_at_most_two() -> None:
     core = Core(leaders=(1,) * 6, batch_size=100, max_request_size=150)
@@ -471,6 +502,45 @@ def test_no_room_for_a_request_leaves_the_batch_where_it_is() -> None:
     assert core.poll() == []
     core.links.full.clear()
     assert len(core.poll()) == 1
+
+
+@pytest.mark.rule("S1")
+def test_an_exception_in_a_poll_loses_nothing() -> None:
+    core = Core(leaders=(1, 2))
+    core.acknowledge(core.send("told", partition=0))
+    core.append("sent", partition=0)
+    core.append("kept", partition=1)
+    real = core.links.has_room
+
+    def broken(node_id: int) -> bool:
+        if node_id == 2:
+            raise RuntimeError("a bug")
+        return real(node_id)
+
+    core.links.has_room = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="a bug"):
+        core.poll()
+    core.links.has_room = real  # type: ignore[method-assign]
+    requests = core.poll()
+    assert payloads_of(core.completed) == ["told"]
+    assert sorted(payloads_of(batch for request in requests for batch in request.batches)) == ["kept", "sent"]
+
+
+@pytest.mark.rule("S1")
+def test_an_exception_over_one_answer_leaves_no_other_batch_on_the_wire() -> None:
+    core = Core(leaders=(1, 1), delivery_timeout_ms=1500)
+    core.append("a", partition=0)
+    core.append("b", partition=1)
+    (request,) = core.poll()
+    with pytest.raises(TypeError):
+        core.respond(request, answer(0, 87, record_errors=7), answer(1))
+    (again,) = core.poll(200)
+    assert payloads_of(again.batches) == ["b"]
+    core.acknowledge(again)
+    core.poll(1500)
+    assert sorted(payloads_of(core.completed)) == ["a", "b"], "the other is ended by its deadline"
+    assert core.sender.is_idle
+    assert len(core.poll() or [core.send("c", partition=0)]) == 1
 
 
 # --- the end ------------------------------------------------------------------------------------------------

@@ -123,7 +123,8 @@ class SimWorld:
             at += rng.choice((0.0, 1.0, 20.0, 200.0)) * rng.random()
             self.at(at, self.submit)
         for _ in range(int(submissions * self.fault_rate)):
-            self.at(rng.uniform(1000.0, at), rng.choice((self.cut_connection, self.move_leader)))
+            fault = rng.choice((self.cut_connection, self.move_leader, self.silence_leader))
+            self.at(rng.uniform(1000.0, at), fault)
         force = rng.random() < 0.15
         self.at(at + 1.0, lambda: self.sender.begin_close(self.now_ms))
         self.at(at + 2_000.0, self.heal)
@@ -185,6 +186,15 @@ class SimWorld:
 
     def move_leader(self) -> None:
         self.leaders[self.random.randrange(len(self.leaders))] = self.random.choice(self.nodes)
+
+    def silence_leader(self) -> None:
+        """A leader goes on appending but does not answer for a while; the partition moves and clients hear of it."""
+        partition = self.random.randrange(len(self.leaders))
+        connection = self.connections.get(self.leaders[partition])
+        if connection is not None:
+            connection.answer_ms = max(connection.answer_ms, self.now_ms) + self.random.uniform(100.0, 700.0)
+        self.after(self.random.uniform(5.0, 20.0), self.move_leader)
+        self.after(self.random.uniform(20.0, 40.0), self.refresh_metadata)
 
     def heal(self) -> None:
         self.faulty = False
