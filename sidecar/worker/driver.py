@@ -107,7 +107,6 @@ class Driver:
         self._drain_deadline_ms: float | None = None
         self._drained = False
         self._asked_topics: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._completed,
             SendProduce: self._send_produce,
@@ -149,6 +148,7 @@ class Driver:
         self._links.update_nodes(snapshot.nodes.values())
         self._asked_topics -= snapshot.topics.keys()
         self._topics.on_snapshot(snapshot, now_ms)
+        self._produce_port.try_init_producer_id()
         self._send_control(UpdateMetadataReply(UpdateError.NONE, self._worker_epoch, update.version))
         self.wake()
 
@@ -282,9 +282,7 @@ class Driver:
             self.wake()
 
     def _init_producer_id(self, effect: InitProducerId, now_ms: float) -> None:
-        task = self._loop.create_task(self._produce_port.init_producer_id())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._produce_port.init_producer_id()
 
     def _split(self, effect: Split, now_ms: float) -> None:
         # The pieces get descriptors of their own at their first drain; the parent's range must not stand beside them.

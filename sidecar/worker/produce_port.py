@@ -25,7 +25,7 @@ from sidecar.protocol.produce import (
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
-    from sidecar.common.model import Node
+    from sidecar.common.model import Node, ProducerIdAndEpoch
     from sidecar.metadata.cache import MetadataCache
     from sidecar.net.broker_link import BrokerLink
     from sidecar.net.cluster_links import ClusterLinks
@@ -71,6 +71,7 @@ class ProducePort:
         descriptors: DescriptorTable,
         sender: Sender,
         wake: Callable[[], None],
+        on_identity: Callable[[ProducerIdAndEpoch], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -81,10 +82,12 @@ class ProducePort:
         self._descriptors = descriptors
         self._sender = sender
         self._wake = wake
+        self._on_identity = on_identity
         self._preparing: dict[int, deque[_Prepared]] = {}
         self._awaited: dict[tuple[int, int], tuple[ProduceRequest, int]] = {}
         """(node, correlation id) → request and the version it was sent in."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._wants_producer_id = False
         self.leader_endpoints: tuple[Node, ...] = ()
         """Addresses that came with the last leader hints (KIP-951)."""
         self.links: ClusterLinks | None = None
@@ -125,19 +128,27 @@ class ProducePort:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def init_producer_id(self) -> None:
-        """Ask any connected broker for an identity; connects to one when there is none."""
+    def init_producer_id(self) -> None:
+        """Ask a connected broker for an identity, as soon as there is one."""
+        self._wants_producer_id = True
+        self.try_init_producer_id()
+
+    def try_init_producer_id(self) -> None:
+        """Go on with an InitProducerId that waits for a broker: a link is ready, or brokers are known now."""
         assert self.links is not None
-        links = self.links.ready_links
-        if not links:
-            for node in self._cache.current.nodes.values():
-                self.links.ready(node)
-            self._sender.on_producer_id_error(
-                NETWORK_EXCEPTION, self._clock.now_ms(), "No broker is connected to ask for a producer id."
-            )
-            self._wake()
+        if not self._wants_producer_id:
             return
-        link = links[0]
+        ready = self.links.ready_links
+        if ready:
+            self._wants_producer_id = False
+            task = self._loop.create_task(self._init_producer_id(ready[0]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        for node in self._cache.current.nodes.values():
+            self.links.ready(node)
+
+    async def _init_producer_id(self, link: BrokerLink) -> None:
         try:
             version = link.version(ApiKey.INIT_PRODUCER_ID)
             if version is None:
@@ -151,6 +162,7 @@ class ProducePort:
                 self._sender.on_producer_id_error(result.error_code, now_ms)
             else:
                 self._sender.on_producer_id(result.identity.producer_id, result.identity.epoch, now_ms)
+                self._on_identity(result.identity)
         self._wake()
 
     # --- events of the links -----------------------------------------------------------------------------------
@@ -184,6 +196,7 @@ class ProducePort:
                 else:
                     self._buffers.give(prepared.buffer)
             self._sender.on_disconnect(node_id, self._clock.now_ms(), unsent=unsent, reason=error or "")
+        self.try_init_producer_id()
         self._wake()
 
     # --- inside ------------------------------------------------------------------------------------------------

@@ -160,6 +160,7 @@ class Worker:
             descriptors=descriptors,
             sender=sender,
             wake=lambda: self._driver.wake(),
+            on_identity=lambda identity: slot.store_producer(identity.producer_id, identity.epoch),
         )
         self._links = ClusterLinks(
             loop,
