@@ -242,13 +242,14 @@ class Daemon:
         ready, wanted = len(self.supervisor.ready), len(self.supervisor.workers)
         if self._is_stopping:
             return Health("draining", "The daemon is draining and takes no new records.")
-        if not ready:
-            reason = self.supervisor.last_death or "Its workers are starting."
-            return Health("starting", f"No worker is ready. {reason}")
         if self.cluster.error:
             return Health("unreachable", self.cluster.error)
-        if not self.cluster.is_known:
-            return Health("starting", "Waiting for the first metadata from Kafka.")
+        if not ready and self.supervisor.last_death:
+            return Health("starting", f"No worker is ready. {self.supervisor.last_death}")
+        if not ready or not self.cluster.is_known:
+            what = "its first metadata" if ready else "its workers"
+            servers = ", ".join(self.config.words("bootstrap.servers"))
+            return Health("starting", f"The daemon waits for {what} (bootstrap.servers {servers}).")
         if ready < wanted:
             return Health(
                 "degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}"
