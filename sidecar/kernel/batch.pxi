@@ -7,29 +7,104 @@ cdef struct Slice:
 
 cdef extern from *:
     """
-    /* Small copies in 16-byte steps: both sides must have room for the last step. */
+    #define ks_likely(x) __builtin_expect(!!(x), 1)
     typedef uint8_t ks_v16 __attribute__((vector_size(16), aligned(1), may_alias));
+    /* Small copies in steps of 16 and 32 bytes: both sides must have room for the last step (COPY_SLACK). */
     static inline void ks_copy_steps(uint8_t *out, const uint8_t *in, int64_t n) {
-        do { *(ks_v16 *)out = *(const ks_v16 *)in; out += 16; in += 16; n -= 16; } while (n > 0);
+        *(ks_v16 *)out = *(const ks_v16 *)in;
+        for (int64_t done = 16; done < n; done += 32) {
+            ks_v16 a = *(const ks_v16 *)(in + done), b = *(const ks_v16 *)(in + done + 16);
+            *(ks_v16 *)(out + done) = a;
+            *(ks_v16 *)(out + done + 16) = b;
+        }
+    }
+    /* Lengths below 8,192 in one or two bytes without a loop; the third byte written is overwritten by what follows. */
+    static inline uint8_t *ks_put_length(uint8_t *p, uint64_t n) {
+        if (ks_likely(n < 64)) { *p = (uint8_t)(n << 1); return p + 1; }
+        if (ks_likely(n < 8192)) {
+            uint16_t two = (uint16_t)((((n << 1) & 0x7f) | 0x80) | ((n >> 6) << 8));
+            __builtin_memcpy(p, &two, 2);
+            return p + 2;
+        }
+        return ks_put_varint(p, (int64_t)n);
     }
     static inline void ks_prefetch(const void *p) { __builtin_prefetch(p); }
     """
     void copy_steps "ks_copy_steps"(uint8_t *out, const uint8_t *source, int64_t n) noexcept nogil
+    uint8_t *put_length "ks_put_length"(uint8_t *p, uint64_t n) noexcept nogil
     void prefetch "ks_prefetch"(const void *p) noexcept nogil
+    bint likely "ks_likely"(bint condition) noexcept nogil
 
 cdef enum:
-    STEP = 16
-    STEPS_MAX = 512          # above it memcpy is faster
+    COPY_SLACK = 32
+    STEPS_MAX = 1024         # above it memcpy is faster
 
 
 cdef inline uint8_t *copy_bytes(
     uint8_t *out, const uint8_t *out_end, const uint8_t *source, const uint8_t *source_end, int64_t n
 ) noexcept nogil:
-    if 0 < n <= STEPS_MAX and out + n + STEP <= out_end and source + n + STEP <= source_end:
+    if n <= STEPS_MAX and out + n + COPY_SLACK <= out_end and source + n + COPY_SLACK <= source_end:
         copy_steps(out, source, n)
     else:
         memcpy(out, source, n)
     return out + n
+
+
+cdef inline uint8_t *encode_plain(
+    const uint8_t *p, const uint8_t *readable_end, const Ref *ref, int64_t timestamp_delta, int64_t offset_delta,
+    uint8_t *out, const uint8_t *out_end
+) noexcept nogil:
+    """The common record, [bin8 or nil key, bin8 or bin16 value], with room around it for copies in steps.
+
+    NULL: not of this shape, or too near an end; :func:`encode_record` takes all.
+    """
+    cdef int64_t size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + ref.body_bytes
+    cdef uint64_t key_bytes, value_bytes
+    cdef const uint8_t *value
+    if out + size + 3 * COPY_SLACK > out_end or p + ref.extent + COPY_SLACK > readable_end or ref.extent > STEPS_MAX:
+        return NULL
+    if ref.extent < 3 or p[0] != 0x92:
+        return NULL
+    if likely(p[1] == 0xc4):
+        key_bytes = p[2]
+        value = p + 3 + key_bytes
+    elif p[1] == 0xc0:
+        key_bytes = 0
+        value = p + 2
+    else:
+        return NULL
+    if value + 3 > p + ref.extent:
+        return NULL
+    if likely(value[0] == 0xc4):
+        value_bytes = value[1]
+        value += 2
+    elif value[0] == 0xc5:
+        value_bytes = get16(value + 1)
+        value += 3
+    else:
+        return NULL
+    if value + value_bytes != p + ref.extent:
+        return NULL
+    out = put_length(out, size)
+    out[0] = 0
+    if likely(timestamp_delta == 0):
+        out[1] = 0
+        out += 2
+    else:
+        out = put_varint(out + 1, timestamp_delta)
+    out = put_length(out, offset_delta)
+    if likely(p[1] == 0xc4):
+        out = put_length(out, key_bytes)
+        copy_steps(out, p + 3, key_bytes)
+        out += key_bytes
+    else:
+        out[0] = 1
+        out += 1
+    out = put_length(out, value_bytes)
+    copy_steps(out, value, value_bytes)
+    out += value_bytes
+    out[0] = 0
+    return out + 1
 
 
 cdef uint8_t *encode_record(
@@ -95,6 +170,8 @@ cdef uint8_t *encode_slice(
     cdef int64_t offset_delta = piece.before
     cdef const uint8_t *pages_end = chain.pages + chain.pages_total * chain.page_bytes
     cdef const Ref *ref
+    cdef const uint8_t *source
+    cdef uint8_t *next_out
     cdef Window window
     cdef uint32_t i
     memset(&window, 0, sizeof(window))
@@ -109,18 +186,22 @@ cdef uint8_t *encode_slice(
         if position + ref.extent <= window.end:
             # References ascend: what comes 8 records later is likely on the same page and not yet in a cache.
             if i + 8 < piece.stop and payload_at + ref[8].offset < window.end:
-                prefetch(window.bytes + (payload_at + ref[8].offset - window.begin))
-            out = encode_record(
-                window.bytes + (position - window.begin), pages_end, ref, delta, offset_delta, out, out_end
-            )
+                source = window.bytes + (payload_at + ref[8].offset - window.begin)
+                prefetch(source)
+                prefetch(source + LINE)
+            source = window.bytes + (position - window.begin)
+            next_out = encode_plain(source, pages_end, ref, delta, offset_delta, out, out_end)
+            if next_out == NULL:
+                next_out = encode_record(source, pages_end, ref, delta, offset_delta, out, out_end)
         else:
             if not scratch_reserve(scratch, ref.extent) or not chain.copy_out(position, scratch.bytes, ref.extent):
                 return NULL
-            out = encode_record(
+            next_out = encode_record(
                 scratch.bytes, scratch.bytes + ref.extent, ref, delta, offset_delta, out, out_end
             )
-        if out == NULL:
+        if next_out == NULL:
             return NULL
+        out = next_out
         offset_delta += 1
     return out
 
