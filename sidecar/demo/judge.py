@@ -7,9 +7,11 @@ lower 33 count the rows of that task. So within one key and task the numbers ris
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Protocol
 
 from sidecar.demo.flights import Counts
@@ -147,3 +149,27 @@ class TopicReader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+class LiveReading:
+    """Reads along in a thread while the block runs; reader and judge belong to that thread meanwhile."""
+
+    def __init__(self, reader: TopicReader, judge: Judge) -> None:
+        self._reader = reader
+        self._judge = judge
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="live-reading", daemon=True)
+
+    def _read(self) -> None:
+        while self._reader.read_into(self._judge) or not self._done.is_set():
+            pass
+
+    def __enter__(self) -> LiveReading:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()

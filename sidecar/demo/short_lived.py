@@ -128,8 +128,9 @@ def fork_all(send: Send, target: str, topic: str, processes: int) -> ShortLived:
 def main() -> int:
     kind, target, topic, processes = sys.argv[1:]
     if kind == "sidecar":
-        # Imported before the fork, as a pre-forking server does.
-        import client_stub  # noqa: F401
+        # Imported before the fork, as a pre-forking server does; transport is where pyzmq comes in.
+        import client_stub.io_thread
+        import client_stub.transport  # noqa: F401
 
         send: Send = send_by_sidecar
     else:

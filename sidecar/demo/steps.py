@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,8 @@ class Steps:
     """Prints to standard output; one step at a time."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False)
+        # In a pipe rich assumes 80 columns and would break the table's lines.
+        self.console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
         self._number = 0
 
     @contextlib.contextmanager
