@@ -1,0 +1,107 @@
+"""Goal: the control socket answers HELLO and TOPICS, and survives everything else that is written to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+import zmq.asyncio
+
+from client_stub.wire import Kind
+from sidecar.controller.admission import Refusal
+from sidecar.controller.control_endpoint import ControlEndpoint
+
+Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awaitable[None]]
+
+
+def hello(fields: list[Any]) -> tuple[str, int, bytes]:
+    if fields == ["refuse me"]:
+        raise Refusal("NOT_ADMITTED", "No.")
+    return "ipc://worker", 17, b"ticket"
+
+
+async def topics(names: list[str] | None) -> list[list[object]]:
+    if names == ["broken"]:
+        raise RuntimeError("a bug")
+    return [[name, 0, [[0, 1, [1]]]] for name in names or ["all"]]
+
+
+def perform(short_dir: Path, play: Play) -> None:
+    async def run() -> None:
+        endpoint = ControlEndpoint(short_dir / "control.sock", hello=hello, topics=topics)
+        context = zmq.asyncio.Context()
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"ipc://{short_dir}/control.sock")
+
+        async def ask(frame: bytes) -> list[Any]:
+            await socket.send(frame)
+            answer: list[Any] = msgpack.unpackb(await asyncio.wait_for(socket.recv(), 10))
+            return answer
+
+        try:
+            await play(ask, endpoint)
+        finally:
+            socket.close()
+            context.term()
+            endpoint.close()
+
+    asyncio.run(run())
+
+
+def test_hello_and_topics(short_dir: Path) -> None:
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        assert await ask(msgpack.packb([Kind.HELLO, 1])) == [Kind.ASSIGNED, "ipc://worker", 17, b"ticket"]
+        assert await ask(msgpack.packb([Kind.HELLO, "refuse me"])) == [
+            Kind.REFUSED,
+            "NOT_ADMITTED",
+            "No.",
+            None,
+        ]
+        reply = [Kind.TOPICS_REPLY, [["a", 0, [[0, 1, [1]]]]]]
+        assert await ask(msgpack.packb([Kind.TOPICS, ["a"]])) == reply
+        assert (await ask(msgpack.packb([Kind.TOPICS, None])))[1][0][0] == "all"
+        assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
+        assert endpoint.malformed == 0
+
+    perform(short_dir, play)
+
+
+def test_a_bug_behind_it_is_an_answer(short_dir: Path) -> None:
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        answer = await ask(msgpack.packb([Kind.TOPICS, ["broken"]]))
+        assert answer[:2] == [Kind.REFUSED, "FAILED"]
+        assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
+
+    perform(short_dir, play)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        b"\xff" * 100,
+        msgpack.packb([]),
+        msgpack.packb(7),
+        msgpack.packb({"a": 1}),
+        msgpack.packb(["HELLO"]),
+        msgpack.packb([99]),
+        msgpack.packb([Kind.SUBMIT, 1]),
+        msgpack.packb([Kind.TOPICS, "not a list"]),
+        msgpack.packb([Kind.TOPICS, [1]]),
+    ],
+)
+def test_malformed_frames_are_answered_and_counted(short_dir: Path, frame: bytes) -> None:
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        answer = await ask(frame)
+        assert answer[:2] == [Kind.REFUSED, "MALFORMED_FRAME"]
+        assert endpoint.malformed == 1
+        assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
+
+    perform(short_dir, play)

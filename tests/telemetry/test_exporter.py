@@ -1,0 +1,170 @@
+"""Goal: /metrics, /healthz, the page and their errors, over real sockets and a real segment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.shm.segment import Segment
+from sidecar.telemetry.exporter import Exporter
+from sidecar.telemetry.page import duration, render_page
+
+STATUS: dict[str, Any] = {
+    "pid": 7,
+    "version": "1.2.3",
+    "instance": "abcdef0123456789",
+    "state": "running",
+    "takes_records": True,
+    "sentence": "",
+    "run_dir": "/run/<b>&amp;",
+    "segment": "/dev/shm/x",
+    "http": "127.0.0.1:1",
+    "bootstrap": "localhost:9092",
+    "cluster_id": None,
+    "brokers": 3,
+    "started_ms": 1_700_000_000_000,
+    "restarts": 2,
+    "held_slots": [4],
+    "workers": [{"index": 0, "state": "ready", "pid": 8, "slot": 0, "clients": 5, "cpu": None}],
+}
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    made = Segment.create(
+        tmp_path / "segment", page_bytes=4096, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"i"
+    )
+    for slot in (0, 1):
+        made.prepare_slot(slot)
+        made.slot(slot).claim(incarnation=slot + 1, pid=os.getpid())
+        made.slot(slot).counters.inc("records_accepted_total", 10 + slot)
+        made.slot(slot).counters.set("clients_connected", 3)
+    yield made
+    made.close()
+
+
+def get(
+    segment: Segment, requests: list[bytes], health: Callable[[], tuple[bool, str]] = lambda: (True, "")
+) -> list[str]:
+    """The whole answers to raw requests, each on a connection of its own."""
+
+    async def run() -> list[str]:
+        exporter = Exporter.bind("127.0.0.1", 0)
+        exporter.attach(segment)
+        exporter.start(health=health, status=lambda: dict(STATUS))
+        host, port = exporter.address.split(":")
+        answers = []
+        for request in requests:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request)
+            writer.write_eof()
+            answers.append((await asyncio.wait_for(reader.read(), 10)).decode())
+            writer.close()
+        exporter.close()
+        return answers
+
+    return asyncio.run(run())
+
+
+def request(path: str, method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+
+def test_metrics(segment: Segment) -> None:
+    (answer,) = get(segment, [request("/metrics")])
+    head, body = answer.split("\r\n\r\n", 1)
+    assert head.startswith("HTTP/1.1 200 OK")
+    families = {family.name: family for family in text_string_to_metric_families(body)}
+    accepted = families["kafka_sidecar_records_accepted"]
+    assert [(sample.name, sample.labels["slot"], sample.value) for sample in accepted.samples] == [
+        ("kafka_sidecar_records_accepted_total", "0", 10.0),
+        ("kafka_sidecar_records_accepted_total", "1", 11.0),
+    ]
+    assert families["kafka_sidecar_up"].samples[0].value == 1.0
+    assert families["kafka_sidecar_slots_held"].samples[0].value == 1.0
+    names = {name.removesuffix("_total") for name in families}
+    assert {f"kafka_sidecar_{row.name.removesuffix('_total')}" for row in COUNTER_ROWS} <= names
+
+
+def test_a_dead_workers_counters_stay_and_its_gauges_go(segment: Segment) -> None:
+    segment.slot(1).claim(incarnation=9, pid=2**22 - 1)
+    # A pid that is not there has start 0; the slot remembers the start of a process that was.
+    area = segment.slot(1).area
+    from sidecar.shm import layout
+
+    area[layout.START_TIME_OFFSET : layout.START_TIME_OFFSET + 8] = (12345).to_bytes(8, "little")
+    (answer,) = get(segment, [request("/metrics")])
+    assert 'kafka_sidecar_records_accepted_total{slot="1"} 11.0' in answer
+    assert 'kafka_sidecar_clients_connected{slot="0"} 3.0' in answer
+    assert 'kafka_sidecar_clients_connected{slot="1"} 0.0' in answer
+
+
+def test_healthz(segment: Segment) -> None:
+    assert get(segment, [request("/healthz")])[0].endswith("\r\n\r\nok\n")
+    (bad,) = get(segment, [request("/healthz")], lambda: (False, "Kafka is not reachable."))
+    assert bad.startswith("HTTP/1.1 503 Service Unavailable")
+    assert bad.endswith("Kafka is not reachable.\n")
+
+
+def test_page_and_its_escapes(segment: Segment) -> None:
+    (page,) = get(segment, [request("/")])
+    assert "<b>" not in page
+    assert "/run/&lt;b&gt;&amp;amp;" in page
+    assert '<td class="number">21</td>' in page
+    assert "4 (records of dead workers)" in page
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (request("/nothing"), "404"),
+        (request("/metrics", "POST"), "405"),
+        (b"nonsense\r\n\r\n", "400"),
+        (b"GET / HTTP/9.9\r\n\r\n", "400"),
+    ],
+)
+def test_what_it_does_not_answer(segment: Segment, raw: bytes, status: str) -> None:
+    assert get(segment, [raw])[0].startswith(f"HTTP/1.1 {status} ")
+
+
+def test_head_has_no_body_and_rubbish_closes(segment: Segment) -> None:
+    head, half, long, good = get(
+        segment,
+        [
+            request("/healthz", "HEAD"),
+            b"GET / HT",
+            b"GET /" + b"x" * 40_000 + b"\r\n\r\n",
+            request("/healthz"),
+        ],
+    )
+    assert head.endswith("\r\n\r\n")
+    assert half == long == ""
+    assert good.endswith("ok\n")
+
+
+def test_a_taken_port_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        Exporter.bind("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.9, "59 s"), (62, "1 min 2 s"), (3_600, "1 h 0 min"), (273_600, "3 d 4 h"), (-5, "0 s")],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_page_of_every_state() -> None:
+    for state in ("running", "degraded", "starting", "unreachable", "draining"):
+        page = render_page({**STATUS, "state": state, "sentence": "Why <so>.", "counters": {}})
+        assert f"kafka-sidecar: {state}" in page
+        assert "Why &lt;so&gt;." in page
