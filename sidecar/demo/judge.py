@@ -123,6 +123,7 @@ class TopicReader:
                 },
             )
         )
+        self._closed = False
         self._topic = topic
         partitions = self._consumer.list_topics(topic, timeout=30).topics[topic].partitions
         self._start = {index: self._end(index) for index in partitions}
@@ -148,7 +149,10 @@ class TopicReader:
         return len(messages)
 
     def close(self) -> None:
-        self._consumer.close()
+        """Safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            self._consumer.close()
 
 
 class LiveReading:

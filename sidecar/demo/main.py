@@ -101,6 +101,7 @@ class _Demo:
                 steps.say(f"the mock cluster threw away {mock_lost:,} rows before they could be read")
             else:
                 steps.say("[bold red]the counts do not agree[/]")
+        reader.close()  # or its connections would be counted as the sidecar's
         comparisons = self._compare(daemon)
         self._report(expected, job, verdict, comparisons, daemon)
         if self._keep:
@@ -197,8 +198,7 @@ class _Demo:
                 with ConnectionPeak(ports) as peak:
                     idle = peak.peak
                     result = run_short_lived(kind, target, self._topics[1])
-                # The daemon and the judge stay connected in both runs: they are not what is compared,
-                # except that the sidecar's own connections are its answer.
+                # The daemon stays connected in both runs; its connections are the sidecar's answer.
                 connections = peak.peak if kind == "sidecar" else peak.peak - idle
                 found.append(Comparison(name, connections, result))
         return found
