@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 HOUSEKEEPING_S = 0.5
 """Heartbeat, silent stubs, row grace, gauges. An idle worker wakes for this and for nothing else."""
+ACKS_WAIT_MS_MAX = 1_000.0
+"""How long a drained worker waits for its stubs to acknowledge their last outcomes."""
 UNSENT_RETRY_MS = 20.0
 """How soon a stub that did not read is tried again."""
 
@@ -105,6 +107,7 @@ class Driver:
         self._turn_handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._drain_deadline_ms: float | None = None
+        self._acks_deadline_ms: float | None = None
         self._drained = False
         self._asked_topics: set[str] = set()
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
@@ -158,8 +161,10 @@ class Driver:
         self.wake()
 
     def on_flush(self, session: ClientSession, topic: str) -> None:
-        """Linger ends for what is here; waiting for outcomes is the stub's."""
-        self._accumulator.flush(self._clock.now_ms())
+        """Linger ends for what is here of the topic; waiting for outcomes is the stub's."""
+        queue = self._topics.get(topic)
+        if queue is not None:
+            self._accumulator.expedite(topic, queue.lane, self._clock.now_ms())
 
     def on_cancel(self, session: ClientSession) -> None:
         """A stub left without waiting. What it had accepted is still delivered: it was promised."""
@@ -182,17 +187,21 @@ class Driver:
     def _drain_step(self, now_ms: float) -> None:
         if self._drained or self._drain_deadline_ms is None:
             return
-        unfinished = bool(self._topics.waiting_entries) or not self._sender.is_idle
-        if unfinished and now_ms >= self._drain_deadline_ms:
-            log.warning("the drain ran out of time: what is left fails to its submitters")
-            self._topics.fail_all_waiting(LocalCode.ABORTED)
-            self._sender.force_close(now_ms)
-            self._drain_deadline_ms = float("inf")
-            self.wake()
-        elif not unfinished:
-            # Acks are worth a short wait: whoever reads them need not ask the next daemon.
-            self._drained = True
-            self._send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
+        if self._topics.waiting_entries or not self._sender.is_idle:
+            if now_ms >= self._drain_deadline_ms:
+                log.warning("the drain ran out of time: what is left fails to its submitters")
+                self._topics.fail_all_waiting(LocalCode.ABORTED)
+                self._sender.force_close(now_ms)
+                self._drain_deadline_ms = float("inf")
+                self.wake()
+            return
+        if self._acks_deadline_ms is None:
+            self._acks_deadline_ms = now_ms + ACKS_WAIT_MS_MAX
+        # A short wait for the stubs' ACKs: what they know they need not ask the next daemon for.
+        if self._stub_port.has_unacked and now_ms < self._acks_deadline_ms:
+            return
+        self._drained = True
+        self._send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
 
     # --- the turn ------------------------------------------------------------------------------------------
 
@@ -209,8 +218,14 @@ class Driver:
 
     def _turn(self, now_ms: float) -> None:
         self._topics.expire(now_ms)
+        self._counters.inc("wakeups_total")
         for effect in self._sender.poll(self._cache.current, self._produce_port, now_ms):
-            self._handlers[type(effect)](effect, now_ms)
+            try:
+                self._handlers[type(effect)](effect, now_ms)
+            except Exception:
+                # The core has moved on already: the effects behind this one must still happen.
+                self._counters.inc("sender_exceptions_total")
+                log.exception("the effect %r failed; the worker goes on", effect)
         self._ask_for_topics()
         self._give_pages_back(now_ms)
         self._stub_port.end_turn()
@@ -240,7 +255,7 @@ class Driver:
         if self._stub_port.has_unsent:
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
         if self._drain_deadline_ms is not None and not self._drained:
-            due_ms = min(due_ms, self._drain_deadline_ms)
+            due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -331,6 +346,8 @@ class Driver:
     def _publish_gauges(self) -> None:
         counters, counts = self._counters, self._sender.counts
         counters.set("buffer_pages_taken", self._pool.taken_count)
+        counters.set("buffer_waiters", self._pool.waiting_count)
+        counters.set("topics_waiting", self._topics.waiting_topics)
         counters.set("in_flight_requests", self._sender.in_flight_count)
         counters.set("broker_connections", self._links.connection_count)
         counters.set("requests_total", counts.requests)

@@ -119,12 +119,24 @@ class ProducePort:
             self._sender.on_request_not_sent(request, now_ms)
             return
         prepared = _Prepared(request, buffer)
+        plain: list[tuple[ProducerBatch, bytes]] = []
+        if self._encoder.is_synchronous:
+            encoded, unsendable = self._encoder.encode(request.batches, buffer.view)
+            prepared.encoded = encoded
+        else:
+            plain, unsendable = self._encoder.copy_records(request.batches, buffer.view)
+        for batch, reason in unsendable:
+            log.error("ALARM: the records of %r cannot be read back and are not sent: %s", batch, reason)
+            self._sender.on_batch_unsendable(request, batch, reason, now_ms)
+        if not request.batches:
+            self._buffers.give(buffer)
+            self._sender.on_request_not_sent(request, now_ms)
+            return
         self._preparing.setdefault(request.node_id, deque()).append(prepared)
         if self._encoder.is_synchronous:
-            prepared.encoded = self._encoder.encode(request.batches, buffer.view)
             self._send_prepared(request.node_id)
         else:
-            task = self._loop.create_task(self._compress(prepared))
+            task = self._loop.create_task(self._compress(prepared, plain))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -226,20 +238,13 @@ class ProducePort:
             batch.descriptor = index
         return True
 
-    async def _compress(self, prepared: _Prepared) -> None:
-        try:
-            encoded = await self._encoder.encode_compressed(prepared.request.batches, prepared.buffer.view)
-        except Exception:
-            log.exception("compressing %r failed; it is sent uncompressed", prepared.request)
-            encoded = None
+    async def _compress(self, prepared: _Prepared, plain: list[tuple[ProducerBatch, bytes]]) -> None:
+        encoded = await self._encoder.compress(plain, prepared.buffer.view)
         if prepared.cancelled:
             self._buffers.give(prepared.buffer)
-            self._wake()
-            return
-        if encoded is None:
-            encoded = self._encoder.encode(prepared.request.batches, prepared.buffer.view)
-        prepared.encoded = encoded
-        self._send_prepared(prepared.request.node_id)
+        else:
+            prepared.encoded = encoded
+            self._send_prepared(prepared.request.node_id)
         self._wake()
 
     def _send_prepared(self, node_id: int) -> None:

@@ -44,33 +44,55 @@ class RequestEncoder:
     def is_synchronous(self) -> bool:
         return self._attributes == 0
 
-    def encode(self, batches: list[ProducerBatch], buffer: memoryview) -> list[EncodedBatch]:
-        """Encode uncompressed: each batch's whole v2 bytes, end to end in ``buffer``."""
+    def encode(
+        self, batches: list[ProducerBatch], buffer: memoryview
+    ) -> tuple[list[EncodedBatch], list[tuple[ProducerBatch, str]]]:
+        """Encode uncompressed: each batch's whole v2 bytes, end to end in ``buffer``.
+
+        Also returns the batches whose records cannot be read back, with the reason: damage, or a bug.
+        """
         encoded: list[EncodedBatch] = []
+        unsendable: list[tuple[ProducerBatch, str]] = []
         position = 0
         for batch in batches:
-            size = batch.records.encode_into(
-                buffer[position:],
-                producer_id=batch.producer_id,
-                epoch=batch.epoch,
-                base_sequence=batch.base_sequence,
-            )
+            try:
+                size = batch.records.encode_into(
+                    buffer[position:],
+                    producer_id=batch.producer_id,
+                    epoch=batch.epoch,
+                    base_sequence=batch.base_sequence,
+                )
+            except ValueError as error:
+                unsendable.append((batch, str(error)))
+                continue
             encoded.append(EncodedBatch(batch, buffer[position : position + size]))
             position += size
-        return encoded
+        return encoded, unsendable
 
-    async def encode_compressed(self, batches: list[ProducerBatch], buffer: memoryview) -> list[EncodedBatch]:
-        """Encode, then compress each batch off the loop.
+    def copy_records(
+        self, batches: list[ProducerBatch], buffer: memoryview
+    ) -> tuple[list[tuple[ProducerBatch, bytes]], list[tuple[ProducerBatch, str]]]:
+        """The records sections of the batches as copies, for a codec that runs beside the loop.
 
-        The journal is read before the first await only: what runs beside the loop sees copies, so records may be
-        settled and pages released while a codec is still busy.
+        The journal is not read after this: records may be settled and pages released while a codec is busy.
         """
         plain: list[tuple[ProducerBatch, bytes]] = []
+        unsendable: list[tuple[ProducerBatch, str]] = []
         for batch in batches:
-            records_bytes = batch.records.encode_records_into(buffer)
+            try:
+                records_bytes = batch.records.encode_records_into(buffer)
+            except ValueError as error:
+                unsendable.append((batch, str(error)))
+                continue
             plain.append((batch, bytes(buffer[:records_bytes])))
+        return plain, unsendable
+
+    async def compress(
+        self, plain: list[tuple[ProducerBatch, bytes]], buffer: memoryview
+    ) -> list[EncodedBatch]:
+        """Compress off the loop and write the batches into ``buffer``; what a codec fails on goes as it is."""
         outputs = await self._loop.run_in_executor(
-            self._executor, lambda: [compress(self._codec, data, self._level) for _, data in plain]
+            self._executor, lambda: [self._try_compress(data) for _, data in plain]
         )
         encoded: list[EncodedBatch] = []
         position = 0
@@ -93,3 +115,12 @@ class RequestEncoder:
             encoded.append(EncodedBatch(batch, buffer[position : start + len(body)]))
             position = start + len(body)
         return encoded
+
+    def _try_compress(self, data: bytes) -> bytes | None:
+        try:
+            return compress(self._codec, data, self._level)
+        except Exception:
+            log.exception(
+                "the %s codec failed on %d bytes; they are sent uncompressed", self._codec, len(data)
+            )
+            return None

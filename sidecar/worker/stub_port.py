@@ -121,6 +121,11 @@ class StubPort:
         """Some stub could not be written to: try again on the next tick."""
         return bool(self._to_tell)
 
+    @property
+    def has_unacked(self) -> bool:
+        """Some attached stub has outcomes that it has not acknowledged yet."""
+        return any(session.row.acked_number + 1 < session.row.next_number for session in self._sessions)
+
     def start_draining(self) -> None:
         """Take nothing more; tell everybody."""
         self._intake.draining = True

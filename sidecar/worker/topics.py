@@ -125,7 +125,11 @@ class Topics:
 
     @property
     def waiting_entries(self) -> int:
-        return sum(len(queue.waiting) for queue in self._queues.values())
+        return sum(len(queue.waiting) for queue in self._waiting_queues.values())
+
+    @property
+    def waiting_topics(self) -> int:
+        return sum(1 for queue in self._waiting_queues.values() if queue.waiting)
 
     def take_used(self) -> list[str]:
         """Topics used since the last call: their expiry is renewed at the controller (M1)."""
