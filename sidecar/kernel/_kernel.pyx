@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=False
-"""The compiled kernel. Reading order: buffers, chain, partitioner, records (index), batch (encode), functions.
+"""The compiled kernel. Reading order is that of the includes below.
 
 One extension, so that the walks see each other's C structures; the types are in ``_kernel.pyi``, the same API in
 pure Python in ``reference.py``. Per-record work happens here and nowhere else in the daemon.
@@ -66,9 +66,11 @@ cdef uint32_t NO_PAGE = 0xFFFFFFFFu
 cdef uint32_t NO_ENTRY = 0xFFFFFFFFu
 
 include "buffers.pxi"
+include "entry.pxi"
 include "chain.pxi"
 include "partitioner.pxi"
 include "records.pxi"
+include "encode.pxi"
 include "batch.pxi"
 include "columns.pxi"
 include "functions.pxi"

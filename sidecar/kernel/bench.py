@@ -32,7 +32,9 @@ MAX_REQUEST_BYTES: Final = 1 << 20
 class KernelBench:
     """One chain over private memory, walked step by step."""
 
-    def __init__(self, *, records: int = 1_000, submissions: int = 100, keyed: bool = True, value_bytes: int = 100):
+    def __init__(
+        self, *, records: int = 1_000, submissions: int = 100, keyed: bool = True, value_bytes: int = 100
+    ):
         import msgpack
 
         self.records = records
@@ -49,9 +51,7 @@ class KernelBench:
         """One round over all submissions: ns per record by walk."""
         for page in range(self.page_count):
             struct.pack_into("<II", self.owners, 8 * page, PAGE_TAKEN, 1)
-        chain = Chain(
-            self.pages, PAGE_BYTES, 0, 0, bytearray(8), incarnation=1, owners=self.owners
-        )
+        chain = Chain(self.pages, PAGE_BYTES, 0, 0, bytearray(8), incarnation=1, owners=self.owners)
         chain.link_pages(range(self.page_count))
         partitioner = StickyPartitioner(6, range(6), BATCH_BYTES, 1)
         entries: list[Entry] = []

@@ -1,0 +1,179 @@
+"""The twin's reader: StickyPartitioner, RecordBlock and index.
+
+Records are parsed by msgpack itself, so a mistake of the compiled reader cannot be repeated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from sidecar.kernel.reference_bytes import encode_varint, murmur2
+from sidecar.kernel.reference_chain import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, Chain, Entry
+
+MALFORMED_RECORD: Final = 0xFF00
+RECORD_TOO_LARGE: Final = 0xFF01
+INVALID_PARTITION: Final = 0xFF02
+INVALID_TIMESTAMP: Final = 0xFF03
+UPPER_BOUND_OVERHEAD: Final = 82
+_U64: Final = (1 << 64) - 1
+
+
+class StickyPartitioner:
+    def __init__(
+        self, partition_count: int, available: Sequence[int], sticky_batch_bytes: int, seed: int
+    ) -> None:
+        if sticky_batch_bytes <= 0:
+            raise ValueError(f"sticky_batch_bytes is {sticky_batch_bytes}: it must be positive")
+        self.current = -1
+        self._produced_bytes = 0
+        self._sticky_bytes = sticky_batch_bytes
+        self._state = seed & _U64
+        self.update(partition_count, available)
+
+    def update(self, partition_count: int, available: Sequence[int]) -> None:
+        if partition_count <= 0:
+            raise ValueError(f"a topic has at least one partition, not {partition_count}")
+        self.partition_count = partition_count
+        limit = min(partition_count, WORD_FAILED_MIN)
+        self._available = sorted({p for p in available if 0 <= p < limit}) or list(range(limit))
+        if self.current not in self._available:
+            self.current = -1
+
+    def next_partition(self, size_bytes: int) -> int:
+        if self.current < 0 or self._produced_bytes >= self._sticky_bytes:
+            z = self._state = (self._state + 0x9E3779B97F4A7C15) & _U64
+            z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _U64
+            z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _U64
+            z ^= z >> 31
+            self.current = self._available[(z >> 32) * len(self._available) >> 32]
+            self._produced_bytes = 0
+        self._produced_bytes += size_bytes
+        return self.current
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    index: int
+    timestamp_ms: int
+    body: bytes
+    """Encoded key, value and headers."""
+
+
+class RecordBlock:
+    def __init__(self, chain: Chain, entry: Entry) -> None:
+        self.chain, self.entry = chain, entry
+        self.records: list[Record] = []
+        self.groups: list[tuple[int, int, int]] = []
+        self.failures: list[tuple[int, int]] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+
+def _bytes_field(data: bytes | None) -> bytes:
+    return encode_varint(-1) if data is None else encode_varint(len(data)) + data
+
+
+def _is_bytes(value: Any) -> bool:
+    return value is None or isinstance(value, bytes)
+
+
+def _read(unpacker: Any) -> tuple[Any, ...] | None:
+    """(key, value, headers, partition, timestamp) or None for what is no record."""
+    try:
+        record = unpacker.unpack()
+    except (ValueError, msgpack.UnpackException, RecursionError):
+        return None
+    if not isinstance(record, list) or not 2 <= len(record) <= 5:
+        return None
+    key, value, headers, partition, timestamp = (*record, None, None, None)[:5]
+    if not (_is_bytes(key) and _is_bytes(value) and (headers is None or isinstance(headers, list))):
+        return None
+    for header in headers or ():
+        if not (
+            isinstance(header, list)
+            and len(header) == 2
+            and isinstance(header[0], str)
+            and _is_bytes(header[1])
+        ):
+            return None
+    for number in (partition, timestamp):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            return None
+    return key, value, headers, partition, timestamp
+
+
+def _body(key: bytes | None, value: bytes | None, headers: list[Any] | None) -> bytes:
+    out = _bytes_field(key) + _bytes_field(value) + encode_varint(len(headers or ()))
+    for name, data in headers or ():
+        out += _bytes_field(name.encode("utf-8", "surrogateescape")) + _bytes_field(data)
+    return out
+
+
+def _choose(
+    partitioner: StickyPartitioner,
+    body: bytes,
+    key: bytes | None,
+    partition: int | None,
+    timestamp: int | None,
+    max_request_bytes: int,
+) -> int:
+    if len(body) + UPPER_BOUND_OVERHEAD > max_request_bytes:
+        return RECORD_TOO_LARGE
+    if timestamp is not None and not 0 <= timestamp < 1 << 63:
+        return INVALID_TIMESTAMP
+    if partition is None:
+        if key is None:
+            return partitioner.next_partition(len(body) + 6)
+        partition = (murmur2(key) & 0x7FFFFFFF) % partitioner.partition_count
+    valid = 0 <= partition < min(partitioner.partition_count, WORD_FAILED_MIN)
+    return partition if valid else INVALID_PARTITION
+
+
+def index(chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int) -> RecordBlock:
+    if not chain.is_live(entry):
+        raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
+    payload = chain.read(entry.payload_at, entry.payload_bytes)
+    unpacker = msgpack.Unpacker(
+        raw=False,
+        unicode_errors="surrogateescape",
+        strict_map_key=False,
+        max_buffer_size=0,
+        max_array_len=100_000,
+    )
+    unpacker.feed(payload)
+    block = RecordBlock(chain, entry)
+    by_partition: dict[int, list[Record]] = {}
+    readable = True
+    for i in range(entry.count):
+        word = chain.word(entry, i)
+        record = _read(unpacker) if readable else None
+        if record is None:
+            readable = False
+            if word != WORD_DONE:
+                failed = word if WORD_FAILED_MIN <= word < WORD_DONE else MALFORMED_RECORD
+                chain.set_word(entry, i, failed)
+                block.failures.append((i, failed))
+            continue
+        key, value, headers, partition, timestamp = record
+        body = _body(key, value, headers)
+        if word == WORD_UNPARTITIONED:
+            word = _choose(partitioner, body, key, partition, timestamp, max_request_bytes)
+            chain.set_word(entry, i, word)
+        elif word < WORD_FAILED_MIN and word >= partitioner.partition_count:
+            word = INVALID_PARTITION
+        if word < WORD_FAILED_MIN:
+            stamp = entry.base_timestamp_ms if timestamp is None else timestamp
+            by_partition.setdefault(word, []).append(Record(i, stamp, body))
+        elif word != WORD_DONE:
+            chain.set_word(entry, i, word)
+            block.failures.append((i, word))
+    for number, records in by_partition.items():
+        block.groups.append((number, len(block.records), len(block.records) + len(records)))
+        block.records += records
+    return block
