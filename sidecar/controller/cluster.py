@@ -24,6 +24,7 @@ from sidecar.protocol.messages import ProtocolError
 log = logging.getLogger(__name__)
 
 TOPICS_TIMEOUT_MS = 10_000.0
+TOPICS_TIMEOUT_UNREACHABLE_MS = 2_000.0
 
 Config = TypeVar("Config", MetadataConfig, ConnectionConfig)
 
@@ -145,8 +146,9 @@ class Cluster:
 
     async def topics(self, names: list[str] | None) -> list[list[object]]:
         """TOPICS_REPLY's list for these topics or all. Raises Refusal when no broker answers."""
+        timeout_ms = TOPICS_TIMEOUT_UNREACHABLE_MS if self.error else TOPICS_TIMEOUT_MS
         try:
-            answer = await self._fetcher.fetch_all_topics(TOPICS_TIMEOUT_MS, names)
+            answer = await self._fetcher.fetch_all_topics(timeout_ms, names)
         except (LinkError, ProtocolError) as error:
             raise Refusal("KAFKA_UNREACHABLE", self.error or str(error)) from None
         return [

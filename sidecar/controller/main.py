@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
+import os
 import secrets
 import signal
 import sys
@@ -52,6 +54,7 @@ def _run(config: SidecarConfig, run_dir: RunDir) -> int:
         return _refuse(f"The daemon is not completely installed. {error}")
     from sidecar.telemetry.exporter import Exporter
 
+    _check_cpus(config)
     run_dir.acquire()
     forget_segment = False  # a refused one stays findable
     try:
@@ -78,6 +81,7 @@ def _run(config: SidecarConfig, run_dir: RunDir) -> int:
         )
         if exporter is not None:
             exporter.attach(store.segment)
+        status: int = ExitStatus.FAILED
         try:
             status = _serve(config, run_dir, store, instance, exporter)
         finally:
@@ -85,14 +89,29 @@ def _run(config: SidecarConfig, run_dir: RunDir) -> int:
             forget_segment = not left
             if left:
                 log.error("The segment %s is kept: it holds %s.", store.path, left)
+                status = ExitStatus.FAILED
         return status
     finally:
         run_dir.release(forget_segment=forget_segment)
 
 
+def _check_cpus(config: SidecarConfig) -> None:
+    cpus = config.values["daemon.cpus"]
+    usable = os.sched_getaffinity(0)
+    wrong = [int(cpu) for cpu in cpus if int(cpu) not in usable] if isinstance(cpus, list) else []
+    if wrong:
+        raise RunDirError(
+            f"daemon.cpus names CPU {', '.join(map(str, wrong))}, and this process may use only "
+            f"{', '.join(map(str, sorted(usable)))}: change it or leave it out."
+        )
+
+
 def _serve(config: SidecarConfig, run_dir: RunDir, store: object, instance: bytes, exporter: object) -> int:
     import uvloop
 
+    from sidecar.protocol.kio_guard import hide_hypothesis
+
+    hide_hypothesis()
     from sidecar.controller.daemon import Daemon
     from sidecar.controller.segment_store import SegmentStore
     from sidecar.telemetry.exporter import Exporter
@@ -100,6 +119,7 @@ def _serve(config: SidecarConfig, run_dir: RunDir, store: object, instance: byte
     assert isinstance(store, SegmentStore)
     assert exporter is None or isinstance(exporter, Exporter)
     _set_title()
+    faulthandler.enable()
 
     async def serve() -> int:
         daemon = Daemon(config, run_dir, store, instance)

@@ -1,0 +1,92 @@
+"""Goal: status, topics, produce and top against a running daemon, on the mock broker."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.metrics import http_address, metric
+from sidecar.testing.mock_broker import MockBroker
+from sidecar.testing.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon, mock_broker: MockBroker) -> SidecarDaemon:
+    return start_daemon(mock_broker.bootstrap_servers)
+
+
+def test_status_and_page_tell_the_same(daemon: SidecarDaemon) -> None:
+    shown = daemon.status()
+    assert shown["state"] == "running"
+    assert shown["takes_records"] is True
+    assert [worker["state"] for worker in shown["workers"]] == ["ready", "ready"]
+    text = daemon.command("status")
+    assert text.returncode == 0
+    assert text.stdout.startswith("running for ")
+    with urllib.request.urlopen(f"{http_address(daemon)}/status.json", timeout=10) as answer:
+        page = json.load(answer)
+    assert {**page, "counters": {}, "workers": []} == {**shown, "counters": {}, "workers": []}
+
+
+def test_topics(daemon: SidecarDaemon) -> None:
+    named = daemon.command("topics", "smoke")
+    assert named.returncode == 0
+    assert "smoke  6 partitions" in named.stdout
+    assert len(json.loads(daemon.command("topics", "--json", "smoke").stdout)["smoke"]["partitions"]) == 6
+    unknown = daemon.command("topics", "smoke", "nosuch")
+    assert unknown.returncode == 1
+    assert "nosuch  cannot be used: UNKNOWN_TOPIC_OR_PARTITION" in unknown.stdout
+
+
+def test_produce(daemon: SidecarDaemon, tmp_path: Path) -> None:
+    file = tmp_path / "flights.csv"
+    file.write_text("carrier,flight\n" + "".join(f"UA,{n}\n" for n in range(500)))
+    sent = daemon.command("produce", "smoke", str(file), "--key", "carrier")
+    assert sent.returncode == 0, sent.stderr
+    assert sent.stderr.startswith("500 records delivered to smoke in ")
+    assert metric(daemon, "kafka_sidecar_records_delivered_total") == 500
+
+
+def test_produce_says_what_failed_and_keeps_what_was_sent(daemon: SidecarDaemon) -> None:
+    bad = daemon.command("produce", "smoke", "--format", "jsonl", stdin=b'{"a": 1}\nnot json\n{"a": 2}\n')
+    assert bad.returncode == 1
+    assert "1 record delivered" in bad.stderr
+    assert "stdin, line 2: not JSON" in bad.stderr
+    assert "Nothing after it was sent." in bad.stderr
+    large = daemon.command("produce", "smoke", stdin=b"x" * 2_000_000)
+    assert large.returncode == 1
+    assert "max.request.size" in large.stderr
+    missing = daemon.command("produce", "smoke", "/nowhere/file")
+    assert missing.returncode == 2
+    assert "No such file" in missing.stderr
+    for each in (bad, large, missing):
+        assert "Traceback" not in each.stderr
+
+
+def test_top_shows_totals(daemon: SidecarDaemon) -> None:
+    daemon.command("produce", "smoke", stdin=b"a\nb\n")
+    shown = daemon.command("top", "-n", "1", "--interval", "0.1")
+    assert shown.returncode == 0
+    assert "records delivered" in shown.stdout
+
+
+def test_a_killed_worker_is_replaced_and_clients_are_served(daemon: SidecarDaemon) -> None:
+    import os
+    import signal
+
+    before = daemon.worker_pids()
+    os.kill(before[0], signal.SIGKILL)
+    wait_until(
+        lambda: set(daemon.worker_pids()) != set(before) and daemon.status()["state"] == "running",
+        "the worker to be replaced",
+        describe=daemon.log_tail,
+    )
+    assert daemon.status()["restarts"] == 1
+    for _ in range(2):
+        assert daemon.command("produce", "smoke", stdin=b"a\n").returncode == 0
