@@ -67,7 +67,7 @@ class IoThread:
         now_ms = _now_ms()
         sealed, flush = outbox.gather(session.wants)
         if sealed:
-            session.add(sealed)
+            session.add(sealed, now_ms)
         if flush:
             session.request_flush()
         if self._ending is not None:
@@ -170,7 +170,7 @@ class IoThread:
         """A bug in this thread: everybody who waits or comes later is told; nobody hangs."""
         outbox, session = self._outbox, self._session
         outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
-        session.add(outbox.gather(lambda _: True)[0])
+        session.add(outbox.gather(lambda _: True)[0], _now_ms())
         session.cancel(_now_ms(), lambda sent: _failed(error, sent))
         outbox.accepted(session.released)
         outbox.completed(session.finished)

@@ -16,7 +16,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +32,7 @@ from client_stub.packer import (
 )
 from client_stub.run_dir import control_path
 from client_stub.session import Session
-from client_stub.submission import OnDelivery, Submission, no_callback
+from client_stub.submission import OnDelivery, Submission
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, LocalCode, SubmitFlag
 
 if TYPE_CHECKING:
@@ -141,13 +140,8 @@ class Producer:
             submission.room -= size
             index = submission.count
             submission.count = index + 1
-            if on_delivery is not None:
-                callbacks = submission.callbacks
-                if callbacks is None:
-                    callbacks = submission.callbacks = [no_callback] * index
-                callbacks.append(on_delivery)
-            elif submission.callbacks is not None:
-                submission.callbacks.append(no_callback)
+            if on_delivery is not submission.callback or submission.callbacks is not None:
+                submission.add_callback(on_delivery, index)
             if timestamp_ms is not None:
                 if submission.timestamps is None:
                     submission.timestamps = {}
@@ -186,7 +180,7 @@ class Producer:
             def configure(submission: Submission, start: int = start, stop: int = stop) -> None:
                 if on_delivery is not None:
                     submission.flags = SubmitFlag.WANT_INDEXES
-                    submission.callbacks = list(repeat(on_delivery, stop - start))
+                    submission.callback = on_delivery
                 if timestamps is not None:
                     submission.timestamps = {
                         index: own for index, own in enumerate(timestamps[start:stop]) if own is not None

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 from typing import Any, Final, TypeAlias
 
 import msgpack
@@ -122,7 +123,7 @@ class Session:
         if self.state is State.IDLE:
             self._hello(now_ms)
 
-    def add(self, submissions: Iterable[Submission]) -> None:
+    def add(self, submissions: Iterable[Submission], now_ms: float) -> None:
         """Take over sealed submissions, in order."""
         for submission in submissions:
             if self.fatal is not None:
@@ -132,6 +133,7 @@ class Session:
             window = self._windows.get(submission.topic)
             if window is None:
                 window = self._windows[submission.topic] = self._new_window(submission.topic)
+            submission.queued_ms = now_ms
             window.add(submission)
             self._enlist(window)
 
@@ -300,12 +302,16 @@ class Session:
         elif self.state is State.BACKOFF and now_ms >= self._deadline_ms:
             self._hello(now_ms)
         if self._away_since_ms is not None and now_ms - self._away_since_ms > self._delivery_timeout_ms:
-            self._away_since_ms = now_ms
-            self._forget(
-                f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}.",
-                all_of_it=True,
-            )
-            self._be_somebody_else()
+            self._give_up_on_the_old(now_ms)
+
+    def _give_up_on_the_old(self, now_ms: float) -> None:
+        """Nobody there for delivery_timeout_ms: all that was sent before, and what has waited as long, fails."""
+        oldest_ms = now_ms - self._delivery_timeout_ms
+        if all(s.queued_ms >= oldest_ms for w in self._by_number.values() for s in w.undecided()):
+            return
+        text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
+        self._forget(text, older_than_ms=oldest_ms)
+        self._be_somebody_else()
 
     def ping_due(self, now_ms: float) -> list[Any] | None:
         if self.state is not State.ATTACHED or now_ms < self._ping_at_ms:
@@ -422,23 +428,23 @@ class Session:
         self._sent_bytes -= window.rewind(0)
         self._fail_window(window, lambda sent: _as_delivery_failure(error))
 
-    def _forget(self, text: str, *, all_of_it: bool = False) -> None:
+    def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
         """The daemon's memory of us is gone: what it may have had fails as possibly persisted.
 
-        What was never sent stays and gets new numbers, unless ``all_of_it`` (nobody came back for too long).
+        What was never sent stays and gets new numbers, unless they have waited since before ``older_than_ms``.
         """
         self._outcomes_seen = self._acked = 0
         for window in list(self._by_number.values()):
-            self._restart_window(window, text, all_of_it=all_of_it)
+            self._restart_window(window, text, older_than_ms=older_than_ms)
 
     def _be_somebody_else(self) -> None:
         self._client_id = self._new_client_id()
         self._secret = None
 
-    def _restart_window(self, window: AckWindow, text: str, *, all_of_it: bool = False) -> None:
+    def _restart_window(self, window: AckWindow, text: str, *, older_than_ms: float = -inf) -> None:
         kept: list[Submission] = []
         for submission in window.undecided():
-            if submission.sent or all_of_it:
+            if submission.sent or submission.queued_ms < older_than_ms:
                 submission.fail(lost_error(text, maybe=submission.sent))
                 self._finish(submission, release=True)
             else:

@@ -49,6 +49,7 @@ class Submission:
         "_data",
         "_done_mask",
         "base_timestamp_ms",
+        "callback",
         "callbacks",
         "count",
         "failed_count",
@@ -60,6 +61,7 @@ class Submission:
         "pack",
         "packer",
         "payload_bytes",
+        "queued_ms",
         "remaining",
         "room",
         "sent",
@@ -81,7 +83,10 @@ class Submission:
         self.room = room
         """Payload bytes left, counted with an upper bound per record; it also keeps the count below its limit."""
         self.count = 0
-        self.callbacks: list[OnDelivery | None] | None = None
+        self.callback: OnDelivery | None = None
+        """What waits for every record, while that is one and the same function (or nothing)."""
+        self.callbacks: list[OnDelivery] | None = None
+        """One for each record, once they differ."""
         self.base_timestamp_ms = base_timestamp_ms
         self.timestamps: dict[int, int] | None = None
         """The records' own timestamps, where given; metadata repeats them under CreateTime."""
@@ -91,6 +96,8 @@ class Submission:
         """The msgpack array header that a bulk pack put before the records."""
         self.payload_bytes = 0
         self.seq = 0
+        self.queued_ms = 0.0
+        """When the io thread took it over (monotonic)."""
         self.sent = False
         """Given to a socket at least once: the daemon may have it."""
         self.remaining = 0
@@ -102,6 +109,15 @@ class Submission:
         self._data: bytes | None = None
         self._done_mask = 0
         self._counted: set[int] = set()
+
+    def add_callback(self, on_delivery: OnDelivery | None, index: int) -> None:
+        """The callback of record ``index``, when it is not the one that all before it have."""
+        if self.callbacks is None:
+            if not index:
+                self.callback = on_delivery
+                return
+            self.callbacks = [self.callback or no_callback] * index
+        self.callbacks.append(on_delivery or no_callback)
 
     def seal(self, data: bytes | None = None) -> None:
         """No record is added any more; the payload (``data``, or what was packed) has its final size."""
@@ -202,7 +218,7 @@ class Submission:
         self.fates.append(Fate(mask, partition, base_offset, append_time_ms, error))
         if error is not None:
             self._note(error, news.bit_count())
-        if self.callbacks is not None:
+        if self.callbacks is not None or self.callback is not None:
             self._call_back(mask, news, self.fates[-1])
 
     def _note(self, error: DeliveryFailed, count: int) -> None:
@@ -211,10 +227,19 @@ class Submission:
             self.first_error = error
 
     def _call_back(self, mask: int, news: int, fate: Fate) -> None:
-        assert self.callbacks is not None
-        selectors = _selectors(news)
+        # Only the span that is covered is walked: a batch holds records that lie near each other.
+        first = (news & -news).bit_length() - 1
+        span = range(first, news.bit_length())
+        selectors = b""
+        if self.callbacks is not None or self.timestamps is not None or mask != news:
+            selectors = _selectors(news >> first)
+        callbacks: Iterable[OnDelivery | None]
+        if self.callbacks is not None:
+            callbacks = compress(self.callbacks[first : span.stop], selectors)
+        else:
+            callbacks = repeat(self.callback, news.bit_count())
         if fate.error is not None:
-            _run(compress(self.callbacks, selectors), repeat(fate.error), repeat(None))
+            _run(callbacks, repeat(fate.error), repeat(None))
             return
         if fate.base_offset < 0:
             offsets: Iterable[int] = repeat(-1)
@@ -223,22 +248,16 @@ class Submission:
         else:
             offsets = (
                 fate.base_offset + (mask & ((1 << index) - 1)).bit_count()
-                for index in compress(range(self.count), selectors)
+                for index in compress(span, selectors)
             )
         if fate.append_time_ms >= 0:
             times: Iterable[int] = repeat(fate.append_time_ms)
         elif self.timestamps is None:
             times = repeat(self.base_timestamp_ms)
         else:
-            times = map(
-                self.timestamps.get, compress(range(self.count), selectors), repeat(self.base_timestamp_ms)
-            )
+            times = map(self.timestamps.get, compress(span, selectors), repeat(self.base_timestamp_ms))
         fields = zip(repeat(self.topic), repeat(fate.partition), offsets, times, strict=False)
-        _run(
-            compress(self.callbacks, selectors),
-            repeat(None),
-            map(_TO_METADATA, repeat(RecordMetadata), fields),
-        )
+        _run(callbacks, repeat(None), map(_TO_METADATA, repeat(RecordMetadata), fields))
 
     def _timestamp_ms(self, index: int, append_time_ms: int) -> int:
         if append_time_ms >= 0:
