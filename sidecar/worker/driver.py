@@ -323,6 +323,7 @@ class Driver:
             self._store_heartbeat()
             now_ms = self._clock.now_ms()
             self._stub_port.expel_silent(now_ms)
+            self._stub_port.cut_unread(now_ms, descriptors_are_scarce=self._produce_port.descriptors_are_scarce)
             for session in self._sessions.reclaim(now_ms):
                 self._stub_port.abandon(session)
             for session in self._sessions:

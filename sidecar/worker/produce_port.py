@@ -102,6 +102,11 @@ class ProducePort:
     def has_room(self, node_id: int) -> bool:
         return self._buffers.has_room() and self._descriptors.free_count > DESCRIPTORS_RESERVED
 
+    @property
+    def descriptors_are_scarce(self) -> bool:
+        """More than half of the table is in use: what is done but untold must not take the rest."""
+        return self._descriptors.free_count < self._descriptors.capacity // 2
+
     # --- effects -----------------------------------------------------------------------------------------------
 
     def connect(self, node_id: int) -> None:

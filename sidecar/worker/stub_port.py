@@ -41,6 +41,7 @@ class StubPort:
         clock: MonotonicClock,
         worker_epoch: int,
         limits: dict[str, int],
+        client_ack_timeout_ms: float,
         sessions: Sessions,
         intake: Intake,
         teller: Teller,
@@ -54,6 +55,7 @@ class StubPort:
             "submission_bytes": SUBMISSION_BYTES_MAX,
             "submission_records": SUBMISSION_RECORDS_MAX,
         }
+        self._client_ack_timeout_ms = client_ack_timeout_ms
         self._sessions = sessions
         self._intake = intake
         self._teller = teller
@@ -136,6 +138,30 @@ class StubPort:
         for session in self._sessions.expel_silent(now_ms):
             log.info("client %s was silent for too long and is detached", session.name)
             self.end(session, now_ms)
+
+    def cut_unread(self, now_ms: float, *, descriptors_are_scarce: bool) -> None:
+        """Cut clients whose ring has been full for too long; what they were not told counts as told.
+
+        While descriptors are scarce, the client that holds up most outcomes goes at once: a batch shared with
+        others, or the sender, is never held by one that does not read.
+        """
+        blocked = [session for session in self._sessions if session.untold]
+        late = [
+            session
+            for session in blocked
+            if session.ring_full_since_ms is not None
+            and now_ms - session.ring_full_since_ms >= self._client_ack_timeout_ms
+        ]
+        if not late and blocked and descriptors_are_scarce:
+            late = [max(blocked, key=lambda session: len(session.untold))]
+        for session in late:
+            log.warning(
+                "client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s)",
+                session.name,
+                (now_ms - (session.ring_full_since_ms or now_ms)) / 1000,
+            )
+            self._counters.inc("clients_cut_total")
+            self.end(session, now_ms, for_good=True)
 
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
         self._intake.forget(session)

@@ -199,14 +199,15 @@ class Teller:
                 part.finish()  # nobody reads this ring any more: told, and counted by the batch's own outcome
             else:
                 session.untold.append(part)
-                session.ring_full_since_ms = now_ms
+                if session.ring_full_since_ms is None:
+                    session.ring_full_since_ms = now_ms
 
     def resume(self, session: ClientSession, now_ms: float) -> None:
         """The client has ACKed: go on with what waited for room in its ring."""
         while session.untold:
             part = session.untold[0]
             if not part.write(session.row):
-                session.ring_full_since_ms = now_ms
+                session.ring_full_since_ms = now_ms  # it has read something: the time begins anew
                 self._on_ring_written(session)
                 return
             session.untold.popleft()

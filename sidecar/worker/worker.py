@@ -140,6 +140,7 @@ class Worker:
             clock=clock,
             worker_epoch=start.worker_epoch,
             limits={"max_request_size": config.max_request_size, "max_block_ms": int(config.max_block_ms)},
+            client_ack_timeout_ms=float(settings["daemon.client_ack_timeout_s"]) * 1000,
             sessions=sessions,
             intake=intake,
             teller=teller,

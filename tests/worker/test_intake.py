@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+
 from client_stub.wire import Format, Kind
 from sidecar.worker.intake import RESERVATION_MS_MAX, Intake
 from sidecar.worker.session import ClientSession
@@ -124,7 +125,9 @@ class Scene:
     def chain(self, topic: str = "t") -> FakeChain:
         return self.queue(topic).chain  # type: ignore[return-value]
 
-    def submit(self, seq: int, *, stream: int = 1, topic: str = "t", epoch: int = EPOCH, count: int = 4) -> None:
+    def submit(
+        self, seq: int, *, stream: int = 1, topic: str = "t", epoch: int = EPOCH, count: int = 4
+    ) -> None:
         fields = [epoch, stream, seq, topic, 1_700_000_000_000, Format.MSGPACK, 0, count]
         self.intake.submit(self.session, fields, PAYLOAD, 5.0)
 

@@ -1,0 +1,140 @@
+"""A worker's insides on a real segment and the compiled kernel, without sockets: what tests of this room share."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import msgpack
+
+from client_stub.wire import Outcome, SubmitFlag, unpack_outcomes
+from sidecar.kernel import BatchRecords, Chain, Entry, StickyPartitioner, index
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.partition_queue import PartitionQueue
+from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.shm.buffer_pool import BufferPool
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.client_table import ClientRow
+from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.segment import Segment
+from sidecar.worker.session import ClientSession
+from sidecar.worker.sessions import Sessions
+from sidecar.worker.settlement import Settlement
+from sidecar.worker.tellings import Teller
+
+INCARNATION = 5
+EPOCH = 77
+KEY = b"k" * 32
+
+
+class Scene:
+    """One slot, one topic ``t`` of six partitions, any number of clients."""
+
+    def __init__(self, path: Path) -> None:
+        self.segment = Segment.create(path, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test")
+        self.segment.prepare_slot(0)
+        slot = self.segment.slot(0)
+        slot.claim(incarnation=INCARNATION)
+        self.counters = slot.counters
+        self.pool = BufferPool(self.segment, incarnation=INCARNATION, workers=1, slot=0)
+        self.chain_table = ChainTable(self.segment, 0, incarnation=INCARNATION)
+        chain = self.chain_table.open(IDEMPOTENT_LANE, "t")
+        assert chain is not None
+        self.chain: Chain = chain
+        self.descriptors = DescriptorTable(self.segment, 0)
+        self.lane_rows = LaneRows(self.segment, 0)
+        self.sessions = Sessions(
+            table=self.segment.clients,
+            slot=0,
+            worker_epoch=EPOCH,
+            instance_key=KEY,
+            counters=self.counters,
+        )
+        self.written: list[ClientSession] = []
+        self.teller = Teller(
+            row_of=self.sessions.row, session_of=self.sessions.of_row, on_ring_written=self.written.append
+        )
+        self.settlement = Settlement(
+            config=ProducerConfig(),
+            teller=self.teller,
+            descriptors=self.descriptors,
+            lane_rows=self.lane_rows,
+            counters=self.counters,
+            on_records_settled=self.sessions.records_settled,
+        )
+        self.partitioner = StickyPartitioner(6, range(6), 1 << 20, 1)
+        self.sequence = 0
+
+    def close(self) -> None:
+        self.segment.close()
+
+    def client(self, name: str = "client") -> ClientSession:
+        """Attach one client as a stub would."""
+        from sidecar.common.tickets import attach_ticket
+
+        client_id = secrets.token_bytes(20)
+        ticket = attach_ticket(KEY, client_id, name, EPOCH)
+        fields = [1, client_id, name, 1234, EPOCH, ticket, None]
+        session, _ = self.sessions.attach(secrets.token_bytes(5), fields, 0.0)
+        session.row.place_stream(1, self.chain.chain_id)
+        return session
+
+    def accept(self, session: ClientSession, seq: int, count: int, partition: int | None = 0) -> Entry:
+        """Journal one submission of ``count`` records."""
+        payload = b"".join(msgpack.packb([None, b"v%d" % i, None, partition]) for i in range(count))
+        needed = self.chain.pages_needed(count, len(payload))
+        if needed:
+            pages = self.pool.take(needed)
+            assert pages is not None
+            self.chain.link_pages(pages)
+        entry = self.chain.append(
+            payload,
+            count=count,
+            client_row=session.row.index,
+            client_generation=session.row.generation,
+            stream=1,
+            seq=seq,
+            base_timestamp_ms=1_700_000_000_000,
+            format=1,
+            flags=SubmitFlag.WANT_INDEXES,
+        )
+        session.unsettled_records += count
+        return entry
+
+    def batch(self, *entries: Entry, partition: int = 0, publish: bool = True) -> ProducerBatch:
+        """A drained batch of all records of the entries, under a descriptor unless told otherwise."""
+        records = BatchRecords()
+        for entry in entries:
+            block = index(self.chain, entry, self.partitioner, 1 << 20)
+            for _, start, stop in block.groups:
+                assert records.try_append(block, start, stop, 1 << 20) == stop - start
+        queue = PartitionQueue("t", partition, IDEMPOTENT_LANE)
+        batch = ProducerBatch(
+            queue=queue, records=records, chain=self.chain, order=0, created_ms=0.0, deadline_ms=1e9
+        )
+        if publish:
+            batch.identify(4711, 0, self.sequence)
+            self.sequence += records.count
+            found = self.descriptors.take()
+            assert found is not None
+            self.descriptors.publish(
+                found,
+                chain_id=self.chain.chain_id,
+                lane=0,
+                partition=partition,
+                first_cursor=records.first_cursor,
+                last_cursor=records.last_cursor,
+                count=records.count,
+                producer_id=batch.producer_id,
+                epoch=batch.epoch,
+                base_sequence=batch.base_sequence,
+            )
+            batch.descriptor = found
+        return batch
+
+
+def told(row: ClientRow, start: int = 1) -> list[Outcome]:
+    """The outcomes in a client's ring from a number on."""
+    news = row.ring_slice_from(start)
+    return [] if news is None else unpack_outcomes(news[2])

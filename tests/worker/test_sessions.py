@@ -1,0 +1,102 @@
+"""Who may attach, what stays when a client goes, and when its row is given to somebody else."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pytest
+
+from sidecar.common.tickets import attach_ticket
+from sidecar.worker.session import ClientSession, StreamState
+from sidecar.worker.sessions import ROW_GRACE_MS, SILENCE_MS_MAX, Refused
+from sidecar.worker.topic_queue import TopicQueue
+from tests.worker.scene import EPOCH, KEY, Scene
+
+
+def fields_of(client_id: bytes, /, **changes: Any) -> list[Any]:
+    values = {
+        "version": 1,
+        "client_id": client_id,
+        "name": "billing",
+        "pid": 1,
+        "worker_epoch": EPOCH,
+        "ticket": attach_ticket(KEY, client_id, "billing", EPOCH),
+        "secret": None,
+    }
+    return list((values | changes).values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"version": 99}, "UNSUPPORTED_VERSION"),
+        ({"client_id": b"short"}, "MALFORMED_FRAME"),
+        ({"worker_epoch": EPOCH - 1}, "STALE_EPOCH"),
+        ({"ticket": b"\0" * 32}, "NOT_ADMITTED"),
+        ({"ticket": None}, "NOT_ADMITTED"),
+        ({"name": "somebody else"}, "NOT_ADMITTED"),
+    ],
+)
+def test_who_was_not_admitted_does_not_attach(scene: Scene, changes: dict[str, Any], code: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        scene.sessions.attach(b"r", fields_of(secrets.token_bytes(20), **changes), 0.0)
+    assert refusal.value.code == code
+
+
+def test_a_second_client_cannot_take_the_id_of_another(scene: Scene) -> None:
+    client_id = secrets.token_bytes(20)
+    scene.sessions.attach(b"first", fields_of(client_id), 0.0)
+    for secret in (None, b"\0" * 16):
+        with pytest.raises(Refused, match="already uses"):
+            scene.sessions.attach(b"thief", fields_of(client_id, secret=secret), 0.0)
+    assert scene.sessions.get(b"first") is not None
+
+
+def test_a_client_that_comes_back_finds_its_streams_and_its_untold_outcomes(scene: Scene) -> None:
+    client_id = secrets.token_bytes(20)
+    before, known = scene.sessions.attach(b"first", fields_of(client_id), 0.0)
+    assert not known
+    before.streams[1] = StreamState(before, 1, TopicQueue("t", 0, scene.chain), 41)
+    before.unsettled_records = 7
+    scene.sessions.detach(before, 1.0)
+    after, known = scene.sessions.attach(b"second", fields_of(client_id, secret=before.row.secret), 2.0)
+    assert known
+    assert after.row is before.row
+    assert after.streams[1].position == 41
+    assert after.streams[1].session is after
+    assert after.unsettled_records == 7
+    assert scene.sessions.get(b"first") is None
+
+
+def test_a_gone_clients_row_outlives_its_grace_while_records_of_it_live(scene: Scene) -> None:
+    session = scene.client()
+    session.unsettled_records = 1
+    scene.sessions.detach(session, 0.0)
+    assert scene.sessions.reclaim(ROW_GRACE_MS - 1) == []
+    assert scene.sessions.reclaim(ROW_GRACE_MS) == [session]  # its grace is over, its row is not free
+    assert scene.sessions.of_row(session.row.index) is session
+    scene.sessions.records_settled(session.row.index, session.row.generation, 1)
+    scene.sessions.reclaim(ROW_GRACE_MS + 1)
+    assert scene.sessions.of_row(session.row.index) is None
+
+
+def test_the_table_has_a_bound_and_says_so(scene: Scene) -> None:
+    for _ in range(16):
+        scene.client()
+    with pytest.raises(Refused, match=r"16 clients.*clients_max"):
+        scene.client()
+
+
+def test_a_thousand_clients_leave_nothing_behind(scene: Scene) -> None:
+    for _ in range(1000):
+        scene.sessions.detach(scene.client(), 0.0, for_good=True)
+        scene.sessions.reclaim(0.0)
+    assert list(scene.sessions) == []
+    assert list(scene.segment.clients.rows()) == []
+
+
+def test_silence_is_noticed(scene: Scene) -> None:
+    quiet: ClientSession = scene.client()
+    assert scene.sessions.expel_silent(SILENCE_MS_MAX) == []
+    assert scene.sessions.expel_silent(SILENCE_MS_MAX + 1) == [quiet]

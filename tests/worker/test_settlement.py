@@ -1,0 +1,157 @@
+"""Fates on their way to journal and clients: once each, in order, and nobody held up by who does not read."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_stub.wire import LocalCode, OutcomeKind, Persistence
+from sidecar.kernel import entry_words, fail_remaining
+from sidecar.producer.producer_batch import NO_DESCRIPTOR
+from sidecar.shm.descriptors import DescriptorState
+from sidecar.shm.segment import describe_undelivered
+from sidecar.worker.topic_queue import TopicQueue
+from tests.worker.scene import Scene, told
+
+DONE = 0xFFFE
+
+
+@pytest.mark.rule("A6")
+def test_a_delivered_batch_is_told_to_each_of_its_clients_with_its_own_offsets(scene: Scene) -> None:
+    one, two = scene.client("one"), scene.client("two")
+    first, second = scene.accept(one, 1, 3), scene.accept(two, 1, 2)
+    batch = scene.batch(first, second)
+    descriptor = batch.descriptor
+    assert batch.done(base_offset=100, append_time_ms=-1)
+    scene.settlement.settle_batch(batch, 1.0)
+
+    (to_one,), (to_two,) = told(one.row), told(two.row)
+    assert (to_one.kind, to_one.seq, to_one.base_offset, to_one.count) == (OutcomeKind.DELIVERED, 1, 100, 3)
+    assert (to_two.kind, to_two.seq, to_two.base_offset, to_two.count) == (OutcomeKind.DELIVERED, 1, 103, 2)
+    assert to_one.persistence == Persistence.PERSISTED
+    assert first.remaining == 0
+    assert scene.descriptors.state(descriptor) == DescriptorState.FREE
+    assert scene.lane_rows.load(scene.chain.chain_id, 0) == (0, 5)
+    assert scene.counters.get("records_delivered_total") == 5
+    assert (one.unsettled_records, two.unsettled_records) == (0, 0)
+    assert describe_undelivered(scene.segment) == []
+
+
+@pytest.mark.rule("A6")
+def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(scene: Scene) -> None:
+    deaf, other = scene.client("deaf"), scene.client("other")
+    filler = scene.accept(deaf, 1, 1)
+    size = 64
+    while deaf.row.ring_free_bytes >= size:  # fill the ring with copies of a legal outcome
+        data = scene.batch(filler, publish=False).records.outcomes(
+            0,
+            number=deaf.row.next_number,
+            kind=1,
+            persistence=2,
+            code=0,
+            partition=0,
+            base_offset=0,
+            append_time_ms=-1,
+        )
+        size = len(data)
+        if not deaf.row.ring_append(data):
+            break
+    mine, theirs = scene.accept(deaf, 2, 1), scene.accept(other, 1, 1)
+    shared = scene.batch(mine, theirs)
+    descriptor = shared.descriptor
+    shared.done(base_offset=7)
+    scene.settlement.settle_batch(shared, 1.0)
+
+    assert [outcome.base_offset for outcome in told(other.row)] == [8]
+    assert len(deaf.untold) == 1
+    assert deaf.ring_full_since_ms == 1.0
+    assert scene.descriptors.state(descriptor) == DescriptorState.SETTLED
+    assert entry_words(scene.chain, mine) != [0xFFFE]
+
+    last = deaf.row.next_number - 1
+    deaf.row.ring_ack(last)
+    scene.teller.resume(deaf, 2.0)
+    assert [outcome.base_offset for outcome in told(deaf.row, last + 1)] == [7]
+    assert scene.descriptors.state(descriptor) == DescriptorState.FREE
+    assert mine.remaining == 0
+
+
+def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> None:
+    deaf = scene.client("deaf")
+    entry = scene.accept(deaf, 1, 1)
+    batch = scene.batch(entry)
+    descriptor = batch.descriptor
+    batch.done(base_offset=7)
+    deaf.untold.append(_Blocked())
+    scene.settlement.settle_batch(batch, 1.0)
+    assert told(deaf.row) == []
+    scene.teller.abandon(deaf)
+    assert scene.descriptors.state(descriptor) == DescriptorState.FREE
+    assert describe_undelivered(scene.segment) == []
+
+
+class _Blocked:
+    row = generation = 0
+
+    def write(self, row: object) -> bool:
+        return False
+
+    def finish(self) -> None:
+        pass
+
+
+def test_an_outcome_for_a_row_given_to_somebody_else_is_not_written(scene: Scene) -> None:
+    gone = scene.client("gone")
+    entry = scene.accept(gone, 1, 1)
+    batch = scene.batch(entry)
+    scene.sessions.detach(gone, 0.0, for_good=True)
+    gone.unsettled_records = 0
+    scene.sessions.reclaim(1.0)
+    heir = scene.client("heir")
+    assert heir.row.index == gone.row.index
+    batch.done(base_offset=7)
+    scene.settlement.settle_batch(batch, 1.0)
+    assert told(heir.row) == []
+    assert entry.remaining == 0
+
+
+def test_a_batch_that_fails_before_it_was_drained_is_a_fact_by_its_words(scene: Scene) -> None:
+    client = scene.client()
+    entry = scene.accept(client, 1, 2)
+    batch = scene.batch(entry, publish=False)
+    assert batch.descriptor == NO_DESCRIPTOR
+    batch.done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
+    scene.settlement.settle_batch(batch, 1.0)
+    (outcome,) = told(client.row)
+    assert (outcome.kind, outcome.code, outcome.text) == (OutcomeKind.FAILED, LocalCode.EXPIRED, "too late")
+    assert outcome.persistence == Persistence.NOT_PERSISTED
+    assert entry.remaining == 0
+    assert scene.counters.get("records_failed_total") == 2
+
+
+def test_failures_before_partitioning_are_told_in_runs(scene: Scene) -> None:
+    client = scene.client()
+    entry = scene.accept(client, 1, 5)
+    failed = fail_remaining(scene.chain, entry, LocalCode.METADATA_TIMEOUT)
+    queue = TopicQueue("t", 0, scene.chain)
+    failures = [(i, int(LocalCode.METADATA_TIMEOUT)) for i in failed]
+    scene.settlement.fail_records(queue, entry, failures, 1.0)
+    (outcome,) = told(client.row)
+    assert (outcome.first_index, outcome.count, outcome.code) == (0, 5, LocalCode.METADATA_TIMEOUT)
+    assert "Topic t not present in metadata after 60000 ms" in outcome.text
+    assert scene.chain.live_entries == 0
+
+
+def test_pages_go_back_when_all_their_records_are_told(scene: Scene) -> None:
+    client = scene.client()
+    entries = [scene.accept(client, seq, 400) for seq in range(1, 40)]
+    taken = scene.pool.taken_count
+    assert taken > 5
+    for entry in entries:
+        batch = scene.batch(entry)
+        batch.done(base_offset=0)
+        scene.settlement.settle_batch(batch, 1.0)
+        client.row.ring_ack(client.row.next_number - 1)
+    for chain in scene.settlement.take_finished_chains():
+        scene.pool.give(chain.release_pages())
+    scene.pool.give(scene.chain.release_idle())
+    assert scene.pool.taken_count == 0
