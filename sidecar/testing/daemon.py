@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from sidecar.common.model import ExitStatus
 from sidecar.testing.child_processes import die_with_parent
-from sidecar.testing.waiting import wait_until
+from sidecar.testing.waiting import ConditionTimeout, wait_until
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -95,13 +95,10 @@ class SidecarDaemon:
             # Before daemon.json is there, asking costs a Python start for nothing.
             return (self.run_dir / "daemon.json").exists() and self.command("status").returncode == 0
 
-        wait_until(
-            ready,
-            "the daemon to take records",
-            timeout_s=timeout_s,
-            interval_s=0.02,
-            describe=lambda: f"{self.command('status').stderr}\n{self.log_tail()}",
-        )
+        try:
+            wait_until(ready, "the daemon to take records", timeout_s=timeout_s, interval_s=0.02)
+        except ConditionTimeout as error:
+            raise DaemonFailed(f"{error}\n{self.command('status').stderr}{self.log_tail()}") from None
         self._segment = Path(self.info()["segment"])
 
     def command(
