@@ -42,6 +42,8 @@ class Chain:
     @property
     def chain_id(self) -> int: ...
     @property
+    def incarnation(self) -> int: ...
+    @property
     def tail(self) -> int:
         """Logical byte position after the last accepted entry."""
     @property

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: embedsignature=False
+# cython: embedsignature=False, auto_pickle=False
 """The compiled kernel. Reading order is that of the includes below.
 
 One extension, so that the walks see each other's C structures; the types are in ``_kernel.pyi``, the same API in

@@ -87,7 +87,7 @@ def _read(unpacker: Any) -> tuple[Any, ...] | None:
     """(key, value, headers, partition, timestamp) or None for what is no record."""
     try:
         record = unpacker.unpack()
-    except (ValueError, msgpack.UnpackException, RecursionError):
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
         return None
     if not isinstance(record, list) or not 2 <= len(record) <= 5:
         return None
