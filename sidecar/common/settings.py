@@ -208,6 +208,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Memory of one worker for requests being written; at least 2 × max.request.size.",
     ),
     Setting(
+        "daemon.client_ack_timeout_s",
+        Kind.NUMBER,
+        30.0,
+        "A client whose ring of unread outcomes stays full this long is cut.",
+        0.1,
+        3_600,
+    ),
+    Setting(
         "daemon.heartbeat_timeout_s",
         Kind.NUMBER,
         3.0,
