@@ -73,8 +73,8 @@ $(STAMPS)/packages-%: pyproject.toml sidecar/demo/requirements.py $(STAMPS)/venv
 
 $(STAMPS)/kernel: $(KERNEL) pyproject.toml $(STAMPS)/venv
 	@echo "== The kernel, compiled from Cython"
-	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
-	@$(PY) -c 'import sidecar.kernel._kernel' || { echo "The kernel did not compile: see what $(PIP) install -e . says." >&2; exit 1; }
+	@$(PIP) install --no-deps --no-build-isolation --editable . > .demo/kernel.log 2>&1 || { cat .demo/kernel.log >&2; exit 1; }
+	@$(PY) -c 'import sidecar.kernel._kernel' || { echo "The kernel did not compile: see .demo/kernel.log." >&2; exit 1; }
 	@touch $@
 
 $(STAMPS)/demo: $(STAMPS)/packages-demo $(STAMPS)/kernel
