@@ -57,7 +57,6 @@ class Daemon:
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._fatal = ""
-        self._left = 0
         self._background: set[asyncio.Task[Any]] = set()
         self._publish_handle: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
@@ -116,15 +115,16 @@ class Daemon:
 
     async def _end(self) -> int:
         timeout_s = 0.0 if self._fatal else self.config.number("daemon.shutdown_timeout_s")
-        self._left = await self.supervisor.drain(timeout_s)
+        failed_before = self.store.total("records_failed_total")
+        # A forced end fails the records to their senders; what even that could not settle is `left`.
+        left = await self.supervisor.drain(timeout_s)
+        left += self.store.total("records_failed_total") - failed_before
         if self._fatal:
             log.error("%s", self._fatal)
             return 1
-        if self._left:
-            log.error(
-                "%d records could not be delivered before the end; their senders were told.",
-                self._left,
-            )
+        if left:
+            what, who = ("1 record", "its sender") if left == 1 else (f"{left:,} records", "their senders")
+            log.error("%s could not be delivered before the end and failed to %s.", what, who)
             return 1
         return 0
 

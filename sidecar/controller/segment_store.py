@@ -91,6 +91,10 @@ class SegmentStore:
     def heartbeat(self, slot: int) -> int:
         return self.segment.slot(slot).heartbeat
 
+    def total(self, name: str) -> int:
+        """One counter summed over all slots."""
+        return sum(self.segment.slot(slot).counters.get(name) for slot in self.segment.prepared_slots())
+
     def clients_connected(self, slot: int) -> int:
         """Clients attached to the slot's worker, as it counts them."""
         return self.segment.slot(slot).counters.get("clients_connected")
