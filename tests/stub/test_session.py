@@ -1,0 +1,287 @@
+"""The session as a pure state machine: a model worker, random faults, and what must hold after each run."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import msgpack
+import pytest
+
+from client_stub.errors import DaemonLost
+from client_stub.outbox import Outbox
+from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session, State
+from client_stub.submission import Submission
+from client_stub.wire import Kind, Outcome, OutcomeKind, Shape, SubmitFlag, pack_outcome
+
+TOPICS = ("a", "b", "c")
+
+
+class ModelWorker:
+    """Positions, a journal per stream, a ring; no sockets. ``forget`` loses its memory of the client."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.epoch = 1
+        self.secret: bytes | None = None
+        self.positions: dict[int, int] = {}
+        self.awaited: dict[int, int] = {}
+        self.topics: dict[int, str] = {}
+        self.held: set[int] = set()
+        self.journal: list[tuple[int, int, bytes]] = []
+        self.log: list[tuple[str, bytes]] = []
+        """What the broker has: (topic, payload), in order of delivery."""
+        self.ring: list[tuple[int, bytes]] = []
+        self.number = 1
+        self.accepted_bytes = 0
+        self.window_bytes = 60
+        self.told_number = 0
+
+    def forget(self) -> None:
+        self.secret = None
+        for memory in (self.positions, self.topics, self.journal, self.ring, self.held):
+            memory.clear()
+        self.number = 1
+
+    def welcome(self, secret: bytes | None) -> list[Any]:
+        known = self.secret is not None and secret is not None
+        if self.secret is None:
+            self.secret = b"s%d" % self.rng.randrange(1 << 30)
+        self.accepted_bytes = self.told_number = 0
+        self.awaited.clear()
+        streams = [[s, self.topics[s], p, s in self.held] for s, p in self.positions.items()]
+        return [Kind.WELCOME, self.epoch, self.secret, known, self.window_bytes, {}, streams]
+
+    def submit(self, message: list[Any], payload: bytes) -> list[list[Any]]:
+        _, epoch, stream, seq, topic, *_ = message
+        if epoch != self.epoch:
+            return [[Kind.HELLO_AGAIN, self.epoch]]
+        self.topics[stream] = topic
+        expected = self.positions.get(stream, 0) + 1
+        self.positions.setdefault(stream, 0)
+        if seq < expected:
+            return [self.acceptance([stream])]
+        if seq > expected:
+            if stream in self.held or self.awaited.get(stream) == expected:
+                return []
+            self.awaited[stream] = expected
+            return [[Kind.RESEND, stream, expected]]
+        if stream in self.held:
+            return []
+        if self.rng.random() < 0.15:
+            self.held.add(stream)
+            return [[Kind.HOLD, stream, seq, "full"]]
+        if self.rng.random() < 0.1:
+            return []  # lost on the way; the next one will be answered with RESEND
+        self.awaited.pop(stream, None)
+        self.positions[stream] = seq
+        self.journal.append((stream, seq, payload))
+        self.accepted_bytes += len(payload)
+        return [self.acceptance([stream])]
+
+    def acceptance(self, streams: list[int]) -> list[Any]:
+        credit = self.accepted_bytes + self.window_bytes
+        return [Kind.ACCEPTED, credit, [[s, self.positions[s]] for s in streams]]
+
+    def resume(self) -> list[list[Any]]:
+        messages: list[list[Any]] = []
+        for stream in sorted(self.held):
+            self.awaited[stream] = self.positions[stream] + 1
+            messages.append([Kind.RESUME, stream, self.positions[stream] + 1])
+        self.held.clear()
+        return messages
+
+    def deliver(self) -> None:
+        """What is in the journal reaches the broker; its outcomes stand in the ring."""
+        for stream, seq, payload in self.journal:
+            self.log.append((self.topics[stream], payload))
+            outcome = Outcome(
+                OutcomeKind.DELIVERED, 2, Shape.RANGE, self.number, stream, 0, seq, 0, 0, 1, len(self.log), -1, b"", ""
+            )  # fmt: skip
+            self.ring.append((self.number, pack_outcome(outcome)))
+            self.number += 1
+        self.journal.clear()
+
+    def news(self) -> tuple[list[Any], bytes] | None:
+        """The outcomes not told on this connection, in order, as a real worker reads its ring."""
+        untold = [(number, data) for number, data in self.ring if number > self.told_number]
+        if not untold:
+            return None
+        self.told_number = untold[-1][0]
+        return [Kind.OUTCOMES, untold[0][0], untold[-1][0]], b"".join(data for _, data in untold)
+
+
+class Run:
+    """A session and a model worker, joined by a wire that a seeded hand cuts."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.worker = ModelWorker(self.rng)
+        self.session = Session(name="x", pid=1, fork_generation=0, token=None, delivery_timeout_ms=1e9)
+        self.outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
+        self.now_ms = 0.0
+        self.made: list[tuple[str, bytes, list[Any]]] = []
+        self.attached = False
+        self.session.wake(self.now_ms)
+
+    def add(self) -> None:
+        topic = self.rng.choice(TOPICS)
+        payload = b"%s-%04d" % (topic.encode(), len(self.made))
+        submission = Submission(self.outbox, topic, None, 0, 0)
+        submission.count = 1
+        submission.flags = SubmitFlag.WANT_INDEXES
+        told: list[Any] = []
+        submission.callback = lambda error, metadata: told.append(error)
+        submission.seal(payload)
+        self.made.append((topic, payload, told))
+        self.session.add([submission], self.now_ms)
+
+    def tell(self, message: list[Any], *frames: bytes) -> None:
+        if self.attached:
+            self.session.receive_worker([msgpack.packb(message), *frames], self.now_ms)
+            self.act()
+
+    def tell_news(self) -> None:
+        news = self.worker.news() if self.attached else None
+        if news is not None:
+            self.tell(*news)
+
+    def act(self) -> None:
+        for effect in self.session.take_effects():
+            match effect:
+                case OpenControl(_):
+                    assigned = [Kind.ASSIGNED, "worker", self.worker.epoch, b"t"]
+                    self.session.receive_control([msgpack.packb(assigned)], self.now_ms)
+                    self.act()
+                case OpenWorker(_, frames):
+                    self.attached = True
+                    secret = msgpack.unpackb(frames[0])[7]
+                    self.tell(self.worker.welcome(secret))
+                    self.tell_news()
+                case CloseSockets():
+                    self.attached = False
+
+    def ship(self, most: int = 1000) -> None:
+        for _ in range(most):
+            frames = self.session.next_frames()
+            if frames is None:
+                return
+            message = msgpack.unpackb(frames[0])
+            if message[0] == Kind.SUBMIT:
+                for answer in self.worker.submit(message, bytes(frames[1])):
+                    self.tell(answer)
+            elif message[0] == Kind.ACK:
+                self.worker.ring = [(n, d) for n, d in self.worker.ring if n > message[1]]
+
+    def cut(self, *, forget: bool) -> None:
+        """The worker dies; its successor has the journal, unless ``forget``."""
+        self.worker.epoch += 1
+        if forget:
+            self.worker.forget()
+        self.session.lost("the daemon closed it", self.now_ms)
+        self.act()
+
+    def pass_time(self, ms: float) -> None:
+        self.now_ms += ms
+        self.session.tick(self.now_ms)
+        self.act()
+
+    def step(self, forgets: float) -> None:
+        chance = self.rng.random()
+        if chance < 0.35:
+            self.add()
+        elif chance < 0.65:
+            self.ship(self.rng.randrange(1, 5))
+        elif chance < 0.75:
+            self.worker.deliver()
+            if self.rng.random() < 0.8:  # else they stand in the ring when the worker dies
+                self.tell_news()
+        elif chance < 0.85:
+            for message in self.worker.resume():
+                self.tell(message)
+        elif chance < 0.9:
+            self.cut(forget=self.rng.random() < forgets)
+        else:
+            self.pass_time(self.rng.choice((1, 30, 2000)))
+
+    def finish(self) -> None:
+        for turn in range(200):
+            if turn % 5 == 4:
+                self.cut(forget=False)  # what a wire has swallowed comes out at the next WELCOME
+            self.pass_time(2_000)
+            for message in self.worker.resume():
+                self.tell(message)
+            self.ship()
+            self.worker.deliver()
+            self.tell_news()
+            if not self.session.undecided:
+                return
+        pytest.fail("something was never decided")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_nothing_is_lost_doubled_or_reordered_across_worker_deaths(seed: int) -> None:
+    run = Run(seed)
+    for _ in range(120):
+        run.step(forgets=0.0)
+    run.finish()
+    for topic in TOPICS:
+        made = [payload for name, payload, _ in run.made if name == topic]
+        assert [payload for name, payload in run.worker.log if name == topic] == made
+    assert all(told == [None] for _, _, told in run.made)
+    assert run.session.state is State.ATTACHED
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_forgetful_daemon_leaves_each_record_with_one_honest_fate(seed: int) -> None:
+    """Every record is told once; delivered means in the log once; not persisted means never in it; the order
+    of what is in the log is kept."""
+    run = Run(seed)
+    for _ in range(120):
+        run.step(forgets=0.5)
+    run.finish()
+    logged = [payload for _, payload in run.worker.log]
+    assert len(logged) == len(set(logged)), "a record was doubled"
+    for _, payload, told in run.made:
+        assert len(told) == 1
+        if told[0] is None:
+            assert payload in logged
+        else:
+            assert isinstance(told[0], DaemonLost)
+            assert told[0].persistence == 1
+    for topic in TOPICS:
+        mine = [payload for name, payload in run.worker.log if name == topic]
+        assert mine == sorted(mine)
+
+
+def test_a_ticket_that_is_not_taken_brings_a_new_identity() -> None:
+    """A WELCOME that was lost took its secret with it: only another client id can get in."""
+    session = Session(name="x", pid=1, fork_generation=3, token=None, delivery_timeout_ms=1e9)
+    session.wake(0)
+    ids = []
+    for turn in range(2):
+        (hello,) = session.take_effects()[-1:]
+        assert isinstance(hello, OpenControl)
+        ids.append(msgpack.unpackb(hello.frames[0])[2])
+        session.receive_control([msgpack.packb([Kind.ASSIGNED, "w", 1, b"t"])], 0)
+        session.receive_worker([msgpack.packb([Kind.REFUSED, "NOT_ADMITTED", "no", None])], 0)
+        session.tick(1_000.0 * (turn + 1))
+    assert ids[0] != ids[1] and all(i.endswith(b"\0\0\0\3") for i in ids)
+
+
+def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() -> None:
+    session = Session(name="x", pid=1, fork_generation=0, token=None, delivery_timeout_ms=1e9)
+    session.wake(0)
+    waits = []
+    now = 0.0
+    for _ in range(8):
+        assert session.state is State.HELLO
+        session.lost("nobody listens there", now)
+        wakeup = session.next_wakeup_ms(now)
+        assert wakeup is not None
+        waits.append(wakeup - now)
+        now = wakeup
+        session.tick(now)
+    assert waits[0] < 30 and 700 < waits[-1] < 1300
+    assert all(later > earlier for earlier, later in pairwise(waits[:6]))
