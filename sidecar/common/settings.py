@@ -216,14 +216,6 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         3_600,
     ),
     Setting(
-        "daemon.client_ack_timeout_s",
-        Kind.NUMBER,
-        60.0,
-        "A client whose outcome ring stays full this long is cut off.",
-        1,
-        86_400,
-    ),
-    Setting(
         "daemon.heartbeat_timeout_s",
         Kind.NUMBER,
         3.0,
