@@ -181,15 +181,25 @@ def confluent_latency(bootstrap_servers: str, topic: str, records: int) -> list[
 
     from sidecar.testing.kafka_topics import quiet_config
 
+    acked = 0
+
+    def told(error: object, _message: object) -> None:
+        nonlocal acked
+        if error is not None:
+            raise RuntimeError(str(error))
+        acked += 1
+
     producer = Producer(quiet_config(bootstrap_servers, {"enable.idempotence": "true", "linger.ms": 5}))
-    producer.produce(topic, value=b"warm")
+    producer.produce(topic, value=b"warm", on_delivery=told)
     producer.flush(60)
     found = []
     for _ in range(records):
         start = time.monotonic()
-        producer.produce(topic, value=b"v" * VALUE_BYTES)
+        producer.produce(topic, value=b"v" * VALUE_BYTES, on_delivery=told)
         producer.flush(60)
         found.append(time.monotonic() - start)
+    if acked != records + 1:
+        raise RuntimeError(f"only {acked - 1} of {records} records were acked")
     return found
 
 

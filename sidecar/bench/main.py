@@ -135,11 +135,12 @@ def kernel_lines(steps: Steps) -> list[Line]:
     steps.console.print(done.stdout, highlight=False, soft_wrap=True)
     header, *rows = done.stdout.splitlines()
     walks = header.split()[3:]
-    return [
-        Line(f"kernel, {row.split(' (')[0]}, ns a record: {' / '.join(walks[:4])}", " / ".join(numbers[:4]))
-        for row in rows
-        if (numbers := row.split()[-len(walks) :]) and row.startswith(("warm", "100 submissions"))
-    ]
+    lines = []
+    for row in rows:
+        name, numbers = row.partition("  ")[0], row.split()[-len(walks) :]
+        if name.startswith(("warm", "cold")):
+            lines.append(Line(f"kernel, {name}, ns: {' / '.join(walks[:4])}", " / ".join(numbers[:4])))
+    return lines
 
 
 def idle_lines(bed: Bed) -> list[Line]:
