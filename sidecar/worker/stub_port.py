@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Kind
+from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Format, Kind
 from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
 from sidecar.worker.sessions import Refused, Sessions, welcome
 
@@ -54,6 +54,7 @@ class StubPort:
         self._limits = limits | {
             "submission_bytes": SUBMISSION_BYTES_MAX,
             "submission_records": SUBMISSION_RECORDS_MAX,
+            "formats": 1 << Format.MSGPACK | 1 << Format.ARROW,
         }
         self._client_ack_timeout_ms = client_ack_timeout_ms
         self._sessions = sessions

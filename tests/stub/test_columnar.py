@@ -154,3 +154,27 @@ def test_a_worker_that_reads_no_columns_gets_msgpack(producer: Producer, daemon:
     ]
     producer.send_arrow("t", table.select(["key", "value"]).combine_chunks().to_batches()[0]).result(10)
     assert daemon.received[1].records == [[None, b""], [b"c", None]]
+
+
+@hypothesis.given(rows, st.data())
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_the_daemons_kernel_reads_what_the_stub_writes(rows: list[Any], data: Any) -> None:
+    import msgpack
+
+    kernel = pytest.importorskip("sidecar.kernel")
+    keys, values, pairs, partitions, times = (list(column) for column in zip(*rows, strict=True))
+    table = pa.table(
+        {
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.large_binary()),
+            "headers": pa.array(pairs, HEADERS),
+            "partition": pa.array(partitions, pa.int32()),
+            "timestamp": pa.array(times, pa.int64()),
+        }
+    ).slice(data.draw(st.integers(0, len(rows) - 1)))
+    for batch in checked_columns(table).to_batches():
+        block = column_block(batch)
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(kernel.records_from_columns(block, batch.num_rows))
+        read = [[*record, *[None] * (5 - len(record))] for record in unpacker]
+        assert read == read_columns(block)
