@@ -124,7 +124,7 @@ def test_no_touch_beyond_any_buffer(seed: int) -> None:
 
 def test_the_guard_kills() -> None:
     """The test above can fail: a read one byte too far is seen."""
-    program = PROGRAM.split("rng = random.Random(")[0] + (
+    program = PROGRAM.split("rng = random.Random(", maxsplit=1)[0] + (
         "view = guarded(16)\nctypes.string_at(ctypes.addressof(ctypes.c_char.from_buffer(view)), 17)\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
