@@ -105,7 +105,7 @@ class BufferPool:
 
     def cancel(self, waiter: Hashable) -> None:
         """Leave the line; nothing when it is not in it."""
-        self._waiters = deque(entry for entry in self._waiters if entry.waiter is not waiter)
+        self._waiters = deque(entry for entry in self._waiters if entry.waiter != waiter)
         self._end_of_line()
 
     def poll(self, now_ms: float) -> tuple[list[tuple[Any, list[int]]], list[Any]]:

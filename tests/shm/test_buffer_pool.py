@@ -1,0 +1,196 @@
+"""BufferPool (rule A2): all or nothing, in turn, nothing lost, nobody starved."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sidecar.shm import layout
+from sidecar.shm.buffer_pool import BufferPool
+from sidecar.shm.segment import Segment
+from tests.shm.conftest import PAGES
+
+FOREVER = float("inf")
+NOW = 50_000.0
+
+
+def pool_of(segment: Segment, slot: int, *, workers: int, floor_pages: int | None = None) -> BufferPool:
+    segment.prepare_slot(slot)
+    view = segment.slot(slot)
+    view.claim(incarnation=slot + 1)
+    view.store_heartbeat(int(NOW * 1e6))
+    return BufferPool(segment, incarnation=slot + 1, workers=workers, floor_pages=floor_pages)
+
+
+def taken_words(segment: Segment) -> int:
+    return sum(word != 0 for word in segment.owners.cast("Q"))
+
+
+@pytest.mark.rule("A2")
+def test_all_or_nothing(segment: Segment) -> None:
+    pool = pool_of(segment, 0, workers=1)
+    pages = pool.take(60)
+    assert pages is not None and len(set(pages)) == 60
+    assert pool.take(5) is None
+    assert taken_words(segment) == pool.taken_count == 60
+    assert pool.take(4) is not None
+    assert pool.give(pages) is False
+    assert taken_words(segment) == pool.taken_count == 4
+    with pytest.raises(ValueError, match="given back twice"):
+        pool.give(pages[:1])
+
+
+@pytest.mark.rule("A2")
+def test_more_than_the_pool_fails_at_once(segment: Segment) -> None:
+    pool = pool_of(segment, 0, workers=1)
+    with pytest.raises(ValueError, match="can never be had"):
+        pool.take(PAGES + 1)
+    with pytest.raises(ValueError, match=r"raise buffer\.memory"):
+        pool.enqueue("a", PAGES + 1, FOREVER)
+    with pytest.raises(ValueError, match="can never be had"):
+        pool.take(0)
+
+
+@pytest.mark.rule("A2")
+def test_waiters_are_served_in_turn(segment: Segment) -> None:
+    pool = pool_of(segment, 0, workers=1)
+    pages = pool.take(PAGES)
+    assert pages is not None
+    pool.enqueue("large", 10, FOREVER)
+    pool.enqueue("small", 1, FOREVER)
+    pool.give(pages[:5])
+    assert pool.poll(NOW) == ([], []), "the small request does not overtake the large one"
+    assert pool.take(1) is None, "nor does who comes later"
+    pool.give(pages[5:11])
+    granted, expired = pool.poll(NOW)
+    assert [(waiter, len(got)) for waiter, got in granted] == [("large", 10), ("small", 1)]
+    assert expired == [] and pool.waiting_count == 0
+    assert taken_words(segment) == pool.taken_count == PAGES
+
+
+@pytest.mark.rule("A2")
+def test_who_runs_out_of_time_leaves_no_trace(segment: Segment) -> None:
+    pool = pool_of(segment, 0, workers=1)
+    pages = pool.take(PAGES)
+    assert pages is not None
+    pool.enqueue("late", PAGES, NOW + 10)
+    pool.enqueue("patient", 2, FOREVER)
+    assert pool.poll(NOW + 9) == ([], [])
+    assert pool.poll(NOW + 10) == ([], ["late"])
+    pool.cancel("nobody")
+    pool.give(pages)
+    granted, _ = pool.poll(NOW + 11)
+    assert [waiter for waiter, _ in granted] == ["patient"]
+    pool.enqueue("gone", 3, FOREVER)
+    pool.cancel("gone")
+    assert pool.poll(NOW + 12) == ([], [])
+    pool.give(granted[0][1])
+    assert taken_words(segment) == pool.taken_count == 0
+
+
+@pytest.mark.rule("A2")
+def test_closing_wakes_all(segment: Segment) -> None:
+    pool = pool_of(segment, 0, workers=1)
+    pool.take(PAGES)
+    pool.enqueue("a", 1, FOREVER)
+    pool.enqueue("b", 1, FOREVER)
+    assert pool.close() == ["a", "b"]
+    assert pool.poll(NOW) == ([], [])
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.enqueue("c", 1, FOREVER)
+
+
+def test_a_floor_is_nobody_elses(segment: Segment) -> None:
+    greedy, modest = (pool_of(segment, slot, workers=2, floor_pages=10) for slot in (0, 1))
+    assert greedy.pages_max == PAGES - 10
+    got = [greedy.take(1) for _ in range(PAGES)]
+    assert sum(page is not None for page in got) == PAGES - 10
+    assert modest.take(11) is None
+    own = modest.take(10)
+    assert own is not None
+    assert taken_words(segment) == PAGES
+    modest.give(own)
+    first = greedy.take(1)
+    assert first is None, "the floor is kept free for its owner"
+
+
+def test_workers_take_turns_by_ticket(segment: Segment) -> None:
+    one, two = (pool_of(segment, slot, workers=2, floor_pages=0) for slot in (0, 1))
+    pages = one.take(PAGES)
+    assert pages is not None
+    two.enqueue("two-a", 20, FOREVER)
+    two.enqueue("two-b", 1, FOREVER)
+    one.enqueue("one-a", 2, FOREVER)
+    assert one.give(pages[:10]) is True, "the other worker must be woken"
+    assert one.poll(NOW) == ([], []), "it is not our turn"
+    assert two.poll(NOW) == ([], [])
+    one.give(pages[10:30])
+    granted, _ = two.poll(NOW)
+    assert [waiter for waiter, _ in granted] == ["two-a"], "after one request the turn passes"
+    granted, _ = one.poll(NOW)
+    assert [waiter for waiter, _ in granted] == ["one-a"]
+    granted, _ = two.poll(NOW)
+    assert [waiter for waiter, _ in granted] == ["two-b"]
+    assert one.give(pages[30:31]) is False
+
+
+def test_a_dead_worker_does_not_hold_up_the_line(segment: Segment) -> None:
+    dead, live = (pool_of(segment, slot, workers=2, floor_pages=0) for slot in (0, 1))
+    pages = live.take(PAGES)
+    assert pages is not None
+    dead.enqueue("dead", 1, FOREVER)
+    live.enqueue("live", 1, FOREVER)
+    live.give(pages[:3])
+    assert live.poll(NOW) == ([], [])
+    granted, _ = live.poll(NOW + 3_001)
+    assert [waiter for waiter, _ in granted] == ["live"]
+
+
+def test_below_its_floor_nobody_waits_for_a_ticket(segment: Segment) -> None:
+    one, two = (pool_of(segment, slot, workers=2, floor_pages=8) for slot in (0, 1))
+    pages = one.take(PAGES - 8)
+    assert pages is not None
+    one.enqueue("one", 5, FOREVER)
+    assert two.take(8) is not None
+
+
+def test_random_walk_keeps_the_books(segment: Segment) -> None:
+    """Pages taken equal pages given back, whatever three workers do."""
+    rng = random.Random(11)
+    pools = [pool_of(segment, slot, workers=3, floor_pages=6) for slot in range(3)]
+    held: list[list[list[int]]] = [[], [], []]
+    now = NOW
+    for step in range(4_000):
+        now += rng.random()
+        me = rng.randrange(3)
+        pool = pools[me]
+        segment.slot(me).store_heartbeat(int(now * 1e6))
+        what = rng.random()
+        if what < 0.4:
+            pages = pool.take(rng.randint(1, 9))
+            if pages:
+                held[me].append(pages)
+        elif what < 0.5:
+            pool.enqueue(step, rng.randint(1, 20), now + rng.choice([1.0, 500.0, FOREVER]))
+        elif what < 0.55:
+            pool.cancel(step - rng.randint(1, 40))
+        elif held[me]:
+            pool.give(held[me].pop(rng.randrange(len(held[me]))))
+        granted, _ = pool.poll(now)
+        held[me] += [pages for _, pages in granted]
+        owned = [page for pages in held[me] for page in pages]
+        assert len(owned) == len(set(owned)) == pool.taken_count
+        assert taken_words(segment) == sum(each.taken_count for each in pools) <= PAGES
+        start = layout.SLOT_BORROWED_OFFSET
+        borrowed = list(segment.header[start : start + 24].cast("Q"))
+        assert borrowed == [max(0, each.taken_count - 6) for each in pools]
+    for pool, pages in zip(pools, held, strict=True):
+        pool.close()
+        for each in pages:
+            pool.give(each)
+    assert bytes(segment.owners) == bytes(len(segment.owners))
+    words = segment.header[
+        layout.SLOT_TICKETS_OFFSET : layout.SLOT_TAKEN_OFFSET + 8 * layout.SLOT_COUNT
+    ].cast("Q")
+    assert not any(words)

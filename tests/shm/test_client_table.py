@@ -1,0 +1,152 @@
+"""Client rows: places for streams, and the ring of outcomes that waits for a stub to come back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_stub.wire import Outcome, pack_outcome, unpack_outcomes
+from sidecar.shm import layout
+from sidecar.shm.client_table import ClientRow
+from sidecar.shm.segment import Segment
+
+ID, SECRET = b"c" * 20, b"s" * 16
+
+
+def outcome(number: int, index_bytes: int = 0) -> bytes:
+    return pack_outcome(Outcome(1, 2, 0, number, 1, 0, 5, 0, 0, 1, 9, -1, b"i" * index_bytes, ""))
+
+
+@pytest.fixture
+def row(segment: Segment) -> ClientRow:
+    taken = segment.clients.take_row(ID, "billing", 42, 3, SECRET)
+    assert taken is not None
+    return taken
+
+
+def test_a_row_is_found_again(segment: Segment, row: ClientRow) -> None:
+    found = segment.clients.find(ID)
+    assert found is not None
+    assert (found.index, found.generation, found.secret, found.name, found.pid) == (
+        0,
+        1,
+        SECRET,
+        "billing",
+        42,
+    )
+    assert [each.index for each in segment.clients.rows(3)] == [0]
+    assert list(segment.clients.rows(4)) == []
+    assert segment.clients.find(b"d" * 20) is None
+
+
+def test_a_full_table_and_generations(segment: Segment, row: ClientRow) -> None:
+    others = [segment.clients.take_row(bytes([i]) * 20, "x" * 100, 1, 0, SECRET) for i in range(3)]
+    assert all(others) and others[0] is not None and others[0].name == "x" * 62
+    assert segment.clients.take_row(b"z" * 20, "", 1, 0, SECRET) is None
+    row.place_stream(1, 0)
+    row.ring_append(outcome(1))
+    row.release()
+    row.release()
+    fresh = segment.clients.take_row(b"z" * 20, "", 1, 0, SECRET)
+    assert fresh is not None
+    assert (fresh.index, fresh.generation, fresh.next_number, fresh.stream_position(1)) == (0, 2, 1, None)
+    row.release()
+    assert segment.clients.find(b"z" * 20) is not None, "a late release of the first owner changes nothing"
+    with pytest.raises(ValueError, match="20 bytes"):
+        segment.clients.take_row(b"short", "", 1, 0, SECRET)
+
+
+def test_streams(segment: Segment, row: ClientRow) -> None:
+    assert row.stream_position(0) is None
+    assert row.place_stream(0, 7) and row.place_stream(9, 8) and row.place_stream(0, 7)
+    row.store_position(9, 1 << 40)
+    found = segment.clients.find(ID)
+    assert found is not None
+    assert list(found.streams()) == [(0, 7, 0), (9, 8, 1 << 40)]
+    for stream in range(100, 100 + layout.STREAMS_MAX - 2):
+        assert row.place_stream(stream, 1)
+    assert not row.place_stream(999, 1)
+    with pytest.raises(KeyError):
+        row.store_position(999, 1)
+
+
+def test_outcomes_wait_until_they_are_acked(segment: Segment, row: ClientRow) -> None:
+    assert row.ring_slice_from(1) is None
+    for number in range(1, 6):
+        assert row.next_number == number
+        assert row.ring_append(outcome(number))
+    first = row.ring_slice_from(2)
+    assert first is not None and first[:2] == (2, 5)
+    assert [each.number for each in unpack_outcomes(first[2])] == [2, 3, 4, 5]
+    row.ring_ack(3)
+    row.ring_ack(2)
+    assert row.acked_number == 3
+    found = segment.clients.find(ID)
+    assert found is not None
+    assert (found.acked_number, found.next_number) == (3, 6)
+    rest = found.ring_slice_from(1)
+    assert rest is not None and rest[:2] == (4, 5)
+    found.ring_ack(5)
+    assert (found.ring_slice_from(1), found.next_number, found.ring_free_bytes) == (
+        None,
+        6,
+        layout.RING_BYTES,
+    )
+    emptied = segment.clients.find(ID)
+    assert emptied is not None and emptied.next_number == 6, "numbers go on over an empty ring"
+
+
+def test_an_ack_between_its_two_stores(segment: Segment, row: ClientRow) -> None:
+    for number in range(1, 4):
+        row.ring_append(outcome(number))
+    read = bytes(row._area[layout.RING_READ_OFFSET : layout.RING_READ_OFFSET + 8])
+    row.ring_ack(2)
+    row._area[layout.RING_READ_OFFSET : layout.RING_READ_OFFSET + 8] = read
+    found = segment.clients.find(ID)
+    assert found is not None
+    rest = found.ring_slice_from(1)
+    assert rest is not None and rest[:2] == (3, 3)
+    assert found.next_number == 4
+
+
+def test_what_does_not_belong_into_a_ring(row: ClientRow) -> None:
+    with pytest.raises(ValueError, match="out of turn"):
+        row.ring_append(outcome(2))
+    with pytest.raises(ValueError, match="cut short"):
+        row.ring_append(outcome(1)[:40])
+    with pytest.raises(ValueError, match="claims"):
+        row.ring_append(outcome(1, 50)[:80])
+    with pytest.raises(ValueError, match="only 0 were told"):
+        row.ring_ack(1)
+    with pytest.raises(ValueError, match="can never stand"):
+        row.ring_append(bytes(layout.RING_BYTES + 8))
+    assert (row.next_number, row.ring_free_bytes) == (1, layout.RING_BYTES)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9_000), st.integers(0, 3)), max_size=80), st.randoms())
+def test_a_ring_that_turns_around(steps: list[tuple[int, int]], rng: object) -> None:
+    """A model ring of numbers and bytes; ours is re-read as after a crash every few steps."""
+    area = memoryview(bytearray(layout.CLIENT_STRIDE))
+    row = ClientRow(None, 0, 1, area)  # type: ignore[arg-type]
+    model: list[tuple[int, bytes]] = []
+    number = 1
+    for i, (size, wanted) in enumerate(steps * 4):
+        acks = wanted
+        data = outcome(number, size)
+        if row.ring_append(data):
+            model.append((number, data))
+            number += 1
+        else:
+            assert sum(len(each) for _, each in model) + len(data) > layout.RING_BYTES
+            acks += len(model) // 2
+        if acks and model:
+            upto = model[min(acks, len(model)) - 1][0]
+            row.ring_ack(upto)
+            model = [each for each in model if each[0] > upto]
+        if i % 7 == 0:
+            row = ClientRow(None, 0, 1, area)  # type: ignore[arg-type]
+        assert row.next_number == number
+        found = row.ring_slice_from(0)
+        assert (found[2] if found else b"") == b"".join(data for _, data in model)

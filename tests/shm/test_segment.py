@@ -1,0 +1,167 @@
+"""The segment file: made whole or not at all, found again, refused when it is not what it says."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from sidecar.shm import layout
+from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.shm.segment import Segment, SegmentError
+from sidecar.shm.slots import STATE_LIVE
+from tests.shm.conftest import PAGE_BYTES, PAGES
+
+
+def test_a_second_process_sees_the_same(segment: Segment, segment_path: Path, slot: int) -> None:
+    again = Segment.attach(segment_path)
+    assert (again.page_bytes, again.page_count, again.clients.capacity) == (PAGE_BYTES, PAGES, 4)
+    assert again.instance_id == segment.instance_id == b"test".ljust(16, b"\0")
+    assert len(again.boot_id) == 16
+    assert again.prepared_slots() == [slot]
+    view = again.slot(slot)
+    assert (view.pid, view.incarnation, view.state) == (os.getpid(), 1, STATE_LIVE)
+    assert view.start_time == segment.slot(slot).start_time > 0
+    segment.slot(slot).store_heartbeat(77)
+    assert view.heartbeat == 77
+    again.close()
+
+
+def test_an_inherited_fd_is_enough_and_stays_open(segment: Segment, segment_path: Path) -> None:
+    fd = os.open(segment_path, os.O_RDWR)
+    Segment.attach(fd).close()
+    assert os.fstat(fd).st_size == segment.layout.total
+    os.close(fd)
+
+
+def test_only_what_is_used_takes_memory(segment: Segment, segment_path: Path) -> None:
+    before = segment_path.stat().st_blocks * 512
+    assert before <= segment.layout.slots + 65_536
+    segment.prepare_slot(5)
+    segment.prepare_slot(5)
+    after = segment_path.stat().st_blocks * 512
+    assert layout.SLOT_STRIDE <= after - before <= layout.SLOT_STRIDE + 65_536
+    with pytest.raises(SegmentError, match="never given"):
+        segment.slot(6)
+    with pytest.raises(SegmentError, match="no slot 64"):
+        segment.prepare_slot(64)
+
+
+def test_too_little_room_is_a_sentence_and_leaves_no_file(segment_path: Path) -> None:
+    with pytest.raises(SegmentError, match=r"cannot be allocated: .*--shm-size"):
+        Segment.create(segment_path, buffer_memory_bytes=1 << 46, instance_id=b"x")
+    assert not segment_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"page_bytes": 1000, "buffer_memory_bytes": 1 << 20}, "pool.page_bytes is 1000"),
+        ({"buffer_memory_bytes": 100}, "holds no page"),
+        ({"buffer_memory_bytes": 1 << 20, "clients_max": 0}, "daemon.clients_max is 0"),
+    ],
+)
+def test_sizes_that_cannot_be(segment_path: Path, sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(SegmentError, match=message):
+        Segment.create(segment_path, instance_id=b"x", **sizes)
+    assert not segment_path.exists()
+
+
+def test_an_existing_file_is_not_overwritten(segment: Segment, segment_path: Path) -> None:
+    with pytest.raises(SegmentError, match="exists already"):
+        Segment.create(segment_path, buffer_memory_bytes=1 << 20, instance_id=b"x")
+
+
+def test_a_file_without_its_version_was_never_finished(segment: Segment, segment_path: Path) -> None:
+    assert not Segment.is_unfinished(segment_path)
+    with segment_path.open("r+b") as file:
+        file.seek(layout.VERSION_OFFSET)
+        file.write(bytes(8))
+    assert Segment.is_unfinished(segment_path)
+    with pytest.raises(SegmentError, match="never finished"):
+        Segment.attach(segment_path)
+
+
+@pytest.mark.parametrize(
+    ("offset", "data", "message"),
+    [
+        (0, b"something", "does not begin as a segment"),
+        (layout.VERSION_OFFSET, struct.pack("<Q", 99), "layout version 99"),
+        (layout.HEADER_FIELDS_OFFSET + 8, struct.pack("<Q", PAGES * 2), "do not add up"),
+        (layout.HEADER_FIELDS_OFFSET + 16, struct.pack("<I", 63), "do not add up"),
+    ],
+)
+def test_what_is_no_segment_of_ours(
+    segment: Segment, segment_path: Path, offset: int, data: bytes, message: str
+) -> None:
+    with segment_path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+    assert not Segment.is_unfinished(segment_path)
+    with pytest.raises(SegmentError, match=message):
+        Segment.attach(segment_path)
+
+
+def test_a_cut_or_missing_file(segment: Segment, segment_path: Path) -> None:
+    os.truncate(segment_path, segment.layout.total - 4096)
+    with pytest.raises(SegmentError, match="do not add up"):
+        Segment.attach(segment_path)
+    os.truncate(segment_path, 100)
+    with pytest.raises(SegmentError, match="less than a header"):
+        Segment.attach(segment_path)
+    with pytest.raises(SegmentError, match="cannot be opened"):
+        Segment.attach(segment_path.with_name("nobody"))
+
+
+def test_areas_do_not_overlap() -> None:
+    for page_count in (1, 7, 8192):
+        for clients_max in (1, 513, 1024):
+            places = layout.Layout.of(page_bytes=16_384, page_count=page_count, clients_max=clients_max)
+            assert places.client_words >= layout.HEADER_BYTES
+            assert places.owners >= places.client_words + 8 * clients_max
+            assert places.pages >= places.owners + 8 * page_count
+            assert places.slots >= places.pages + page_count * 16_384
+            assert places.clients == places.slot(layout.SLOT_COUNT)
+            assert places.total == places.client(clients_max)
+            assert not any(place % 4096 for place in places[3:])
+
+
+def test_counters(segment: Segment, slot: int) -> None:
+    counters = segment.slot(slot).counters
+    counters.inc("records_accepted_total", 5)
+    counters.inc("records_accepted_total")
+    counters.set("buffer_pages_taken", 9)
+    found = counters.read()
+    assert list(found) == [row.name for row in COUNTER_ROWS]
+    assert (found["records_accepted_total"], found["buffer_pages_taken"]) == (6, 9)
+    assert counters.get("records_accepted_total") == 6
+    with pytest.raises(KeyError):
+        counters.inc("no_such_row")
+
+
+def test_counters_of_a_writer_that_died_inside_a_write(segment: Segment, slot: int) -> None:
+    counters = segment.slot(slot).counters
+    counters.inc("records_accepted_total", 5)
+    counters._words[0] += 1
+    assert counters.read()["records_accepted_total"] == 5
+    segment.slot(slot).claim(incarnation=2)
+    counters.inc("records_accepted_total")
+    assert counters._words[0] % 2 == 0
+
+
+def test_every_counter_row_is_whole() -> None:
+    for row in COUNTER_ROWS:
+        assert row.help.endswith(".")
+        assert row.name.endswith("_total") == (row.kind == "counter")
+    segment_readers = {"records_accepted_total", "records_delivered_total", "records_failed_total"}
+    assert segment_readers <= {row.name for row in COUNTER_ROWS}
+
+
+def test_slot_notes(segment: Segment, slot: int) -> None:
+    view = segment.slot(slot)
+    assert view.producer == (-1, -1)
+    view.store_producer(1 << 40, 3)
+    view.set_in_work(2, 1 << 50)
+    assert (view.producer, view.in_work, view.cpu) == ((1 << 40, 3), (2, 1 << 50, 0), -1)
