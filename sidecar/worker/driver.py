@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.common.model import TopicPartition
     from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
     from sidecar.shm.buffer_pool import BufferPool
@@ -73,6 +74,7 @@ class Driver:
         cache: MetadataCache,
         accumulator: RecordAccumulator,
         sender: Sender,
+        ids: ProducerIds,
         links: ClusterLinks,
         pool: BufferPool,
         counters: Counters,
@@ -92,6 +94,7 @@ class Driver:
         self._cache = cache
         self._accumulator = accumulator
         self._sender = sender
+        self._ids = ids
         self._links = links
         self._pool = pool
         self._counters = counters
@@ -323,7 +326,9 @@ class Driver:
             self._store_heartbeat()
             now_ms = self._clock.now_ms()
             self._stub_port.expel_silent(now_ms)
-            self._stub_port.cut_unread(now_ms, descriptors_are_scarce=self._produce_port.descriptors_are_scarce)
+            self._stub_port.cut_unread(
+                now_ms, descriptors_are_scarce=self._produce_port.descriptors_are_scarce
+            )
             for session in self._sessions.reclaim(now_ms):
                 self._stub_port.abandon(session)
             for session in self._sessions:
@@ -358,4 +363,5 @@ class Driver:
         counters.set("batches_expired_total", counts.batches_expired)
         counters.set("bytes_sent_total", counts.bytes_sent)
         counters.set("record_errors_total", counts.record_errors)
+        counters.set("epoch_bumps_total", self._ids.epoch_bumps)
         counters.set("produce_throttle_ms_total", counts.throttle_ms)

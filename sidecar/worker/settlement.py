@@ -72,7 +72,7 @@ class Settlement:
     ) -> None:
         """Records that fail before sending; their words carry the codes already."""
         self._counters.inc("records_failed_total", len(failures))
-        text = local_failure_text(failures[0][1], queue.topic, self._config)
+        text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
         part = FailurePart(queue.chain, entry, failures, text, self._failure_told, self._on_records_settled)
         self._teller.tell([part], now_ms)
 

@@ -17,6 +17,7 @@ from sidecar.kernel import mark_failed_done
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
+    from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.client_table import ClientRow
     from sidecar.worker.session import ClientSession
@@ -224,32 +225,25 @@ class Teller:
         session.ring_full_since_ms = None
 
 
-def local_failure_text(code: int, topic: str, config: object) -> str:
-    """One sentence per local failure, naming the topic and the setting that bounds it."""
-    limits = {
-        name: getattr(config, name, None)
-        for name in ("max_request_size", "max_block_ms", "delivery_timeout_ms")
-    }
+def local_failure_text(code: int, topic: str, partition_count: int, config: ProducerConfig) -> str:
+    """One sentence per failure before sending, naming the topic and the setting that bounds it."""
     texts = {
         LocalCode.MALFORMED_RECORD: (
             "The record could not be read: it is not [key, value, headers, partition, timestamp]."
         ),
         LocalCode.RECORD_TOO_LARGE: (
-            f"The record is larger than max.request.size ({limits['max_request_size']} bytes); raise it or send less."
+            f"The record is larger than max.request.size ({config.max_request_size} bytes) when serialized."
         ),
-        LocalCode.INVALID_PARTITION: "Invalid partition given with record: it is not in the range of the topic.",
+        LocalCode.INVALID_TIMESTAMP: "The record's timestamp is negative.",
+        # Kafka: KafkaProducer.waitOnMetadata; the partition itself is known where the record is.
+        LocalCode.INVALID_PARTITION: (
+            f"Invalid partition given with record: it is not in the range [0...{partition_count}) of topic {topic}."
+        ),
         LocalCode.METADATA_TIMEOUT: (
-            f"Topic {topic} not present in metadata after {limits['max_block_ms']:.0f} ms (max.block.ms)."
-            if limits["max_block_ms"] is not None
-            else f"Topic {topic} not present in metadata."
+            f"Topic {topic} not present in metadata after {config.max_block_ms:.0f} ms (max.block.ms)."
         ),
         LocalCode.ABORTED: "The daemon was closed before the record could be delivered.",
-        LocalCode.TOPIC_DELETED: f"Topic {topic} was deleted while the record waited.",
         LocalCode.TOPIC_UNAUTHORIZED: f"Not authorized to access topic {topic}.",
         LocalCode.INVALID_TOPIC: f"Topic name {topic} is not valid.",
-        LocalCode.NO_PARTITIONS: f"No partitions available for topic {topic}.",
     }
-    try:
-        return texts[LocalCode(code)]
-    except (KeyError, ValueError):
-        return ""
+    return texts.get(LocalCode(code), "")

@@ -182,6 +182,7 @@ class Worker:
             cache=cache,
             accumulator=accumulator,
             sender=sender,
+            ids=ids,
             links=self._links,
             pool=pool,
             counters=counters,

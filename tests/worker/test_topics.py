@@ -1,0 +1,145 @@
+"""Records that wait for their topic: in order, no longer than max.block.ms, and never in another topic's way."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_stub.wire import LocalCode
+from sidecar.common.model import Node
+from sidecar.kernel import Entry
+from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from sidecar.producer.backoff import Backoff
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.producer_id import ProducerIds
+from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.worker.topic_queue import TopicQueue
+from sidecar.worker.topics import Topics
+from tests.worker.scene import Scene
+
+
+class TopicScene:
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        config = ProducerConfig(max_block_ms=1000.0)
+        ids = ProducerIds(max_in_flight=5, backoff=Backoff(100, 1000, lambda: 0.5))
+        self.accumulator = RecordAccumulator(config, ids)
+        self.failed: list[tuple[str, int, list[tuple[int, int]]]] = []
+        self.topics = Topics(
+            config=config,
+            lane=IDEMPOTENT_LANE,
+            chain_table=scene.chain_table,
+            accumulator=self.accumulator,
+            on_failed=lambda queue, entry, failures: self.failed.append((queue.topic, entry.seq, failures)),
+        )
+        self.client = scene.client()
+        self.seq = 0
+
+    def queue(self, topic: str) -> TopicQueue:
+        queue = self.topics.get(topic)
+        assert queue is not None
+        return queue
+
+    def entry(self, topic: str, now_ms: float, count: int = 2, partition: int | None = None) -> Entry:
+        queue = self.queue(topic)
+        self.seq += 1
+        chain, self.scene.chain = self.scene.chain, queue.chain
+        entry = self.scene.accept(self.client, self.seq, count, partition)
+        self.scene.chain = chain
+        entry.accepted_ms = now_ms
+        self.topics.on_entry(queue, entry, now_ms)
+        return entry
+
+    def batched(self, topic: str) -> int:
+        return sum(batch.count for batch in self.accumulator.batches_of(topic, None))
+
+
+def snapshot(version: int = 1, **topics: int) -> MetadataSnapshot:
+    states = {
+        name: TopicState(name, None, 0, tuple(PartitionState(1) for _ in range(count)))
+        for name, count in topics.items()
+    }
+    return MetadataSnapshot.build(version, "c", {1: Node(1, "h", 9092)}, states)
+
+
+@pytest.fixture
+def topics(scene: Scene) -> TopicScene:
+    return TopicScene(scene)
+
+
+@pytest.mark.rule("M10")
+def test_accepted_records_wait_for_metadata_in_order_and_then_all_go(topics: TopicScene) -> None:
+    topics.entry("a", 0.0)
+    topics.entry("a", 1.0)
+    assert topics.topics.missing == {"a"}
+    assert topics.batched("a") == 0
+    topics.topics.on_snapshot(snapshot(a=1), 2.0)
+    assert topics.batched("a") == 4
+    (batch,) = topics.accumulator.batches_of("a", None)
+    assert [entry.seq for entry, _ in batch.records.entries()] == [1, 2]
+    assert topics.topics.missing == set()
+
+
+@pytest.mark.rule("M10")
+def test_only_the_topic_that_waits_too_long_fails(topics: TopicScene) -> None:
+    topics.topics.on_snapshot(snapshot(known=2), 0.0)
+    topics.entry("unknown", 0.0, count=3)
+    topics.entry("known", 0.0)
+    assert topics.topics.next_expiry_ms == 1000.0
+    topics.topics.expire(999.9)
+    assert topics.failed == []
+    topics.entry("unknown", 999.0)
+    topics.topics.expire(1000.0)
+    code = int(LocalCode.METADATA_TIMEOUT)
+    assert topics.failed == [("unknown", 1, [(0, code), (1, code), (2, code)])]
+    assert topics.batched("known") == 2
+    assert topics.topics.waiting_entries == 1
+
+
+@pytest.mark.rule("M9")
+def test_a_topic_nobody_may_write_to_fails_at_once_and_alone(topics: TopicScene) -> None:
+    topics.entry("secret", 0.0)
+    topics.entry("later", 0.0)
+    topics.topics.on_topic_errors({"secret": 29, "later": 3})
+    code = int(LocalCode.TOPIC_UNAUTHORIZED)
+    assert topics.failed == [("secret", 1, [(0, code), (1, code)])]
+    assert topics.topics.waiting_entries == 1
+
+
+@pytest.mark.rule("U5")
+def test_a_topic_that_came_before_its_first_record_here_needs_no_push(topics: TopicScene) -> None:
+    topics.topics.on_snapshot(snapshot(a=3), 0.0)
+    topics.entry("a", 1.0)
+    assert topics.batched("a") == 2
+    assert topics.topics.missing == set()
+
+
+@pytest.mark.rule("M8")
+def test_new_partitions_get_records_after_the_push(topics: TopicScene) -> None:
+    topics.topics.on_snapshot(snapshot(a=1), 0.0)
+    topics.entry("a", 1.0, partition=2)
+    assert topics.failed == [
+        ("a", 1, [(0, int(LocalCode.INVALID_PARTITION)), (1, int(LocalCode.INVALID_PARTITION))])
+    ]
+    topics.topics.on_snapshot(snapshot(2, a=3), 2.0)
+    topics.entry("a", 3.0, partition=2)
+    assert [batch.partition for batch in topics.accumulator.batches_of("a", None)] == [2]
+
+
+@pytest.mark.rule("M1")
+def test_use_is_told_once_per_asking(topics: TopicScene) -> None:
+    topics.entry("a", 0.0)
+    topics.entry("a", 0.0)
+    assert topics.topics.take_used() == ["a"]
+    assert topics.topics.take_used() == []
+
+
+@pytest.mark.rule("S2")
+def test_a_forced_close_fails_what_still_waits(topics: TopicScene) -> None:
+    topics.entry("a", 0.0)
+    topics.topics.fail_all_waiting(LocalCode.ABORTED)
+    assert [codes for _, _, codes in topics.failed] == [
+        [(0, int(LocalCode.ABORTED)), (1, int(LocalCode.ABORTED))]
+    ]
+    assert topics.topics.waiting_entries == 0
+    assert topics.topics.next_expiry_ms == float("inf")
