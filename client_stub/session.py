@@ -34,6 +34,7 @@ log = logging.getLogger("client_stub")
 ANSWER_TIMEOUT_MS: Final = 5_000.0
 BACKOFF_FIRST_MS: Final = 20.0
 BACKOFF_MAX_MS: Final = 1_000.0
+UNDER_WAY_PER_STREAM: Final = 2
 PING_INTERVAL_MS: Final = 10_000.0
 FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "BAD_TOKEN", "NOT_ALLOWED", "MALFORMED_FRAME"})
 """Asking again would get the same answer. Everything else (draining, no worker yet, table full) may pass."""
@@ -142,7 +143,10 @@ class Session:
         if self.state is not State.ATTACHED or self._draining:
             return self.state is State.CLOSED
         window = self._windows.get(topic)
-        return window is None or (not window.held and window.sent_count == len(window.queue))
+        if window is None:
+            return True
+        # Two under way keep the worker busy; a third would only be smaller (as Nagle saw it).
+        return not window.held and window.sent_count == len(window.queue) < UNDER_WAY_PER_STREAM
 
     def request_flush(self) -> None:
         for window in self._windows.values():
