@@ -165,3 +165,26 @@ def test_slot_notes(segment: Segment, slot: int) -> None:
     view.store_producer(1 << 40, 3)
     view.set_in_work(2, 1 << 50)
     assert (view.producer, view.in_work, view.cpu) == ((1 << 40, 3), (2, 1 << 50, 0), -1)
+
+
+def test_the_drawing_in_the_docs_is_this_layout() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "segment.md").read_text()
+    kib = 1024
+    for drawn in (
+        f"64 x {layout.SLOT_STRIDE // kib} KiB",
+        f"clients_max x {layout.CLIENT_STRIDE // kib} KiB",
+        f"{layout.CHAINS_OFFSET // kib} KiB    chain table: {layout.CHAINS_MAX} x {layout.CHAIN_ROW_BYTES} B",
+        f"{layout.DESCRIPTORS_OFFSET // kib} KiB  descriptors: {layout.DESCRIPTORS_MAX} x {layout.DESCRIPTOR_BYTES} B",
+        f"{layout.LANE_ROWS_OFFSET // kib} KiB  lane rows: {layout.LANE_ROWS_MAX} x {layout.LANE_ROW_BYTES} B",
+        f"{layout.LANE_RECORDS_OFFSET // kib} KiB  lane records: {layout.LANE_RECORDS_MAX} x {layout.LANE_RECORD_BYTES} B",
+        f"| {layout.PREPARED_SLOTS_OFFSET} | 8 |",
+        f"| {layout.TICKET_OFFSET} | 8 |",
+        f"| {layout.SLOT_TICKETS_OFFSET} | 512 |",
+        f"| {layout.SLOT_BORROWED_OFFSET} | 512 |",
+        f"| {layout.SLOT_TAKEN_OFFSET} | 512 |",
+        f"{layout.ACKED_NUMBER_OFFSET} u64 acked outcome number   {layout.RING_WRITTEN_OFFSET} u64 ring written   "
+        f"{layout.RING_READ_OFFSET} u64 ring read",
+        f"{layout.STREAMS_OFFSET} streams: {layout.STREAMS_MAX} x {layout.STREAM_BYTES} B",
+        f"outcome ring, {layout.RING_BYTES // kib} KiB",
+    ):
+        assert drawn in text, drawn
