@@ -148,11 +148,12 @@ class IoThread:
             outbox.streams[topic].refusal = error
             news = True
         session.refused_topics.clear()
-        if session.released:
-            released, session.released = session.released, []
+        streams = session.streams
+        if streams.released:
+            released, streams.released = streams.released, []
             outbox.accepted(released)
-        if session.finished:
-            finished, session.finished = session.finished, []
+        if streams.finished:
+            finished, streams.finished = streams.finished, []
             outbox.completed(finished)
             news = True
         if news or session.told:
@@ -161,7 +162,7 @@ class IoThread:
 
     def _end(self) -> None:
         session = self._session
-        farewell = session.cancel(_now_ms(), _cancelled) if self._ending == GIVES_UP else session.bye()
+        farewell = session.cancel(_cancelled) if self._ending == GIVES_UP else session.bye()
         self._settle()
         self._unsent = None
         self._transport.close(farewell)
@@ -171,9 +172,9 @@ class IoThread:
         outbox, session = self._outbox, self._session
         outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
         session.add(outbox.gather(lambda _: True)[0], _now_ms())
-        session.cancel(_now_ms(), lambda sent: _failed(error, sent))
-        outbox.accepted(session.released)
-        outbox.completed(session.finished)
+        session.cancel(lambda sent: _failed(error, sent))
+        outbox.accepted(session.streams.released)
+        outbox.completed(session.streams.finished)
         outbox.notify()
 
 

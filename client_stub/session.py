@@ -15,8 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
@@ -26,6 +25,7 @@ import msgpack
 
 from client_stub.ack_window import AckWindow
 from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit
+from client_stub.stream_table import StreamTable
 from client_stub.submission import Submission, lost_error
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, Kind, unpack_outcomes
 
@@ -84,10 +84,7 @@ class Session:
         self.last_word = ""
         self.fatal: SidecarError | None = None
         self.effects: list[Effect] = []
-        self.released: list[Submission] = []
-        """Submissions whose bytes are no longer ours to keep, since the last take."""
-        self.finished: list[Submission] = []
-        """Submissions whose every record has its fate, since the last take."""
+        self.streams = StreamTable()
         self.told = False
         """Some record got its fate, though perhaps no whole submission; whoever waits for it resets this."""
         self.refused_topics: list[tuple[str, SidecarError]] = []
@@ -98,13 +95,6 @@ class Session:
         self._client_id = self._new_client_id()
         self._secret: bytes | None = None
         self._worker_epoch = 0
-        self._windows: dict[str, AckWindow] = {}
-        self._by_number: dict[int, AckWindow] = {}
-        self._next_number = 1
-        self._ring: deque[AckWindow] = deque()
-        """Windows with something to send, in turns, so that one topic does not starve the others."""
-        self._in_ring: set[int] = set()
-        self._flushing: set[int] = set()
         self._credit_bytes = 0
         self._accepted_bytes = 0
         self._sent_bytes = 0
@@ -127,38 +117,32 @@ class Session:
     def add(self, submissions: Iterable[Submission], now_ms: float) -> None:
         """Take over sealed submissions, in order."""
         for submission in submissions:
+            submission.queued_ms = now_ms
             if self.fatal is not None:
                 submission.fail(_as_delivery_failure(self.fatal))
-                self._finish(submission, release=True)
-                continue
-            window = self._windows.get(submission.topic)
-            if window is None:
-                window = self._windows[submission.topic] = self._new_window(submission.topic)
-            submission.queued_ms = now_ms
-            window.add(submission)
-            self._enlist(window)
+                self.streams.finish(submission)
+            else:
+                self.streams.add(submission)
 
     def wants(self, topic: str) -> bool:
         """True when a submission of ``topic`` could be sent now; else it had better go on filling."""
         if self.state is not State.ATTACHED or self._draining:
             return self.state is State.CLOSED
-        window = self._windows.get(topic)
+        window = self.streams.of_topic(topic)
         if window is None:
             return True
         # Two under way keep the worker busy; a third would only be smaller (as Nagle saw it).
         return not window.held and window.sent_count == len(window.queue) < UNDER_WAY_PER_STREAM
 
     def request_flush(self) -> None:
-        for window in self._windows.values():
-            window.request_flush()
-            if window.flush_seq_due() is not None or window.queue:
-                self._flushing.add(window.number)
+        for window in self.streams:
+            self.streams.request_flush(window)
 
-    def cancel(self, now_ms: float, error_of: Any) -> list[Any] | None:
-        """Give up on everything undecided: ``error_of(sent: bool)`` makes each error. Returns the BYE frames."""
+    def cancel(self, error_of: Callable[[bool], DeliveryFailed]) -> list[Any] | None:
+        """Give up on everything undecided: ``error_of(sent)`` makes each error. Returns the BYE frames."""
         attached = self.state is State.ATTACHED
-        for window in list(self._by_number.values()):
-            self._fail_window(window, error_of)
+        for window in self.streams:
+            self.streams.fail(window, error_of)
         self.state = State.CLOSED
         return [_pack([Kind.BYE, True])] if attached else None
 
@@ -184,48 +168,33 @@ class Session:
         return self._next_flush()
 
     def _next_submit(self) -> list[Any] | None:
-        ring = self._ring
-        while ring:
-            window = ring[0]
-            submission = window.peek()
-            if submission is None:
-                ring.popleft()
-                self._in_ring.discard(window.number)
-                continue
-            under_way = self._accepted_bytes + self._sent_bytes
-            # One submission larger than the whole window may go when nothing else is under way.
-            alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
-            if not alone and under_way + submission.payload_bytes > self._credit_bytes:
-                return None
-            ring.rotate(-1)
-            window.mark_sent(submission)
-            self._sent_bytes += submission.payload_bytes
-            header = [
-                Kind.SUBMIT,
-                self._worker_epoch,
-                window.number,
-                submission.seq,
-                submission.topic,
-                submission.base_timestamp_ms,
-                submission.format,
-                submission.flags,
-                submission.count,
-            ]
-            return [_pack(header), submission.payload()]
-        return None
+        turn = self.streams.next_to_send()
+        if turn is None:
+            return None
+        window, submission = turn
+        under_way = self._accepted_bytes + self._sent_bytes
+        # One submission larger than the whole window may go when nothing else is under way.
+        alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
+        if not alone and under_way + submission.payload_bytes > self._credit_bytes:
+            return None
+        self.streams.mark_sent(window, submission)
+        self._sent_bytes += submission.payload_bytes
+        header = [
+            Kind.SUBMIT,
+            self._worker_epoch,
+            window.number,
+            submission.seq,
+            submission.topic,
+            submission.base_timestamp_ms,
+            submission.format,
+            submission.flags,
+            submission.count,
+        ]
+        return [_pack(header), submission.payload()]
 
     def _next_flush(self) -> list[Any] | None:
-        for number in list(self._flushing):
-            window = self._by_number.get(number)
-            if window is None or window.flush_to_seq <= window.flush_told_seq:
-                self._flushing.discard(number)
-                continue
-            seq = window.flush_seq_due()
-            if seq is not None:
-                window.flush_told_seq = seq
-                self._flushing.discard(number)
-                return [_pack([Kind.FLUSH, number, seq])]
-        return None
+        due = self.streams.next_flush()
+        return None if due is None else [_pack([Kind.FLUSH, *due])]
 
     # --- what the sockets bring ---------------------------------------------------------------------
 
@@ -274,7 +243,7 @@ class Session:
         if kind == Kind.ACCEPTED:
             self._credit_bytes = message[1]
             for number, up_to_seq in message[2]:
-                window = self._by_number.get(number)
+                window = self.streams.get(number)
                 if window is not None:
                     self._accept(window, up_to_seq)
         elif kind == Kind.OUTCOMES:
@@ -282,13 +251,12 @@ class Session:
         elif kind == Kind.CREDIT:
             self._credit_bytes = message[1]
         elif kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
-            window = self._by_number.get(message[1])
+            window = self.streams.get(message[1])
             if window is not None:
                 self._sent_bytes -= window.rewind(message[2])
                 window.held = kind == Kind.HOLD
-                if window.flush_to_seq > window.flush_told_seq:
-                    self._flushing.add(window.number)
-                self._enlist(window)
+                self.streams.repeat_flush(window)
+                self.streams.enlist(window)
         elif kind == Kind.DRAINING:
             self._draining = True
             self.last_word = str(message[1])
@@ -311,7 +279,7 @@ class Session:
     def _give_up_on_the_old(self, now_ms: float) -> None:
         """Nobody there for delivery_timeout_ms: all that was sent before, and what has waited as long, fails."""
         oldest_ms = now_ms - self._delivery_timeout_ms
-        if all(s.queued_ms >= oldest_ms for w in self._by_number.values() for s in w.undecided()):
+        if all(s.queued_ms >= oldest_ms for w in self.streams for s in w.undecided()):
             return
         text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
         self._forget(text, older_than_ms=oldest_ms)
@@ -333,10 +301,7 @@ class Session:
 
     @property
     def undecided(self) -> bool:
-        return any(
-            window.accepted or any(not submission.completed for submission in window.queue)
-            for window in self._by_number.values()
-        )
+        return self.streams.undecided
 
     def take_effects(self) -> list[Effect]:
         effects, self.effects = self.effects, []
@@ -369,16 +334,15 @@ class Session:
         self._refusals = 0
         self._ping_at_ms = now_ms + PING_INTERVAL_MS
         positions = {stream: (position, held) for stream, _topic, position, held in streams}
-        for window in list(self._by_number.values()):
+        for window in self.streams:
             position, held = positions.get(window.number, (0, False))
             window.rewind(0)
             window.held = bool(held)
             if self._lost_its_place(window, position):
                 continue
-            self._release(window.accept(position))
-            if window.queue or window.accepted:
-                self._flushing.add(window.number)
-            self._enlist(window)
+            self.streams.released.extend(window.accept(position))
+            self.streams.repeat_flush(window)
+            self.streams.enlist(window)
 
     def _lost_its_place(self, window: AckWindow, position: int) -> bool:
         first = window.queue[0].seq if window.queue else window.next_seq
@@ -387,7 +351,7 @@ class Session:
         # Its memory is older than what it told us: those frames are gone here. Said, and the stream restarts.
         log.error("daemon lost accepted submissions %d..%d of %s", position + 1, first - 1, window.topic)
         text = "The daemon lost records it had accepted; they may or may not be in the log."
-        self._restart_window(window, text)
+        self.streams.restart(window, text)
         return True
 
     def _away(self, reason: str, now_ms: float, *, at_once: bool) -> None:
@@ -420,17 +384,17 @@ class Session:
         self.last_word = text
         self.effects.append(CloseSockets())
         self.state = State.CLOSED
-        for window in list(self._by_number.values()):
-            self._fail_window(window, lambda sent: _as_delivery_failure(self.fatal, maybe=sent))
+        for window in self.streams:
+            self.streams.fail(window, lambda sent: _as_delivery_failure(self.fatal, maybe=sent))
 
     def _refuse_stream(self, number: int, code: str, text: str) -> None:
-        window = self._by_number.get(number)
+        window = self.streams.get(number)
         if window is None:
             return
         error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
         self.refused_topics.append((window.topic, error))
         self._sent_bytes -= window.rewind(0)
-        self._fail_window(window, lambda sent: _as_delivery_failure(error))
+        self.streams.fail(window, lambda sent: _as_delivery_failure(error))
 
     def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
         """The daemon's memory of us is gone: what it may have had fails as possibly persisted.
@@ -438,43 +402,12 @@ class Session:
         What was never sent stays and gets new numbers, unless they have waited since before ``older_than_ms``.
         """
         self._outcomes_seen = self._acked = 0
-        for window in list(self._by_number.values()):
-            self._restart_window(window, text, older_than_ms=older_than_ms)
+        for window in self.streams:
+            self.streams.restart(window, text, older_than_ms=older_than_ms)
 
     def _be_somebody_else(self) -> None:
         self._client_id = self._new_client_id()
         self._secret = None
-
-    def _restart_window(self, window: AckWindow, text: str, *, older_than_ms: float = -inf) -> None:
-        kept: list[Submission] = []
-        for submission in window.undecided():
-            if submission.sent or submission.queued_ms < older_than_ms:
-                submission.fail(lost_error(text, maybe=submission.sent))
-                self._finish(submission, release=True)
-            else:
-                kept.append(submission)
-        self._drop_window(window)
-        fresh = self._windows[window.topic] = self._new_window(window.topic)
-        for submission in kept:
-            fresh.add(submission)
-        if window.flush_to_seq:
-            fresh.request_flush()
-            self._flushing.add(fresh.number)
-        self._enlist(fresh)
-
-    def _fail_window(self, window: AckWindow, error_of: Any) -> None:
-        for submission in window.undecided():
-            submission.fail(error_of(submission.sent))
-            self._finish(submission, release=True)
-        self._drop_window(window)
-
-    def _drop_window(self, window: AckWindow) -> None:
-        self._by_number.pop(window.number, None)
-        if self._windows.get(window.topic) is window:
-            del self._windows[window.topic]
-        if window in self._ring:
-            self._ring.remove(window)
-        self._in_ring.discard(window.number)
 
     # --- acceptance and outcomes --------------------------------------------------------------------
 
@@ -484,39 +417,20 @@ class Session:
         for submission in news[:sent_before]:
             self._sent_bytes -= submission.payload_bytes
             self._accepted_bytes += submission.payload_bytes
-        self._release(news)
-
-    def _release(self, submissions: list[Submission]) -> None:
-        self.released.extend(submissions)
+        self.streams.released.extend(news)
 
     def _outcomes(self, data: bytes, last_number: int) -> None:
         seen = self._outcomes_seen
         for outcome in unpack_outcomes(data):
             if outcome.number <= seen:
                 continue
-            window = self._by_number.get(outcome.stream)
+            window = self.streams.get(outcome.stream)
             if window is not None:
                 submission = window.apply(outcome)
                 if submission is not None:
-                    self.finished.append(submission)
+                    self.streams.finished.append(submission)
         self._outcomes_seen = max(seen, last_number)
         self.told = True
-
-    def _finish(self, submission: Submission, *, release: bool) -> None:
-        self.finished.append(submission)
-        if release and submission.held_bytes:
-            self.released.append(submission)
-
-    def _enlist(self, window: AckWindow) -> None:
-        if window.number not in self._in_ring and window.peek() is not None:
-            self._in_ring.add(window.number)
-            self._ring.append(window)
-
-    def _new_window(self, topic: str) -> AckWindow:
-        window = AckWindow(self._next_number, topic)
-        self._next_number += 1
-        self._by_number[window.number] = window
-        return window
 
     def _new_client_id(self) -> bytes:
         client_id = os.urandom(CLIENT_ID_BYTES - 4) + self._fork_generation.to_bytes(4, "big")

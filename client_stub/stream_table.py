@@ -1,0 +1,145 @@
+"""StreamTable: all streams of one client, whose turn it is to send, and what a lost daemon does to them. Sans-IO."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from math import inf
+
+from client_stub.ack_window import AckWindow
+from client_stub.errors import DeliveryFailed
+from client_stub.submission import Submission, lost_error
+
+
+class StreamTable:
+    """Owned by the session. Stream numbers are never used twice, so late messages for old ones find nobody."""
+
+    def __init__(self) -> None:
+        self.released: list[Submission] = []
+        """Submissions whose bytes are no longer ours to keep, since the last take."""
+        self.finished: list[Submission] = []
+        """Submissions whose every record has its fate, since the last take."""
+        self._by_topic: dict[str, AckWindow] = {}
+        self._by_number: dict[int, AckWindow] = {}
+        self._next_number = 1
+        self._ring: deque[AckWindow] = deque()
+        """Windows with something to send, in turns, so that one topic does not starve the others."""
+        self._in_ring: set[int] = set()
+        self._flushing: set[int] = set()
+
+    def __iter__(self) -> Iterator[AckWindow]:
+        """All windows; safe against restarts while iterating."""
+        return iter(list(self._by_number.values()))
+
+    def get(self, number: int) -> AckWindow | None:
+        return self._by_number.get(number)
+
+    def of_topic(self, topic: str) -> AckWindow | None:
+        return self._by_topic.get(topic)
+
+    @property
+    def undecided(self) -> bool:
+        return any(
+            window.accepted or any(not submission.completed for submission in window.queue)
+            for window in self._by_number.values()
+        )
+
+    # --- sending ------------------------------------------------------------------------------------
+
+    def add(self, submission: Submission) -> None:
+        window = self._by_topic.get(submission.topic) or self._open(submission.topic)
+        window.add(submission)
+        self.enlist(window)
+
+    def enlist(self, window: AckWindow) -> None:
+        """Give the window a turn if it has something to send."""
+        if window.number not in self._in_ring and window.peek() is not None:
+            self._in_ring.add(window.number)
+            self._ring.append(window)
+
+    def next_to_send(self) -> tuple[AckWindow, Submission] | None:
+        """Whose turn it is; the turn passes on with ``mark_sent``."""
+        ring = self._ring
+        while ring:
+            window = ring[0]
+            submission = window.peek()
+            if submission is not None:
+                return window, submission
+            ring.popleft()
+            self._in_ring.discard(window.number)
+        return None
+
+    def mark_sent(self, window: AckWindow, submission: Submission) -> None:
+        window.mark_sent(submission)
+        self._ring.rotate(-1)
+
+    def request_flush(self, window: AckWindow) -> None:
+        window.request_flush()
+        self.repeat_flush(window)
+
+    def repeat_flush(self, window: AckWindow) -> None:
+        if window.flush_to_seq > window.flush_told_seq and (window.queue or window.accepted):
+            self._flushing.add(window.number)
+
+    def next_flush(self) -> tuple[int, int] | None:
+        """(stream, up to seq) of a FLUSH that is due now; it counts as told."""
+        for number in list(self._flushing):
+            window = self._by_number.get(number)
+            if window is None or window.flush_to_seq <= window.flush_told_seq:
+                self._flushing.discard(number)
+                continue
+            seq = window.flush_seq_due()
+            if seq is not None:
+                window.flush_told_seq = seq
+                self._flushing.discard(number)
+                return number, seq
+        return None
+
+    # --- ends ---------------------------------------------------------------------------------------
+
+    def restart(self, window: AckWindow, text: str, *, older_than_ms: float = -inf) -> None:
+        """The daemon's memory of this stream is gone: what was sent fails as possibly persisted.
+
+        What was never sent goes on in a new stream, unless it has waited since before ``older_than_ms``.
+        """
+        kept: list[Submission] = []
+        for submission in window.undecided():
+            if submission.sent or submission.queued_ms < older_than_ms:
+                submission.fail(lost_error(text, maybe=submission.sent))
+                self.finish(submission)
+            else:
+                kept.append(submission)
+        self._drop(window)
+        fresh = self._open(window.topic)
+        for submission in kept:
+            fresh.add(submission)
+        if window.flush_to_seq:
+            self.request_flush(fresh)
+        self.enlist(fresh)
+
+    def fail(self, window: AckWindow, error_of: Callable[[bool], DeliveryFailed]) -> None:
+        """Fail all of a stream; ``error_of(sent)`` makes each submission's error."""
+        for submission in window.undecided():
+            submission.fail(error_of(submission.sent))
+            self.finish(submission)
+        self._drop(window)
+
+    def finish(self, submission: Submission) -> None:
+        """Every record of it has its fate; its bytes, if we still have them, go."""
+        self.finished.append(submission)
+        if submission.held_bytes:
+            self.released.append(submission)
+
+    def _open(self, topic: str) -> AckWindow:
+        window = AckWindow(self._next_number, topic)
+        self._next_number += 1
+        self._by_number[window.number] = self._by_topic[topic] = window
+        return window
+
+    def _drop(self, window: AckWindow) -> None:
+        self._by_number.pop(window.number, None)
+        if self._by_topic.get(window.topic) is window:
+            del self._by_topic[window.topic]
+        if window in self._ring:
+            self._ring.remove(window)
+        self._in_ring.discard(window.number)
