@@ -162,10 +162,11 @@ class LiveReading:
         self._reader = reader
         self._judge = judge
         self._done = threading.Event()
+        self._abandoned = False
         self._thread = threading.Thread(target=self._read, name="live-reading", daemon=True)
 
     def _read(self) -> None:
-        while self._reader.read_into(self._judge) or not self._done.is_set():
+        while (self._reader.read_into(self._judge) or not self._done.is_set()) and not self._abandoned:
             pass
 
     def __enter__(self) -> LiveReading:
@@ -175,5 +176,6 @@ class LiveReading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._abandoned = error is not None  # Ctrl-C: what is still coming in is nobody's business
         self._done.set()
         self._thread.join()
