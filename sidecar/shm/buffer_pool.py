@@ -47,6 +47,9 @@ class BufferPool:
         self._owners = segment.owners
         self._header = segment.header
         self._segment = segment
+        table = 8 * layout.SLOT_COUNT
+        self._ticket_words = segment.header[layout.SLOT_TICKETS_OFFSET :][:table].cast("Q")
+        self._borrowed_words = segment.header[layout.SLOT_BORROWED_OFFSET :][:table].cast("Q")
         self._incarnation = incarnation
         self._slot = self._slot_of(incarnation) if slot is None else slot
         self.page_count = segment.page_count
@@ -171,8 +174,7 @@ class BufferPool:
         return max(0, taken - self.floor_pages)
 
     def _borrowed_by_all(self) -> int:
-        start = layout.SLOT_BORROWED_OFFSET
-        return sum(self._header[start : start + 8 * layout.SLOT_COUNT].cast("Q"))
+        return sum(self._borrowed_words.tolist())
 
     def _is_my_turn(self, count: int, now_ms: float | None = None) -> bool:
         if self.taken_count + count <= self.floor_pages:
@@ -184,9 +186,8 @@ class BufferPool:
         return True
 
     def _tickets(self) -> list[tuple[int, int]]:
-        start = layout.SLOT_TICKETS_OFFSET
-        words = self._header[start : start + 8 * layout.SLOT_COUNT].cast("Q")
-        return [(slot, ticket) for slot, ticket in enumerate(words) if ticket]
+        words = self._ticket_words.tolist()
+        return [(slot, ticket) for slot, ticket in enumerate(words) if ticket] if any(words) else []
 
     def _is_dead(self, slot: int, now_ms: float | None) -> bool:
         """A worker that does not beat does not come for its pages; ``now_ms`` and heartbeat share one clock."""

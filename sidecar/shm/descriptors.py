@@ -75,7 +75,7 @@ class DescriptorTable:
     def __iter__(self) -> Iterator[Descriptor]:
         """Every descriptor that is not free."""
         for index in range(layout.DESCRIPTORS_MAX):
-            if self.state(index) != DescriptorState.FREE:
+            if not self._is_free(index):
                 yield self.read(index)
 
     @property
@@ -144,7 +144,7 @@ class DescriptorTable:
 
     def told(self, index: int) -> None:
         """Every outcome of it is in its client's ring; repeatable."""
-        if self.state(index) != DescriptorState.TOLD:
+        if load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES) != DescriptorState.TOLD:
             self._expect(index, DescriptorState.SETTLED)
             store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.TOLD)
 
@@ -192,9 +192,12 @@ class DescriptorTable:
             serial=serial,
         )
 
+    def _is_free(self, index: int) -> bool:
+        return load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES) == DescriptorState.FREE
+
     def _expect(self, index: int, state: DescriptorState) -> None:
-        found = self.state(index)
-        assert found == state, f"descriptor {index} is {found.name}, not {state.name}"
+        found = load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES)
+        assert found == state, f"descriptor {index} is {DescriptorState(found).name}, not {state.name}"
 
 
 class LaneRows:
