@@ -181,12 +181,16 @@ class RecordBlock:
     def failures(self) -> list[tuple[int, int]]:
         """(record index, LocalCode): the word already carries the code."""
 
-def index(chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int) -> RecordBlock:
+def index(
+    chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int, retry_code: int = 0
+) -> RecordBlock:
     """Walk an entry's payload once: check bounds and types, choose partitions, store words, note exact sizes.
 
     Only words 0xFFFF are assigned; a word already a partition is kept (it fails INVALID_PARTITION when that is
     not in the topic any more), a done word is skipped, a failure word is reported again. From the first
     unreadable record on, all fail MALFORMED_RECORD. Size limit as Java's ``estimateSizeInBytesUpperBound``.
+    With ``retry_code`` only the records that failed with it (and were not told) are looked at, as if for the
+    first time: a partition may have appeared.
     """
 
 @final

@@ -101,7 +101,8 @@ cdef Parse parse_across(Chain chain, uint64_t position, int64_t have, Record *r,
 
 
 cdef void index_walk(
-    Chain chain, Entry entry, StickyPartitioner partitioner, int64_t max_body, Walk *walk, Scratch *scratch
+    Chain chain, Entry entry, StickyPartitioner partitioner, int64_t max_body, uint16_t retry_code, Walk *walk,
+    Scratch *scratch
 ) noexcept nogil:
     cdef uint64_t payload_at = entry_payload_at(entry)
     cdef uint64_t words_at = entry_words_at(entry)
@@ -141,6 +142,9 @@ cdef void index_walk(
             # From the first unreadable record on nobody knows where one begins.
             status = PARSE_MALFORMED
         code = word[0]
+        if retry_code:
+            # A second look at what failed with one code: everything else has its place already.
+            code = WORD_UNPARTITIONED if code == retry_code else WORD_DONE
         if status != PARSE_OK:
             if code != WORD_DONE:
                 fail_record(walk, word, i, MALFORMED_RECORD if not WORD_FAILED_MIN <= code < WORD_DONE else code, count)
@@ -224,7 +228,13 @@ cdef bint group_refs(StickyPartitioner partitioner, Walk *walk) noexcept nogil:
     return True
 
 
-def index(Chain chain not None, Entry entry not None, StickyPartitioner partitioner not None, max_request_bytes):
+def index(
+    Chain chain not None,
+    Entry entry not None,
+    StickyPartitioner partitioner not None,
+    max_request_bytes,
+    uint16_t retry_code=0,
+):
     cdef RecordBlock block
     cdef Walk walk
     cdef Scratch scratch
@@ -240,10 +250,10 @@ def index(Chain chain not None, Entry entry not None, StickyPartitioner partitio
     scratch = take_scratch()
     if entry.count >= NOGIL_RECORDS:
         with nogil:
-            index_walk(chain, entry, partitioner, max_body, &walk, &scratch)
+            index_walk(chain, entry, partitioner, max_body, retry_code, &walk, &scratch)
             grouped = not walk.out_of_memory and not walk.page_missing and group_refs(partitioner, &walk)
     else:
-        index_walk(chain, entry, partitioner, max_body, &walk, &scratch)
+        index_walk(chain, entry, partitioner, max_body, retry_code, &walk, &scratch)
         grouped = not walk.out_of_memory and not walk.page_missing and group_refs(partitioner, &walk)
     give_scratch(scratch)
     block = RecordBlock.__new__(RecordBlock)

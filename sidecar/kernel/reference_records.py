@@ -135,7 +135,9 @@ def _choose(
     return partition if valid else INVALID_PARTITION
 
 
-def index(chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int) -> RecordBlock:
+def index(
+    chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int, retry_code: int = 0
+) -> RecordBlock:
     if not chain.is_live(entry):
         raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
     payload = chain.read(entry.payload_at, entry.payload_bytes)
@@ -152,6 +154,8 @@ def index(chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_reques
     readable = True
     for i in range(entry.count):
         word = chain.word(entry, i)
+        if retry_code:
+            word = WORD_UNPARTITIONED if word == retry_code else WORD_DONE
         record = _read(unpacker) if readable else None
         if record is None:
             readable = False

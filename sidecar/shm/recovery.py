@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from sidecar.shm.layout import PAGE_HEADER
 
 if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
+
+log = logging.getLogger(__name__)
 
 
 def linked_pages(segment: Segment) -> dict[tuple[int, int], list[int]]:
@@ -26,7 +29,7 @@ def linked_pages(segment: Segment) -> dict[tuple[int, int], list[int]]:
 
 
 def undelivered(segment: Segment, slots: Iterable[int] | None) -> list[tuple[int, str, int, int]]:
-    """(slot, topic, records, payload bytes) of chains with records without a fate."""
+    """(slot, topic, records, payload bytes) of chains with records without a fate, and of damaged ones."""
     pages = linked_pages(segment)
     rows: list[tuple[int, str, int, int]] = []
     for slot in segment.prepared_slots() if slots is None else slots:
@@ -44,7 +47,9 @@ def undelivered(segment: Segment, slots: Iterable[int] | None) -> list[tuple[int
                 continue
             chain = table.recover(name.chain_id, own)
             records, size = _without_fate(chain, [d for d in settled if d.chain_id == name.chain_id])
-            if records:
+            for damage in chain.damage:
+                log.error("The journal of topic %s in slot %d is damaged: %s.", name.topic, slot, damage)
+            if records or chain.damage:
                 rows.append((slot, name.topic, records, size))
     return rows
 

@@ -200,6 +200,16 @@ def test_what_a_new_daemon_finds(worker: Slot, segment: Segment, segment_path: P
     other.close()
 
 
+def test_a_damaged_chain_is_never_nothing(
+    worker: Slot, segment: Segment, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.accept("orders", 1)
+    (page,) = [page for page, word in enumerate(segment.owners.cast("Q")) if word]
+    segment.pages[page * segment.page_bytes + 64] ^= 0xFF
+    assert describe_undelivered(segment) == [(0, "orders", 0, 0)]
+    assert "impossible header" in caplog.text
+
+
 def test_a_reclaimed_slot_is_whole_for_the_next_worker(worker: Slot, segment: Segment) -> None:
     chain, entry = worker.accept("orders", 30)
     partition, batch = worker.batches(chain, entry)[0]
