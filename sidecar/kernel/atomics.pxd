@@ -9,6 +9,9 @@ from libc.stdint cimport uint64_t
 
 cdef extern from *:
     """
+    #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    #error "the segment is little-endian and so must be the host"
+    #endif
     static inline void ks_store_release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
     static inline uint64_t ks_load_acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
     static inline int ks_compare_and_swap(uint64_t *p, uint64_t expected, uint64_t desired) {
