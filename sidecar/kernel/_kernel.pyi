@@ -147,8 +147,8 @@ class Entry:
 class StickyPartitioner:
     """Uniform sticky partitioning of keyless records (KIP-794, Kafka's BuiltInPartitioner) for one topic.
 
-    A partition is kept until the next record would bring its bytes over ``sticky_batch_bytes``; the next one is
-    drawn from ``available`` (from all partitions when none is available). Partitions from 0xFF00 are never drawn.
+    A partition is kept until ``sticky_batch_bytes`` went to it; the record after that draws the next one from
+    ``available`` (from all partitions when none is available). Partitions from 0xFF00 are never drawn.
     """
 
     def __init__(
