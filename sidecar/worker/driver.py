@@ -193,7 +193,7 @@ class Driver:
         if self._topics.waiting_entries or not self._sender.is_idle:
             if now_ms >= self._drain_deadline_ms:
                 log.warning("the drain ran out of time: what is left fails to its submitters")
-                self._topics.fail_all_waiting(LocalCode.ABORTED)
+                self._topics.fail_all_waiting(LocalCode.ABORTED, now_ms)
                 self._sender.force_close(now_ms)
                 self._drain_deadline_ms = float("inf")
                 self.wake()
@@ -229,16 +229,19 @@ class Driver:
                 # The core has moved on already: the effects behind this one must still happen.
                 self._counters.inc("sender_exceptions_total")
                 log.exception("the effect %r failed; the worker goes on", effect)
-        self._ask_for_topics()
+        self._ask_for_topics(now_ms)
         self._give_pages_back(now_ms)
         self._stub_port.end_turn()
         self._drain_step(now_ms)
 
-    def _ask_for_topics(self) -> None:
+    def _ask_for_topics(self, now_ms: float) -> None:
         missing = self._topics.missing - self._asked_topics
         if missing:
             self._asked_topics |= missing
             self._send_control(NeedTopics(topics=tuple(missing)))
+        stale = self._topics.take_stale(now_ms)
+        if stale:
+            self._send_control(NeedTopics(topics=stale, refresh=True))
 
     def _give_pages_back(self, now_ms: float) -> None:
         for chain in self._settlement.take_finished_chains():
@@ -254,7 +257,7 @@ class Driver:
 
     def _set_timer(self, now_ms: float) -> None:
         due_ms = self._sender.next_wakeup_ms
-        due_ms = min(due_ms, self._topics.next_expiry_ms)
+        due_ms = min(due_ms, self._topics.next_due_ms)
         if self._stub_port.has_unsent:
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
         if self._drain_deadline_ms is not None and not self._drained:

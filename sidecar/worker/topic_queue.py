@@ -26,6 +26,7 @@ class TopicQueue:
         "held_streams",
         "lane",
         "last_used_ms",
+        "out_of_range",
         "partition_count",
         "partitioner",
         "topic",
@@ -40,6 +41,8 @@ class TopicQueue:
         self.partition_count = 0
         self.waiting: deque[Entry] = deque()
         """Accepted entries whose records have no partition yet, oldest first."""
+        self.out_of_range: deque[Entry] = deque()
+        """Entries with records for a partition that the topic does not have yet, oldest first."""
         self.held_streams: deque[StreamState] = deque()
         """Streams refused because the topic is over its share of the pool; resumed as its pages go back."""
         self.last_used_ms = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ class Topics:
         """The few queues with waiting entries (and some that had); the turn looks at these only."""
         self._snapshot: MetadataSnapshot | None = None
         """The last push: another worker's clients may have brought a topic in before ours first use it."""
+        self._refresh_due_ms = 0.0
         self._used: set[str] = set()
         self.missing: set[str] = set()
         """Topics that wait for metadata: asked for at the end of the turn, once however many ask."""
@@ -84,12 +86,19 @@ class Topics:
         """Follow a metadata push: partition what waited."""
         self._snapshot = snapshot
         for queue in self._queues.values():
+            before = queue.partition_count
             if not self._follow(queue, snapshot):
                 continue
             self.missing.discard(queue.topic)
+            if queue.partition_count > before:
+                # Before anything newer, so that the records of a new partition keep their order.
+                again, queue.out_of_range = queue.out_of_range, deque()
+                for entry in again:
+                    self._partition(queue, entry, now_ms, is_second_look=True)
             while queue.waiting:
                 self._partition(queue, queue.waiting.popleft(), now_ms)
-            self._waiting_queues.pop(queue.topic, None)
+            if not queue.out_of_range:
+                self._waiting_queues.pop(queue.topic, None)
 
     def on_topic_errors(self, codes: Mapping[str, int]) -> None:
         """Metadata refused these topics: fail at once what no waiting heals; the others wait on (M9)."""
@@ -99,37 +108,58 @@ class Topics:
                 self._fail_waiting(queue, _FATAL_TOPIC_ERRORS[code])
 
     def expire(self, now_ms: float) -> None:
-        """Fail entries that waited for metadata longer than max.block.ms (M10)."""
-        if now_ms < self.next_expiry_ms:
+        """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
+        if now_ms < self._next_expiry_ms:
             return
         for queue in list(self._waiting_queues.values()):
-            while queue.waiting and queue.waiting[0].accepted_ms + self._config.max_block_ms <= now_ms:
+            while queue.waiting and self._gives_up_ms(queue.waiting[0]) <= now_ms:
                 self._fail(queue, queue.waiting.popleft(), LocalCode.METADATA_TIMEOUT)
+            while queue.out_of_range and self._gives_up_ms(queue.out_of_range[0]) <= now_ms:
+                self._partition(queue, queue.out_of_range.popleft(), now_ms, is_second_look=True)
+
+    def take_stale(self, now_ms: float) -> tuple[str, ...]:
+        """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
+        topics = tuple(queue.topic for queue in self._waiting_queues.values() if queue.out_of_range)
+        if not topics or now_ms < self._refresh_due_ms:
+            return ()
+        self._refresh_due_ms = now_ms + self._config.retry_backoff_max_ms
+        return topics
 
     @property
-    def next_expiry_ms(self) -> float:
-        """When the entry that waits longest gives up; infinity when none waits."""
+    def next_due_ms(self) -> float:
+        """When something here gives up or is asked for again; infinity when nothing waits."""
+        has_stale = any(queue.out_of_range for queue in self._waiting_queues.values())
+        return min(self._next_expiry_ms, self._refresh_due_ms) if has_stale else self._next_expiry_ms
+
+    @property
+    def _next_expiry_ms(self) -> float:
         return min(
             (
-                queue.waiting[0].accepted_ms + self._config.max_block_ms
+                self._gives_up_ms(line[0])
                 for queue in self._waiting_queues.values()
-                if queue.waiting
+                for line in (queue.waiting, queue.out_of_range)
+                if line
             ),
             default=float("inf"),
         )
 
-    def fail_all_waiting(self, code: LocalCode) -> None:
+    def _gives_up_ms(self, entry: Entry) -> float:
+        return entry.accepted_ms + self._config.max_block_ms
+
+    def fail_all_waiting(self, code: LocalCode, now_ms: float) -> None:
         """Forced close: nothing waits for metadata any more."""
-        for queue in self._queues.values():
+        for queue in list(self._waiting_queues.values()):
             self._fail_waiting(queue, code)
+            while queue.out_of_range:
+                self._partition(queue, queue.out_of_range.popleft(), now_ms, is_second_look=True)
 
     @property
     def waiting_entries(self) -> int:
-        return sum(len(queue.waiting) for queue in self._waiting_queues.values())
+        return sum(len(queue.waiting) + len(queue.out_of_range) for queue in self._waiting_queues.values())
 
     @property
     def waiting_topics(self) -> int:
-        return sum(1 for queue in self._waiting_queues.values() if queue.waiting)
+        return sum(1 for queue in self._waiting_queues.values() if queue.waiting or queue.out_of_range)
 
     def take_used(self) -> list[str]:
         """Topics used since the last call: their expiry is renewed at the controller (M1)."""
@@ -149,18 +179,34 @@ class Topics:
         )
         return True
 
-    def _partition(self, queue: TopicQueue, entry: Entry, now_ms: float) -> None:
+    def _partition(
+        self, queue: TopicQueue, entry: Entry, now_ms: float, *, is_second_look: bool = False
+    ) -> None:
+        """Give an entry's records their partitions; ``is_second_look``: those that named one not there before.
+
+        A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
+        KafkaProducer.waitOnMetadata; the other records of its entry go on.
+        """
         assert queue.partitioner is not None
-        block = index(queue.chain, entry, queue.partitioner, self._config.max_request_size)
-        if block.failures:
-            self._on_failed(queue, entry, block.failures)
+        retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else 0
+        block = index(queue.chain, entry, queue.partitioner, self._config.max_request_size, retry_code)
         if block.groups:
             self._accumulator.append(queue.topic, queue.lane, block, now_ms)
+        failures = block.failures
+        if failures and now_ms < self._gives_up_ms(entry):
+            final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
+            if len(final) < len(failures):
+                queue.out_of_range.append(entry)
+                self._waiting_queues[queue.topic] = queue
+            failures = final
+        if failures:
+            self._on_failed(queue, entry, failures)
 
     def _fail_waiting(self, queue: TopicQueue, code: LocalCode) -> None:
         while queue.waiting:
             self._fail(queue, queue.waiting.popleft(), code)
-        self._waiting_queues.pop(queue.topic, None)
+        if not queue.out_of_range:
+            self._waiting_queues.pop(queue.topic, None)
         self.missing.discard(queue.topic)
 
     def _fail(self, queue: TopicQueue, entry: Entry, code: LocalCode) -> None:

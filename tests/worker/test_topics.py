@@ -85,7 +85,7 @@ def test_only_the_topic_that_waits_too_long_fails(topics: TopicScene) -> None:
     topics.topics.on_snapshot(snapshot(known=2), 0.0)
     topics.entry("unknown", 0.0, count=3)
     topics.entry("known", 0.0)
-    assert topics.topics.next_expiry_ms == 1000.0
+    assert topics.topics.next_due_ms == 1000.0
     topics.topics.expire(999.9)
     assert topics.failed == []
     topics.entry("unknown", 999.0)
@@ -114,16 +114,35 @@ def test_a_topic_that_came_before_its_first_record_here_needs_no_push(topics: To
     assert topics.topics.missing == set()
 
 
+@pytest.mark.rule("M5")
 @pytest.mark.rule("M8")
-def test_new_partitions_get_records_after_the_push(topics: TopicScene) -> None:
+def test_a_partition_not_there_yet_is_waited_for_and_holds_nothing_else(topics: TopicScene) -> None:
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.entry("a", 1.0, partition=2)
-    assert topics.failed == [
-        ("a", 1, [(0, int(LocalCode.INVALID_PARTITION)), (1, int(LocalCode.INVALID_PARTITION))])
-    ]
-    topics.topics.on_snapshot(snapshot(2, a=3), 2.0)
-    topics.entry("a", 3.0, partition=2)
-    assert [batch.partition for batch in topics.accumulator.batches_of("a", None)] == [2]
+    topics.entry("a", 2.0, partition=2)
+    topics.entry("a", 3.0, partition=0)
+    assert topics.failed == []
+    assert [batch.partition for batch in topics.accumulator.batches_of("a", None)] == [0]
+    assert topics.topics.take_stale(3.0) == ("a",)
+    assert topics.topics.take_stale(4.0) == ()
+    topics.topics.on_snapshot(snapshot(2, a=3), 5.0)
+    grown = [batch for batch in topics.accumulator.batches_of("a", None) if batch.partition == 2]
+    assert [[entry.seq for entry, _ in batch.records.entries()] for batch in grown] == [[1, 2]]
+    assert topics.topics.waiting_entries == 0
+    assert topics.topics.next_due_ms == float("inf")
+
+
+@pytest.mark.rule("M5")
+def test_a_partition_that_never_appears_fails_alone_after_max_block(topics: TopicScene) -> None:
+    topics.topics.on_snapshot(snapshot(a=1), 0.0)
+    topics.entry("a", 1.0, partition=2)
+    topics.topics.expire(1000.9)
+    assert topics.failed == []
+    topics.topics.expire(1001.0)
+    code = int(LocalCode.INVALID_PARTITION)
+    assert topics.failed == [("a", 1, [(0, code), (1, code)])]
+    assert topics.topics.waiting_entries == 0
+    assert topics.topics.next_due_ms == float("inf")
 
 
 @pytest.mark.rule("M1")
@@ -137,9 +156,9 @@ def test_use_is_told_once_per_asking(topics: TopicScene) -> None:
 @pytest.mark.rule("S2")
 def test_a_forced_close_fails_what_still_waits(topics: TopicScene) -> None:
     topics.entry("a", 0.0)
-    topics.topics.fail_all_waiting(LocalCode.ABORTED)
+    topics.topics.fail_all_waiting(LocalCode.ABORTED, 1.0)
     assert [codes for _, _, codes in topics.failed] == [
         [(0, int(LocalCode.ABORTED)), (1, int(LocalCode.ABORTED))]
     ]
     assert topics.topics.waiting_entries == 0
-    assert topics.topics.next_expiry_ms == float("inf")
+    assert topics.topics.next_due_ms == float("inf")
