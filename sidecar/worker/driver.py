@@ -244,12 +244,14 @@ class Driver:
             self._send_control(NeedTopics(topics=stale, refresh=True))
 
     def _give_pages_back(self, now_ms: float) -> None:
-        for chain in self._settlement.take_finished_chains():
+        finished = self._settlement.take_finished_chains()
+        for chain in finished:
+            self._topics.queue_of(chain).last_settled_ms = now_ms
             pages = chain.release_pages()
-            if pages:
-                if self._pool.give(pages):
-                    self._wake_workers()
-                self._intake.topic_drained(self._topics.queue_of(chain))
+            if pages and self._pool.give(pages):
+                self._wake_workers()
+        if finished:
+            self._intake.shares_freed(now_ms)
         granted, _ = self._pool.poll(now_ms)
         for stream, pages in granted:
             self._intake.pool_granted(stream, pages, now_ms)
@@ -337,6 +339,7 @@ class Driver:
             for session in self._sessions:
                 self._intake.reclaim_reservations(list(session.streams.values()), now_ms)
             self._release_idle(now_ms)
+            self._intake.shares_freed(now_ms)
             used = self._topics.take_used()
             if used:
                 self._send_control(NeedTopics(used=tuple(used)))

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Kind
 from sidecar.kernel import records_from_columns
 from sidecar.worker.session import ClientSession, StreamState
+from sidecar.worker.shares import RESUME_AT
 
 if TYPE_CHECKING:
     from sidecar.kernel import Entry
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
+    from sidecar.worker.shares import Shares
     from sidecar.worker.topic_queue import TopicQueue
 
 log = logging.getLogger(__name__)
 
 RESERVATION_MS_MAX = 5_000.0
 """How long pages granted to a held stream wait for its stub to send again."""
-TOPIC_SHARE = 0.5
-"""One topic may hold at most this share of the pool, so that a topic that does not drain leaves room for the rest."""
 RING_NEARLY_FULL = 0.25
 """A client whose outcome ring has less than this share free is accepted no more until it ACKs."""
 
@@ -40,7 +40,7 @@ class Intake:
         *,
         worker_epoch: int,
         pool: BufferPool,
-        page_count: int,
+        shares: Shares,
         credit_window_bytes: int,
         counters: Counters,
         topic_queue: Callable[[str], TopicQueue | None],
@@ -50,12 +50,14 @@ class Intake:
         self.worker_epoch = worker_epoch
         self.draining = False
         self._pool = pool
-        self._topic_pages_max = max(1, int(page_count * TOPIC_SHARE))
+        self._shares = shares
         self._credit_window_bytes = credit_window_bytes
         self._counters = counters
         self._topic_queue = topic_queue
         self._on_entry = on_entry
         self._send = send
+        self._share_held: deque[tuple[StreamState, int]] = deque()
+        """Streams over a share with the pages they need, longest waiting first."""
         self._ring_held: dict[ClientSession, deque[StreamState]] = {}
 
     def submit(self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float) -> None:
@@ -95,9 +97,10 @@ class Intake:
                 self._hold(stream, "the client does not read its outcomes")
                 self._ring_held.setdefault(session, deque()).append(stream)
                 return
-            if chain.page_count and chain.page_count + needed > self._topic_pages_max:
-                self._hold(stream, f"topic {queue.topic} holds its share of the buffer pool")
-                queue.held_streams.append(stream)
+            refusal = self._shares.refusal(queue, session, needed, now_ms)
+            if refusal is not None:
+                self._hold(stream, refusal)
+                self._share_held.append((stream, needed))
                 return
             pages = self._take(stream, needed)
             if pages is None:
@@ -119,7 +122,10 @@ class Intake:
             flags=flags,
         )
         entry.accepted_ms = now_ms
+        if chain.live_entries == 1:
+            queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
         session.unsettled_records += count
+        session.unsettled_bytes += len(payload)
         stream.position = seq
         session.row.store_position(stream_id, seq)
         session.accepted_bytes += payload_bytes
@@ -154,10 +160,17 @@ class Intake:
             if stream.reserved_pages and now_ms - stream.reserved_since_ms > RESERVATION_MS_MAX:
                 self._give_reserved(stream)
 
-    def topic_drained(self, queue: TopicQueue) -> None:
-        """Pages of a topic went back: streams held over its share go on, first come first served."""
-        while queue.held_streams and queue.chain.page_count < self._topic_pages_max * 3 // 4:
-            self.resume(queue.held_streams.popleft())
+    def shares_freed(self, now_ms: float) -> None:
+        """Pages went back, or a topic moves again: streams held over a share go on, first come first served."""
+        for _ in range(len(self._share_held)):
+            stream, needed = self._share_held.popleft()
+            if not stream.held:
+                continue  # its session ended meanwhile
+            refusal = self._shares.refusal(stream.topic_queue, stream.session, needed, now_ms, part=RESUME_AT)
+            if refusal is None:
+                self.resume(stream)
+            else:
+                self._share_held.append((stream, needed))
 
     def ring_acked(self, session: ClientSession) -> None:
         """A client read its outcomes: its streams held for that go on once half of the ring is free."""
@@ -181,8 +194,6 @@ class Intake:
         for stream in session.streams.values():
             if stream.waiting_pages:
                 self._pool.cancel(stream)
-            if stream in stream.topic_queue.held_streams:
-                stream.topic_queue.held_streams.remove(stream)
             self._give_reserved(stream)
             stream.hold_reason = None
             stream.waiting_pages = 0

@@ -70,6 +70,7 @@ class ClientSession:
         "row",
         "streams",
         "told_number",
+        "unsettled_bytes",
         "unsettled_records",
         "untold",
     )
@@ -91,6 +92,8 @@ class ClientSession:
         """Outcomes up to this number were put on the socket of this session."""
         self.unsettled_records = 0
         """Accepted and not yet told: the client's row must outlive them."""
+        self.unsettled_bytes = 0
+        """Their payload bytes, spread evenly over the records of each submission (for the client's share)."""
         self.untold: deque[Part] = deque()
         """Tellings that found the ring full, in order; retried when the stub ACKs."""
         self.ring_full_since_ms: float | None = None

@@ -70,11 +70,14 @@ class Sessions:
         row = self._rows.get(index)
         return row if row is not None and row.generation == generation else None
 
-    def records_settled(self, row: int, generation: int, count: int) -> None:
+    def records_settled(self, row: int, generation: int, count: int, payload_bytes: int) -> None:
         """So many records of that client are told and done."""
         session = self._by_row.get(row)
         if session is not None and session.row.generation == generation:
             session.unsettled_records -= count
+            session.unsettled_bytes -= payload_bytes
+            if session.unsettled_records == 0:
+                session.unsettled_bytes = 0  # what rounding left
 
     def attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> tuple[ClientSession, bool]:
         """Admit a stub: returns its session and whether its row (positions, outcomes) was still there.
@@ -119,6 +122,7 @@ class Sessions:
             # The streams and what could not be told yet go over to the new connection of the same client.
             session.streams, session.untold = before.streams, before.untold
             session.unsettled_records = before.unsettled_records
+            session.unsettled_bytes = before.unsettled_bytes
             for stream in session.streams.values():
                 stream.session = session
                 stream.awaited = None

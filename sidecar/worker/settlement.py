@@ -6,13 +6,12 @@ words done → lane row stored → descriptor free → pages back to the pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
-from sidecar.worker.tellings import BatchTelling, FailurePart, Teller, local_failure_text
+from sidecar.worker.tellings import BatchTelling, FailurePart, OnRecordsSettled, Teller, local_failure_text
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
@@ -34,7 +33,7 @@ class Settlement:
         descriptors: DescriptorTable,
         lane_rows: LaneRows,
         counters: Counters,
-        on_records_settled: Callable[[int, int, int], None],
+        on_records_settled: OnRecordsSettled,
     ) -> None:
         self._config = config
         self._teller = teller

@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-OnRecordsSettled: TypeAlias = Callable[[int, int, int], None]
-"""(row, generation, count): so many records of that client are told and done."""
+OnRecordsSettled: TypeAlias = Callable[[int, int, int, int], None]
+"""(row, generation, count, payload bytes): so many records of that client are told and done."""
+
+
+def _share_of(entry: Entry, count: int) -> int:
+    """The payload bytes that ``count`` of an entry's records stand for."""
+    return entry.payload_bytes * count // entry.count
 
 
 class Part(Protocol):
@@ -87,7 +92,10 @@ class BatchPart:
 
     def finish(self) -> None:
         telling = self.telling
-        self._on_records_settled(self.row, self.generation, telling.batch.records.slice_records(self.index))
+        records = telling.batch.records
+        count = records.slice_records(self.index)
+        payload_bytes = _share_of(records.slice_entry(self.index), count)
+        self._on_records_settled(self.row, self.generation, count, payload_bytes)
         telling.remaining -= 1
         if telling.remaining == 0:
             telling.on_told(telling.batch)
@@ -161,7 +169,8 @@ class FailurePart:
 
     def finish(self) -> None:
         mark_failed_done(self.chain, self.entry, [index for index, _ in self.failures])
-        self._on_records_settled(self.row, self.generation, len(self.failures))
+        count = len(self.failures)
+        self._on_records_settled(self.row, self.generation, count, _share_of(self.entry, count))
         self.on_told(self.chain)
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sidecar.kernel import Chain, Entry
-    from sidecar.worker.session import StreamState
 
 
 class TopicQueue:
@@ -23,8 +22,9 @@ class TopicQueue:
 
     __slots__ = (
         "chain",
-        "held_streams",
+        "has_leader",
         "lane",
+        "last_settled_ms",
         "last_used_ms",
         "out_of_range",
         "partition_count",
@@ -39,12 +39,14 @@ class TopicQueue:
         self.chain = chain
         self.partitioner: StickyPartitioner | None = None
         self.partition_count = 0
+        self.has_leader = False
+        """Some partition has a live leader."""
+        self.last_settled_ms = 0.0
+        """When something of the topic was last told and done."""
         self.waiting: deque[Entry] = deque()
         """Accepted entries whose records have no partition yet, oldest first."""
         self.out_of_range: deque[Entry] = deque()
         """Entries with records for a partition that the topic does not have yet, oldest first."""
-        self.held_streams: deque[StreamState] = deque()
-        """Streams refused because the topic is over its share of the pool; resumed as its pages go back."""
         self.last_used_ms = 0.0
 
     def update_partitions(
@@ -56,3 +58,4 @@ class TopicQueue:
         else:
             self.partitioner.update(partition_count, available)
         self.partition_count = partition_count
+        self.has_leader = bool(available)

@@ -44,6 +44,7 @@ from sidecar.worker.produce_port import ProducePort
 from sidecar.worker.request_encoder import RequestEncoder
 from sidecar.worker.sessions import Sessions
 from sidecar.worker.settlement import Settlement
+from sidecar.worker.shares import Shares
 from sidecar.worker.stub_port import StubPort
 from sidecar.worker.tellings import Teller
 from sidecar.worker.topics import Topics
@@ -129,7 +130,12 @@ class Worker:
         intake = Intake(
             worker_epoch=start.worker_epoch,
             pool=pool,
-            page_count=segment.page_count,
+            shares=Shares(
+                page_count=segment.page_count,
+                page_bytes=segment.page_bytes,
+                request_timeout_ms=config.request_timeout_ms,
+                queues=lambda: topics,
+            ),
             credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
             counters=counters,
             topic_queue=topics.get,

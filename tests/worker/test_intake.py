@@ -10,9 +10,11 @@ import pytest
 from client_stub.wire import Format, Kind
 from sidecar.worker.intake import RESERVATION_MS_MAX, Intake
 from sidecar.worker.session import ClientSession
+from sidecar.worker.shares import Shares
 from sidecar.worker.topic_queue import TopicQueue
 
 EPOCH = 7
+PAGE_BYTES = 1000
 PAYLOAD = b"\x92\xc0\xa1x" * 4
 
 
@@ -51,6 +53,7 @@ class FakeChain:
     """Every entry takes one page."""
 
     chain_id = 3
+    live_records = 0
 
     def __init__(self) -> None:
         self.page_count = 0
@@ -59,6 +62,10 @@ class FakeChain:
 
     def pages_needed(self, count: int, payload_bytes: int) -> int:
         return 1
+
+    @property
+    def live_entries(self) -> int:
+        return self.page_count
 
     def link_pages(self, pages: list[int]) -> None:
         self.linked += pages
@@ -108,19 +115,30 @@ class Scene:
         self.entries: list[Any] = []
         self.counters = FakeCounters()
         self.queues: dict[str, TopicQueue] = {}
+        self.shares = Shares(
+            page_count=page_count,
+            page_bytes=PAGE_BYTES,
+            request_timeout_ms=1000.0,
+            queues=lambda: self.queues.values(),
+        )
+        self.held_reason = ""
         self.intake = Intake(
             worker_epoch=EPOCH,
             pool=self.pool,  # type: ignore[arg-type]
-            page_count=page_count,
+            shares=self.shares,
             credit_window_bytes=1000,
             counters=self.counters,  # type: ignore[arg-type]
             topic_queue=self.queue,
             on_entry=lambda queue, entry, now_ms: self.entries.append(entry),
-            send=lambda session, message: self.sent.append(message),
+            send=self.send,
         )
 
     def queue(self, topic: str) -> TopicQueue:
-        return self.queues.setdefault(topic, TopicQueue(topic, 0, FakeChain()))  # type: ignore[arg-type]
+        queue = self.queues.get(topic)
+        if queue is None:
+            queue = self.queues[topic] = TopicQueue(topic, 0, FakeChain())  # type: ignore[arg-type]
+            queue.update_partitions(1, [0], batch_bytes=1, seed=1)
+        return queue
 
     def chain(self, topic: str = "t") -> FakeChain:
         return self.queue(topic).chain  # type: ignore[return-value]
@@ -134,6 +152,11 @@ class Scene:
     def take_sent(self) -> list[list[Any]]:
         sent, self.sent = self.sent, []
         return sent
+
+    def send(self, session: ClientSession, message: list[Any]) -> None:
+        self.sent.append(message)
+        if message[0] == Kind.HOLD:
+            self.held_reason = message[3]
 
 
 @pytest.mark.rule("A1")
@@ -228,9 +251,50 @@ def test_a_topic_over_its_share_is_held_and_others_go_on() -> None:
     assert scene.take_sent()[0][:3] == [Kind.HOLD, 1, 5]
     scene.submit(1, stream=2, topic="other")
     assert len(scene.chain("other").appended) == 1
+    scene.chain().page_count = 3
+    scene.intake.shares_freed(6.0)
+    assert scene.take_sent() == []  # at the edge it would be held again at once
     scene.chain().page_count = 1
-    scene.intake.topic_drained(scene.queue("t"))
+    scene.intake.shares_freed(6.0)
     assert scene.take_sent() == [[Kind.RESUME, 1, 5]]
+
+
+def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_go_on() -> None:
+    scene = Scene(pages=8, page_count=8)
+    scene.session.unsettled_bytes = 4 * PAGE_BYTES
+    scene.submit(1)
+    assert scene.take_sent()[0][0] == Kind.HOLD
+    assert "client test holds its share" in scene.held_reason
+    scene.session.unsettled_bytes = 2 * PAGE_BYTES
+    scene.intake.shares_freed(6.0)
+    assert scene.take_sent() == [[Kind.RESUME, 1, 1]]
+
+
+def test_topics_that_do_not_move_leave_a_quarter_of_the_pool() -> None:
+    scene = Scene(pages=16, page_count=16)
+    scene.row.places = 9
+    for number, topic in enumerate(("a", "b", "c")):
+        scene.queue(topic).has_leader = False
+        for seq in range(1, 8):
+            scene.submit(seq, stream=number, topic=topic)
+    assert sum(scene.chain(topic).page_count for topic in ("a", "b", "c")) == 12
+    assert "does not move" in scene.held_reason
+    for seq in range(1, 5):
+        scene.submit(seq, stream=9, topic="good")
+    assert scene.chain("good").page_count == 4
+    scene.take_sent()
+    scene.queue("a").has_leader = True
+    scene.chain("a").page_count = 1
+    scene.intake.shares_freed(6.0)
+    assert [Kind.RESUME, 0] in [message[:2] for message in scene.take_sent()]
+
+
+def test_a_topic_counts_as_stalled_only_after_the_request_timeout() -> None:
+    scene = Scene(pages=16, page_count=16)
+    scene.submit(1)
+    queue = scene.queue("t")
+    assert not scene.shares.is_stalled(queue, queue.last_settled_ms + 1000.0)
+    assert scene.shares.is_stalled(queue, queue.last_settled_ms + 1000.1)
 
 
 def test_a_client_that_does_not_read_its_outcomes_is_held_until_it_acks() -> None:

@@ -76,7 +76,7 @@ def test_a_gone_clients_row_outlives_its_grace_while_records_of_it_live(scene: S
     assert scene.sessions.reclaim(ROW_GRACE_MS - 1) == []
     assert scene.sessions.reclaim(ROW_GRACE_MS) == [session]  # its grace is over, its row is not free
     assert scene.sessions.of_row(session.row.index) is session
-    scene.sessions.records_settled(session.row.index, session.row.generation, 1)
+    scene.sessions.records_settled(session.row.index, session.row.generation, 1, 10)
     scene.sessions.reclaim(ROW_GRACE_MS + 1)
     assert scene.sessions.of_row(session.row.index) is None
 
