@@ -2,7 +2,8 @@
 
 Pages hold what was accepted and not settled; the index beside them costs 16 bytes a record and counts as well.
 Over a share the stream is held and its stub keeps the frame: others go on. A share never refuses the first entry
-of a topic or client, so that a small pool cannot lock anybody out.
+of a topic or client, so that a small pool cannot lock anybody out; only the share of topics that do not move does
+(a topic is asked for when its stream opens, so a new one that is good soon moves).
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ class Shares:
         mine = session.unsettled_bytes
         if mine and mine + needed_bytes > CLIENT_SHARE * part * self._pool_bytes:
             return f"client {session.name} holds its share of the buffer pool"
-        if held_bytes and self.is_stalled(queue, now_ms):
+        if self.is_stalled(queue, now_ms):
             stalled = sum(self._held_bytes(each) for each in self._queues() if self.is_stalled(each, now_ms))
-            if stalled + needed_bytes > STALLED_SHARE * part * self._pool_bytes:
+            if stalled and stalled + needed_bytes > STALLED_SHARE * part * self._pool_bytes:
                 return (
                     f"topic {queue.topic} does not move, and such topics hold their share of the buffer pool"
                 )
