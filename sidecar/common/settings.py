@@ -132,7 +132,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     # Batches
     _integer("linger.ms", 5, 0, LONG_MAX, "How long an open batch waits for more records."),
     _integer(
-        "batch.size", 16_384, 0, INT_MAX, "Bytes at which a batch of one partition is full (uncompressed)."
+        "batch.size",
+        16_384,
+        0,
+        INT_MAX,
+        "Bytes at which a batch of one partition is full and sent without linger (uncompressed).",
     ),
     _integer(
         "max.request.size",
@@ -199,6 +203,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     _integer(
         "daemon.clients_max", 1_024, 16, 65_536, "Clients that may be connected or have records pending."
+    ),
+    _integer(
+        "daemon.batch_growth_bytes",
+        512 << 10,
+        0,
+        INT_MAX,
+        "How far a batch that is full but has not had its turn may grow (0: not beyond batch.size). It costs no "
+        "memory here and is what keeps up under a backlog; at most max.request.size.",
     ),
     _integer(
         "daemon.request_buffers_bytes",

@@ -179,6 +179,7 @@ class BatchFates:
         pieces = batch.split()
         log.info("splitting %r: it is too large for the topic's max.message.bytes", batch)
         self.counts.batches_split += 1
+        self._accumulator.limit_growth(batch.topic, batch.size_bytes // 2)
         self._accumulator.forget(batch)
         if batch.has_sequence:
             self._ids.replace(batch, pieces)

@@ -22,6 +22,8 @@ class ProducerConfig:
     acks: int = -1
     enable_idempotence: bool = True
     batch_size: int = 16_384
+    batch_growth_bytes: int = 0
+    """How far a batch may grow over batch.size while it waits to be drained; 0: not at all."""
     linger_ms: float = 5.0
     buffer_memory: int = 134_217_728
     compression_type: str = "none"

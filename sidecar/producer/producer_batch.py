@@ -46,6 +46,7 @@ class ProducerBatch:
         "epoch",
         "expedited",
         "failed_node",
+        "full",
         "in_doubt",
         "lane",
         "last_error",
@@ -84,6 +85,8 @@ class ProducerBatch:
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
 
+        self.full = False
+        """batch.size is reached: it may be sent, and takes more until it is drained or fully grown."""
         self.closed = False
         """No more records are taken."""
         self.expedited = False

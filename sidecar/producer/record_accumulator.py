@@ -50,6 +50,9 @@ class RecordAccumulator:
         self._ids = ids
         self._new_records = records_factory
         self._batch_bytes = max(1, config.batch_size)
+        self._growth_bytes = max(self._batch_bytes, min(config.batch_growth_bytes, config.max_request_size))
+        self._growth_by_topic: dict[str, int] = {}
+        """Topics whose broker found a grown batch too large: how far theirs may grow."""
         self._topics: tuple[dict[str, dict[int, PartitionQueue]], ...] = tuple({} for _ in LANES)
         self._incomplete: OrderedDict[ProducerBatch, None] = OrderedDict()
         """Oldest first, so that only its head is looked at for expiry."""
@@ -68,10 +71,16 @@ class RecordAccumulator:
 
     def append(self, topic: str, lane: int, block: RecordBlock, now_ms: float) -> AppendResult:
         """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open
-        batches."""
+        batches.
+
+        A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
+        batch_growth_bytes: an open batch here costs no memory, and one large batch instead of many that wait their
+        turn is what keeps up under a backlog.
+        """
         queues = self._topics[lane].get(topic) or {}
         full = opened = False
         limit = self._batch_bytes
+        growth = max(limit, self._growth_by_topic.get(topic, self._growth_bytes))
         for partition, start, stop in block.groups:
             queue = queues.get(partition) or self.queue(topic, lane, partition)
             batch = queue.batches[-1] if queue.batches else None
@@ -81,17 +90,23 @@ class RecordAccumulator:
                 if batch is None or batch.closed:
                     batch = self._open_batch(queue, block, now_ms)
                     opened = changed = True
-                taken = batch.records.try_append(block, position, stop, limit)
+                taken = batch.records.try_append(block, position, stop, growth)
                 queue.next_order += taken
                 position += taken
                 if position < stop or batch.records.size_bytes >= limit:
-                    batch.closed = True
-                    full = changed = True
+                    if not batch.full:
+                        batch.full = full = changed = True
+                    batch.closed = position < stop or batch.records.size_bytes >= growth
                 if position >= stop:
                     break
             if changed:
                 self.touch(queue, now_ms)
         return AppendResult(full, opened)
+
+    def limit_growth(self, topic: str, size_bytes: int) -> None:
+        """The topic's broker refused a batch as too large: later ones grow no further than this."""
+        known = self._growth_by_topic.get(topic, self._growth_bytes)
+        self._growth_by_topic[topic] = max(self._batch_bytes, min(known, size_bytes))
 
     def queue(self, topic: str, lane: int, partition: int) -> PartitionQueue:
         """The queue of a partition, made when it is not there yet."""
@@ -149,7 +164,7 @@ class RecordAccumulator:
 
     def _due_ms(self, batch: ProducerBatch) -> float:
         """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
-        if batch.closed or batch.expedited or self._exhausted or self._closing:
+        if batch.full or batch.closed or batch.expedited or self._exhausted or self._closing:
             return batch.retry_at_ms
         return max(batch.retry_at_ms, batch.created_ms + self._config.linger_ms)
 

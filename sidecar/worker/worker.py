@@ -71,7 +71,10 @@ class Worker:
         self._start = start
         self._exit: asyncio.Future[int] = loop.create_future()
         settings = dict(start.config)
-        config = ProducerConfig.from_mapping(settings)
+        config = dataclasses.replace(
+            ProducerConfig.from_mapping(settings),
+            batch_growth_bytes=int(settings["daemon.batch_growth_bytes"]),
+        )
         clock = MonotonicClock()
         slot = segment.slot(start.slot)
         slot.claim(pid=os.getpid(), incarnation=start.incarnation)

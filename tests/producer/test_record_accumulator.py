@@ -273,3 +273,28 @@ def test_plain_lane_with_more_in_flight_does_not_wait() -> None:
     core = Core(lane=PLAIN_LANE, enable_idempotence=False, acks=1)
     core.send("a")
     assert payloads_of(core.send("b").batches) == ["b"]
+
+
+@pytest.mark.rule("A1")
+@pytest.mark.rule("A4")
+def test_a_full_batch_is_sendable_at_once_and_grows_until_it_has_its_turn() -> None:
+    core = Core(batch_size=61 + 2 * 100, batch_growth_bytes=61 + 5 * 100, linger_ms=50)
+    assert core.append("a", "b") == (True, True)
+    assert core.append("c") == (False, False)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["a", "b", "c"]
+    core.append(*range(7))
+    batches = [batch for batch in core.accumulator.incomplete() if not batch.on_wire]
+    assert [batch.count for batch in batches] == [5, 2]
+    assert [batch.full for batch in batches] == [True, True]
+
+
+@pytest.mark.rule("A7")
+def test_a_topic_that_refuses_a_grown_batch_is_sent_smaller_ones_from_then_on() -> None:
+    core = Core(batch_size=61 + 2 * 100, batch_growth_bytes=61 + 8 * 100, linger_ms=0)
+    core.append(*range(8))
+    (request,) = core.poll()
+    core.respond(request, answer(code=10))
+    core.append(*range(100, 108))
+    newest = core.accumulator.incomplete()[-3:]
+    assert max(batch.count for batch in newest) <= 4
