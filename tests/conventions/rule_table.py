@@ -1,0 +1,114 @@
+"""The table rule → code → tests at the end of docs/behaviour.md, made from the tests' own markers.
+
+``python -m tests.conventions.rule_table`` rewrites it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DOCUMENT: Final = ROOT / "docs" / "behaviour.md"
+HEADING: Final = "## Rule, code, tests"
+
+CODE: Final = {
+    "M1": "metadata/metadata.py, worker/topics.py",
+    "M2": "metadata/metadata.py",
+    "M3": "metadata/metadata.py",
+    "M4": "controller/awaitable_metadata.py",
+    "M5": "controller/awaitable_metadata.py, worker/topics.py",
+    "M6": "metadata/metadata.py, controller/metadata_fetcher.py",
+    "M7": "metadata/metadata.py, producer/sender.py",
+    "M8": "metadata/merge.py, worker/topics.py, kernel/partitioner.pxi",
+    "M9": "metadata/errors.py, worker/topics.py",
+    "M10": "worker/topics.py",
+    "U1": "controller/update_metadata.py",
+    "U2": "controller/update_metadata.py",
+    "U3": "metadata/cache.py, common/control.py",
+    "U4": "metadata/cache.py",
+    "U5": "worker/driver.py, worker/topics.py",
+    "A1": "producer/record_accumulator.py, worker/intake.py",
+    "A2": "shm/buffer_pool.py, worker/intake.py",
+    "A3": "kernel/records.pxi, client_stub/producer.py",
+    "A4": "producer/record_accumulator.py",
+    "A5": "producer/record_accumulator.py",
+    "A6": "producer/batch_fates.py, worker/settlement.py",
+    "A7": "producer/batch_fates.py, producer/producer_batch.py",
+    "A8": "producer/sender.py, producer/record_accumulator.py",
+    "A9": "producer/record_accumulator.py, client_stub/producer.py",
+    "S1": "worker/driver.py, producer/sender.py",
+    "S2": "worker/driver.py, controller/daemon.py",
+    "S3": "common/errors.py, producer/batch_fates.py",
+    "S4": "producer/producer_id.py, producer/partition_sequences.py",
+    "S5": "producer/sender.py, net/cluster_links.py",
+    "S6": "protocol/connection_states.py, net/connector.py, net/cluster_links.py",
+}
+"""Every rule but S7 (transactions), with the file where it lives."""
+
+
+class RuleTest(NamedTuple):
+    rule: str
+    path: str
+    name: str
+
+
+def rule_tests() -> Iterator[RuleTest]:
+    """Every test function with a rule marker of its own or of its class or module."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text())
+        shown = str(path.relative_to(ROOT))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                for decorator in node.decorator_list:
+                    rule = _rule_of(decorator)
+                    if rule is not None:
+                        yield RuleTest(rule, shown, node.name)
+
+
+def _rule_of(node: ast.expr) -> str | None:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "rule"
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    ):
+        return str(node.args[0].value)
+    return None
+
+
+def table() -> str:
+    """The section's text."""
+    tests: dict[str, dict[str, list[str]]] = {}
+    for each in rule_tests():
+        tests.setdefault(each.rule, {}).setdefault(each.path, []).append(each.name)
+    lines = [
+        HEADING,
+        "",
+        "`sidecar/` is left out of the paths of code, `tests/` of those of tests. S7 (transactions) is not built yet.",
+        "",
+        "| rule | code | tests |",
+        "|---|---|---|",
+    ]
+    for rule, code in CODE.items():
+        cells = [
+            f"{path.removeprefix('tests/')}: {', '.join(f'`{name}`' for name in sorted(set(names)))}"
+            for path, names in sorted(tests.get(rule, {}).items())
+        ]
+        lines.append(f"| {rule} | {code} | {'<br>'.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    text = DOCUMENT.read_text()
+    before = text.split(HEADING, maxsplit=1)[0].rstrip()
+    DOCUMENT.write_text(f"{before}\n\n{table()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Every rule of docs/behaviour.md has a test that names it, and what the document lists is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conventions.rule_table import CODE, DOCUMENT, HEADING, ROOT, rule_tests
+
+
+def test_no_test_names_a_rule_that_does_not_exist() -> None:
+    unknown = {each.rule for each in rule_tests()} - CODE.keys()
+    assert not unknown
+
+
+@pytest.mark.parametrize("rule", CODE)
+def test_the_rule_is_proven_and_listed(rule: str) -> None:
+    names = {each.name for each in rule_tests() if each.rule == rule}
+    assert names, f"no test is marked with rule {rule}"
+    section = DOCUMENT.read_text().split(HEADING, maxsplit=1)[1]
+    (row,) = [line for line in section.splitlines() if line.startswith(f"| {rule} |")]
+    listed = set(re.findall(r"`(test_\w+)`", row))
+    assert listed, "python -m tests.conventions.rule_table rewrites the table"
+    assert listed <= names, f"listed, but gone: {listed - names}; python -m tests.conventions.rule_table"
+
+
+@pytest.mark.parametrize("rule", CODE)
+def test_the_code_it_points_to_is_there(rule: str) -> None:
+    for path in CODE[rule].split(", "):
+        assert (ROOT / path).exists() or (ROOT / "sidecar" / path).exists(), path
