@@ -26,6 +26,7 @@ HAS_HARDWARE_CRC32C = _chosen.HAS_HARDWARE_CRC32C
 PAGE_HEADER_BYTES = _chosen.PAGE_HEADER_BYTES
 PAGE_LINKED = _chosen.PAGE_LINKED
 PAGE_TAKEN = _chosen.PAGE_TAKEN
+PARTITIONERS = _chosen.PARTITIONERS
 RECORDS_PER_ENTRY_MAX = _chosen.RECORDS_PER_ENTRY_MAX
 
 BatchRecords = _chosen.BatchRecords
@@ -57,6 +58,7 @@ __all__ = [
     "PAGE_HEADER_BYTES",
     "PAGE_LINKED",
     "PAGE_TAKEN",
+    "PARTITIONERS",
     "RECORDS_PER_ENTRY_MAX",
     "BatchRecords",
     "Chain",

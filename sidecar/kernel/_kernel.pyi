@@ -15,6 +15,7 @@ BATCH_HEADER_BYTES: Final = 61
 RECORDS_PER_ENTRY_MAX: Final = 65_535
 PAGE_TAKEN: Final = 1
 PAGE_LINKED: Final = 2
+PARTITIONERS: Final[tuple[str, ...]]
 HAS_HARDWARE_CRC32C: bool
 
 @final
@@ -145,14 +146,29 @@ class Entry:
 
 @final
 class StickyPartitioner:
-    """Uniform sticky partitioning of keyless records (KIP-794, Kafka's BuiltInPartitioner) for one topic.
+    """Where the records of one topic go. ``kind`` is one of PARTITIONERS:
 
-    A partition is kept until ``sticky_batch_bytes`` went to it; the record after that draws the next one from
-    ``available`` (from all partitions when none is available). Partitions from 0xFF00 are never drawn.
+    - ``murmur2``: Kafka's default. Keys by murmur2 (an empty key is a key); keyless records by the uniform sticky
+      choice of KIP-794 (Kafka's BuiltInPartitioner), as all records with ``ignore_keys``.
+    - ``consistent_random``: librdkafka's default. Keys by CRC-32; null and empty keys by chance.
+    - ``fnv1a``: librdkafka's. FNV-1a made positive; a null key counts as an empty one. ``fnv1a_random``: null keys
+      by chance.
+    - ``random``, ``round_robin``: whatever the key, among ``available``.
+
+    The sticky partition is kept until ``sticky_batch_bytes`` went to it; the record after that draws the next one
+    from ``available`` (from all partitions when none is available), each with weight longest + 1 - its own queue
+    length. Partitions from 0xFF00 are never drawn. ``seed`` makes the draws repeatable.
     """
 
     def __init__(
-        self, partition_count: int, available: Sequence[int], sticky_batch_bytes: int, seed: int
+        self,
+        partition_count: int,
+        available: Sequence[int],
+        sticky_batch_bytes: int,
+        seed: int,
+        *,
+        kind: str = "murmur2",
+        ignore_keys: bool = False,
     ) -> None: ...
     @property
     def partition_count(self) -> int: ...
@@ -161,8 +177,10 @@ class StickyPartitioner:
         """The sticky partition of the moment, -1 before the first draw."""
     def update(self, partition_count: int, available: Sequence[int]) -> None:
         """Follow the metadata; the choice survives if its partition is still available."""
-    def next_partition(self, size_bytes: int) -> int:
-        """Where a keyless record of this size goes (what ``index`` does for each)."""
+    def set_queue_length(self, partition: int, batches: int) -> None:
+        """How many batches wait for a partition; costs nothing until the next draw. Unknown partitions are ignored."""
+    def next_partition(self, size_bytes: int, key: bytes | None = None) -> int:
+        """Where a record of this size and key goes (what ``index`` does for each)."""
 
 @final
 class RecordBlock:

@@ -68,6 +68,7 @@ cdef uint32_t NO_ENTRY = 0xFFFFFFFFu
 include "buffers.pxi"
 include "entry.pxi"
 include "chain.pxi"
+include "key_hashes.pxi"
 include "partitioner.pxi"
 include "records.pxi"
 include "encode.pxi"

@@ -80,10 +80,8 @@ cdef inline uint16_t choose_partition(const Record *r, StickyPartitioner partiti
         if r.partition < 0 or r.partition >= partitioner.partition_count or r.partition >= WORD_FAILED_MIN:
             return INVALID_PARTITION
         return <uint16_t> r.partition
-    if r.key_bytes >= 0:
-        partition = (murmur2_of(r.key, r.key_bytes) & 0x7fffffff) % partitioner.partition_count
-        return <uint16_t> partition if partition < WORD_FAILED_MIN else INVALID_PARTITION
-    return <uint16_t> partitioner.draw(body + 6)
+    partition = partitioner.place(r.key, r.key_bytes, body + 6)
+    return <uint16_t> partition if partition < WORD_FAILED_MIN else INVALID_PARTITION
 
 
 cdef Parse parse_across(Chain chain, uint64_t position, int64_t have, Record *r, Scratch *scratch) noexcept nogil:

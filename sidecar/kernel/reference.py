@@ -31,7 +31,8 @@ from sidecar.kernel.reference_chain import (
     Entry,
 )
 from sidecar.kernel.reference_columns import records_from_columns
-from sidecar.kernel.reference_records import Record, RecordBlock, StickyPartitioner, index
+from sidecar.kernel.reference_partitioner import PARTITIONERS, StickyPartitioner
+from sidecar.kernel.reference_records import Record, RecordBlock, index
 
 HAS_HARDWARE_CRC32C: Final = False
 WANT_INDEXES: Final = 1
@@ -46,6 +47,7 @@ __all__ = [
     "PAGE_HEADER_BYTES",
     "PAGE_LINKED",
     "PAGE_TAKEN",
+    "PARTITIONERS",
     "RECORDS_PER_ENTRY_MAX",
     "BatchRecords",
     "Chain",

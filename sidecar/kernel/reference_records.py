@@ -1,4 +1,4 @@
-"""The twin's reader: StickyPartitioner, RecordBlock and index.
+"""The twin's reader: RecordBlock and index.
 
 Records are parsed by msgpack itself, so a mistake of the compiled reader cannot be repeated here.
 """
@@ -11,48 +11,15 @@ from typing import Any, Final
 
 import msgpack
 
-from sidecar.kernel.reference_bytes import encode_varint, murmur2
+from sidecar.kernel.reference_bytes import encode_varint
 from sidecar.kernel.reference_chain import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, Chain, Entry
+from sidecar.kernel.reference_partitioner import StickyPartitioner
 
 MALFORMED_RECORD: Final = 0xFF00
 RECORD_TOO_LARGE: Final = 0xFF01
 INVALID_PARTITION: Final = 0xFF02
 INVALID_TIMESTAMP: Final = 0xFF03
 UPPER_BOUND_OVERHEAD: Final = 82
-_U64: Final = (1 << 64) - 1
-
-
-class StickyPartitioner:
-    def __init__(
-        self, partition_count: int, available: Sequence[int], sticky_batch_bytes: int, seed: int
-    ) -> None:
-        if sticky_batch_bytes <= 0:
-            raise ValueError(f"sticky_batch_bytes is {sticky_batch_bytes}: it must be positive")
-        self.current = -1
-        self._produced_bytes = 0
-        self._sticky_bytes = sticky_batch_bytes
-        self._state = seed & _U64
-        self.update(partition_count, available)
-
-    def update(self, partition_count: int, available: Sequence[int]) -> None:
-        if partition_count <= 0:
-            raise ValueError(f"a topic has at least one partition, not {partition_count}")
-        self.partition_count = partition_count
-        limit = min(partition_count, WORD_FAILED_MIN)
-        self._available = sorted({p for p in available if 0 <= p < limit}) or list(range(limit))
-        if self.current not in self._available:
-            self.current = -1
-
-    def next_partition(self, size_bytes: int) -> int:
-        if self.current < 0 or self._produced_bytes >= self._sticky_bytes:
-            z = self._state = (self._state + 0x9E3779B97F4A7C15) & _U64
-            z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _U64
-            z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _U64
-            z ^= z >> 31
-            self.current = self._available[(z >> 32) * len(self._available) >> 32]
-            self._produced_bytes = 0
-        self._produced_bytes += size_bytes
-        return self.current
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +95,7 @@ def _choose(
     if timestamp is not None and not 0 <= timestamp < 1 << 63:
         return INVALID_TIMESTAMP
     if partition is None:
-        if key is None:
-            return partitioner.next_partition(len(body) + 6)
-        partition = (murmur2(key) & 0x7FFFFFFF) % partitioner.partition_count
+        partition = partitioner.next_partition(len(body) + 6, key)
     valid = 0 <= partition < min(partitioner.partition_count, WORD_FAILED_MIN)
     return partition if valid else INVALID_PARTITION
 
