@@ -37,7 +37,7 @@ demo-mock: $(STAMPS)/demo $(STAMPS)/flights
 bench: $(STAMPS)/dev $(STAMPS)/kafka
 	@$(PY) -m sidecar.bench $(BENCH_ARGS)
 
-test: $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/flights
+test: $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)/flights
 	@failed=""; \
 	ring() { name=$$1; seconds=$$2; shift 2; echo "== ring: $$name (at most $$seconds s)"; \
 		timeout --signal=INT --kill-after=30 $$seconds $(PY) -m pytest "$$@" $(TEST_ARGS) || failed="$$failed $$name"; }; \
@@ -86,6 +86,11 @@ $(STAMPS)/dev: $(STAMPS)/packages-dev $(STAMPS)/kernel
 $(STAMPS)/kafka: sidecar/testing/kafka_pom.xml $(STAMPS)/kernel
 	@echo "== Apache Kafka's jars by Maven (54 MB the first time)"
 	@$(PY) -m sidecar.testing.kafka_jars
+	@touch $@
+
+$(STAMPS)/kafka-%: sidecar/testing/kafka_pom.xml sidecar/testing/kafka_jars.py $(STAMPS)/kernel
+	@echo "== Apache Kafka $*'s jars by Maven (56 MB the first time)"
+	@$(PY) -m sidecar.testing.kafka_jars $*
 	@touch $@
 
 # Its dependencies (pandas) are not needed for one CSV in a zip, and it is never imported.

@@ -19,18 +19,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from sidecar.testing.kafka_admin import KafkaAdmin
 from sidecar.testing.kafka_jars import KafkaUnavailable, java_command, resolve_jars
 from sidecar.testing.kafka_node import KafkaNode
 from sidecar.testing.kafka_topics import create_topics
 from sidecar.testing.waiting import wait_until
 
 DIR_PREFIX = "kafka-sidecar-cluster-"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
+"""Three JVMs at once on two busy CPUs; a node that ends before is noticed at once."""
+CONTROLLER_ID = 100
 START_ATTEMPTS = 3
 
 
 class KafkaCluster:
     """A cluster of ``node_count`` nodes in one temporary folder; use as a context manager.
+
+    ``version``: a release line ("3.9") or a full version, by default the one of the pom. Every node is broker
+    and controller; with ``own_controller`` the nodes are brokers only and one more JVM is the controller, so
+    that any number of brokers may be down. ``light`` (by default with more than one node): JVMs that start
+    sooner and do less. ``log_requests``: for :mod:`sidecar.testing.kafka_request_log`. Node ids count from 1,
+    indexes of ``nodes`` from 0.
 
     Raises KafkaUnavailable (one sentence) when Java, Maven or the download is missing, RuntimeError with
     the end of the broker's log when it does not start. Call it from the main thread.
@@ -43,8 +52,17 @@ class KafkaCluster:
         topics: Mapping[str, int] | None = None,
         heap_mb: int = 512,
         properties: Mapping[str, str] | None = None,
+        version: str | None = None,
+        own_controller: bool = False,
+        light: bool | None = None,
+        log_requests: bool = False,
     ) -> None:
         self.nodes: list[KafkaNode] = []
+        self._controller: KafkaNode | None = None
+        self._version = version
+        self._own_controller = own_controller
+        self._log_requests = log_requests
+        self._light = node_count > 1 if light is None else light
         self._node_count = node_count
         self._topics = dict(topics or {})
         self._heap_mb = heap_mb
@@ -64,7 +82,7 @@ class KafkaCluster:
     def start(self) -> None:
         """Format and start all nodes, wait until they serve, create the topics. About 6 seconds."""
         self._java = java_command()
-        self._jars = resolve_jars()
+        self._jars = resolve_jars(self._version)
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
                 self._start_once()
@@ -80,23 +98,39 @@ class KafkaCluster:
     def _start_once(self) -> None:
         _sweep_abandoned()
         self._folder = Path(tempfile.mkdtemp(prefix=f"{DIR_PREFIX}{os.getpid()}-"))
-        ports = free_ports(2 * self._node_count)
+        ports = free_ports(2 * self._node_count + 1)
+        roles = "broker" if self._own_controller else "broker,controller"
         self.nodes = [
-            KafkaNode(i + 1, self._folder / f"node-{i + 1}", ports[2 * i], ports[2 * i + 1])
+            KafkaNode(i + 1, self._folder / f"node-{i + 1}", ports[2 * i], ports[2 * i + 1], roles=roles)
             for i in range(self._node_count)
         ]
-        voters = ",".join(f"{node.node_id}@127.0.0.1:{node.controller_port}" for node in self.nodes)
+        if self._own_controller:
+            self._controller = KafkaNode(
+                CONTROLLER_ID, self._folder / "controller", 0, ports[-1], roles="controller"
+            )
+        everyone = self._everyone()
+        voters = ",".join(
+            f"{node.node_id}@127.0.0.1:{node.controller_port}"
+            for node in everyone
+            if "controller" in node.roles
+        )
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
-        for node in self.nodes:
+        for node in everyone:
             node.write_config(voters, self._node_count, self._properties)
             node.format(self._java, self._jars, cluster_id)
-        for node in self.nodes:
-            node.spawn(self._java, self._jars, self._heap_mb)
+        for node in everyone:
+            self._spawn(node)
         self.wait_started()
+
+    def _everyone(self) -> list[KafkaNode]:
+        return self.nodes if self._controller is None else [self._controller, *self.nodes]
+
+    def _spawn(self, node: KafkaNode) -> None:
+        node.spawn(self._java, self._jars, self._heap_mb, light=self._light, log_requests=self._log_requests)
 
     def wait_started(self) -> None:
         """Wait until every running node has said that it serves."""
-        running = [node for node in self.nodes if node.process is not None]
+        running = [node for node in self._everyone() if node.process is not None]
         wait_until(
             lambda: all(node.is_started() for node in running),
             "Apache Kafka to start",
@@ -108,6 +142,13 @@ class KafkaCluster:
         """SIGKILL one node; its data stays for :meth:`restart_node`."""
         self.nodes[index].end(clean=False)
 
+    def pause_node(self, index: int) -> None:
+        """SIGSTOP: the node's sockets stay open and nothing answers, until :meth:`resume_node`."""
+        self.nodes[index].signal(signal.SIGSTOP)
+
+    def resume_node(self, index: int) -> None:
+        self.nodes[index].signal(signal.SIGCONT)
+
     def stop_node(self, index: int) -> None:
         self.nodes[index].end(clean=True)
 
@@ -115,8 +156,12 @@ class KafkaCluster:
         """Start a stopped or killed node again on the same ports and data, and wait until it serves."""
         node = self.nodes[index]
         node.log_path.rename(node.log_path.with_suffix(".previous.log"))
-        node.spawn(self._java, self._jars, self._heap_mb)
+        self._spawn(node)
         self.wait_started()
+
+    def admin(self) -> KafkaAdmin:
+        """An operator's client: leaders, replicas, deletion, growth, settings."""
+        return KafkaAdmin(self.bootstrap_servers)
 
     def create_topics(
         self,
@@ -130,9 +175,10 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """Stop every node (by SIGKILL: nothing of it is kept) and remove the folder. Safe to call twice."""
-        for node in self.nodes:
+        for node in self._everyone():
             node.end(clean=False)
         self.nodes = []
+        self._controller = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -201,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--topics", nargs="*", default=[], metavar="NAME[:PARTITIONS]")
     parser.add_argument("--heap-mb", type=int, default=512)
+    parser.add_argument("--kafka-version", metavar="VERSION", help='e.g. "3.9"; the first use downloads it')
     parser.add_argument("-X", dest="properties", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args(arguments)
     try:
@@ -211,11 +258,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with exit_on_sigterm():
         try:
             with KafkaCluster(
-                options.nodes, topics=topics, heap_mb=options.heap_mb, properties=properties
+                options.nodes,
+                topics=topics,
+                heap_mb=options.heap_mb,
+                properties=properties,
+                version=options.kafka_version,
             ) as cluster:
                 print(f"bootstrap.servers={cluster.bootstrap_servers}", flush=True)
                 signal.pause()
-        except KafkaUnavailable as error:
+        except (KafkaUnavailable, ValueError) as error:
             print(error)
             return 1
         except KeyboardInterrupt:

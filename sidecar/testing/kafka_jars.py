@@ -7,8 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
+from typing import Final
+
+RELEASES: Final = {"3.9": "3.9.2"}
+"""Further release lines that tests run against, and the version taken for each; the pom names the usual one."""
 
 
 class KafkaUnavailable(RuntimeError):
@@ -30,8 +35,23 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "kafka-sidecar"
 
 
-def kafka_version() -> str:
-    """The Apache Kafka version named in the pom."""
+def kafka_version(wanted: str | None = None) -> str:
+    """The full version for ``wanted``: a release line ("3.9"), a full version, or None for the pom's.
+
+    Raises ValueError for a line that is not known here.
+    """
+    usual = _usual_version()
+    if wanted is None or usual.startswith(f"{wanted}."):
+        return usual
+    if re.fullmatch(r"\d+\.\d+\.\d+", wanted):
+        return wanted
+    if wanted not in RELEASES:
+        known = ", ".join(sorted([*RELEASES, usual.rpartition(".")[0]]))
+        raise ValueError(f"Kafka version {wanted!r} is not known: give one of {known}, or a full version.")
+    return RELEASES[wanted]
+
+
+def _usual_version() -> str:
     match = re.search(r"<kafka\.version>([^<]+)<", _pom_text())
     assert match is not None, "kafka_pom.xml names no kafka.version"
     return match.group(1)
@@ -55,13 +75,13 @@ def java_command() -> str:
     return java
 
 
-def resolve_jars() -> Path:
-    """Return the folder with the broker's jars, downloading them the first time.
+def resolve_jars(version: str | None = None) -> Path:
+    """Return the folder with the broker's jars of this version, downloading them the first time.
 
     Safe against two processes that do it at once (a file lock), and against a download cut short (the
     folder gets its name only when it is complete). Raises KafkaUnavailable with one sentence.
     """
-    target = cache_dir() / f"kafka-{kafka_version()}"
+    target = cache_dir() / f"kafka-{kafka_version(version)}"
     if target.is_dir():
         return target
     maven = shutil.which("mvn")
@@ -85,6 +105,7 @@ def resolve_jars() -> Path:
                 "--quiet",
                 "--file",
                 str(pom),
+                f"-Dkafka.version={kafka_version(version)}",
                 "dependency:copy-dependencies",
                 "-DincludeScope=runtime",
                 f"-DoutputDirectory={partial}",
@@ -105,4 +126,4 @@ def _pom_text() -> str:
 
 
 if __name__ == "__main__":
-    print(resolve_jars())
+    print(resolve_jars(sys.argv[1] if len(sys.argv) > 1 else None))

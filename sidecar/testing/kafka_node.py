@@ -11,9 +11,13 @@ from typing import IO
 
 from sidecar.testing.child_processes import die_with_parent
 
+# For clusters of several nodes on few CPUs: a JVM that starts sooner and owns fewer threads.
+_LIGHT_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+_USUAL_JVM = ("-XX:+UseG1GC",)
+_LOG_REQUESTS = "-Dorg.slf4j.simpleLogger.log.kafka.request.logger=debug"
+
 # One node must serve every internal topic alone, and a test must not wait for timers meant for production.
 _PROPERTIES = {
-    "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
@@ -33,9 +37,21 @@ _PROPERTIES = {
 
 
 class KafkaNode:
-    """One JVM: its ports, folder, process. Not thread-safe; use it from one thread."""
+    """One JVM: its ports, folder, process. Not thread-safe; use it from one thread.
 
-    def __init__(self, node_id: int, folder: Path, broker_port: int, controller_port: int) -> None:
+    ``roles`` as in Kafka's process.roles; a node without the role of a broker serves no clients.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        folder: Path,
+        broker_port: int,
+        controller_port: int,
+        *,
+        roles: str = "broker,controller",
+    ) -> None:
+        self.roles = roles
         self.node_id = node_id
         self.folder = folder
         self.broker_port = broker_port
@@ -60,10 +76,10 @@ class KafkaNode:
         replicas = str(min(3, node_count))
         properties = {
             **_PROPERTIES,
+            "process.roles": self.roles,
             "node.id": str(self.node_id),
             "controller.quorum.voters": voters,
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "listeners": ",".join(self._listeners()),
             "log.dirs": str(self.folder / "data"),
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
@@ -73,8 +89,22 @@ class KafkaNode:
             "share.coordinator.state.topic.min.isr": "1",
             **overrides,
         }
+        if self.is_broker:
+            properties["advertised.listeners"] = f"PLAINTEXT://{self.address}"
+        else:
+            properties.pop("inter.broker.listener.name", None)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.config_path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.roles
+
+    def _listeners(self) -> list[str]:
+        found = [f"PLAINTEXT://{self.address}"] if self.is_broker else []
+        if "controller" in self.roles:
+            found.append(f"CONTROLLER://127.0.0.1:{self.controller_port}")
+        return found
 
     def format(self, java: str, jars: Path, cluster_id: str) -> None:
         """Format the log folder as ``kafka-storage format`` does (feature levels are stamped there)."""
@@ -100,15 +130,22 @@ class KafkaNode:
         if done.returncode != 0:
             raise RuntimeError(f"Kafka's storage format failed: {done.stdout}{done.stderr}")
 
-    def spawn(self, java: str, jars: Path, heap_mb: int) -> None:
-        """Start the JVM; it is killed with the thread that calls this (the kernel sees to it)."""
+    def spawn(
+        self, java: str, jars: Path, heap_mb: int, *, light: bool = False, log_requests: bool = False
+    ) -> None:
+        """Start the JVM; it is killed with the thread that calls this (the kernel sees to it).
+
+        ``light``: quick to start and small, but slower under load. ``log_requests``: every request is
+        written to the log as JSON (:mod:`sidecar.testing.kafka_request_log` reads it).
+        """
         self._log = self.log_path.open("ab")
         self.process = subprocess.Popen(
             [
                 java,
                 f"-Xms{min(256, heap_mb)}m",
                 f"-Xmx{heap_mb}m",
-                "-XX:+UseG1GC",
+                *(_LIGHT_JVM if light else _USUAL_JVM),
+                *([_LOG_REQUESTS] if log_requests else []),
                 "-Djava.awt.headless=true",
                 "-Dorg.slf4j.simpleLogger.showDateTime=true",
                 "-cp",

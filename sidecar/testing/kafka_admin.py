@@ -1,0 +1,157 @@
+"""Change a running cluster as an operator would: leaders, replicas, topics, partition counts, settings.
+
+Everything is done by clients that share no code with ours, and waited for: when a method returns, the broker
+that was asked last knows the new state. Another broker may learn it a moment later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sidecar.testing.kafka_topics import quiet_config
+from sidecar.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+TIMEOUT_S = 60.0
+"""A cluster that has just lost a node answers late."""
+
+
+class KafkaAdmin:
+    """Operator of one cluster. Raises KafkaException when the cluster refuses, ConditionTimeout when late."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._bootstrap_servers = bootstrap_servers
+        self._admin: AdminClient = AdminClient(
+            quiet_config(bootstrap_servers, {"topic.metadata.refresh.interval.ms": 500})
+        )
+
+    # What is there
+
+    def partitions(self, topic: str) -> Mapping[int, Any]:
+        """Each partition's leader, replicas and isrs; empty when there is no such topic."""
+        found = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        partitions: Mapping[int, Any] = found.partitions if found.error is None else {}
+        return partitions
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Partition → node id of its leader, -1 for none."""
+        return {index: each.leader for index, each in sorted(self.partitions(topic).items())}
+
+    def wait_leaders(self, topic: str, wanted: Mapping[int, int]) -> None:
+        """Wait until these partitions are led by these nodes."""
+        wait_until(
+            lambda: wanted.items() <= self.leaders(topic).items(),
+            f"leaders {dict(wanted)} of {topic}",
+            timeout_s=TIMEOUT_S,
+            describe=lambda: f"They are {self.leaders(topic)}.",
+        )
+
+    def wait_in_sync(self, topic: str, count: int) -> None:
+        """Wait until every partition of ``topic`` has ``count`` replicas in sync."""
+        wait_until(
+            lambda: all(len(each.isrs) == count for each in self.partitions(topic).values()),
+            f"{count} replicas of {topic} in sync",
+            timeout_s=TIMEOUT_S,
+            describe=lambda: str({index: each.isrs for index, each in self.partitions(topic).items()}),
+        )
+
+    # Topics
+
+    def create_assigned(
+        self, topic: str, replicas: Sequence[Sequence[int]], config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic with these nodes per partition, the first of each its leader."""
+        from confluent_kafka.cimpl import NewTopic
+
+        wanted = NewTopic(
+            topic,
+            num_partitions=len(replicas),
+            replica_assignment=[list(each) for each in replicas],
+            config=dict(config or {}),
+        )
+        self._admin.create_topics([wanted])[topic].result(TIMEOUT_S)
+        self.wait_leaders(topic, {index: each[0] for index, each in enumerate(replicas)})
+
+    def delete_topic(self, topic: str) -> None:
+        self._admin.delete_topics([topic], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+        wait_until(lambda: not self.partitions(topic), f"{topic} to be gone", timeout_s=TIMEOUT_S)
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        """Raise the partition count to ``partitions`` and wait until each has a leader."""
+        from confluent_kafka.cimpl import NewPartitions
+
+        self._admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
+
+        def all_led() -> bool:
+            leaders = self.leaders(topic)
+            return len(leaders) == partitions and min(leaders.values()) >= 0
+
+        wait_until(all_led, f"{partitions} led partitions of {topic}", timeout_s=TIMEOUT_S)
+
+    def set_topic_config(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a topic; the others stay."""
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        for done in self._admin.incremental_alter_configs([resource]).values():
+            done.result(TIMEOUT_S)
+
+    # Leaders
+
+    def move_leaders(self, topic: str, wanted: Mapping[int, int]) -> None:
+        """Make these nodes, replicas already, the leaders: preferred replica first, then an election."""
+        replicas = {index: list(each.replicas) for index, each in self.partitions(topic).items()}
+        self.reassign(
+            topic,
+            {
+                index: [node, *(each for each in replicas[index] if each != node)]
+                for index, node in wanted.items()
+            },
+        )
+        self.elect_preferred(topic, list(wanted))
+        self.wait_leaders(topic, wanted)
+
+    def reassign(self, topic: str, replicas: Mapping[int, Sequence[int]]) -> None:
+        """Give partitions these replicas, in this order, and wait until the move is done."""
+        # confluent-kafka cannot do this one; Kafka's own tool costs a JVM for each call.
+        from kafka import TopicPartition
+        from kafka.admin import KafkaAdminClient
+
+        admin = KafkaAdminClient(bootstrap_servers=self._bootstrap_servers.split(","))
+        try:
+            admin.alter_partition_reassignments(
+                {TopicPartition(topic, index): list(nodes) for index, nodes in replicas.items()}
+            )
+        finally:
+            admin.close()
+        wait_until(
+            lambda: all(
+                list(self.partitions(topic)[index].replicas) == list(nodes)
+                for index, nodes in replicas.items()
+            ),
+            f"{topic} to be moved to {dict(replicas)}",
+            timeout_s=TIMEOUT_S,
+        )
+
+    def elect_preferred(self, topic: str, partitions: Sequence[int]) -> None:
+        """Let the first replica of each partition lead; one that leads already is left as it is."""
+        from confluent_kafka import ElectionType, TopicPartition
+
+        elected = self._admin.elect_leaders(
+            ElectionType.PREFERRED, [TopicPartition(topic, index) for index in partitions]
+        )
+        elected.result(TIMEOUT_S)
