@@ -105,6 +105,10 @@ def to_toml(concluded: SidecarConfig) -> str:
         lines.append(f"[clients.{json.dumps(name)}]")
         lines += [f"{key} = {_toml(value)}" for key, value in _hide(keys).items()]
         lines.append("")
+    for pattern, keys in concluded.topics.items():
+        lines.append(f"[topics.{json.dumps(pattern)}]")
+        lines += [f"{json.dumps(key) if '.' in key else key} = {_toml(value)}" for key, value in keys.items()]
+        lines.append("")
     return "\n".join(lines)
 
 

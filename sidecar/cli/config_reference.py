@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from sidecar.common.settings import CLIENT_KEYS, SETTINGS, Setting
+from sidecar.common.refused_settings import REFUSED, REFUSED_PREFIXES
+from sidecar.common.settings import CLIENT_KEYS, SETTINGS, TOPIC_KEYS, Setting
 
 _HEAD = """# Configuration
 
@@ -32,6 +33,40 @@ for root and
 `$XDG_RUNTIME_DIR/kafka-sidecar` for others.
 """
 
+_TOPICS = """
+## `[topics."PATTERN"]`: other values for some topics
+
+`PATTERN` is a topic's name, or a glob: `*` any text, `?` one character, `[ab]` one of these; upper and lower
+case differ. **The first table of the file whose pattern matches a topic counts for it, alone**; what it does not
+say is as for all topics. On the command line: `-X 'topics."audit-*".acks=1'`.
+
+```toml
+[topics."metrics.*"]
+acks = 0
+compression.type = "lz4"
+
+[topics."audit-*"]
+compression.type = "zstd"
+compression.zstd.level = 9
+linger.ms = 200
+rate = 1_000_000
+```
+
+`rate` and `records.per.second` count what clients hand over. A client that is over is held, not refused: `send()`
+goes on until its own window is full, then it waits. What was saved up in silence lets through a tenth of a second's
+worth at once; one submission larger than that passes whole, and is paid for by the wait after it.
+
+| key | values | meaning |
+|---|---|---|
+"""
+
+_REFUSED = """
+## Kafka's settings that are not taken
+
+| name | why |
+|---|---|
+"""
+
 _RULES = """
 ## Rules between settings
 
@@ -41,6 +76,10 @@ _RULES = """
   only the default.
 - `delivery.timeout.ms` must be at least `linger.ms` + `request.timeout.ms`; the default is raised with a
   warning.
+- The same holds for each `[topics."PATTERN"]`: a set `delivery.timeout.ms` that is too short is refused, the
+  default is raised.
+- A topic's records are idempotent exactly when `enable.idempotence` is on and the topic's `acks` is `all`.
+- `partitioner.ignore.keys` is for `murmur2` only; `partitioner.rack.aware` needs `client.rack`.
 - A first backoff over its maximum is lowered to it, with a warning.
 - `daemon.request_buffers_bytes` ≥ 2 × `max.request.size`; `buffer.memory` ≥ 2 × (`max.request.size` + one
   page) and
@@ -63,7 +102,12 @@ def reference_markdown() -> str:
         parts += [_line(row) for row in SETTINGS if row.table == table]
     parts.append("\n## `[clients.NAME]`: rules for clients of that name\n\n| key | meaning |\n|---|---|\n")
     parts += [f"| `{key}` | {doc} |\n" for key, doc in CLIENT_KEYS.items()]
+    parts.append(_TOPICS)
+    parts += [f"| `{row.name}` | {_values(row)} | {row.doc} |\n" for row in TOPIC_KEYS.values()]
     parts.append(_RULES)
+    parts.append(_REFUSED)
+    parts += [f"| `{name}` | {why} |\n" for name, why in REFUSED.items()]
+    parts += [f"| `{prefix}*` | {why} |\n" for prefix, why in REFUSED_PREFIXES.items()]
     return "".join(parts)
 
 

@@ -28,6 +28,13 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
     values["acks"] = acks = acks_number(values["acks"])
     _conclude_idempotence(values, acks, faults)
     _conclude_delivery_timeout(values, set_by_user, faults, warnings)
+    _check_partitioner(values, faults)
+    if values["compression.gzip.level"] == 0:
+        faults.append("compression.gzip.level = 0 must be 1 … 9, or -1 for the codec's own default.")
+    topics = {
+        pattern: _conclude_topic(pattern, keys, values, set_by_user, faults, warnings)
+        for pattern, keys in config.topics.items()
+    }
     for name in ("retry.backoff", "reconnect.backoff", "socket.connection.setup.timeout"):
         first, most = _int(values, f"{name}.ms"), _int(values, f"{name}.max.ms")
         if first > most:
@@ -50,7 +57,7 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
         )
     if faults:
         raise ConfigError(faults)
-    return replace(config, values=values, warnings=tuple(warnings))
+    return replace(config, values=values, topics=topics, warnings=tuple(warnings))
 
 
 def acks_number(value: Value) -> int:
@@ -117,6 +124,48 @@ def _conclude_delivery_timeout(
         warnings.append(
             f"delivery.timeout.ms is raised to linger.ms + request.timeout.ms = {linger + request}."
         )
+
+
+def _check_partitioner(values: Mapping[str, Value], faults: list[str]) -> None:
+    chosen = values["partitioner"]
+    if values["partitioner.ignore.keys"] and chosen != "murmur2":
+        faults.append(
+            f"partitioner.ignore.keys = true is for partitioner = murmur2, not {chosen}: drop one of them."
+        )
+    if values["partitioner.rack.aware"] and not values["client.rack"]:
+        faults.append("partitioner.rack.aware = true needs client.rack: set it to this host's rack.")
+
+
+def _conclude_topic(
+    pattern: str,
+    keys: Mapping[str, Value],
+    values: Mapping[str, Value],
+    set_by_user: Mapping[str, str],
+    faults: list[str],
+    warnings: list[str],
+) -> dict[str, Value]:
+    """The same rules for one pattern: what it does not say counts as for all topics."""
+    own = dict(keys)
+    if "acks" in own:
+        own["acks"] = acks_number(own["acks"])
+        if own["acks"] == -1 and not values["enable.idempotence"]:
+            warnings.append(
+                f'topics."{pattern}": acks = all is without idempotence, which is off for all topics.'
+            )
+    if own.get("compression.gzip.level") == 0:
+        faults.append(f'topics."{pattern}".compression.gzip.level = 0 must be 1 … 9, or -1.')
+    together = {**values, **own}
+    needed = _int(together, "linger.ms") + _int(together, "request.timeout.ms")
+    if _int(together, "delivery.timeout.ms") < needed:
+        if "delivery.timeout.ms" in own or "delivery.timeout.ms" in set_by_user:
+            faults.append(
+                f'topics."{pattern}": delivery.timeout.ms = {together["delivery.timeout.ms"]} must be at '
+                f"least linger.ms + request.timeout.ms = {needed}."
+            )
+        else:
+            own["delivery.timeout.ms"] = needed
+            warnings.append(f'topics."{pattern}": delivery.timeout.ms is raised to {needed}.')
+    return own
 
 
 def _check_memory(values: dict[str, Value], faults: list[str]) -> None:

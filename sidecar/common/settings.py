@@ -8,6 +8,7 @@ and are named dotted (``daemon.workers``). The rules between settings are in
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Setting:
     least: int | float | None = None
     most: int | float | None = None
     choices: tuple[str, ...] = ()
+    any_case: bool = False
+    """Choices are compared without regard to case, as Kafka does for this setting."""
 
     @property
     def table(self) -> str:
@@ -71,8 +74,21 @@ def _integer(name: str, default: int | None, least: int, most: int, doc: str) ->
     return Setting(name, Kind.INTEGER, default, doc, least, most)
 
 
-def _choice(name: str, default: str, choices: tuple[str, ...], doc: str) -> Setting:
-    return Setting(name, Kind.TEXT, default, doc, choices=choices)
+def _choice(
+    name: str, default: str | None, choices: tuple[str, ...], doc: str, *, any_case: bool = False
+) -> Setting:
+    return Setting(name, Kind.TEXT, default, doc, choices=choices, any_case=any_case)
+
+
+PARTITIONERS: Final = (
+    "murmur2",
+    "consistent_random",
+    "fnv1a",
+    "fnv1a_random",
+    "random",
+    "round_robin",
+)
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 SETTINGS: Final[tuple[Setting, ...]] = (
@@ -84,7 +100,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Brokers to ask first, as host:port, separated by commas. Needed.",
     ),
     Setting("client.id", Kind.TEXT, "kafka-sidecar", "Name that the brokers' logs and quotas see."),
-    _choice("security.protocol", "PLAINTEXT", ("PLAINTEXT",), "How to talk to the brokers."),
+    Setting(
+        "client.rack",
+        Kind.TEXT,
+        "",
+        "Rack of this host, as the brokers name theirs (broker.rack); for partitioner.rack.aware.",
+    ),
+    _choice(
+        "client.dns.lookup",
+        "use_all_dns_ips",
+        ("use_all_dns_ips",),
+        "Every address that a broker's name resolves to is tried.",
+    ),
+    _choice("security.protocol", "PLAINTEXT", ("PLAINTEXT",), "How to talk to the brokers.", any_case=True),
     # What a send promises
     _choice(
         "acks",
@@ -148,15 +176,48 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _integer(
         "buffer.memory", 128 << 20, 1 << 20, LONG_MAX, "Bytes for records accepted and not yet delivered."
     ),
-    _choice(
-        "compression.type",
-        "none",
-        ("none", "gzip", "snappy", "lz4", "zstd"),
-        "Codec of the batches.",
+    _choice("compression.type", "none", CODECS, "Codec of the batches."),
+    _integer(
+        "compression.gzip.level", -1, -1, 9, "gzip level, 1 (fast) to 9 (small); -1: the codec's own default."
     ),
-    _integer("compression.gzip.level", None, 1, 9, "gzip level; unset: the codec's own default."),
-    _integer("compression.lz4.level", None, 1, 17, "lz4 level; unset: the codec's own default."),
-    _integer("compression.zstd.level", None, -131_072, 22, "zstd level; unset: the codec's own default."),
+    _integer("compression.lz4.level", 9, 1, 17, "lz4 level."),
+    _integer("compression.zstd.level", 3, -131_072, 22, "zstd level."),
+    # Where a record goes
+    _choice(
+        "partitioner",
+        "murmur2",
+        PARTITIONERS,
+        "Where a record goes that names no partition. murmur2: Kafka's default, keys by hash, keyless records to one "
+        "partition per batch.size bytes. consistent_random: librdkafka's default (CRC-32; null and empty keys by "
+        "chance). fnv1a: librdkafka's (null keys as the empty one); fnv1a_random: null keys by chance. random and "
+        "round_robin: whatever the key, among partitions with a leader.",
+    ),
+    Setting(
+        "partitioner.ignore.keys",
+        Kind.BOOLEAN,
+        False,
+        "murmur2 places records with a key as if they had none.",
+    ),
+    Setting(
+        "partitioner.adaptive.partitioning.enable",
+        Kind.BOOLEAN,
+        True,
+        "Keyless records go more often to partitions with less waiting for them (KIP-794).",
+    ),
+    _integer(
+        "partitioner.availability.timeout.ms",
+        0,
+        0,
+        LONG_MAX,
+        "Keyless records avoid the partitions of a broker that took nothing for this long though batches were "
+        "ready for it; 0: never. Needs adaptive partitioning.",
+    ),
+    Setting(
+        "partitioner.rack.aware",
+        Kind.BOOLEAN,
+        False,
+        "Keyless records go to partitions whose leader is in client.rack while there are any (KIP-1123).",
+    ),
     # Retries and connections
     _integer("retry.backoff.ms", 100, 0, LONG_MAX, "First wait before a retry; doubles with jitter."),
     _integer("retry.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before a retry."),
@@ -169,7 +230,27 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _integer(
         "connections.max.idle.ms", 540_000, -1, LONG_MAX, "Idle connections close after this; -1: never."
     ),
+    _integer(
+        "send.buffer.bytes", 131_072, -1, INT_MAX, "SO_SNDBUF of broker sockets; -1: the system's default."
+    ),
+    _integer(
+        "receive.buffer.bytes", 32_768, -1, INT_MAX, "SO_RCVBUF of broker sockets; -1: the system's default."
+    ),
     # Metadata
+    _choice(
+        "metadata.recovery.strategy",
+        "rebootstrap",
+        ("none", "rebootstrap"),
+        "When no known broker answers: start again from bootstrap.servers (KIP-899), or go on trying those known.",
+        any_case=True,
+    ),
+    _integer(
+        "metadata.recovery.rebootstrap.trigger.ms",
+        300_000,
+        0,
+        INT_MAX,
+        "Without any answer to a metadata request for this long, start again from bootstrap.servers (KIP-1102).",
+    ),
     _integer("metadata.max.age.ms", 300_000, 0, LONG_MAX, "A full refresh of metadata at least this often."),
     _integer(
         "metadata.max.idle.ms", 300_000, 5_000, LONG_MAX, "A topic not used for this long is forgotten."
@@ -250,6 +331,39 @@ SETTINGS: Final[tuple[Setting, ...]] = (
 
 BY_NAME: Final[Mapping[str, Setting]] = {row.name: row for row in SETTINGS}
 
+_OF_TOPICS: Final = (
+    "compression.type",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.zstd.level",
+    "linger.ms",
+    "batch.size",
+    "delivery.timeout.ms",
+    "partitioner",
+)
+TOPIC_KEYS: Final[Mapping[str, Setting]] = {
+    row.name: row
+    for row in (
+        _choice(
+            "acks",
+            None,
+            ("all", "-1", "0", "1"),
+            "As acks. 0 and 1 take the topic's records out of idempotence, and no other topic's.",
+        ),
+        *(dataclasses.replace(BY_NAME[name], default=None, doc=f"As {name}.") for name in _OF_TOPICS),
+        _integer(
+            "rate",
+            None,
+            1,
+            LONG_MAX,
+            "Bytes per second that each topic may take in, over all workers: its senders are held when it is "
+            "used up. Bytes are those of the records as clients send them, uncompressed.",
+        ),
+        _integer("records.per.second", None, 1, LONG_MAX, "The same by number of records; both may be set."),
+    )
+}
+"""What ``[topics."PATTERN"]`` may say; unset: as for all topics."""
+
 CLIENT_KEYS: Final[Mapping[str, str]] = {"token": "Secret that this client name must present."}
 """What ``[clients.NAME]`` may say."""
 
@@ -268,6 +382,8 @@ class SidecarConfig:
 
     values: Mapping[str, Value]
     clients: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    topics: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    """By pattern, in the order of the file: the first that matches a topic counts."""
     sources: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -292,13 +408,11 @@ class SidecarConfig:
         return list(value)
 
     def to_mapping(self) -> dict[str, object]:
-        """What a worker is told: every value by name, ``clients`` as a nested map, and what follows from
-        others."""
-        level = self.values.get(f"compression.{self.values['compression.type']}.level")
+        """What a worker is told: every value by name, ``clients`` and ``topics`` (in order) as nested maps."""
         return {
             **self.values,
-            "compression.level": level,
             "clients": {name: dict(keys) for name, keys in self.clients.items()},
+            "topics": {pattern: dict(keys) for pattern, keys in self.topics.items()},
         }
 
 

@@ -15,11 +15,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from sidecar.common.config_rules import conclude
+from sidecar.common.refused_settings import refusal
 from sidecar.common.settings import (
     BY_NAME,
     CLIENT_KEYS,
     OWN_TABLES,
     SETTINGS,
+    TOPIC_KEYS,
     ConfigError,
     Kind,
     Setting,
@@ -29,7 +31,7 @@ from sidecar.common.settings import (
 )
 
 ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
-_NAMED_TABLES = ("clients",)
+_NAMED_TABLES = ("clients", "topics")
 
 
 class _Gathered:
@@ -39,12 +41,16 @@ class _Gathered:
         self.values: dict[str, Value] = {row.name: row.default for row in SETTINGS}
         self.sources: dict[str, str] = {}
         self.clients: dict[str, dict[str, Value]] = {}
+        self.topics: dict[str, dict[str, Value]] = {}
         self.faults: list[str] = []
 
     def put(self, name: str, raw: object, source: str) -> None:
         """Take ``name`` = ``raw``; the name is Kafka's, or dotted with its table."""
         if name.startswith("clients."):
             self._put_client(name.removeprefix("clients."), raw, source)
+            return
+        if name.startswith("topics."):
+            self._put_topic(name.removeprefix("topics."), raw, source)
             return
         row = BY_NAME.get(name.removeprefix("kafka."))
         if row is None:
@@ -69,7 +75,31 @@ class _Gathered:
         if value is not None:
             self.clients.setdefault(name, {})[key] = value
 
+    def _put_topic(self, rest: str, raw: object, source: str) -> None:
+        if rest.startswith('"') and '".' in rest[1:]:
+            pattern, _, key = rest[1:].partition('".')
+        else:
+            found = [known for known in TOPIC_KEYS if rest.endswith("." + known)]
+            key = max(found, key=len, default=rest.rpartition(".")[2])
+            pattern = rest[: -len(key) - 1]
+        name = f'topics."{pattern}".{key}'
+        row = TOPIC_KEYS.get(key)
+        if row is None or not pattern:
+            guess = nearest(key, TOPIC_KEYS)
+            takes = f'[topics."PATTERN"] takes {", ".join(TOPIC_KEYS)}'
+            only = f"{key} is one for all topics, in [{BY_NAME[key].table}]; " if key in BY_NAME else ""
+            hint = f'did you mean "{guess}"?' if guess and not only else f"{only}{takes}."
+            self.faults.append(f"Unknown setting {name} ({source}): {hint}")
+            return
+        value = self._convert(row, name, raw, source)
+        if value is not None:
+            self.topics.setdefault(pattern, {})[key] = value
+
     def _unknown(self, name: str, source: str) -> None:
+        why = refusal(name.removeprefix("kafka."))
+        if why is not None:
+            self.faults.append(f"{name} ({source}) is not taken: {why}.")
+            return
         guess = nearest(name, BY_NAME)
         hint = f'did you mean "{guess}"?' if guess else "`kafka-sidecar config show` lists all of them."
         self.faults.append(f'Unknown setting "{name}" ({source}): {hint}')
@@ -110,18 +140,18 @@ def load_config(
             gathered.faults.append(f"-X {word}: must be key=value, such as -X linger.ms=5.")
             continue
         gathered.put(name.strip(), raw.strip(), "-X")
-    if gathered.faults:
-        raise ConfigError(gathered.faults)
     absent = not gathered.values["bootstrap.servers"] and not need_servers
     if absent:
         gathered.values["bootstrap.servers"] = ["localhost:9092"]
-    config = conclude(
-        SidecarConfig(
-            gathered.values,
-            clients=gathered.clients,
-            sources=gathered.sources,
-        )
+    config = SidecarConfig(
+        gathered.values, clients=gathered.clients, topics=gathered.topics, sources=gathered.sources
     )
+    try:
+        config = conclude(config)
+    except ConfigError as error:
+        raise ConfigError([*gathered.faults, *error.sentences]) from None
+    if gathered.faults:
+        raise ConfigError(gathered.faults)
     return config
 
 
@@ -201,9 +231,11 @@ def _no_boolean(raw: object) -> object:
 def _in_choices(row: Setting) -> Any:
     def check(raw: object) -> object:
         text = _as_text(raw)
-        if not isinstance(text, str) or text not in row.choices:
-            raise ValueError("not one of the choices")
-        return text
+        if isinstance(text, str):
+            for choice in row.choices:
+                if text == choice or (row.any_case and text.lower() == choice.lower()):
+                    return choice
+        raise ValueError("not one of the choices")
 
     return BeforeValidator(check)
 

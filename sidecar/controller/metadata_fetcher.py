@@ -60,7 +60,12 @@ class MetadataFetcher:
     ) -> None:
         if not bootstrap:
             raise ValueError("bootstrap.servers names no broker; give at least one host:port.")
-        self.metadata = Metadata(metadata_config or MetadataConfig(), random)
+        metadata_config = metadata_config or MetadataConfig()
+        self.metadata = Metadata(metadata_config, random)
+        self._may_rebootstrap = metadata_config.metadata_recovery_strategy == "rebootstrap"
+        self._rebootstrap_trigger_ms = metadata_config.metadata_recovery_rebootstrap_trigger_ms
+        self._unanswered_since_ms: float | None = None
+        """Since when an update has been due and none has come."""
         self._clock = clock or MonotonicClock()
         self.awaitable = AwaitableMetadata(self.metadata, self._clock, self.wake)
         self.last_error = ""
@@ -163,10 +168,12 @@ class MetadataFetcher:
                 self._failed_update(None, "The last metadata answer could not be handled; see the log.")
 
     async def _step(self) -> None:
-        delay_ms = self.metadata.time_to_next_update(self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        delay_ms = self.metadata.time_to_next_update(now_ms)
         if delay_ms > 0:
             await self._wait(delay_ms)
             return
+        self._check_rebootstrap_trigger(now_ms)
         link = self._choose_link()
         if link is None:
             await self._wait(self._next_attempt_ms())
@@ -183,7 +190,7 @@ class MetadataFetcher:
 
     def _take(self, link: BrokerLink, answer: MetadataAnswer, asked: frozenset[str]) -> None:
         self._links.throttle(link.node.id, answer.throttle_ms)
-        if answer.error_code == REBOOTSTRAP_REQUIRED:
+        if answer.error_code == REBOOTSTRAP_REQUIRED and self._may_rebootstrap:
             self._rebootstrap()
             self._failed_update(link.node, f"{link.node} asks to bootstrap again.")
             return
@@ -195,6 +202,7 @@ class MetadataFetcher:
             # A broker that is just starting knows no brokers; believing it would lose all we know.
             self._failed_update(link.node, f"{link.node} names no brokers (error {answer.error_code}).")
             return
+        self._unanswered_since_ms = None
         result = self.metadata.update(answer, self._clock.now_ms(), asked=asked)
         self._failed.clear()
         self._use_bootstrap = False
@@ -258,6 +266,9 @@ class MetadataFetcher:
             left = [node for node in known if node.id not in self._failed]
             if left:
                 return left
+            if not self._may_rebootstrap:
+                self._failed.clear()
+                return known
             self._rebootstrap()
         left = [node for node in self._bootstrap if node.id not in self._failed]
         if left:
@@ -266,6 +277,19 @@ class MetadataFetcher:
         self._failed.clear()
         self._use_bootstrap = not known
         return known or self._bootstrap
+
+    def _check_rebootstrap_trigger(self, now_ms: float) -> None:
+        """KIP-1102: brokers that can be connected to and never answer must not hold us for ever."""
+        if self._unanswered_since_ms is None:
+            self._unanswered_since_ms = now_ms
+        elif (
+            self._may_rebootstrap
+            and not self._use_bootstrap
+            and now_ms - self._unanswered_since_ms >= self._rebootstrap_trigger_ms
+        ):
+            self._unanswered_since_ms = now_ms
+            self._failed.update(self.metadata.snapshot.nodes)
+            self._rebootstrap()
 
     def _rebootstrap(self) -> None:
         self._use_bootstrap = True

@@ -5,7 +5,6 @@ Records are parsed by msgpack itself, so a mistake of the compiled reader cannot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 

@@ -54,6 +54,10 @@ class MetadataConfig:
     retry_backoff_ms: float = 100.0
     retry_backoff_max_ms: float = 1_000.0
     topic_metadata_refresh_interval_ms: float | None = None
+    metadata_recovery_strategy: str = "rebootstrap"
+    """``none``: once known, only the brokers of the last answer are asked. Else bootstrap again: when none of them
+    can be asked (KIP-899), when one says so, or after this long without an answer (KIP-1102)."""
+    metadata_recovery_rebootstrap_trigger_ms: float = 300_000.0
 
 
 class UpdateResult(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node
-from sidecar.net.connector import LinkError, open_connection
+from sidecar.net.connector import SYSTEM_BUFFERS, LinkError, SocketBuffers, open_connection
 from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
 from sidecar.protocol.messages import (
     ApiKey,
@@ -92,6 +92,7 @@ class BrokerLink:
         clock: MonotonicClock,
         setup_timeout_ms: float,
         request_timeout_ms: float,
+        buffers: SocketBuffers = SYSTEM_BUFFERS,
         on_ready: Callable[[BrokerLink], None],
         on_response: Callable[[BrokerLink, int, bytes], None],
         on_closed: Callable[[BrokerLink, str | None], None],
@@ -109,6 +110,7 @@ class BrokerLink:
         self._clock = clock
         self._setup_timeout_ms = setup_timeout_ms
         self._request_timeout_ms = request_timeout_ms
+        self._buffers = buffers
         self._on_ready = on_ready
         self._on_response = on_response
         self._on_closed = on_closed
@@ -268,7 +270,9 @@ class BrokerLink:
 
     async def _set_up(self) -> None:
         try:
-            opened = await open_connection(self._loop, self.node, self.client_id, self._setup_timeout_ms)
+            opened = await open_connection(
+                self._loop, self.node, self.client_id, self._setup_timeout_ms, self._buffers
+            )
         except LinkError as error:
             self._setup_task = None
             self.close(str(error))

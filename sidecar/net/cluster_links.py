@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node
 from sidecar.net.broker_link import BrokerLink
+from sidecar.net.connector import SocketBuffers
 from sidecar.protocol.connection_states import ConnectionConfig, ConnectionStates
 
 log = logging.getLogger(__name__)
@@ -160,6 +161,7 @@ class ClusterLinks:
             clock=self._clock,
             setup_timeout_ms=timeout_ms,
             request_timeout_ms=self._config.request_timeout_ms,
+            buffers=SocketBuffers(self._config.send_buffer_bytes, self._config.receive_buffer_bytes),
             on_ready=self._link_ready,
             on_response=self._on_response,
             on_closed=self._link_closed,

@@ -30,6 +30,16 @@ class LinkError(ConnectionError):
     """The connection to a broker could not be made, or ended. The text names the broker."""
 
 
+class SocketBuffers(NamedTuple):
+    """send.buffer.bytes and receive.buffer.bytes; negative: the system's default."""
+
+    send_bytes: int = -1
+    receive_bytes: int = -1
+
+
+SYSTEM_BUFFERS: Final = SocketBuffers()
+
+
 class OpenedConnection(NamedTuple):
     """A connected socket, its protocol state, and the version of each API both sides speak."""
 
@@ -43,6 +53,7 @@ async def open_connection(
     node: Node,
     client_id: str | None,
     timeout_ms: float,
+    buffers: SocketBuffers = SYSTEM_BUFFERS,
 ) -> OpenedConnection:
     """Connect to ``node`` and negotiate; every address its name resolves to is tried in order.
 
@@ -68,6 +79,10 @@ async def open_connection(
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if buffers.send_bytes >= 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
+            if buffers.receive_bytes >= 0:  # before the connect: the window that TCP offers is decided there
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
             async with asyncio.timeout(timeout_ms / 1000):
                 await loop.sock_connect(sock, address)
                 connection = BrokerConnection()

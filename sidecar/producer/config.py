@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sidecar.producer.lanes import ACKS_ALL, IDEMPOTENT_LANE
+from sidecar.producer.lanes import ACKS_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,15 @@ class ProducerConfig:
     linger_ms: float = 5.0
     buffer_memory: int = 134_217_728
     compression_type: str = "none"
-    compression_level: int | None = None
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    partitioner: str = "murmur2"
+    partitioner_ignore_keys: bool = False
+    partitioner_adaptive_partitioning_enable: bool = True
+    partitioner_availability_timeout_ms: float = 0.0
+    partitioner_rack_aware: bool = False
+    client_rack: str = ""
     max_request_size: int = 1_048_576
     max_block_ms: float = 60_000.0
     request_timeout_ms: float = 30_000.0
@@ -51,13 +59,11 @@ class ProducerConfig:
             arguments["acks"] = int(arguments["acks"])
         return cls(**arguments)
 
-    def acks_of(self, lane: int) -> int:
-        """What a Produce request of ``lane`` asks for: the idempotent lane always waits for all replicas in
-        sync.
-
-        The other lane exists beside an idempotent one only for topics set to acks 0 or 1, so its default is
-        1.
-        """
-        if lane == IDEMPOTENT_LANE:
-            return ACKS_ALL
-        return 1 if self.enable_idempotence else self.acks
+    def level_of(self, codec: str) -> int | None:
+        """The level of a codec for all topics; None: the codec's own default."""
+        levels = {
+            "gzip": self.compression_gzip_level if self.compression_gzip_level > 0 else None,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        return levels.get(codec)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
+from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_sequences import PartitionSequences
+from sidecar.producer.topic_settings import TopicRules, TopicSettings
 
 if TYPE_CHECKING:
+    from sidecar.kernel import StickyPartitioner
     from sidecar.producer.producer_batch import ProducerBatch
 
 Ring = OrderedDict["PartitionQueue", None]
 """Partitions with a batch that may be sent now, longest waiting first; removal from the middle is O(1)."""
+
+_DEFAULTS = TopicRules(ProducerConfig())
 
 
 class PartitionQueue:
@@ -20,26 +25,34 @@ class PartitionQueue:
 
     ``wire_count`` counts batches that are prepared or sent and whose request has not ended, among them
     batches that have expired meanwhile: what was told to the caller does not call bytes back from a socket.
-    ``ring`` is the line the partition stands in (a broker's, or that of partitions without a leader).
+    ``load`` counts what waits in batches of batch.size; ``partitioner`` is told of each change when the choice of
+    partitions follows it. ``ring`` is the line the partition stands in (a broker's, or that of partitions without a
+    leader).
     """
 
     __slots__ = (
         "batches",
         "lane",
+        "load",
         "next_order",
         "partition",
+        "partitioner",
         "ring",
         "sequences",
+        "settings",
         "timer_due_ms",
         "timer_serial",
         "topic",
         "wire_count",
     )
 
-    def __init__(self, topic: str, partition: int, lane: int) -> None:
+    def __init__(self, topic: str, partition: int, lane: int, settings: TopicSettings | None = None) -> None:
         self.topic = topic
         self.partition = partition
         self.lane = lane
+        self.settings = settings if settings is not None else _DEFAULTS.of(topic)
+        self.partitioner: StickyPartitioner | None = None
+        self.load = 0
         self.batches: deque[ProducerBatch] = deque()
         self.sequences = PartitionSequences() if lane == IDEMPOTENT_LANE else None
         self.next_order = 0
@@ -52,6 +65,7 @@ class PartitionQueue:
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back where its records belong (Kafka's ``insertInSequenceOrder``)."""
         batch.queued = True
+        self.add_load(batch.load)
         batches = self.batches
         if not batches or batch.order < batches[0].order:
             batches.appendleft(batch)
@@ -64,10 +78,23 @@ class PartitionQueue:
 
     def remove(self, batch: ProducerBatch) -> None:
         batch.queued = False
+        self.add_load(-batch.load)
         if self.batches[0] is batch:
             self.batches.popleft()
         else:
             self.batches.remove(batch)
+
+    def grown(self, batch: ProducerBatch) -> None:
+        """A queued batch is new, or has taken records: count it in whole batches of batch.size."""
+        load = -(-batch.records.size_bytes // self.settings.batch_size)
+        if load != batch.load:
+            self.add_load(load - batch.load)
+            batch.load = load
+
+    def add_load(self, batches: int) -> None:
+        self.load += batches
+        if self.partitioner is not None:
+            self.partitioner.set_queue_length(self.partition, self.load)
 
     def leave_ring(self) -> None:
         if self.ring is not None:

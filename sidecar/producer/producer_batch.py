@@ -50,6 +50,7 @@ class ProducerBatch:
         "in_doubt",
         "lane",
         "last_error",
+        "load",
         "on_wire",
         "order",
         "partition",
@@ -87,6 +88,8 @@ class ProducerBatch:
 
         self.full = False
         """batch.size is reached: it may be sent, and takes more until it is drained or fully grown."""
+        self.load = 0
+        """Its size in batches of batch.size, as its partition's queue counts it."""
         self.closed = False
         """No more records are taken."""
         self.expedited = False
@@ -228,6 +231,7 @@ class ProducerBatch:
         )
         piece.closed = True
         piece.expedited = True
+        piece.load = -(-records.size_bytes // self.queue.settings.batch_size)
         piece.attempts = self.attempts
         piece.last_error = self.last_error
         if keep_identity:

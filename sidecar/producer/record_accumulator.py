@@ -19,9 +19,10 @@ from sidecar.producer.accumulator_answers import AppendResult, FlushMark, ReadyC
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 from sidecar.producer.partition_queue import PartitionQueue, Ring
 from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.topic_settings import TopicRules
 
 if TYPE_CHECKING:
-    from sidecar.kernel import BatchRecords, RecordBlock
+    from sidecar.kernel import BatchRecords, RecordBlock, StickyPartitioner
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_id import ProducerIds
@@ -32,7 +33,8 @@ INFINITY = float("inf")
 class RecordAccumulator:
     """Queues of ProducerBatch per (lane, topic, partition). Single-threaded: the worker's loop.
 
-    ``records_factory`` makes the kernel's empty BatchRecords; tests may give their own.
+    ``rules`` tell what holds for each topic. ``records_factory`` makes the kernel's empty BatchRecords; tests may
+    give their own.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class RecordAccumulator:
         config: ProducerConfig,
         ids: ProducerIds,
         *,
+        rules: TopicRules | None = None,
         records_factory: Callable[[], BatchRecords] | None = None,
     ) -> None:
         if records_factory is None:
@@ -49,13 +52,16 @@ class RecordAccumulator:
         self._config = config
         self._ids = ids
         self._new_records = records_factory
-        self._batch_bytes = max(1, config.batch_size)
-        self._growth_bytes = max(self._batch_bytes, min(config.batch_growth_bytes, config.max_request_size))
+        self._rules = rules or TopicRules(config)
+        self._growth_bytes = min(config.batch_growth_bytes, config.max_request_size)
         self._growth_by_topic: dict[str, int] = {}
         """Topics whose broker found a grown batch too large: how far theirs may grow."""
         self._topics: tuple[dict[str, dict[int, PartitionQueue]], ...] = tuple({} for _ in LANES)
-        self._incomplete: OrderedDict[ProducerBatch, None] = OrderedDict()
-        """Oldest first, so that only its head is looked at for expiry."""
+        self._incomplete: dict[float, OrderedDict[ProducerBatch, None]] = {
+            config.delivery_timeout_ms: OrderedDict()
+        }
+        """By delivery.timeout.ms (few), each oldest first, so that only their heads are looked at for expiry."""
+        self._partitioners: dict[tuple[int, str], StickyPartitioner] = {}
         self._piece_deadlines: list[tuple[float, int, ProducerBatch]] = []
         """Pieces of split batches are older than their place in ``_incomplete`` says; they are few."""
         self._timers: list[tuple[float, int, PartitionQueue]] = []
@@ -79,7 +85,7 @@ class RecordAccumulator:
         """
         queues = self._topics[lane].get(topic) or {}
         full = opened = False
-        limit = self._batch_bytes
+        limit = self._rules.of(topic).batch_size
         growth = max(limit, self._growth_by_topic.get(topic, self._growth_bytes))
         for partition, start, stop in block.groups:
             queue = queues.get(partition) or self.queue(topic, lane, partition)
@@ -93,12 +99,15 @@ class RecordAccumulator:
                 taken = batch.records.try_append(block, position, stop, growth)
                 queue.next_order += taken
                 position += taken
+                if position < stop:
+                    queue.grown(batch)
                 if position < stop or batch.records.size_bytes >= limit:
                     if not batch.full:
                         batch.full = full = changed = True
                     batch.closed = position < stop or batch.records.size_bytes >= growth
                 if position >= stop:
                     break
+            queue.grown(batch)
             if changed:
                 self.touch(queue, now_ms)
         return AppendResult(full, opened)
@@ -106,15 +115,26 @@ class RecordAccumulator:
     def limit_growth(self, topic: str, size_bytes: int) -> None:
         """The topic's broker refused a batch as too large: later ones grow no further than this."""
         known = self._growth_by_topic.get(topic, self._growth_bytes)
-        self._growth_by_topic[topic] = max(self._batch_bytes, min(known, size_bytes))
+        self._growth_by_topic[topic] = min(known, size_bytes)
 
     def queue(self, topic: str, lane: int, partition: int) -> PartitionQueue:
         """The queue of a partition, made when it is not there yet."""
         queues = self._topics[lane].setdefault(topic, {})
         queue = queues.get(partition)
         if queue is None:
-            queue = queues[partition] = PartitionQueue(topic, partition, lane)
+            queue = queues[partition] = PartitionQueue(topic, partition, lane, self._rules.of(topic))
+            queue.partitioner = self._partitioners.get((lane, topic))
         return queue
+
+    def tell_loads(self, topic: str, lane: int, partitioner: StickyPartitioner) -> None:
+        """From now on the topic's partitioner is told how much waits for each partition, at each change.
+
+        (KIP-794. Kafka counts all queues in each ``ready()``: ``updatePartitionLoadInfo``.)
+        """
+        self._partitioners[lane, topic] = partitioner
+        for queue in self._topics[lane].get(topic, {}).values():
+            queue.partitioner = partitioner
+            queue.add_load(0)
 
     def _open_batch(self, queue: PartitionQueue, block: RecordBlock, now_ms: float) -> ProducerBatch:
         batch = ProducerBatch(
@@ -123,11 +143,19 @@ class RecordAccumulator:
             chain=block.chain,
             order=queue.next_order,
             created_ms=now_ms,
-            deadline_ms=now_ms + self._config.delivery_timeout_ms,
+            deadline_ms=now_ms + queue.settings.delivery_timeout_ms,
         )
         queue.batches.append(batch)
-        self._incomplete[batch] = None
+        self._line_of(queue)[batch] = None
         return batch
+
+    def _line_of(self, queue: PartitionQueue) -> OrderedDict[ProducerBatch, None]:
+        """The incomplete batches that live as long as those of this partition."""
+        timeout_ms = queue.settings.delivery_timeout_ms
+        line = self._incomplete.get(timeout_ms)
+        if line is None:
+            line = self._incomplete[timeout_ms] = OrderedDict()
+        return line
 
     # --- what is due, and where it stands -------------------------------------------------------------------
 
@@ -166,7 +194,7 @@ class RecordAccumulator:
         """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
         if batch.full or batch.closed or batch.expedited or self._exhausted or self._closing:
             return batch.retry_at_ms
-        return max(batch.retry_at_ms, batch.created_ms + self._config.linger_ms)
+        return max(batch.retry_at_ms, batch.created_ms + batch.queue.settings.linger_ms)
 
     def _place(self, queue: PartitionQueue) -> None:
         leader = self._snapshot.leader(queue.topic, queue.partition) if self._snapshot is not None else None
@@ -251,7 +279,7 @@ class RecordAccumulator:
 
     def drain(self, node_id: int, lane: int, max_bytes: int, now_ms: float) -> list[ProducerBatch]:
         """At most one batch per partition and ``max_bytes`` in all, on from where the last drain stopped
-        (rule A5).
+        (rule A5). All are of topics with the same acks, as one request has one.
 
         The batches count as on the wire from here on; a larger single batch is never held back.
         """
@@ -266,6 +294,9 @@ class RecordAccumulator:
             batch = self._candidate(queue)
             if batch is None or self._due_ms(batch) > now_ms:
                 self.touch(queue, now_ms)
+                continue
+            if batches and queue.settings.acks != batches[0].queue.settings.acks:
+                ring.move_to_end(queue)
                 continue
             batch_bytes = batch.records.size_bytes
             if batches and size + batch_bytes > max_bytes:
@@ -297,9 +328,10 @@ class RecordAccumulator:
 
     def replace(self, batch: ProducerBatch, pieces: Iterable[ProducerBatch], now_ms: float) -> None:
         """Put the pieces of a split batch in its place (Kafka: ``splitAndReenqueue``)."""
-        self._incomplete.pop(batch, None)
+        line = self._line_of(batch.queue)
+        line.pop(batch, None)
         for piece in pieces:
-            self._incomplete[piece] = None
+            line[piece] = None
             heappush(self._piece_deadlines, (piece.deadline_ms, next(self._serial), piece))
             batch.queue.insert(piece)
         self.touch(batch.queue, now_ms)
@@ -308,21 +340,22 @@ class RecordAccumulator:
 
     def forget(self, batch: ProducerBatch) -> None:
         """The batch's fate is decided: out of the deque and of the incomplete set."""
-        self._incomplete.pop(batch, None)
+        self._line_of(batch.queue).pop(batch, None)
         if batch.queued:
             batch.queue.remove(batch)
 
     def expired(self, now_ms: float) -> list[ProducerBatch]:
         """Batches past delivery.timeout.ms, in the deques and on the wire alike (rule A8); oldest first."""
         expired: list[ProducerBatch] = []
-        for batch in self._incomplete:
-            if batch.deadline_ms > now_ms:
-                break
-            expired.append(batch)
+        for line in self._incomplete.values():
+            for batch in line:
+                if batch.deadline_ms > now_ms:
+                    break
+                expired.append(batch)
         pieces = self._piece_deadlines
         while pieces and (pieces[0][0] <= now_ms or pieces[0][2].is_settled):
             piece = heappop(pieces)[2]
-            if piece in self._incomplete and piece not in expired:
+            if piece in self._line_of(piece.queue) and piece not in expired:
                 expired.append(piece)
         return expired
 
@@ -331,7 +364,8 @@ class RecordAccumulator:
         pieces = self._piece_deadlines
         while pieces and pieces[0][2].is_settled:
             heappop(pieces)
-        first = next(iter(self._incomplete)).deadline_ms if self._incomplete else INFINITY
+        lines = self._incomplete.values()
+        first = min((next(iter(line)).deadline_ms for line in lines if line), default=INFINITY)
         return min(first, pieces[0][0]) if pieces else first
 
     # --- flush, exhaustion, close ---------------------------------------------------------------------------
@@ -346,8 +380,8 @@ class RecordAccumulator:
 
     def flush(self, now_ms: float) -> FlushMark:
         """End linger for all that is here now; the mark tells when it is settled (rule A9)."""
-        mark = FlushMark(self._incomplete)
-        for batch in list(self._incomplete):
+        mark = FlushMark(self.incomplete())
+        for batch in self.incomplete():
             if not batch.closed:
                 batch.expedited = True
                 self.touch(batch.queue, now_ms)
@@ -379,15 +413,18 @@ class RecordAccumulator:
 
     def incomplete(self) -> list[ProducerBatch]:
         """Every batch without a fate, oldest first."""
-        return list(self._incomplete)
+        lines = [line for line in self._incomplete.values() if line]
+        if len(lines) == 1:
+            return list(lines[0])
+        return sorted((batch for line in lines for batch in line), key=lambda batch: batch.created_ms)
 
     @property
     def has_incomplete(self) -> bool:
-        return bool(self._incomplete)
+        return any(self._incomplete.values())
 
     @property
     def has_undrained(self) -> bool:
-        return any(batch.queued for batch in self._incomplete)
+        return any(batch.queued for batch in self.incomplete())
 
     def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
         """What waits in the deques of a topic, in all lanes; what is on the wire is not among it."""

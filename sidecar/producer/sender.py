@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import Code, classify
 from sidecar.producer.batch_fates import BatchFates
+from sidecar.producer.broker_latency import BrokerLatency
 from sidecar.producer.effects import (
     CloseLink,
     Completed,
@@ -73,6 +74,7 @@ class Sender:
         self._leaderless_asked: frozenset[str] = frozenset()
         self._leaderless_ask_again_ms = 0.0
         self._muted_until_ms: dict[int, float] = {}
+        self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
         self._first_lane = 0
         self._wake_now = True
         self._closing = False
@@ -98,10 +100,14 @@ class Sender:
         self._ask_for_metadata(effects, now_ms)
         for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
             del self._muted_until_ms[node_id]
-        for node_id in accumulator.ready_nodes():
+        ready = accumulator.ready_nodes()
+        self._latency.keep(ready)
+        for node_id in ready:
             if node_id in self._muted_until_ms:
+                self._latency.blocked(node_id, now_ms)
                 continue
             if not links.is_ready(node_id):
+                self._latency.blocked(node_id, now_ms)
                 effects.append(Connect(node_id))
                 continue
             self._send_to(node_id, links, now_ms, effects)
@@ -127,6 +133,14 @@ class Sender:
             wakeup_ms = min(wakeup_ms, *self._muted_until_ms.values())
         return wakeup_ms
 
+    def late_brokers(self, now_ms: float) -> frozenset[int]:
+        """Brokers that took nothing for partitioner.availability.timeout.ms though something was ready for them."""
+        return self._latency.late(now_ms)
+
+    def next_lateness_ms(self, now_ms: float) -> float:
+        """When :meth:`late_brokers` changes by time alone; infinity when it does not."""
+        return self._latency.next_change_ms(now_ms)
+
     def wake(self) -> None:
         """Poll at the next opportunity (after an append that said so)."""
         self._wake_now = True
@@ -134,6 +148,9 @@ class Sender:
     def _send_to(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
         in_flight = self._in_flight
         room = UNSENT_PER_NODE_MAX - in_flight.unsent(node_id)
+        if room <= 0 or not in_flight.can_send(node_id):
+            self._latency.blocked(node_id, now_ms)
+            return
         lanes_left = list(LANES[self._first_lane :] + LANES[: self._first_lane])
         while lanes_left and room > 0 and in_flight.can_send(node_id) and links.has_room(node_id):
             lane = lanes_left.pop(0)
@@ -142,11 +159,12 @@ class Sender:
                 continue
             lanes_left.append(lane)
             room -= 1
+            self._latency.drained(node_id)
             request = ProduceRequest(
                 id=next(self._request_ids),
                 node_id=node_id,
                 lane=lane,
-                acks=self._config.acks_of(lane),
+                acks=batches[0].queue.settings.acks,
                 batches=batches,
                 created_ms=now_ms,
                 timeout_ms=int(self._config.request_timeout_ms),
@@ -287,7 +305,7 @@ class Sender:
             text = (
                 f"Expiring {batch.count} record(s) for {batch.topic}-{batch.partition}: {waited:.0f} ms have "
                 f"passed since they were appended (delivery.timeout.ms="
-                f"{self._config.delivery_timeout_ms:g}); the batch was {batch.where()}."
+                f"{batch.queue.settings.delivery_timeout_ms:g}); the batch was {batch.where()}."
             )
             self._fates.fail(batch, LocalCode.EXPIRED, text, now_ms)
 

@@ -24,6 +24,9 @@ class ConnectionConfig:
     connections_max_idle_ms: float = 540_000.0
     """Negative: idle connections stay."""
     request_timeout_ms: float = 30_000.0
+    send_buffer_bytes: int = 131_072
+    """SO_SNDBUF; -1: the system's default. So for the next."""
+    receive_buffer_bytes: int = 32_768
 
 
 class ConnectionStatus(Enum):

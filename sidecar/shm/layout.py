@@ -48,6 +48,10 @@ PREPARED_SLOTS_OFFSET: Final = 1024
 """One bit per slot whose area is allocated."""
 TICKET_OFFSET: Final = 1032
 """Next ticket of the line between workers that wait for pages."""
+RATE_ROWS_OFFSET: Final = 1040
+"""Clocks of rate limits: {hash of the topic u64 (0: free), microseconds u64}."""
+RATE_ROWS_MAX: Final = 62
+RATE_ROW_BYTES: Final = 16
 SLOT_TICKETS_OFFSET: Final = 2048
 """One u64 per slot: the ticket it waits with, 0 when it does not."""
 SLOT_BORROWED_OFFSET: Final = SLOT_TICKETS_OFFSET + 8 * SLOT_COUNT
@@ -55,6 +59,7 @@ SLOT_BORROWED_OFFSET: Final = SLOT_TICKETS_OFFSET + 8 * SLOT_COUNT
 SLOT_TAKEN_OFFSET: Final = SLOT_BORROWED_OFFSET + 8 * SLOT_COUNT
 """One u64 per slot: pages it holds."""
 assert HEADER_FIELDS_OFFSET + HEADER_FIELDS.size <= PREPARED_SLOTS_OFFSET
+assert RATE_ROWS_OFFSET + RATE_ROWS_MAX * RATE_ROW_BYTES <= SLOT_TICKETS_OFFSET
 assert SLOT_TAKEN_OFFSET + 8 * SLOT_COUNT <= HEADER_BYTES
 
 PAGE_HEADER: Final = struct.Struct("<IIQIIQ")

@@ -229,6 +229,8 @@ class Driver:
                 # The core has moved on already: the effects behind this one must still happen.
                 self._counters.inc("sender_exceptions_total")
                 log.exception("the effect %r failed; the worker goes on", effect)
+        self._topics.on_late_brokers(self._sender.late_brokers(now_ms))
+        self._intake.rates_due(now_ms)
         self._ask_for_topics(now_ms)
         self._give_pages_back(now_ms)
         self._stub_port.end_turn()
@@ -259,7 +261,8 @@ class Driver:
 
     def _set_timer(self, now_ms: float) -> None:
         due_ms = self._sender.next_wakeup_ms
-        due_ms = min(due_ms, self._topics.next_due_ms)
+        due_ms = min(due_ms, self._topics.next_due_ms, self._intake.next_rate_ms)
+        due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
         if self._stub_port.has_unsent:
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
         if self._drain_deadline_ms is not None and not self._drained:

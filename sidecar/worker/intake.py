@@ -58,6 +58,8 @@ class Intake:
         self._send = send
         self._share_held: deque[tuple[StreamState, int]] = deque()
         """Streams over a share with the pages they need, longest waiting first."""
+        self._rate_held: list[tuple[float, StreamState]] = []
+        """Streams of topics at their rate, with the time to go on; longest waiting first."""
         self._ring_held: dict[ClientSession, deque[StreamState]] = {}
 
     def submit(self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float) -> None:
@@ -91,6 +93,12 @@ class Intake:
         stream.awaited = None
         queue = stream.topic_queue
         chain = queue.chain
+        if queue.rate is not None:
+            over = queue.rate.refusal(now_ms)
+            if over is not None:
+                self._hold(stream, over[0])
+                self._rate_held.append((over[1], stream))
+                return
         needed = chain.pages_needed(count, len(payload))
         if needed:
             if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
@@ -122,6 +130,8 @@ class Intake:
             flags=flags,
         )
         entry.accepted_ms = now_ms
+        if queue.rate is not None:
+            queue.rate.charge(count, len(payload), now_ms)
         if chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
         session.unsettled_records += count
@@ -171,6 +181,21 @@ class Intake:
                 self.resume(stream)
             else:
                 self._share_held.append((stream, needed))
+
+    def rates_due(self, now_ms: float) -> None:
+        """Streams held by their topic's rate go on as time passes."""
+        if now_ms < self.next_rate_ms:
+            return
+        due = [stream for due_ms, stream in self._rate_held if due_ms <= now_ms]
+        self._rate_held = [each for each in self._rate_held if each[0] > now_ms]
+        for stream in due:
+            if stream.held:
+                self.resume(stream)
+
+    @property
+    def next_rate_ms(self) -> float:
+        """When the next stream held by a rate goes on; infinity when none is."""
+        return min((due_ms for due_ms, _ in self._rate_held), default=float("inf"))
 
     def ring_acked(self, session: ClientSession) -> None:
         """A client read its outcomes: its streams held for that go on once half of the ring is free."""

@@ -125,7 +125,8 @@ class ProducePort:
             return
         prepared = _Prepared(request, buffer)
         plain: list[tuple[ProducerBatch, bytes]] = []
-        if self._encoder.is_synchronous:
+        is_synchronous = self._encoder.is_synchronous(request.batches)
+        if is_synchronous:
             encoded, unsendable = self._encoder.encode(request.batches, buffer.view)
             prepared.encoded = encoded
         else:
@@ -138,7 +139,7 @@ class ProducePort:
             self._sender.on_request_not_sent(request, now_ms)
             return
         self._preparing.setdefault(request.node_id, deque()).append(prepared)
-        if self._encoder.is_synchronous:
+        if is_synchronous:
             self._send_prepared(request.node_id)
         else:
             task = self._loop.create_task(self._compress(prepared, plain))

@@ -17,6 +17,7 @@ from sidecar.worker.compression import CODEC_ATTRIBUTES, compress
 
 if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.producer.topic_settings import TopicSettings
 
 log = logging.getLogger(__name__)
 
@@ -29,20 +30,16 @@ class EncodedBatch(NamedTuple):
 
 
 class RequestEncoder:
-    """Encodes batches into a request buffer; compression runs on ``executor``, off the loop."""
+    """Encodes batches into a request buffer, each by its topic's codec; that runs on ``executor``, off the loop."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, executor: Executor, *, codec: str, level: int | None
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
         self._loop = loop
         self._executor = executor
-        self._codec = codec
-        self._level = level
-        self._attributes = CODEC_ATTRIBUTES[codec]
 
-    @property
-    def is_synchronous(self) -> bool:
-        return self._attributes == 0
+    @staticmethod
+    def is_synchronous(batches: list[ProducerBatch]) -> bool:
+        """No topic among them is compressed."""
+        return all(batch.queue.settings.compression_type == "none" for batch in batches)
 
     def encode(
         self, batches: list[ProducerBatch], buffer: memoryview
@@ -92,7 +89,7 @@ class RequestEncoder:
     ) -> list[EncodedBatch]:
         """Compress off the loop and write the batches into ``buffer``; what a codec fails on goes as it is."""
         outputs = await self._loop.run_in_executor(
-            self._executor, lambda: [self._try_compress(data) for _, data in plain]
+            self._executor, lambda: [_try_compress(batch.queue.settings, data) for batch, data in plain]
         )
         encoded: list[EncodedBatch] = []
         position = 0
@@ -107,7 +104,7 @@ class RequestEncoder:
                 producer_id=batch.producer_id,
                 epoch=batch.epoch,
                 base_sequence=batch.base_sequence,
-                attributes=0 if output is None else self._attributes,
+                attributes=0 if output is None else CODEC_ATTRIBUTES[batch.queue.settings.compression_type],
                 count=batch.records.count,
                 first_timestamp_ms=batch.records.first_timestamp_ms,
                 max_timestamp_ms=batch.records.max_timestamp_ms,
@@ -116,11 +113,13 @@ class RequestEncoder:
             position = start + len(body)
         return encoded
 
-    def _try_compress(self, data: bytes) -> bytes | None:
-        try:
-            return compress(self._codec, data, self._level)
-        except Exception:
-            log.exception(
-                "the %s codec failed on %d bytes; they are sent uncompressed", self._codec, len(data)
-            )
-            return None
+
+def _try_compress(settings: TopicSettings, data: bytes) -> bytes | None:
+    codec = settings.compression_type
+    if codec == "none":
+        return None
+    try:
+        return compress(codec, data, settings.compression_level)
+    except Exception:
+        log.exception("the %s codec failed on %d bytes; they are sent uncompressed", codec, len(data))
+        return None

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from sidecar.kernel import StickyPartitioner
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from sidecar.kernel import Chain, Entry
+    from sidecar.kernel import Chain, Entry, StickyPartitioner
+    from sidecar.producer.topic_settings import TopicSettings
+    from sidecar.worker.rate_limit import RateLimit
 
 
 class TopicQueue:
@@ -29,13 +29,25 @@ class TopicQueue:
         "out_of_range",
         "partition_count",
         "partitioner",
+        "rate",
+        "settings",
         "topic",
         "waiting",
     )
 
-    def __init__(self, topic: str, lane: int, chain: Chain) -> None:
+    def __init__(
+        self,
+        topic: str,
+        lane: int,
+        chain: Chain,
+        settings: TopicSettings | None = None,
+        rate: RateLimit | None = None,
+    ) -> None:
         self.topic = topic
         self.lane = lane
+        self.settings = settings
+        """What holds for this topic alone; None only in tests that do not partition."""
+        self.rate = rate
         self.chain = chain
         self.partitioner: StickyPartitioner | None = None
         self.partition_count = 0
@@ -50,12 +62,20 @@ class TopicQueue:
         self.last_used_ms = 0.0
 
     def update_partitions(
-        self, partition_count: int, available: Sequence[int], *, batch_bytes: int, seed: int
+        self,
+        partition_count: int,
+        available: Sequence[int],
+        preferred: Sequence[int],
+        make: Callable[[Sequence[int]], StickyPartitioner],
     ) -> None:
-        """Follow the snapshot. The sticky choice survives an update that leaves its partition available (M8)."""
+        """Follow the snapshot. The sticky choice survives an update that leaves its partition available (M8).
+
+        ``available`` have a live leader; of them records without a place of their own go to ``preferred``.
+        ``make`` is called once, for the first partitioner.
+        """
         if self.partitioner is None:
-            self.partitioner = StickyPartitioner(partition_count, available, batch_bytes, seed)
+            self.partitioner = make(preferred)
         else:
-            self.partitioner.update(partition_count, available)
+            self.partitioner.update(partition_count, preferred)
         self.partition_count = partition_count
         self.has_leader = bool(available)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -17,7 +16,10 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.producer.topic_settings import TopicRules, TopicSettings
     from sidecar.shm.chain_table import ChainTable
+    from sidecar.worker.placement import Placement
+    from sidecar.worker.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +34,17 @@ class Topics:
         self,
         *,
         config: ProducerConfig,
-        lane: int,
+        rules: TopicRules,
+        placement: Placement,
         chain_table: ChainTable,
         accumulator: RecordAccumulator,
         on_failed: Callable[[TopicQueue, Entry, list[tuple[int, int]]], None],
+        rate_limit: Callable[[str, TopicSettings], RateLimit | None] = lambda topic, settings: None,
     ) -> None:
         self._config = config
-        self._lane = lane
+        self._rules = rules
+        self._placement = placement
+        self._rate_limit = rate_limit
         self._chain_table = chain_table
         self._accumulator = accumulator
         self._on_failed = on_failed
@@ -60,12 +66,14 @@ class Topics:
         """The topic's queue, made on first use; None when the table of chains is full."""
         queue = self._queues.get(topic)
         if queue is None:
-            chain = self._chain_table.open(self._lane, topic)
+            settings = self._rules.of(topic)
+            chain = self._chain_table.open(settings.lane, topic)
             if chain is None:
                 return None
-            queue = self._queues[topic] = TopicQueue(topic, self._lane, chain)
+            rate = self._rate_limit(topic, settings)
+            queue = self._queues[topic] = TopicQueue(topic, settings.lane, chain, settings, rate)
             self._by_chain[chain.chain_id] = queue
-            if self._snapshot is None or not self._follow(queue, self._snapshot):
+            if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
                 self.missing.add(topic)
         return queue
 
@@ -87,7 +95,7 @@ class Topics:
         self._snapshot = snapshot
         for queue in self._queues.values():
             before = queue.partition_count
-            if not self._follow(queue, snapshot):
+            if not self._placement.follow(queue, snapshot):
                 continue
             self.missing.discard(queue.topic)
             if queue.partition_count > before:
@@ -99,6 +107,12 @@ class Topics:
                 self._partition(queue, queue.waiting.popleft(), now_ms)
             if not queue.out_of_range:
                 self._waiting_queues.pop(queue.topic, None)
+
+    def on_late_brokers(self, late: frozenset[int]) -> None:
+        """Brokers that do not keep up: keyless records go elsewhere while there is an elsewhere (KIP-794)."""
+        if self._placement.set_late_brokers(late) and self._snapshot is not None:
+            for queue in self._queues.values():
+                self._placement.follow(queue, self._snapshot)
 
     def on_topic_errors(self, codes: Mapping[str, int]) -> None:
         """Metadata refused these topics: fail at once what no waiting heals; the others wait on (M9)."""
@@ -165,19 +179,6 @@ class Topics:
         """Topics used since the last call: their expiry is renewed at the controller (M1)."""
         used, self._used = list(self._used), set()
         return used
-
-    def _follow(self, queue: TopicQueue, snapshot: MetadataSnapshot) -> bool:
-        """Give the queue its partitions; False when the snapshot does not know its topic."""
-        count = snapshot.partition_count(queue.topic)
-        if not count:
-            return False
-        queue.update_partitions(
-            count,
-            snapshot.available_partitions(queue.topic),
-            batch_bytes=self._config.batch_size,
-            seed=random.getrandbits(63),
-        )
-        return True
 
     def _partition(
         self, queue: TopicQueue, entry: Entry, now_ms: float, *, is_second_look: bool = False

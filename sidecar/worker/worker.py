@@ -28,19 +28,22 @@ from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.control_channel import ControlChannel
 from sidecar.producer.backoff import Backoff
 from sidecar.producer.config import ProducerConfig
-from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.request_buffers import RequestBufferPool
 from sidecar.producer.sender import Sender
+from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.rate_words import find_clock
 from sidecar.worker.driver import Driver
 from sidecar.worker.endpoint import Endpoint
 from sidecar.worker.intake import Intake
+from sidecar.worker.placement import Placement
 from sidecar.worker.produce_port import ProducePort
+from sidecar.worker.rate_limit import RateLimit
 from sidecar.worker.request_encoder import RequestEncoder
 from sidecar.worker.sessions import Sessions
 from sidecar.worker.settlement import Settlement
@@ -75,6 +78,8 @@ class Worker:
             ProducerConfig.from_mapping(settings),
             batch_growth_bytes=int(settings["daemon.batch_growth_bytes"]),
         )
+        rules = TopicRules(config, settings["topics"])
+        workers = int(settings["daemon.workers"])
         clock = MonotonicClock()
         slot = segment.slot(start.slot)
         slot.claim(pid=os.getpid(), incarnation=start.incarnation)
@@ -83,7 +88,7 @@ class Worker:
         self._wake_fds = [fd for index, fd in enumerate(start.wake_fds) if index != start.worker_index]
         self._own_wake_fd = start.wake_fds[start.worker_index] if start.wake_fds else None
 
-        pool = BufferPool(segment, incarnation=start.incarnation, workers=int(settings["daemon.workers"]))
+        pool = BufferPool(segment, incarnation=start.incarnation, workers=workers)
         chain_table = ChainTable(segment, start.slot, incarnation=start.incarnation)
         descriptors = DescriptorTable(segment, start.slot)
         lane_rows = LaneRows(segment, start.slot)
@@ -94,7 +99,7 @@ class Worker:
             max_in_flight=config.max_in_flight_requests_per_connection,
             backoff=backoff,
         )
-        accumulator = RecordAccumulator(config, ids)
+        accumulator = RecordAccumulator(config, ids, rules=rules)
         sender = Sender(config, accumulator, ids, backoff=backoff)
         buffers = RequestBufferPool(
             max_request_size=config.max_request_size,
@@ -123,7 +128,11 @@ class Worker:
         )
         topics = Topics(
             config=config,
-            lane=IDEMPOTENT_LANE if config.enable_idempotence else PLAIN_LANE,
+            rules=rules,
+            placement=Placement(config, accumulator),
+            rate_limit=lambda topic, own: RateLimit.of(
+                topic, own, workers=workers, find_clock=lambda name: find_clock(segment, name)
+            ),
             chain_table=chain_table,
             accumulator=accumulator,
             on_failed=lambda queue, entry, failures: settlement.fail_records(
@@ -164,9 +173,7 @@ class Worker:
             config=config,
             cache=cache,
             buffers=buffers,
-            encoder=RequestEncoder(
-                loop, self._executor, codec=config.compression_type, level=config.compression_level
-            ),
+            encoder=RequestEncoder(loop, self._executor),
             descriptors=descriptors,
             sender=sender,
             wake=lambda: self._driver.wake(),
@@ -276,4 +283,4 @@ class Worker:
 
 def _connection_config(settings: dict[str, Any]) -> ConnectionConfig:
     names = [each.name for each in dataclasses.fields(ConnectionConfig)]
-    return ConnectionConfig(**{name: float(settings[name.replace("_", ".")]) for name in names})
+    return ConnectionConfig(**{name: settings[name.replace("_", ".")] for name in names})

@@ -167,13 +167,10 @@ def test_a_missing_file(tmp_path: Path) -> None:
     assert "does not exist" in faults(path=tmp_path / "nothing.toml")[0]
 
 
-def test_worker_mapping_has_every_row_and_the_level_of_its_codec() -> None:
-    mapping = load(
-        "compression.type=zstd", "compression.zstd.level=7", "compression.gzip.level=2"
-    ).to_mapping()
+def test_worker_mapping_has_every_row() -> None:
+    mapping = load("compression.zstd.level=7", 'topics."a*".acks=1').to_mapping()
     assert set(BY_NAME) <= set(mapping)
-    assert mapping["compression.level"] == 7
-    assert load().to_mapping()["compression.level"] is None
+    assert mapping["topics"] == {"a*": {"acks": 1}}
 
 
 def test_rows_are_sound() -> None:

@@ -126,7 +126,7 @@ def test_short_queues_are_chosen_more_often(
     for partition in range(len(lengths)):
         partitioner.set_queue_length(partition, 0)
     assert len(set(draws(partitioner, 1_000).values())) > 1
-    assert_spread(draws(partitioner), {partition: 1 for partition in range(len(lengths))})
+    assert_spread(draws(partitioner), dict.fromkeys(range(len(lengths)), 1))
 
 
 def test_queue_lengths_count_only_among_the_available(kernel: ModuleType) -> None:

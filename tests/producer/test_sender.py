@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from client_stub.wire import LocalCode, Persistence
@@ -461,6 +463,8 @@ def test_two_lanes_share_a_broker_in_requests_of_their_own() -> None:
     core.append("idempotent", partition=0)
     core.lane = PLAIN_LANE
     core.append("plain", partition=0)
+    queue = core.accumulator.queue(TOPIC, PLAIN_LANE, 0)
+    queue.settings = replace(queue.settings, acks=1)
     requests = core.poll()
     assert {(request.acks, *payloads_of(request.batches)) for request in requests} == {
         (-1, "idempotent"),

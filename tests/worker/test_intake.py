@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client_stub.wire import Format, Kind
+from sidecar.kernel import StickyPartitioner
 from sidecar.worker.intake import RESERVATION_MS_MAX, Intake
 from sidecar.worker.session import ClientSession
 from sidecar.worker.shares import Shares
@@ -137,7 +138,7 @@ class Scene:
         queue = self.queues.get(topic)
         if queue is None:
             queue = self.queues[topic] = TopicQueue(topic, 0, FakeChain())  # type: ignore[arg-type]
-            queue.update_partitions(1, [0], batch_bytes=1, seed=1)
+            queue.update_partitions(1, [0], [0], lambda usable: StickyPartitioner(1, usable, 1, 1))
         return queue
 
     def chain(self, topic: str = "t") -> FakeChain:

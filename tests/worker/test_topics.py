@@ -10,9 +10,10 @@ from sidecar.kernel import Entry
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.backoff import Backoff
 from sidecar.producer.config import ProducerConfig
-from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.producer.topic_settings import TopicRules
+from sidecar.worker.placement import Placement
 from sidecar.worker.topic_queue import TopicQueue
 from sidecar.worker.topics import Topics
 from tests.worker.scene import Scene
@@ -27,7 +28,8 @@ class TopicScene:
         self.failed: list[tuple[str, int, list[tuple[int, int]]]] = []
         self.topics = Topics(
             config=config,
-            lane=IDEMPOTENT_LANE,
+            rules=TopicRules(config),
+            placement=Placement(config, self.accumulator),
             chain_table=scene.chain_table,
             accumulator=self.accumulator,
             on_failed=lambda queue, entry, failures: self.failed.append((queue.topic, entry.seq, failures)),

@@ -1,0 +1,49 @@
+"""BrokerLatency: brokers that take nothing although something is ready for them (KIP-794's availability timeout).
+
+(Kafka: ``RecordAccumulator.NodeLatencyStats``. There a broker is measured from its last drain, also when nothing
+was ready for it meanwhile; here from the moment it first had something that could not be sent.)
+"""
+
+from __future__ import annotations
+
+INFINITY = float("inf")
+
+
+class BrokerLatency:
+    """Since when each broker has been behind. ``timeout_ms`` 0 switches it off. No clock inside."""
+
+    __slots__ = ("_blocked_since_ms", "_timeout_ms")
+
+    def __init__(self, timeout_ms: float) -> None:
+        self._timeout_ms = timeout_ms
+        self._blocked_since_ms: dict[int, float] = {}
+
+    def drained(self, node_id: int) -> None:
+        """Something was taken for the broker."""
+        self._blocked_since_ms.pop(node_id, None)
+
+    def blocked(self, node_id: int, now_ms: float) -> None:
+        """Something is ready for the broker and it cannot take it: no link, or too much in flight."""
+        if self._timeout_ms > 0:
+            self._blocked_since_ms.setdefault(node_id, now_ms)
+
+    def keep(self, ready: list[int]) -> None:
+        """Forget the brokers for which nothing is ready any more."""
+        if self._blocked_since_ms:
+            for node_id in self._blocked_since_ms.keys() - set(ready):
+                del self._blocked_since_ms[node_id]
+
+    def late(self, now_ms: float) -> frozenset[int]:
+        """Brokers that have been behind for the timeout."""
+        if not self._blocked_since_ms:
+            return frozenset()
+        return frozenset(
+            node_id
+            for node_id, since_ms in self._blocked_since_ms.items()
+            if now_ms - since_ms >= self._timeout_ms
+        )
+
+    def next_change_ms(self, now_ms: float) -> float:
+        """When the next broker becomes late; infinity when none will by time alone."""
+        dues = [since_ms + self._timeout_ms for since_ms in self._blocked_since_ms.values()]
+        return min((due_ms for due_ms in dues if due_ms > now_ms), default=INFINITY)

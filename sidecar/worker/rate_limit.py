@@ -1,0 +1,83 @@
+"""RateLimit: how long the streams of one topic are held when its rate is used up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sidecar.producer.topic_settings import TopicSettings
+from sidecar.shm.rate_words import RateClock
+
+BURST_MS = 100.0
+"""What may be taken at once after silence, as time at the full rate."""
+
+
+class _Bucket:
+    """One rate in units per second on one clock."""
+
+    __slots__ = ("_clock", "_rate", "text")
+
+    def __init__(self, clock: RateClock, rate: float, text: str) -> None:
+        self._clock = clock
+        self._rate = rate
+        self.text = text
+
+    def ready_at_ms(self, now_ms: float) -> float:
+        return self._clock.paid_at_us(int(now_ms * 1000)) / 1000 - BURST_MS
+
+    def charge(self, units: int, now_ms: float) -> None:
+        self._clock.charge(int(units / self._rate * 1e6), int(now_ms * 1000))
+
+
+class RateLimit:
+    """The buckets of a topic: bytes, records, or both. Belongs to the worker's loop."""
+
+    __slots__ = ("_bytes", "_records")
+
+    def __init__(self, *, rate_bytes: _Bucket | None, rate_records: _Bucket | None) -> None:
+        self._bytes = rate_bytes
+        self._records = rate_records
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        settings: TopicSettings,
+        *,
+        workers: int,
+        find_clock: Callable[[str], RateClock | None],
+    ) -> RateLimit | None:
+        """None for a topic without a rate. ``find_clock``: the clock that all workers share, by name.
+
+        With no such clock left each worker keeps to its part of the rate alone.
+        """
+
+        def bucket(name: str, rate: int | None, unit: str) -> _Bucket | None:
+            if rate is None:
+                return None
+            text = f"topic {topic} is at its {name} of {rate} {unit}"
+            clock = find_clock(f"{name} {topic}")
+            if clock is None:
+                return _Bucket(RateClock(bytearray(8), 0), rate / workers, text)
+            return _Bucket(clock, rate, text)
+
+        rate_bytes = bucket("rate", settings.rate_bytes, "bytes per second")
+        rate_records = bucket("records.per.second", settings.rate_records, "records per second")
+        if rate_bytes is None and rate_records is None:
+            return None
+        return cls(rate_bytes=rate_bytes, rate_records=rate_records)
+
+    def refusal(self, now_ms: float) -> tuple[str, float] | None:
+        """Why nothing may be taken now, and the monotonic ms at which to look again; None when it may."""
+        for bucket in (self._bytes, self._records):
+            if bucket is not None:
+                ready_at_ms = bucket.ready_at_ms(now_ms)
+                if ready_at_ms > now_ms:
+                    return bucket.text, ready_at_ms
+        return None
+
+    def charge(self, count: int, payload_bytes: int, now_ms: float) -> None:
+        """An entry was accepted."""
+        if self._bytes is not None:
+            self._bytes.charge(payload_bytes, now_ms)
+        if self._records is not None:
+            self._records.charge(count, now_ms)
