@@ -18,6 +18,7 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.sender import Sender
+from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce import PartitionResult
 
 from .fake_kernel import FakeBlock, FakeRecords
@@ -78,6 +79,7 @@ class Core:
         known: bool = True,
         lane: int = IDEMPOTENT_LANE,
         records_factory: Any = FakeRecords,
+        rules: Mapping[str, Mapping[str, Any]] | None = None,
         **settings: Any,
     ) -> None:
         settings.setdefault("linger_ms", 0.0)
@@ -90,7 +92,10 @@ class Core:
         self.ids = ProducerIds(
             max_in_flight=self.config.max_in_flight_requests_per_connection, backoff=backoff
         )
-        self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=records_factory)
+        self.rules = TopicRules(self.config, rules)
+        self.accumulator = RecordAccumulator(
+            self.config, self.ids, rules=self.rules, records_factory=records_factory
+        )
         self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
         self.completed: list[ProducerBatch] = []
         self.effects: list[Effect] = []
@@ -145,7 +150,11 @@ class Core:
     def acknowledge(self, request: ProduceRequest, base_offset: int = 0) -> None:
         """Success for every batch of the request."""
         self.respond(
-            request, *(answer(batch.partition, base_offset=base_offset) for batch in request.batches)
+            request,
+            *(
+                answer(batch.partition, topic=batch.topic, base_offset=base_offset)
+                for batch in request.batches
+            ),
         )
 
     def of(self, kind: type[Effect]) -> list[Any]:

@@ -1,0 +1,158 @@
+"""Settings by topic: which pattern counts, and what the accumulator and the sender make of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
+from sidecar.producer.topic_settings import TopicRules
+
+from .harness import Core, payloads_of, snapshot_of
+
+
+def rules(patterns: dict[str, dict[str, Any]], **settings: Any) -> TopicRules:
+    return TopicRules(ProducerConfig(**settings), patterns)
+
+
+class Topics(Core):
+    """A core with patterns; every topic of ``leaders_of`` has its partitions on those brokers."""
+
+    def __init__(
+        self, patterns: dict[str, dict[str, Any]], leaders_of: dict[str, tuple[int, ...]], **settings: Any
+    ) -> None:
+        super().__init__(rules=patterns, **settings)
+        self.snapshot = snapshot_of(leaders_of)
+
+    def put(self, topic: str, payload: str) -> None:
+        self.lane = self.rules.of(topic).lane
+        self.append(payload, topic=topic)
+
+
+def test_the_first_pattern_of_the_file_counts_alone() -> None:
+    found = rules(
+        {"audit-eu": {"linger.ms": 1}, "audit-*": {"linger.ms": 2, "acks": 1}, "*": {"batch.size": 9}}
+    )
+    assert (found.of("audit-eu").linger_ms, found.of("audit-eu").acks) == (1, -1)
+    assert (found.of("audit-us").linger_ms, found.of("audit-us").acks) == (2, 1)
+    assert (found.of("other").linger_ms, found.of("other").batch_size) == (5.0, 9)
+    assert found.of("audit-us") is found.of("audit-us")
+
+
+def test_globs_know_case_and_ranges() -> None:
+    found = rules({"a?c": {"linger.ms": 1}, "x[0-3]": {"linger.ms": 2}})
+    assert [found.of(topic).linger_ms for topic in ("abc", "Abc", "abbc", "x3", "x4")] == [
+        1,
+        5.0,
+        5.0,
+        2,
+        5.0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "settings", "lane"),
+    [
+        ({}, {}, IDEMPOTENT_LANE),
+        ({"acks": 1}, {}, PLAIN_LANE),
+        ({"acks": 0}, {}, PLAIN_LANE),
+        ({"acks": -1}, {}, IDEMPOTENT_LANE),
+        ({"acks": -1}, {"enable_idempotence": False, "acks": 1}, PLAIN_LANE),
+    ],
+)
+def test_a_topic_is_idempotent_when_all_are_and_its_acks_is_all(
+    own: dict[str, Any], settings: dict[str, Any], lane: int
+) -> None:
+    assert rules({"*": own}, **settings).of("t").lane == lane
+
+
+def test_a_level_belongs_to_its_codec() -> None:
+    found = rules(
+        {
+            "z": {"compression.type": "zstd", "compression.gzip.level": 9},
+            "g": {"compression.type": "gzip", "compression.gzip.level": 9},
+            "s": {"compression.type": "snappy"},
+            "d": {"compression.type": "gzip"},
+        },
+        compression_type="lz4",
+        compression_lz4_level=4,
+    )
+    assert [(found.of(t).compression_type, found.of(t).compression_level) for t in "zgsdx"] == [
+        ("zstd", 3),
+        ("gzip", 9),
+        ("snappy", None),
+        ("gzip", None),
+        ("lz4", 4),
+    ]
+
+
+@pytest.mark.rule("A4")
+def test_each_topic_lingers_its_own_time() -> None:
+    core = Topics({"slow": {"linger.ms": 50}}, {"slow": (1,), "quick": (2,)}, linger_ms=10.0)
+    core.put("slow", "s")
+    core.put("quick", "q")
+    assert core.poll(9.9) == []
+    assert [payloads_of(request.batches) for request in core.poll(0.2)] == [["q"]]
+    assert core.poll(39.0) == []
+    assert [payloads_of(request.batches) for request in core.poll(1.0)] == [["s"]]
+
+
+@pytest.mark.rule("A8")
+def test_each_topic_has_its_own_deadline_whatever_came_before_it() -> None:
+    core = Topics(
+        {"short": {"delivery.timeout.ms": 100}, "long": {"delivery.timeout.ms": 10_000}},
+        {"short": (1,), "long": (1,), "other": (1,)},
+        delivery_timeout_ms=1_000.0,
+    )
+    core.links.down.add(1)
+    for topic in ("long", "other", "short"):
+        core.put(topic, topic)
+    core.poll()
+    assert core.accumulator.next_expiry_ms == core.now_ms + 100
+    told: list[list[str]] = []
+    for advance_ms in (99.0, 1.0, 899.0, 1.0, 8_999.0, 1.0):
+        core.poll(advance_ms)
+        core.poll()
+        told.append(payloads_of(core.completed))
+    assert told == [
+        [],
+        ["short"],
+        ["short"],
+        ["short", "other"],
+        ["short", "other"],
+        ["short", "other", "long"],
+    ]
+    assert "delivery.timeout.ms=100)" in core.completed[0].text
+    assert core.sender.is_idle
+
+
+def test_a_batch_is_full_by_its_topics_size() -> None:
+    core = Topics({"small": {"batch.size": 200}}, {"small": (1,), "large": (1,)}, linger_ms=1_000.0)
+    for number in range(3):
+        core.put("small", f"s{number}")
+        core.put("large", f"l{number}")
+    assert [payloads_of(request.batches) for request in core.poll()] == [["s0"]]
+
+
+def test_a_request_has_one_acks_and_no_topic_starves() -> None:
+    core = Topics(
+        {"zero-*": {"acks": 0}, "one-*": {"acks": 1}},
+        {f"{kind}-{n}": (1,) for kind in ("zero", "one", "all") for n in range(3)},
+    )
+    for n in range(3):
+        for kind in ("zero", "one", "all"):
+            core.put(f"{kind}-{n}", f"{kind}{n}")
+    sent: dict[int, list[str]] = {}
+    for _ in range(6):
+        for request in core.poll():
+            assert {batch.queue.settings.acks for batch in request.batches} == {request.acks}
+            sent.setdefault(request.acks, []).extend(payloads_of(request.batches))
+            if request.acks:
+                core.acknowledge(request)
+    assert {acks: sorted(found) for acks, found in sent.items()} == {
+        0: ["zero0", "zero1", "zero2"],
+        1: ["one0", "one1", "one2"],
+        -1: ["all0", "all1", "all2"],
+    }

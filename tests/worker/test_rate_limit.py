@@ -1,0 +1,118 @@
+"""Rates of topics: what is let through over time, on a clock that all workers share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.topic_settings import TopicRules
+from sidecar.shm import layout
+from sidecar.shm.rate_words import DEBT_US_MAX, RateClock, find_clock
+from sidecar.shm.segment import Segment
+from sidecar.worker.rate_limit import BURST_MS, RateLimit
+
+
+def limit(clocks: dict[str, RateClock] | None = None, *, workers: int = 1, **own: int) -> RateLimit:
+    names = {"rate": "rate", "records": "records.per.second"}
+    settings = TopicRules(ProducerConfig(), {"*": {names[name]: value for name, value in own.items()}}).of(
+        "t"
+    )
+
+    def find(name: str) -> RateClock | None:
+        return None if clocks is None else clocks.setdefault(name, RateClock(bytearray(8), 0))
+
+    made = RateLimit.of("t", settings, workers=workers, find_clock=find)
+    assert made is not None
+    return made
+
+
+def let_through(limits: list[RateLimit], frame: tuple[int, int], from_ms: float, to_ms: float) -> int:
+    """Frames of (records, bytes) taken when every limit's worker tries each millisecond."""
+    taken = 0
+    for now_ms in range(int(from_ms), int(to_ms)):
+        for each in limits:
+            while each.refusal(float(now_ms)) is None:
+                each.charge(*frame, float(now_ms))
+                taken += 1
+    return taken
+
+
+def test_a_topic_without_a_rate_has_no_limit() -> None:
+    settings = TopicRules(ProducerConfig()).of("t")
+    assert RateLimit.of("t", settings, workers=1, find_clock=lambda name: None) is None
+
+
+def test_bytes_per_second() -> None:
+    taken = let_through([limit({}, rate=100_000)], (1, 1_000), 1e6, 1e6 + 10_000)
+    assert 1_000 <= taken <= 1_000 + 100 * BURST_MS / 1_000 + 1
+
+
+def test_records_per_second() -> None:
+    taken = let_through([limit({}, records=500)], (5, 1_000_000), 1e6, 1e6 + 10_000)
+    assert 1_000 <= taken <= 1_000 + 100 * BURST_MS / 1_000 + 1
+
+
+def test_the_stricter_of_both_counts_and_is_named() -> None:
+    both = limit({}, rate=1_000_000, records=10)
+    both.charge(10, 10, 5_000.0)
+    refusal = both.refusal(5_000.0)
+    assert refusal is not None
+    assert refusal[0] == "topic t is at its records.per.second of 10 records per second"
+    assert refusal[1] == pytest.approx(6_000 - BURST_MS)
+
+
+def test_workers_share_one_rate() -> None:
+    clocks: dict[str, RateClock] = {}
+    two = [limit(clocks, rate=100_000, workers=2) for _ in range(2)]
+    assert let_through(two, (1, 1_000), 1e6, 1e6 + 5_000) <= 500 + 11
+
+
+def test_without_a_shared_clock_each_worker_keeps_to_its_part() -> None:
+    two = [limit(None, rate=100_000, workers=2) for _ in range(2)]
+    assert 500 <= let_through(two, (1, 1_000), 1e6, 1e6 + 5_000) <= 500 + 12
+
+
+def test_one_frame_larger_than_the_burst_passes_whole_and_is_paid_for() -> None:
+    one = limit({}, rate=1_000)
+    assert one.refusal(0.0) is None
+    one.charge(1, 60_000, 0.0)
+    refusal = one.refusal(0.0)
+    assert refusal is not None
+    assert refusal[1] == pytest.approx(60_000 - BURST_MS)
+    assert one.refusal(60_000 - BURST_MS) is None
+
+
+def test_silence_is_not_saved_up_for_more_than_the_burst() -> None:
+    one = limit({}, rate=100_000)
+    let_through([one], (1, 1_000), 0, 1_000)
+    assert let_through([one], (1, 1_000), 1e6, 1e6 + 1) <= 100 * BURST_MS / 1_000 + 1
+
+
+def test_clocks_of_the_segment_are_found_by_name_until_all_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    segment = Segment.create(path, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test")
+    other = Segment.attach(path)
+    try:
+        mine, theirs = find_clock(segment, "rate a"), find_clock(other, "rate a")
+        assert mine is not None and theirs is not None
+        mine.charge(500, 1_000)
+        assert theirs.paid_at_us(1_000) == 1_500
+        theirs.charge(500, 1_000)
+        assert mine.paid_at_us(1_000) == 2_000
+        for number in range(layout.RATE_ROWS_MAX - 1):
+            assert find_clock(segment, f"rate {number}") is not None
+        assert find_clock(segment, "one more") is None
+        assert find_clock(other, "rate a") is not None
+    finally:
+        other.close()
+        segment.close()
+
+
+def test_a_clock_from_before_the_host_was_started_again_is_not_believed() -> None:
+    clock = RateClock(bytearray(8), 0)
+    clock.charge(1_000, 2 * DEBT_US_MAX)
+    assert clock.paid_at_us(5_000) == 5_000
+    clock.charge(1_000, 5_000)
+    assert clock.paid_at_us(5_000) == 6_000
