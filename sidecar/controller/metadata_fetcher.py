@@ -64,6 +64,7 @@ class MetadataFetcher:
         self.metadata = Metadata(metadata_config, random)
         self._may_rebootstrap = metadata_config.metadata_recovery_strategy == "rebootstrap"
         self._rebootstrap_trigger_ms = metadata_config.metadata_recovery_rebootstrap_trigger_ms
+        self._request_timeout_ms = (connection_config or ConnectionConfig()).request_timeout_ms
         self._unanswered_since_ms: float | None = None
         """Since when an update has been due and none has come."""
         self._clock = clock or MonotonicClock()
@@ -180,7 +181,9 @@ class MetadataFetcher:
             return
         asked = self.metadata.topics
         try:
-            answer = await self._ask(link, asked, None, allow_auto_create=self._auto_create)
+            answer = await self._ask(
+                link, asked, self._answer_timeout_ms(now_ms), allow_auto_create=self._auto_create
+            )
         except (LinkError, ProtocolError) as error:
             if isinstance(error, ProtocolError):
                 link.close(f"{link.node}: {error}")
@@ -291,6 +294,13 @@ class MetadataFetcher:
             self._failed.update(self.metadata.snapshot.nodes)
             self._rebootstrap()
 
+    def _answer_timeout_ms(self, now_ms: float) -> float | None:
+        """None: request.timeout.ms. Shorter when the trigger comes first."""
+        if not self._may_rebootstrap or self._use_bootstrap or self._unanswered_since_ms is None:
+            return None
+        left_ms = self._unanswered_since_ms + self._rebootstrap_trigger_ms - now_ms
+        return max(1.0, left_ms) if left_ms < self._request_timeout_ms else None
+
     def _rebootstrap(self) -> None:
         self._use_bootstrap = True
         self._failed.difference_update(node.id for node in self._bootstrap)
@@ -321,7 +331,9 @@ class MetadataFetcher:
     def _note_failure(self, node_id: int, text: str) -> None:
         """One broker failed. That is news for others only when none is left to ask."""
         self._failed.add(node_id)
-        everyone = [*self.metadata.snapshot.nodes, *(node.id for node in self._bootstrap)]
+        everyone = list(self.metadata.snapshot.nodes)
+        if self._may_rebootstrap or not everyone:
+            everyone += [node.id for node in self._bootstrap]
         if self._failed.issuperset(everyone):
             self._tell_error(text)
 

@@ -40,6 +40,8 @@ async def fetching(
     *,
     backoff_ms: float = 20.0,
     max_age_ms: float = 300_000.0,
+    recovery: str = "rebootstrap",
+    trigger_ms: float = 300_000.0,
     **connection: Any,
 ) -> AsyncIterator[tuple[MetadataFetcher, Told]]:
     told = Told()
@@ -47,7 +49,11 @@ async def fetching(
         bootstrap,
         client_id="test",
         metadata_config=MetadataConfig(
-            retry_backoff_ms=backoff_ms, retry_backoff_max_ms=backoff_ms * 4, metadata_max_age_ms=max_age_ms
+            retry_backoff_ms=backoff_ms,
+            retry_backoff_max_ms=backoff_ms * 4,
+            metadata_max_age_ms=max_age_ms,
+            metadata_recovery_strategy=recovery,
+            metadata_recovery_rebootstrap_trigger_ms=trigger_ms,
         ),
         connection_config=ConnectionConfig(
             **{"reconnect_backoff_ms": 10.0, "reconnect_backoff_max_ms": 50.0, **connection}
@@ -260,6 +266,48 @@ def test_when_all_known_brokers_are_gone_the_bootstrap_is_asked_again() -> None:
                 assert fetcher.last_error == ""
                 assert told.errors[-1] == ""
                 await until(lambda: fetcher.snapshot.partition_count("t") == 2)
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_known_brokers_that_take_connections_and_never_answer_give_way_to_the_bootstrap() -> None:
+    """KIP-1102: without the trigger the one known broker would be waited for until request.timeout.ms."""
+
+    async def test() -> None:
+        cluster = FakeCluster()
+        async with cluster.running(1, 2):
+            cluster.listed = [1]
+            async with fetching(cluster.bootstrap(2), trigger_ms=50.0, request_timeout_ms=60_000.0) as (
+                fetcher,
+                _,
+            ):
+                await fetcher.awaitable.await_update(0, 5_000)
+                assert set(fetcher.snapshot.nodes) == {1}
+                cluster.answering = lambda broker_id: broker_id != 1
+                version = fetcher.request_update()
+                await fetcher.awaitable.await_update(version, 10_000)
+                assert cluster.asked[-1].broker == 2
+                assert 1 in {asked.broker for asked in cluster.asked}
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_without_recovery_only_known_brokers_are_asked() -> None:
+    async def test() -> None:
+        cluster = FakeCluster()
+        async with cluster.running(1, 2):
+            cluster.listed = [1]
+            async with fetching(cluster.bootstrap(2), recovery="none", trigger_ms=10.0) as (fetcher, told):
+                await fetcher.awaitable.await_update(0, 5_000)
+                port = await cluster.stop(1)
+                version = fetcher.request_update()
+                await until(lambda: any(told.errors))
+                await cluster.start(1, port)
+                await fetcher.awaitable.await_update(version, 10_000)
+                assert [asked.broker for asked in cluster.asked].count(2) == 1
+                assert cluster.asked[-1].broker == 1
 
     run(test)
 

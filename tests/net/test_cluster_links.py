@@ -224,3 +224,25 @@ def test_closing_while_connecting_leaves_nothing_behind(run: Run) -> None:
             assert await mute.peers[0].read_frame() is None, "then the end"
 
     run(test)
+
+
+@pytest.mark.parametrize(("send_bytes", "receive_bytes"), [(-1, -1), (40_000, 20_000)])
+def test_sockets_have_the_buffers_asked_for(run: Run, send_bytes: int, receive_bytes: int) -> None:
+    """Linux doubles what is asked for, for its own bookkeeping."""
+
+    async def test() -> None:
+        async with FakeBroker(answer_anything) as broker:
+            noting = NotingLinks(send_buffer_bytes=send_bytes, receive_buffer_bytes=receive_bytes)
+            link = await noting.connect(node_of(broker.port))
+            sock = link._sock
+            assert sock is not None
+            found = [
+                sock.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+            ]
+            if send_bytes >= 0:
+                assert found == [2 * send_bytes, 2 * receive_bytes]
+            else:
+                assert 2 * 40_000 not in found and 2 * 20_000 not in found
+            noting.links.close_all()
+
+    run(test)
