@@ -13,7 +13,7 @@ from client_stub import Producer
 from client_stub.delivery import Delivery
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
+from sidecar.testing.kafka_topics import NewTopic, quiet_config
 from sidecar.testing.reading import read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.kafka]
 TIMEOUT_S = 30
 RECORDS = 400
 RATE = 200_000
+KEYS = 3_000
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,7 @@ def topic_daemon(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) 
         'topics."zs-*".compression.type': "zstd",
         'topics."rr-*".partitioner': "round_robin",
         'topics."crc-*".partitioner': "consistent_random",
+        'topics."fnv-*".partitioner': "fnv1a",
         'topics."slow-*".rate': RATE,
         "linger.ms": 20,
     }
@@ -124,6 +126,34 @@ def test_each_topic_has_its_partitioner(kafka: KafkaCluster, new_topic: NewTopic
         for kind, topic in names.items()
     }
     assert found == {"rr": dict.fromkeys(range(17), 2), "crc": {14: 34}, "plain": {5: 34}}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "theirs"), [("murmur", "murmur2_random"), ("crc", "consistent_random"), ("fnv", "fnv1a")]
+)
+def test_a_key_has_one_partition_whoever_sends_it(
+    kafka: KafkaCluster, new_topic: NewTopic, producer: Producer, prefix: str, theirs: str
+) -> None:
+    """The same keys by librdkafka into the same topic."""
+    from confluent_kafka import Producer as Librdkafka
+
+    topic = f"{prefix}-{new_topic(partitions=1)}"
+    kafka.create_topics({topic: 12})
+    keys = [b"%d" % number * (1 + number % 7) for number in range(KEYS)]
+    keys += [bytes(range(number, number + 9)) for number in range(200)]
+    other = Librdkafka(quiet_config(kafka.bootstrap_servers, {"partitioner": theirs, "linger.ms": 20}))
+    for key in keys:
+        producer.send(topic, value=b"ours", key=key)
+        other.produce(topic, value=b"theirs", key=key)
+    producer.flush(timeout=TIMEOUT_S)
+    assert other.flush(TIMEOUT_S) == 0
+    found: dict[bytes | None, set[int]] = {}
+    records = read_topic(kafka.bootstrap_servers, topic)
+    for record in records:
+        found.setdefault(record.key, set()).add(record.partition)
+    assert Counter(record.value for record in records) == {b"ours": len(keys), b"theirs": len(keys)}
+    assert {key: partitions for key, partitions in found.items() if len(partitions) != 1} == {}
+    assert {next(iter(partitions)) for partitions in found.values()} == set(range(12))
 
 
 def test_a_rate_holds_its_topic_and_no_other(

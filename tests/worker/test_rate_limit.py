@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from client_stub.wire import Kind
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm import layout
 from sidecar.shm.rate_words import DEBT_US_MAX, RateClock, find_clock
 from sidecar.shm.segment import Segment
 from sidecar.worker.rate_limit import BURST_MS, RateLimit
+from tests.worker.test_intake import Scene
 
 
 def limit(clocks: dict[str, RateClock] | None = None, *, workers: int = 1, **own: int) -> RateLimit:
@@ -116,3 +118,34 @@ def test_a_clock_from_before_the_host_was_started_again_is_not_believed() -> Non
     assert clock.paid_at_us(5_000) == 5_000
     clock.charge(1_000, 5_000)
     assert clock.paid_at_us(5_000) == 6_000
+
+
+def test_a_stream_over_its_topics_rate_is_held_until_the_time_is_paid_for() -> None:
+    scene = Scene()
+    scene.queue("t").rate = limit({}, records=20)
+    scene.submit(1)  # four records at 5 ms: paid for at 205 ms
+    assert scene.intake.next_rate_ms == float("inf")
+    scene.submit(2)
+    assert scene.take_sent() == [
+        [Kind.HOLD, 1, 2, "topic t is at its records.per.second of 20 records per second"]
+    ]
+    scene.submit(1, stream=2, topic="other")
+    assert len(scene.chain("other").appended) == 1
+    due_ms = scene.intake.next_rate_ms
+    assert due_ms == pytest.approx(205.0 - BURST_MS)
+    scene.intake.rates_due(due_ms - 0.1)
+    assert scene.take_sent() == []
+    scene.intake.rates_due(due_ms)
+    assert scene.take_sent() == [[Kind.RESUME, 1, 2]]
+    assert scene.intake.next_rate_ms == float("inf")
+
+
+def test_a_stream_whose_client_left_is_not_resumed() -> None:
+    scene = Scene()
+    scene.queue("t").rate = limit({}, records=1)
+    scene.submit(1)
+    scene.submit(2)
+    scene.take_sent()
+    scene.intake.forget(scene.session)
+    scene.intake.rates_due(1e9)
+    assert scene.take_sent() == []

@@ -10,6 +10,7 @@ from sidecar.kernel import Entry
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.backoff import Backoff
 from sidecar.producer.config import ProducerConfig
+from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.topic_settings import TopicRules
@@ -164,3 +165,36 @@ def test_a_forced_close_fails_what_still_waits(topics: TopicScene) -> None:
     ]
     assert topics.topics.waiting_entries == 0
     assert topics.topics.next_due_ms == float("inf")
+
+
+def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: TopicScene) -> None:
+    states = {"a": TopicState("a", None, 0, (PartitionState(1), PartitionState(2)))}
+    nodes = {node: Node(node, "h", 9092) for node in (1, 2)}
+    topics.topics.on_snapshot(MetadataSnapshot.build(1, "c", nodes, states), 0.0)
+    partitioner = topics.queue("a").partitioner
+    assert partitioner is not None
+    topics.topics.on_late_brokers(frozenset({1}))
+    assert {partitioner.next_partition(20_000) for _ in range(64)} == {1}
+    topics.topics.on_late_brokers(frozenset())
+    assert {partitioner.next_partition(20_000) for _ in range(64)} == {0, 1}
+
+
+def test_a_topic_with_acks_1_goes_through_the_plain_lane(scene: Scene) -> None:
+    config = ProducerConfig()
+    rules = TopicRules(config, {"plain-*": {"acks": 1}})
+    ids = ProducerIds(max_in_flight=5, backoff=Backoff(100, 1000, lambda: 0.5))
+    accumulator = RecordAccumulator(config, ids, rules=rules)
+    topics = Topics(
+        config=config,
+        rules=rules,
+        placement=Placement(config, accumulator),
+        chain_table=scene.chain_table,
+        accumulator=accumulator,
+        on_failed=lambda queue, entry, failures: None,
+    )
+    lanes = []
+    for name in ("plain-a", "other"):
+        queue = topics.get(name)
+        assert queue is not None
+        lanes.append(queue.lane)
+    assert lanes == [PLAIN_LANE, IDEMPOTENT_LANE]
