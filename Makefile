@@ -13,7 +13,7 @@ VENV := .demo/venv
 STAMPS := .demo/stamps
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-KERNEL := $(wildcard sidecar/kernel/*.pyx sidecar/kernel/*.pxd sidecar/kernel/*.pxi)
+KERNEL := $(wildcard sidecar/kernel/*.pyx sidecar/kernel/*.pxd sidecar/kernel/*.pxi client_stub/*.pyx client_stub/*.pxi)
 
 # Shares of the hour that CI has, in seconds; a ring that hangs is ended and the next one still runs.
 UNIT_SECONDS := 1200
@@ -52,7 +52,7 @@ lint: $(STAMPS)/dev
 check-host: $(STAMPS)/host
 
 clean:
-	rm -rf .demo build *.egg-info sidecar/kernel/*.so sidecar/kernel/*.c
+	rm -rf .demo build *.egg-info sidecar/kernel/*.so sidecar/kernel/*.c client_stub/*.so client_stub/*.c
 
 $(STAMPS)/host: sidecar/demo/check_host.py
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or later found: install it (Debian: apt-get install python3)." >&2; exit 1; }
@@ -72,9 +72,9 @@ $(STAMPS)/packages-%: pyproject.toml sidecar/demo/requirements.py $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/kernel: $(KERNEL) pyproject.toml $(STAMPS)/venv
-	@echo "== The kernel, compiled from Cython"
+	@echo "== The kernel and the stub's hot path, compiled from Cython"
 	@$(PIP) install --no-deps --no-build-isolation --editable . > .demo/kernel.log 2>&1 || { cat .demo/kernel.log >&2; exit 1; }
-	@$(PY) -c 'import sidecar.kernel._kernel' || { echo "The kernel did not compile: see .demo/kernel.log." >&2; exit 1; }
+	@$(PY) -c 'import sidecar.kernel._kernel, client_stub._native' || { echo "The kernel or the stub's hot path did not compile: see .demo/kernel.log." >&2; exit 1; }
 	@touch $@
 
 $(STAMPS)/demo: $(STAMPS)/packages-demo $(STAMPS)/kernel

@@ -30,7 +30,8 @@ from client_stub.wire import (
 )
 
 if TYPE_CHECKING:
-    from client_stub.outbox import OpenStream, Outbox
+    from client_stub.hot import OpenStream
+    from client_stub.outbox import Outbox
     from client_stub.producer import Producer
     from client_stub.submission import Submission
 

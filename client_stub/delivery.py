@@ -5,59 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from client_stub.errors import ForkedProducer, SidecarError
+from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
+from client_stub.hot import Delivery
 
 if TYPE_CHECKING:
-    from client_stub.record_metadata import RecordMetadata
     from client_stub.submission import Submission
 
-_FORKED = "This delivery belongs to the parent process; a forked child sends with a client of its own."
-
-
-class Delivery:
-    """The future of one record. Thread-safe."""
-
-    __slots__ = ("_index", "_submission")
-
-    def __init__(self, submission: Submission, index: int) -> None:
-        self._submission = submission
-        self._index = index
-
-    def done(self) -> bool:
-        """True once the record was delivered or has failed."""
-        return self._submission.find(self._index) is not None
-
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait at most ``timeout`` seconds for the record's place in the log.
-
-        Raises the record's own error (a SidecarError), TimeoutError when the patience ends first (the record
-        goes on), ForkedProducer in a forked child.
-        """
-        error, metadata = self._wait(timeout)
-        if error is not None:
-            raise error
-        assert metadata is not None
-        return metadata
-
-    def exception(self, timeout: float | None = None) -> SidecarError | None:
-        """Wait as ``result`` does; the record's error, None when it was delivered."""
-        return self._wait(timeout)[0]
-
-    def _wait(self, timeout: float | None) -> tuple[SidecarError | None, RecordMetadata | None]:
-        submission, index = self._submission, self._index
-        outbox = submission.outbox
-        if outbox.forked:
-            raise ForkedProducer(_FORKED)
-        fate = submission.find(index)
-        if fate is None:
-            outbox.refuse_wait_in_callback("result()")
-            outbox.wait_until(lambda: submission.find(index) is not None, timeout)
-            fate = submission.find(index)
-        if fate is None:
-            raise TimeoutError(
-                f"The record for topic {submission.topic} has no outcome after {timeout} s yet."
-            )
-        return fate
+__all__ = ["BulkDelivery", "Delivery"]
 
 
 class BulkDelivery:
@@ -84,7 +38,7 @@ class BulkDelivery:
             return 0
         outbox = self._submissions[0].outbox
         if outbox.forked:
-            raise ForkedProducer(_FORKED)
+            raise ForkedProducer(FORKED_TEXT)
         if not self.done():
             outbox.refuse_wait_in_callback("result()")
             if not outbox.wait_until(self.done, timeout):

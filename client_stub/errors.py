@@ -64,6 +64,11 @@ class ForkedProducer(SidecarError):
     default_name = "FORKED_PRODUCER"
 
 
+FORKED_TEXT: Final = (
+    "This delivery belongs to the parent process; a forked child sends with a client of its own."
+)
+
+
 class BufferExhausted(SidecarError):
     """No room within max.block.ms: the daemon gave no credit or no page. Nothing was queued by this call."""
 

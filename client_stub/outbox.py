@@ -13,11 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Any, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, ProducerClosed, SidecarError
-from client_stub.packer import PLAIN_TYPES, RecordPacker
+from client_stub.hot import OpenStream, RecordPacker
 from client_stub.submission import Submission
 from client_stub.wire import SUBMISSION_BYTES_MAX, TOPIC_BYTES_MAX
 
@@ -31,20 +30,6 @@ PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 STAY_OPEN_MS_MAX: Final = 1_000.0
 CONNECT_TIMEOUT_MS: Final = 5_000.0
 """How long the first send of a process waits for a daemon: long enough for one that is just starting."""
-
-
-class OpenStream:
-    """The caller's side of one topic: the submission that takes records now. Guarded by the outbox's lock."""
-
-    __slots__ = ("bulk_records", "open", "refusal", "topic")
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self.open: Submission | None = None
-        self.refusal: SidecarError | None = None
-        """The daemon refused this topic for this client: every further send says so."""
-        self.bulk_records = 4096
-        """How many records of this topic lately fitted into one submission (send_many's first guess)."""
 
 
 class Outbox:
@@ -140,24 +125,25 @@ class Outbox:
     def add_bulk(
         self,
         stream: OpenStream,
-        pack: Callable[[RecordPacker], int],
-        count: int,
+        rows: list[Any],
+        start: int,
+        stop: int,
         configure: Callable[[Submission], None],
     ) -> Submission | None:
-        """One submission packed whole by ``pack(packer) -> bytes to skip`` (lock held, room was waited for).
+        """One submission of the checked records ``rows[start:stop]`` (lock held, room was waited for).
 
         Returns None, with nothing queued, when it came out larger than a submission may be and has several
         records: the caller halves it.
         """
         packer = self._take_packer()
-        skip_bytes = pack(packer)
-        if len(packer) - skip_bytes > SUBMISSION_BYTES_MAX and count > 1:
+        skip_bytes = packer.pack_rows(rows, start, stop)
+        if len(packer) - skip_bytes > SUBMISSION_BYTES_MAX and stop - start > 1:
             self._keep_packer(packer)
             return None
         if stream.open is not None and stream.open.count:
             self._seal(stream, stream.open)
         submission = Submission(self, stream.topic, packer, 0, time.time_ns() // 1_000_000)
-        submission.count = count
+        submission.count = stop - start
         submission.skip_bytes = skip_bytes
         configure(submission)
         self.pending[submission] = None
@@ -360,12 +346,3 @@ class Outbox:
             if opened is not None and opened.count and (which is None or which(stream, opened)):
                 self._seal(stream, opened)
         self._dirty = list({id(s): s for s in self._dirty if s.open is not None}.values())
-
-
-def plain_pairs(records: list[Any]) -> bool:
-    """True when every record is a (key, value) tuple of bytes or None: then one C call packs them all."""
-    return (
-        set(map(type, records)) == {tuple}
-        and set(map(len, records)) == {2}
-        and PLAIN_TYPES.issuperset(map(type, chain.from_iterable(records)))
-    )

@@ -1,4 +1,4 @@
-"""RecordPacker: msgpack straight into one buffer that is sent as it stands and used again.
+"""What a record is, checked and measured before it is packed.
 
 A record is ``[key, value]``, or ``[key, value, headers, partition, timestamp_ms]`` when one of the last three
 is given. Types are checked before anything is packed: a failed pack could leave half a record in the buffer.
@@ -6,10 +6,8 @@ is given. Types are checked before anything is packed: a failed pack could leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
-
-import msgpack
 
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 
@@ -20,34 +18,10 @@ HEADER_OVERHEAD_BYTES: Final = 12
 KAFKA_RECORD_OVERHEAD_BYTES: Final = 61 + 21
 """Batch header and the record's own fields at their largest (AbstractRecords.estimateSizeInBytesUpperBound)."""
 PACKER_START_BYTES: Final = 128 << 10
-
-_NONE: Final = type(None)
-PLAIN_TYPES: Final = frozenset({bytes, _NONE})
-
-
-class RecordPacker:
-    """One reusable buffer. ``pack(record)`` appends one record; not thread-safe (the outbox's lock guards it)."""
-
-    __slots__ = ("_packer", "pack")
-
-    def __init__(self) -> None:
-        # msgpack-types describes only the fallback, which has no buf_size
-        self._packer = msgpack.Packer(autoreset=False, buf_size=PACKER_START_BYTES)  # type: ignore[call-arg]
-        self.pack: Callable[[Any], object] = self._packer.pack
-
-    def __len__(self) -> int:
-        return len(self.view())
-
-    def view(self) -> memoryview:
-        return memoryview(self._packer.getbuffer())
-
-    def reset(self) -> None:
-        self._packer.reset()
-
-
-def array_header_bytes(count: int) -> int:
-    """How many bytes msgpack writes before the elements of an array of ``count``."""
-    return 1 if count < 16 else 3 if count < 65_536 else 5
+ARRAY_BYTES_MAX: Final = 5
+"""What msgpack writes at most before the elements of an array."""
+LARGE_BYTES: Final = 1 << 16
+"""Above this a record's size is compared with max.request.size; below it no limit can be broken that matters."""
 
 
 def checked_bytes(value: object, what: str) -> bytes | None:

@@ -19,26 +19,27 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.delivery import BulkDelivery, Delivery
+from client_stub import sender
+from client_stub.delivery import BulkDelivery
 from client_stub.errors import RecordTooLarge, SidecarError
-from client_stub.outbox import CONNECT_TIMEOUT_MS, OpenStream, Outbox, plain_pairs
-from client_stub.packer import (
-    KAFKA_RECORD_OVERHEAD_BYTES,
-    PLAIN_OVERHEAD_BYTES,
-    Headers,
-    RecordPacker,
-    array_header_bytes,
-    full_record,
-)
+from client_stub.hot import OnDelivery, OpenStream, native, plain_pairs
+
+# Imported with the package, zmq and all, so that a parent that preloads it pays once for all forked children.
+from client_stub.io_thread import IoThread
+from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
+from client_stub.packer import KAFKA_RECORD_OVERHEAD_BYTES, LARGE_BYTES, PLAIN_OVERHEAD_BYTES, full_record
 from client_stub.run_dir import control_path
 from client_stub.session import Session
-from client_stub.submission import OnDelivery, Submission
+from client_stub.submission import Submission
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, LocalCode, SubmitFlag
+
+if TYPE_CHECKING or native is None:
+    from client_stub.sender import Sender
+else:
+    Sender = native.Sender
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from client_stub.io_thread import IoThread
 
 log = logging.getLogger("client_stub")
 
@@ -47,11 +48,9 @@ DELIVERY_TIMEOUT_MS: Final = 120_000.0
 EXIT_FLUSH_S: Final = 10.0
 NAME_BYTES_MAX: Final = 64
 JOIN_S: Final = 5.0
-_LARGE_BYTES: Final = 1 << 16
-"""Above this a record's size is compared with max.request.size; below it no limit can be broken that matters."""
 
 
-class Producer:
+class Producer(Sender):
     """Hands records to the kafka-sidecar daemon of this host.
 
     ``run_dir``: the daemon's (None: KAFKA_SIDECAR_RUN_DIR, else the default). ``client_name`` and ``token``
@@ -87,70 +86,12 @@ class Producer:
         self._io: IoThread | None = None
         self._outbox = self._new_outbox()
         self._streams = self._outbox.streams
-        self._acquire = self._outbox.lock.acquire
-        self._release = self._outbox.lock.release
         _live.add(self)
 
-    # --- sending ------------------------------------------------------------------------------------
+    # --- sending (send() itself stands in sender.py and in _native.pyx) ---------------------------------
 
-    def send(
-        self,
-        topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> Delivery:
-        """Queue one record; returns its future. ``on_delivery(error, metadata)`` runs in the io thread.
-
-        Raises TypeError or ValueError for a wrong argument, RecordTooLarge, ProducerClosed, and after waiting
-        for room BufferExhausted or DaemonUnreachable; then nothing was queued.
-        """
-        stream = self._streams.get(topic)
-        if stream is None:
-            stream = self._open_stream(topic)
-        if (
-            headers is None
-            and partition is None
-            and timestamp_ms is None
-            and (value.__class__ is bytes or value is None)
-            and (key.__class__ is bytes or key is None)
-        ):
-            record: tuple[Any, ...] = (key, value)
-            size = PLAIN_OVERHEAD_BYTES
-            if value is not None:
-                size += len(value)
-            if key is not None:
-                size += len(key)
-        else:
-            record, size = full_record(key, value, headers, partition, timestamp_ms)
-        if size > _LARGE_BYTES:
-            self._check_size(topic, size)
-        wake = False
-        self._acquire()
-        try:
-            submission = stream.open
-            if submission is None or submission.room < size:
-                submission = self._outbox.roll(stream, size)
-                submission.flags = SubmitFlag.WANT_INDEXES
-                wake = self._outbox.idle
-            submission.pack(record)
-            submission.room -= size
-            index = submission.count
-            submission.count = index + 1
-            if on_delivery is not submission.callback or submission.callbacks is not None:
-                submission.add_callback(on_delivery, index)
-            if timestamp_ms is not None:
-                if submission.timestamps is None:
-                    submission.timestamps = {}
-                submission.timestamps[index] = timestamp_ms
-        finally:
-            self._release()
-        if wake:
-            self._outbox.wake()
-        return Delivery(submission, index)
+    _send_slow = sender.Sender.send
+    """What the compiled send() calls for all but plain records into an open submission."""
 
     def send_many(
         self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
@@ -175,7 +116,6 @@ class Producer:
         start = 0
         while start < len(rows):
             stop = min(len(rows), start + min(stream.bulk_records, SUBMISSION_RECORDS_MAX))
-            chunk = rows if stop - start == len(rows) else rows[start:stop]
 
             def configure(submission: Submission, start: int = start, stop: int = stop) -> None:
                 if on_delivery is not None:
@@ -186,13 +126,9 @@ class Producer:
                         index: own for index, own in enumerate(timestamps[start:stop]) if own is not None
                     }
 
-            def pack(packer: RecordPacker, chunk: list[Any] = chunk) -> int:
-                packer.pack(chunk)
-                return array_header_bytes(len(chunk))
-
             with self._outbox.lock:
                 self._wait_for_bulk_room(stream, start)
-                submission = self._outbox.add_bulk(stream, pack, stop - start, configure)
+                submission = self._outbox.add_bulk(stream, rows, start, stop, configure)
             if submission is None:
                 stream.bulk_records = max(1, (stop - start) // 2)
                 continue
@@ -299,9 +235,6 @@ class Producer:
         return stream
 
     def _start(self) -> None:
-        # Imported here: the module may be shipped to, and unpickled in, processes that never send.
-        from client_stub.io_thread import IoThread
-
         with self._outbox.lock:
             if self._io is not None or self._outbox.closed:
                 return
@@ -345,7 +278,7 @@ class Producer:
                 record, size = full_record(row[0], row[1], *(list(row[2:]) + [None] * (5 - len(row))))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"record {number}: {error}") from None
-            if size > _LARGE_BYTES:
+            if size > LARGE_BYTES:
                 self._check_size(topic, size)
             checked.append(record)
         timestamps = [record[4] if len(record) == 5 else None for record in checked]
@@ -377,8 +310,6 @@ class Producer:
         self._outbox = self._new_outbox()
         self._outbox.closed = closed
         self._streams = self._outbox.streams
-        self._acquire = self._outbox.lock.acquire
-        self._release = self._outbox.lock.release
 
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()

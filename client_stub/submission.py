@@ -1,34 +1,24 @@
 """Submission: the records of one topic that travel together, and what became of each of them.
 
 The unit of the protocol: one SUBMIT, one sequence number of its stream. Futures are (submission, index), so
-nothing is made per record when an outcome arrives unless a callback waits for it; callbacks run as one loop in C
-over the whole outcome.
+nothing is made per record when an outcome arrives unless a callback waits for it; callbacks run as one loop over
+the whole outcome.
 """
 
 from __future__ import annotations
 
 import logging
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import compress, count, repeat
-from operator import call
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
-from client_stub.errors import DeliveryFailed, SidecarError, error_for
+from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
+from client_stub.hot import RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
-    from client_stub.packer import RecordPacker
 
 log = logging.getLogger("client_stub")
-
-OnDelivery: TypeAlias = Callable[[SidecarError | None, RecordMetadata | None], object]
-
-_BITS: Final = [bytes((byte >> bit) & 1 for bit in range(8)) for byte in range(256)]
-_TO_METADATA: Final = tuple.__new__
 
 
 class Fate(NamedTuple):
@@ -41,7 +31,7 @@ class Fate(NamedTuple):
     error: DeliveryFailed | None
 
 
-class Submission:
+class Submission(SubmissionCore):
     """Filled under the outbox's lock, then owned by the io thread; ``find`` may be called from any thread."""
 
     __slots__ = (
@@ -49,25 +39,18 @@ class Submission:
         "_data",
         "_done_mask",
         "base_timestamp_ms",
-        "callback",
-        "callbacks",
-        "count",
         "failed_count",
         "fates",
         "first_error",
         "flags",
         "format",
         "outbox",
-        "pack",
-        "packer",
         "payload_bytes",
         "queued_ms",
         "remaining",
-        "room",
         "sent",
         "seq",
         "skip_bytes",
-        "timestamps",
         "topic",
         "watched",
     )
@@ -75,21 +58,12 @@ class Submission:
     def __init__(
         self, outbox: Outbox, topic: str, packer: RecordPacker | None, room: int, base_timestamp_ms: int
     ) -> None:
+        super().__init__()
         self.outbox = outbox
         self.topic = topic
         self.packer = packer
-        if packer is not None:
-            self.pack = packer.pack
         self.room = room
-        """Payload bytes left, counted with an upper bound per record; it also keeps the count below its limit."""
-        self.count = 0
-        self.callback: OnDelivery | None = None
-        """What waits for every record, while that is one and the same function (or nothing)."""
-        self.callbacks: list[OnDelivery] | None = None
-        """One for each record, once they differ."""
         self.base_timestamp_ms = base_timestamp_ms
-        self.timestamps: dict[int, int] | None = None
-        """The records' own timestamps, where given; metadata repeats them under CreateTime."""
         self.format: int = Format.MSGPACK
         self.flags = 0
         self.skip_bytes = 0
@@ -109,15 +83,6 @@ class Submission:
         self._data: bytes | None = None
         self._done_mask = 0
         self._counted: set[int] = set()
-
-    def add_callback(self, on_delivery: OnDelivery | None, index: int) -> None:
-        """The callback of record ``index``, when it is not the one that all before it have."""
-        if self.callbacks is None:
-            if not index:
-                self.callback = on_delivery
-                return
-            self.callbacks = [self.callback or no_callback] * index
-        self.callbacks.append(on_delivery or no_callback)
 
     def seal(self, data: bytes | None = None) -> None:
         """No record is added any more; the payload (``data``, or what was packed) has its final size."""
@@ -171,6 +136,22 @@ class Submission:
                 )
         return None
 
+    def wait_for(
+        self, index: int, timeout: float | None
+    ) -> tuple[SidecarError | None, RecordMetadata | None]:
+        """Wait at most ``timeout`` seconds for what ``find`` tells. Raises TimeoutError, ForkedProducer."""
+        outbox = self.outbox
+        if outbox.forked:
+            raise ForkedProducer(FORKED_TEXT)
+        fate = self.find(index)
+        if fate is None:
+            outbox.refuse_wait_in_callback("result()")
+            outbox.wait_until(lambda: self.find(index) is not None, timeout)
+            fate = self.find(index)
+        if fate is None:
+            raise TimeoutError(f"The record for topic {self.topic} has no outcome after {timeout} s yet.")
+        return fate
+
     def apply(self, outcome: Outcome) -> None:
         """Complete the records that ``outcome`` covers and that were not completed before; run their callbacks."""
         error = None
@@ -214,12 +195,15 @@ class Submission:
             # Offsets count along the told records; a partial repeat cannot be cut without breaking that.
             log.warning("outcome for %s repeats some of its records; they keep their first fate", self.topic)
         self._done_mask |= news
-        self.remaining -= news.bit_count()
         self.fates.append(Fate(mask, partition, base_offset, append_time_ms, error))
         if error is not None:
             self._note(error, news.bit_count())
-        if self.callbacks is not None or self.callback is not None:
-            self._call_back(mask, news, self.fates[-1])
+        try:
+            if self.callbacks is not None or self.callback is not None:
+                self._call_back(mask, news, self.fates[-1])
+        finally:
+            # Last, because flush() returns on it: by then the callbacks have run.
+            self.remaining -= news.bit_count()
 
     def _note(self, error: DeliveryFailed, count: int) -> None:
         self.failed_count += count
@@ -227,37 +211,19 @@ class Submission:
             self.first_error = error
 
     def _call_back(self, mask: int, news: int, fate: Fate) -> None:
-        # Only the span that is covered is walked: a batch holds records that lie near each other.
-        first = (news & -news).bit_length() - 1
-        span = range(first, news.bit_length())
-        selectors = b""
-        if self.callbacks is not None or self.timestamps is not None or mask != news:
-            selectors = _selectors(news >> first)
-        callbacks: Iterable[OnDelivery | None]
-        if self.callbacks is not None:
-            callbacks = compress(self.callbacks[first : span.stop], selectors)
-        else:
-            callbacks = repeat(self.callback, news.bit_count())
-        if fate.error is not None:
-            _run(callbacks, repeat(fate.error), repeat(None))
-            return
-        if fate.base_offset < 0:
-            offsets: Iterable[int] = repeat(-1)
-        elif mask == news:
-            offsets = count(fate.base_offset)
-        else:
-            offsets = (
-                fate.base_offset + (mask & ((1 << index) - 1)).bit_count()
-                for index in compress(span, selectors)
-            )
-        if fate.append_time_ms >= 0:
-            times: Iterable[int] = repeat(fate.append_time_ms)
-        elif self.timestamps is None:
-            times = repeat(self.base_timestamp_ms)
-        else:
-            times = map(self.timestamps.get, compress(span, selectors), repeat(self.base_timestamp_ms))
-        fields = zip(repeat(self.topic), repeat(fate.partition), offsets, times, strict=False)
-        _run(callbacks, repeat(None), map(_TO_METADATA, repeat(RecordMetadata), fields))
+        appended = fate.append_time_ms >= 0
+        run_callbacks(
+            self,
+            self.topic,
+            mask,
+            news,
+            fate.partition,
+            fate.base_offset,
+            fate.append_time_ms if appended else self.base_timestamp_ms,
+            None if appended else self.timestamps,
+            fate.error,
+            _log_failed_callback,
+        )
 
     def _timestamp_ms(self, index: int, append_time_ms: int) -> int:
         if append_time_ms >= 0:
@@ -267,25 +233,8 @@ class Submission:
         return self.timestamps.get(index, self.base_timestamp_ms)
 
 
-def no_callback(error: SidecarError | None, metadata: RecordMetadata | None) -> None:
-    """Stands in a submission's callback list for the records that have none."""
-
-
-def _run(callbacks: Iterable[Any], errors: Iterable[Any], metadatas: Iterator[Any] | Iterable[Any]) -> None:
-    """Call them all; one that raises is logged and stops nobody (the iterators go on behind it)."""
-    calls = map(call, callbacks, errors, metadatas)
-    while True:
-        try:
-            deque(calls, maxlen=0)
-        except Exception:
-            log.exception("an on_delivery callback failed; the others go on")
-        else:
-            return
-
-
-def _selectors(mask: int) -> bytes:
-    """One byte per bit, 1 where set: what itertools.compress takes."""
-    return b"".join(map(_BITS.__getitem__, mask.to_bytes((mask.bit_length() + 7) // 8, "little")))
+def _log_failed_callback() -> None:
+    log.exception("an on_delivery callback failed; the others go on")
 
 
 def _mask_of(outcome: Outcome) -> int:
@@ -293,12 +242,7 @@ def _mask_of(outcome: Outcome) -> int:
     if outcome.shape == Shape.BITMAP:
         return int.from_bytes(outcome.indexes, "little") << first
     if outcome.shape == Shape.LIST:
-        indexes = array("H")
-        indexes.frombytes(outcome.indexes[: 2 * outcome.count])
-        bits = bytearray(max(indexes, default=0) // 8 + 1)
-        for index in indexes:
-            bits[index >> 3] |= 1 << (index & 7)
-        return int.from_bytes(bits, "little")
+        return mask_of_indexes(outcome.indexes[: 2 * outcome.count])
     return ((1 << outcome.count) - 1) << first
 
 

@@ -1,0 +1,99 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: embedsignature=False, auto_pickle=False, annotation_typing=False
+"""The caller's hot path in C: what ``pure.py`` and ``sender.py`` do, with the same bytes and the same behaviour.
+
+Why ``send()`` takes no lock here. The outbox's lock still guards who opens and who seals a submission, the credit,
+the buffers and the sleep of the io thread. Only the append to an open submission goes without it, because it is one
+step under the GIL: ``SubmissionCore.put`` and ``append`` run, from reading ``room`` to raising ``count``, no byte
+code, no finalizer and no allocation that the garbage collector sees (lists and buffers grow by realloc; objects it
+does see are made before or after), so no other thread can run in between. Against the holders of the lock:
+
+- Sealing takes ``stream.open`` away first and reads count and payload afterwards. A sender that finds the
+  submission in ``stream.open`` appends before that store, one that comes later finds None and goes the slow way.
+- The io thread goes to sleep only when no open submission that could travel has a record, and a sender wakes it only
+  for a submission's first record. So the first record is appended with the lock held (``put`` refuses while
+  ``count`` is 0); a later one joins what the io thread already knows of.
+- Waiting for room happens when a submission is opened, with the lock. When several wait, one of them opens it and
+  the others may find its room taken by a sender without lock: ``append`` then says -1 and they roll once more.
+- fork() runs with the GIL held, so never in the middle of an append.
+
+None of this holds without a GIL; such builds are refused below, and then the package works without this module.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES
+from client_stub.record_metadata import RecordMetadata
+from client_stub.wire import SUBMISSION_BYTES_MAX
+
+cdef extern from *:
+    """
+    #if defined(Py_GIL_DISABLED) || defined(PYPY_VERSION) || defined(GRAALVM_PYTHON)
+    #error "client_stub._native appends under the GIL of CPython; without it the stub uses its pure Python path"
+    #endif
+    /* From 3.14 on a tuple remembers its hash, so one that was shown to somebody is not filled again. */
+    #define KS_MAY_REFILL_TUPLES (PY_VERSION_HEX < 0x030E0000)
+    static inline PyObject *ks_metadata(PyTypeObject *type, PyObject *topic, PyObject *partition,
+                                        PyObject *offset, PyObject *timestamp) {
+        PyObject *made = type->tp_alloc(type, 4);
+        if (made == NULL) { Py_DECREF(offset); return NULL; }
+        Py_INCREF(topic); Py_INCREF(partition); Py_INCREF(timestamp);
+        PyTuple_SET_ITEM(made, 0, topic);
+        PyTuple_SET_ITEM(made, 1, partition);
+        PyTuple_SET_ITEM(made, 2, offset);
+        PyTuple_SET_ITEM(made, 3, timestamp);
+        return made;
+    }
+    static inline void ks_refill(PyObject *made, Py_ssize_t place, PyObject *item) {
+        PyObject *old = PyTuple_GET_ITEM(made, place);
+        PyTuple_SET_ITEM(made, place, item);
+        Py_DECREF(old);
+    }
+    static inline int ks_lowest_bit(uint64_t word) { return __builtin_ctzll(word); }
+    static inline int ks_bits(uint64_t word) { return __builtin_popcountll(word); }
+    """
+    const bint KS_MAY_REFILL_TUPLES
+    ctypedef struct PyTypeObject:
+        pass
+    PyObject* ks_metadata(PyTypeObject*, PyObject*, PyObject*, PyObject*, PyObject*) except NULL
+    void ks_refill(PyObject*, Py_ssize_t, PyObject*)
+    int ks_lowest_bit(uint64_t) nogil
+    int ks_bits(uint64_t) nogil
+
+cdef extern from "Python.h":
+    PyObject* PyDict_GetItemWithError(object, object) except? NULL
+    PyObject* PyObject_Vectorcall(PyObject*, PyObject* const*, size_t, PyObject*)
+    PyObject* PyLong_FromLongLong(long long) except NULL
+    PyObject* PyList_GET_ITEM(object, Py_ssize_t)
+    PyObject* PyTuple_GET_ITEM(PyObject*, Py_ssize_t)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject*)
+    Py_ssize_t PyList_GET_SIZE(object)
+    int PyList_Append(object, object) except -1
+    int PyTuple_CheckExact(PyObject*)
+    int PyBytes_Check(PyObject*)
+    int PyDict_SetItem(object, object, object) except -1
+    const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*) except NULL
+    Py_ssize_t Py_REFCNT(PyObject*)
+    void Py_INCREF(PyObject*)
+    void Py_DECREF(PyObject*)
+    void Py_XDECREF(PyObject*)
+    size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+
+cdef Py_ssize_t PLAIN_BYTES = PLAIN_OVERHEAD_BYTES
+cdef Py_ssize_t LARGE = LARGE_BYTES
+cdef Py_ssize_t SUBMISSION_MAX = SUBMISSION_BYTES_MAX
+cdef Py_ssize_t START_BYTES = PACKER_START_BYTES
+cdef Py_ssize_t ARRAY_MAX = ARRAY_BYTES_MAX
+cdef Py_ssize_t BIN_MAX = 0xFFFFFFFF
+
+
+include "_native_packer.pxi"
+include "_native_submission.pxi"
+include "_native_callbacks.pxi"

@@ -1,0 +1,144 @@
+# SubmissionCore, OpenStream, Delivery, Sender: from the arguments of send() to a packed record and its future.
+
+
+cdef class SubmissionCore:
+    """What send() touches of a submission; ``Submission`` is built on it."""
+
+    cdef public RecordPacker packer
+    cdef public Py_ssize_t room
+    cdef public Py_ssize_t count
+    cdef public object callback
+    cdef public list callbacks
+    cdef public dict timestamps
+
+    def append(self, record, Py_ssize_t size, on_delivery, timestamp_ms):
+        """Append a checked record with the outbox's lock held; its index, -1 when the room is taken by now."""
+        cdef list callbacks = []
+        cdef dict timestamps = {}
+        cdef Py_ssize_t index, place, begin
+        # From here on one step under the GIL: see the head of the module.
+        if self.room < size:
+            return -1
+        index = self.count
+        begin = self.packer.size
+        self.packer.add(record)
+        try:
+            if timestamp_ms is not None:
+                if self.timestamps is None:
+                    self.timestamps = timestamps
+                PyDict_SetItem(self.timestamps, index, timestamp_ms)
+            if not index:
+                self.callback = on_delivery
+            elif self.callbacks is not None:
+                PyList_Append(self.callbacks, on_delivery)
+            elif on_delivery is not self.callback:
+                for place in range(index):
+                    PyList_Append(callbacks, self.callback)
+                PyList_Append(callbacks, on_delivery)
+                self.callbacks = callbacks
+        except BaseException:
+            self.packer.size = begin
+            if self.timestamps is not None:
+                self.timestamps.pop(index, None)
+            raise
+        self.room -= size
+        self.count = index + 1
+        return index
+
+    cdef inline Py_ssize_t put(self, PyObject* key, PyObject* value, on_delivery) except -2:
+        """Append a plain record without a lock; its index, -1 when it must go the slow way."""
+        cdef Py_ssize_t size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
+        cdef Py_ssize_t index = self.count
+        if size > self.room or size > LARGE or not index:
+            return -1
+        if self.callbacks is not None:
+            self.packer.reserve(size)
+            PyList_Append(self.callbacks, on_delivery)
+        elif on_delivery is not self.callback:
+            return -1
+        self.packer.add_plain(key, value, size)
+        self.room -= size
+        self.count = index + 1
+        return index
+
+
+@cython.final
+cdef class OpenStream:
+    """The caller's side of one topic: the submission that takes records now. See ``pure.OpenStream``."""
+
+    cdef public object topic
+    cdef public SubmissionCore open
+    cdef public object refusal
+    cdef public Py_ssize_t bulk_records
+
+    def __init__(self, topic):
+        self.topic = topic
+        self.bulk_records = 4096
+
+
+@cython.final
+@cython.freelist(256)
+cdef class Delivery:
+    """The future of one record. Thread-safe."""
+
+    cdef readonly object _submission
+    cdef readonly Py_ssize_t _index
+
+    def __init__(self, submission, index):
+        self._submission = submission
+        self._index = index
+
+    def done(self) -> bool:
+        """True once the record was delivered or has failed."""
+        return self._submission.find(self._index) is not None
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait at most ``timeout`` seconds for the record's place in the log.
+
+        Raises the record's own error (a SidecarError), TimeoutError when the patience ends first (the record
+        goes on), ForkedProducer in a forked child.
+        """
+        error, metadata = self._submission.wait_for(self._index, timeout)
+        if error is not None:
+            raise error
+        return metadata
+
+    def exception(self, timeout: float | None = None):
+        """Wait as ``result`` does; the record's error, None when it was delivered."""
+        return self._submission.wait_for(self._index, timeout)[0]
+
+
+cdef class Sender:
+    """The native half of Producer: plain records into an open submission; all else goes to ``_send_slow``."""
+
+    cdef public dict _streams
+
+    def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None, on_delivery=None):
+        """Queue one record; returns its future. ``on_delivery(error, metadata)`` runs in the io thread.
+
+        Raises TypeError or ValueError for a wrong argument, RecordTooLarge, ProducerClosed, and after waiting
+        for room BufferExhausted or DaemonUnreachable; then nothing was queued.
+        """
+        cdef PyObject* found
+        cdef SubmissionCore submission
+        cdef Delivery delivery
+        cdef Py_ssize_t index
+        if (
+            headers is None
+            and partition is None
+            and timestamp_ms is None
+            and is_bin(<PyObject*> value)
+            and is_bin(<PyObject*> key)
+            and self._streams is not None
+        ):
+            found = PyDict_GetItemWithError(self._streams, topic)
+            if found != NULL:
+                submission = (<OpenStream?> <object> found).open
+                if submission is not None:
+                    index = submission.put(<PyObject*> key, <PyObject*> value, on_delivery)
+                    if index >= 0:
+                        delivery = Delivery.__new__(Delivery)
+                        delivery._submission = submission
+                        delivery._index = index
+                        return delivery
+        return self._send_slow(topic, value, key, headers, partition, timestamp_ms, on_delivery)

@@ -1,0 +1,230 @@
+"""The hot path in pure Python: the same bytes and the same behaviour as ``_native``, which is used where it is.
+
+Everything here is guarded by the outbox's lock unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import chain, compress, count, repeat
+from operator import call
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgpack
+
+from client_stub.packer import PACKER_START_BYTES
+from client_stub.record_metadata import RecordMetadata
+
+if TYPE_CHECKING:
+    from client_stub.errors import SidecarError
+    from client_stub.submission import Submission
+
+OnDelivery: TypeAlias = "Callable[[SidecarError | None, RecordMetadata | None], object]"
+
+PLAIN_TYPES: Final = frozenset({bytes, type(None)})
+_BITS: Final = [bytes((byte >> bit) & 1 for bit in range(8)) for byte in range(256)]
+_TO_METADATA: Final = tuple.__new__
+
+
+class RecordPacker:
+    """One reusable buffer of msgpack, sent as it stands. ``pack(record)`` appends one record."""
+
+    __slots__ = ("_packer", "pack")
+
+    def __init__(self) -> None:
+        # msgpack-types describes only the fallback, which has no buf_size
+        self._packer = msgpack.Packer(autoreset=False, buf_size=PACKER_START_BYTES)  # type: ignore[call-arg]
+        self.pack: Callable[[Any], object] = self._packer.pack
+
+    def __len__(self) -> int:
+        return len(self.view())
+
+    def view(self) -> memoryview:
+        return memoryview(self._packer.getbuffer())
+
+    def reset(self) -> None:
+        """Forget the records; raises BufferError while somebody looks at their bytes."""
+        self._packer.reset()
+
+    def pack_rows(self, rows: list[Any], start: int, stop: int) -> int:
+        """Pack ``rows[start:stop]`` in one call; returns how many bytes before the first record are none."""
+        chunk = rows if stop - start == len(rows) else rows[start:stop]
+        self.pack(chunk)
+        return 1 if len(chunk) < 16 else 3 if len(chunk) < 65_536 else 5
+
+
+class SubmissionCore:
+    """What send() touches of a submission; ``Submission`` is built on it."""
+
+    __slots__ = ("callback", "callbacks", "count", "packer", "room", "timestamps")
+
+    def __init__(self) -> None:
+        self.packer: RecordPacker | None = None
+        self.room = 0
+        """Payload bytes left, counted with an upper bound per record; it also keeps the count below its limit."""
+        self.count = 0
+        self.callback: OnDelivery | None = None
+        """What waits for every record, while that is one and the same function (or nothing)."""
+        self.callbacks: list[OnDelivery | None] | None = None
+        """One for each record, once they differ."""
+        self.timestamps: dict[int, int] | None = None
+        """The records' own timestamps, where given; metadata repeats them under CreateTime."""
+
+    def append(
+        self, record: tuple[Any, ...], size: int, on_delivery: OnDelivery | None, timestamp_ms: int | None
+    ) -> int:
+        """Append a checked record of at most ``size`` bytes; its index, -1 when the room is taken by now."""
+        if self.room < size:
+            return -1
+        assert self.packer is not None
+        self.packer.pack(record)
+        self.room -= size
+        index = self.count
+        self.count = index + 1
+        if on_delivery is not self.callback or self.callbacks is not None:
+            if self.callbacks is not None:
+                self.callbacks.append(on_delivery)
+            elif index:
+                self.callbacks = [self.callback] * index
+                self.callbacks.append(on_delivery)
+            else:
+                self.callback = on_delivery
+        if timestamp_ms is not None:
+            if self.timestamps is None:
+                self.timestamps = {}
+            self.timestamps[index] = timestamp_ms
+        return index
+
+
+class OpenStream:
+    """The caller's side of one topic: the submission that takes records now."""
+
+    __slots__ = ("bulk_records", "open", "refusal", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.open: Submission | None = None
+        self.refusal: SidecarError | None = None
+        """The daemon refused this topic for this client: every further send says so."""
+        self.bulk_records = 4096
+        """How many records of this topic lately fitted into one submission (send_many's first guess)."""
+
+
+class Delivery:
+    """The future of one record. Thread-safe."""
+
+    __slots__ = ("_index", "_submission")
+
+    def __init__(self, submission: Submission, index: int) -> None:
+        self._submission = submission
+        self._index = index
+
+    def done(self) -> bool:
+        """True once the record was delivered or has failed."""
+        return self._submission.find(self._index) is not None
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait at most ``timeout`` seconds for the record's place in the log.
+
+        Raises the record's own error (a SidecarError), TimeoutError when the patience ends first (the record
+        goes on), ForkedProducer in a forked child.
+        """
+        error, metadata = self._submission.wait_for(self._index, timeout)
+        if error is not None:
+            raise error
+        assert metadata is not None
+        return metadata
+
+    def exception(self, timeout: float | None = None) -> SidecarError | None:
+        """Wait as ``result`` does; the record's error, None when it was delivered."""
+        return self._submission.wait_for(self._index, timeout)[0]
+
+
+def plain_pairs(records: list[Any]) -> bool:
+    """True when every record is a (key, value) tuple of bytes or None: then one C call packs them all."""
+    return (
+        set(map(type, records)) == {tuple}
+        and set(map(len, records)) == {2}
+        and PLAIN_TYPES.issuperset(map(type, chain.from_iterable(records)))
+    )
+
+
+def run_callbacks(
+    submission: SubmissionCore,
+    topic: str,
+    mask: int,
+    news: int,
+    partition: int,
+    base_offset: int,
+    timestamp_ms: int,
+    timestamps: dict[int, int] | None,
+    error: SidecarError | None,
+    failed: Callable[[], object],
+) -> None:
+    """Call back the records whose bits are set in ``news``; offsets count along the bits of ``mask``.
+
+    ``timestamps`` are the records' own, ``timestamp_ms`` that of the others. ``failed()`` is called in the handler
+    of an Exception that a callback raised; the others go on.
+    """
+    # Only the span that is covered is walked: a batch holds records that lie near each other.
+    first = (news & -news).bit_length() - 1
+    span = range(first, news.bit_length())
+    selectors = b""
+    if submission.callbacks is not None or timestamps is not None or mask != news:
+        selectors = _selectors(news >> first)
+    callbacks: Iterable[OnDelivery | None]
+    if submission.callbacks is not None:
+        callbacks = [each or _no_callback for each in compress(submission.callbacks[first:], selectors)]
+    else:
+        callbacks = repeat(submission.callback, news.bit_count())
+    if error is not None:
+        _run(callbacks, repeat(error), repeat(None), failed)
+        return
+    if base_offset < 0:
+        offsets: Iterable[int] = repeat(-1)
+    elif mask == news:
+        offsets = count(base_offset)
+    else:
+        offsets = (
+            base_offset + (mask & ((1 << index) - 1)).bit_count() for index in compress(span, selectors)
+        )
+    times: Iterable[int] = repeat(timestamp_ms)
+    if timestamps is not None:
+        times = map(timestamps.get, compress(span, selectors), times)
+    fields = zip(repeat(topic), repeat(partition), offsets, times, strict=False)
+    _run(callbacks, repeat(None), map(_TO_METADATA, repeat(RecordMetadata), fields), failed)
+
+
+def mask_of_indexes(indexes: bytes) -> int:
+    """The int whose bits are set at the little-endian u16 ``indexes``."""
+    numbers = array("H")
+    numbers.frombytes(indexes)
+    bits = bytearray(max(numbers, default=0) // 8 + 1)
+    for index in numbers:
+        bits[index >> 3] |= 1 << (index & 7)
+    return int.from_bytes(bits, "little")
+
+
+def _no_callback(error: SidecarError | None, metadata: RecordMetadata | None) -> None:
+    """Stands in for the callback of a record that has none, among some that have."""
+
+
+def _run(
+    callbacks: Iterable[Any], errors: Iterable[Any], metadatas: Iterable[Any], failed: Callable[[], object]
+) -> None:
+    """Call them all; one that raises stops nobody (the iterators go on behind it)."""
+    calls = map(call, callbacks, errors, metadatas)
+    while True:
+        try:
+            deque(calls, maxlen=0)
+        except Exception:
+            failed()
+        else:
+            return
+
+
+def _selectors(mask: int) -> bytes:
+    """One byte per bit, 1 where set: what itertools.compress takes."""
+    return b"".join(map(_BITS.__getitem__, mask.to_bytes((mask.bit_length() + 7) // 8, "little")))
