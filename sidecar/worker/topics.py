@@ -176,8 +176,14 @@ class Topics:
         return sum(1 for queue in self._waiting_queues.values() if queue.waiting or queue.out_of_range)
 
     def take_used(self) -> list[str]:
-        """Topics used since the last call: their expiry is renewed at the controller (M1)."""
-        used, self._used = list(self._used), set()
+        """Topics used or awaited since the last call: their expiry is renewed at the controller (M1).
+
+        What records wait for must not be forgotten, however long they may wait (max.block.ms).
+        """
+        waiting = (
+            name for name, queue in self._waiting_queues.items() if queue.waiting or queue.out_of_range
+        )
+        used, self._used = list(self._used.union(waiting)), set()
         return used
 
     def _partition(

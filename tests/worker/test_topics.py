@@ -151,8 +151,20 @@ def test_a_partition_that_never_appears_fails_alone_after_max_block(topics: Topi
 @pytest.mark.rule("M1")
 def test_use_is_told_once_per_asking(topics: TopicScene) -> None:
     topics.entry("a", 0.0)
+    topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.entry("a", 0.0)
     assert topics.topics.take_used() == ["a"]
+    assert topics.topics.take_used() == []
+
+
+@pytest.mark.rule("M2")
+def test_what_is_waited_for_counts_as_used(topics: TopicScene) -> None:
+    """Found with a real broker: a topic awaited longer than metadata.max.idle.ms was forgotten by the
+    controller, and its records waited in vain when it was there at last."""
+    topics.entry("late", 0.0)
+    assert topics.topics.take_used() == ["late"]
+    assert topics.topics.take_used() == ["late"]
+    topics.topics.on_snapshot(snapshot(late=1), 10.0)
     assert topics.topics.take_used() == []
 
 
