@@ -165,9 +165,8 @@ class Driver:
 
     def on_flush(self, session: ClientSession, topic: str) -> None:
         """Linger ends for what is here of the topic; waiting for outcomes is the stub's."""
-        queue = self._topics.get(topic)
-        if queue is not None:
-            self._accumulator.expedite(topic, queue.lane, self._clock.now_ms())
+        self._topics.flush(topic, self._clock.now_ms())
+        self.wake()
 
     def on_cancel(self, session: ClientSession) -> None:
         """A stub left without waiting. What it had accepted is still delivered: it was promised."""

@@ -56,6 +56,8 @@ class Topics:
         """The last push: another worker's clients may have brought a topic in before ours first use it."""
         self._refresh_due_ms = 0.0
         self._used: set[str] = set()
+        self._flush_asked: set[str] = set()
+        """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
         self.missing: set[str] = set()
         """Topics that wait for metadata: asked for at the end of the turn, once however many ask."""
 
@@ -90,6 +92,15 @@ class Topics:
         else:
             self._partition(queue, entry, now_ms)
 
+    def flush(self, topic: str, now_ms: float) -> None:
+        """End linger for what is here of the topic, also for what still waits for its partitions."""
+        queue = self._queues.get(topic)
+        if queue is None:
+            return
+        self._accumulator.expedite(topic, queue.lane, now_ms)
+        if queue.waiting or queue.out_of_range:
+            self._flush_asked.add(topic)
+
     def on_snapshot(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Follow a metadata push: partition what waited."""
         self._snapshot = snapshot
@@ -105,8 +116,11 @@ class Topics:
                     self._partition(queue, entry, now_ms, is_second_look=True)
             while queue.waiting:
                 self._partition(queue, queue.waiting.popleft(), now_ms)
+            if queue.topic in self._flush_asked:
+                self._accumulator.expedite(queue.topic, queue.lane, now_ms)
             if not queue.out_of_range:
                 self._waiting_queues.pop(queue.topic, None)
+                self._flush_asked.discard(queue.topic)
 
     def on_late_brokers(self, late: frozenset[int]) -> None:
         """Brokers that do not keep up: keyless records go elsewhere while there is an elsewhere (KIP-794)."""
@@ -214,6 +228,7 @@ class Topics:
             self._fail(queue, queue.waiting.popleft(), code)
         if not queue.out_of_range:
             self._waiting_queues.pop(queue.topic, None)
+            self._flush_asked.discard(queue.topic)
         self.missing.discard(queue.topic)
 
     def _fail(self, queue: TopicQueue, entry: Entry, code: LocalCode) -> None:

@@ -148,6 +148,19 @@ def test_a_partition_that_never_appears_fails_alone_after_max_block(topics: Topi
     assert topics.topics.next_due_ms == float("inf")
 
 
+def test_a_flush_reaches_what_waits_for_metadata(topics: TopicScene) -> None:
+    """Found by a scenario: the flush of a topic's first records came before its metadata and was forgotten, so
+    that they lingered in full."""
+    topics.entry("a", 0.0)
+    topics.topics.flush("a", 1.0)
+    topics.entry("b", 1.0)
+    topics.topics.on_snapshot(snapshot(a=1, b=1), 2.0)
+    expedited = {
+        name: [batch.expedited for batch in topics.accumulator.batches_of(name, None)] for name in "ab"
+    }
+    assert expedited == {"a": [True], "b": [False]}
+
+
 @pytest.mark.rule("M1")
 def test_use_is_told_once_per_asking(topics: TopicScene) -> None:
     topics.entry("a", 0.0)
