@@ -124,8 +124,9 @@ class FaultServer(ABC):
         for listener in self._listeners_of(node):
             listener.reading.set()
 
-    def connection_count(self, node: int | None = None) -> int:
-        return len(self._connections_to(node))
+    def connections(self, node: int | None = None) -> list[int]:
+        """Numbers of the connections that are open, as requests in the log name them."""
+        return [each.number for each in self._connections_to(node)]
 
     def address(self, node: int) -> str:
         """``host:port`` of the listener that stands for a broker."""

@@ -1,0 +1,38 @@
+"""Scenes for the scenarios: one fake broker and one daemon per module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.fake_broker import FakeBroker
+
+from .scene import FAST, Scene, pool_is_whole
+
+
+@pytest.fixture(scope="module")
+def module_scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """``SETTINGS`` and ``RECEIVE_BUFFER_BYTES`` of the module, where it has them, say what is different."""
+    settings = {**FAST, **getattr(request.module, "SETTINGS", {})}
+    with (
+        FakeBroker(
+            nodes=2, receive_buffer_bytes=getattr(request.module, "RECEIVE_BUFFER_BYTES", None)
+        ) as kafka,
+        SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon,
+    ):
+        made = Scene(kafka, daemon)
+        yield made
+        kafka.clear_rules()
+        with made.sender(made.new_topic()) as probe:
+            pool_is_whole(daemon, probe)
+
+
+@pytest.fixture
+def scene(module_scene: Scene) -> Iterator[Scene]:
+    """The module's scene without rules of other tests."""
+    yield module_scene
+    module_scene.kafka.clear_rules()
+    module_scene.kafka.judge_record = None
+    module_scene.kafka.throttle_ms = 0

@@ -1,0 +1,237 @@
+"""What scenarios share: numbered records, what became of them, and the ledger over both ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+from client_stub import Producer
+from client_stub.errors import SidecarError
+from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.kafka_frames import Api, Request
+from sidecar.testing.ledger import Ledger, RecordId
+from sidecar.testing.metrics import metric
+from sidecar.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from client_stub.delivery import Delivery
+    from client_stub.record_metadata import RecordMetadata
+    from sidecar.testing.fault_server import FaultServer
+
+OUTCOME_S = 20.0
+METRIC = "kafka_sidecar_"
+
+_serial = count(1)
+
+
+class Outcome(NamedTuple):
+    """What the sender was told of one record: where it is, or why not."""
+
+    metadata: RecordMetadata | None
+    error: SidecarError | None
+
+    @property
+    def offset(self) -> int:
+        assert self.metadata is not None, f"not delivered: {self.error}"
+        return self.metadata.offset
+
+
+class Sender:
+    """Sends numbered records to one topic. Every record's value begins with its id and names its place."""
+
+    def __init__(
+        self, daemon: SidecarDaemon, topic: str, name: str | None = None, *, max_block_ms: float = 20_000
+    ) -> None:
+        self.name = name or f"sender-{next(_serial)}"
+        self.topic = topic
+        self.producer = Producer(
+            run_dir=str(daemon.run_dir), client_name=self.name, max_block_ms=max_block_ms
+        )
+        self.deliveries: list[Delivery] = []
+        self.told: dict[int, int] = {}
+        """Number of the record → how often its callback was called."""
+        self.order: list[int] = []
+        """Numbers in the order of their callbacks."""
+
+    def send(self, partition: int = 0, *, size: int = 0, key: bytes | None = None) -> Delivery:
+        number = len(self.deliveries)
+
+        def called(error: object, metadata: object) -> None:
+            self.told[number] = self.told.get(number, 0) + 1
+            self.order.append(number)
+
+        value = RecordId(self.name, number).encode() + f"{self.topic}-{partition}|".encode()
+        delivery = self.producer.send(
+            self.topic, value.ljust(size, b"."), key=key, partition=partition, on_delivery=called
+        )
+        self.deliveries.append(delivery)
+        return delivery
+
+    def outcomes(self, timeout_s: float = OUTCOME_S) -> list[Outcome]:
+        """Wait for all of them."""
+        found = []
+        for delivery in self.deliveries:
+            error = delivery.exception(timeout_s)
+            found.append(Outcome(None if error else delivery.result(0), error))
+        return found
+
+    def offsets(self) -> list[int]:
+        """Every record was delivered; where."""
+        return [outcome.offset for outcome in self.outcomes()]
+
+    def enter(self, ledger: Ledger) -> None:
+        """Book what was sent and told. Each callback came exactly once."""
+        outcomes = self.outcomes()
+        wait_until(lambda: len(self.told) == len(outcomes), "the last callback", timeout_s=5)
+        ledger.sent(self.name, len(outcomes))
+        for number, outcome in enumerate(outcomes):
+            for _ in range(self.told.get(number, 0)):
+                if outcome.error is None:
+                    ledger.delivered(RecordId(self.name, number))
+                else:
+                    ledger.failed(
+                        RecordId(self.name, number), possibly_persisted=int(outcome.error.persistence) != 0
+                    )
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.producer.close(OUTCOME_S if error is None else 0)
+
+
+class Scene:
+    """A fake broker and a real daemon on it; each test takes a topic of its own."""
+
+    def __init__(self, kafka: FakeBroker, daemon: SidecarDaemon) -> None:
+        self.kafka = kafka
+        self.daemon = daemon
+
+    def new_topic(self, partitions: int = 1) -> str:
+        name = f"scene-{next(_serial)}"
+        self.kafka.create_topic(name, partitions)
+        return name
+
+    def sender(self, topic: str, *, max_block_ms: float = 20_000) -> Sender:
+        return Sender(self.daemon, topic, max_block_ms=max_block_ms)
+
+    def primed(self, partitions: int = 1) -> tuple[str, Sender]:
+        """A topic whose partitions know the producer: from now on several batches go out at once."""
+        topic = self.new_topic(partitions)
+        sender = self.sender(topic)
+        for partition in range(partitions):
+            sender.send(partition)
+        sender.offsets()
+        return topic, sender
+
+    def send_apart(self, sender: Sender, records: int) -> None:
+        """Records in a request each: the next is sent when the one before it was seen on the wire."""
+        seen = len(self.produced(sender.topic))
+        for number in range(1, records + 1):
+            sender.send()
+            self.wait_produced(sender.topic, seen + number)
+
+    def replace_worker(self) -> None:
+        """Kill the only worker and wait for the next: it asks for an identity of its own."""
+        (pid,) = self.daemon.worker_pids()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: self.daemon.worker_pids() not in ([], [pid]), "another worker")
+        self.daemon.wait_ready()
+
+    def produced(self, topic: str) -> list[Request]:
+        """The Produce requests that carried the topic."""
+        return self.kafka.requests(Api.PRODUCE, topic)
+
+    def wait_produced(self, topic: str, requests: int) -> None:
+        wait_for_requests(self.kafka, topic, requests)
+
+    def balance(self, *senders: Sender, idempotent: bool = True) -> None:
+        """The ledger over all of them, the broker's opinion of our bytes, and the pool given back."""
+        ledger = Ledger()
+        for sender in senders:
+            sender.enter(ledger)
+        for topic in {sender.topic for sender in senders}:
+            enter_records(
+                ledger, topic, ((each.value or b"", each.partition) for each in self.kafka.records(topic))
+            )
+        ledger.check(idempotent=idempotent)
+        assert not self.kafka.bad_batches
+        accounts_balance(self.daemon)
+
+
+def enter_records(ledger: Ledger, topic: str, records: Iterable[tuple[bytes, int]]) -> None:
+    """Book what a reader found; a record that lies elsewhere than its value says is an error at once."""
+    for value, partition in records:
+        place = value.split(b"|")[1].decode()
+        assert place == f"{topic}-{partition}", f"a record for {place} lies in {topic}-{partition}"
+        ledger.read(RecordId.decode(value), partition)
+
+
+def accounts_balance(daemon: SidecarDaemon) -> None:
+    """The daemon's own books: accepted = delivered + failed, and nothing went wrong inside."""
+
+    def count_of(name: str) -> float:
+        return metric(daemon, f"{METRIC}{name}_total")
+
+    wait_until(
+        lambda: count_of("records_accepted") == count_of("records_delivered") + count_of("records_failed"),
+        "the daemon's books to balance",
+        timeout_s=10,
+    )
+    assert count_of("sender_exceptions") == count_of("callback_exceptions") == 0, daemon.log_tail()
+
+
+def pool_is_whole(daemon: SidecarDaemon, probe: Sender) -> None:
+    """Pages taken equal pages given back once the daemon is idle.
+
+    Gauges are stored now and then: one more record, and its batch counted, show that they are of now.
+    """
+    before = metric(daemon, f"{METRIC}batches_sent_total")
+    probe.send()
+    probe.producer.flush(OUTCOME_S)
+    wait_until(lambda: metric(daemon, f"{METRIC}batches_sent_total") > before, "fresh gauges")
+    pages = f"{METRIC}buffer_pages_taken"
+    wait_until(
+        lambda: metric(daemon, pages) == 0,
+        "the pool to be whole again",
+        timeout_s=10,
+        describe=lambda: f"{metric(daemon, pages):.0f} pages are taken",
+    )
+
+
+def wait_for_requests(server: FaultServer, topic: str, requests: int) -> None:
+    wait_until(
+        lambda: len(server.requests(Api.PRODUCE, topic)) >= requests,
+        f"{requests} Produce requests for {topic}",
+        timeout_s=OUTCOME_S,
+        interval_s=0.005,
+    )
+
+
+def sequences(requests: Iterable[Request], partition: int = 0) -> list[tuple[int, int]]:
+    """(epoch, base sequence) of that partition's batches as they were sent."""
+    return [
+        (batch.header.epoch, batch.header.base_sequence)
+        for request in requests
+        for batch in request.batches
+        if batch.partition == partition
+    ]
+
+
+FAST: Mapping[str, object] = {
+    "daemon.workers": 1,
+    "linger.ms": 0,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 100,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 100,
+    "buffer.memory": 32 << 20,
+}
+"""Settings with which retries come quickly; what a scenario is about it sets itself."""

@@ -1,0 +1,251 @@
+"""Deadlines: SN-06, SN-07, ID-09, BP-06, ER-01 with delivery.timeout.ms = 1.5 s on the fake broker."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from typing import Any
+
+import pytest
+
+from client_stub import errors
+from client_stub.errors import SidecarError
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api, Request
+
+from .scene import Outcome, Scene, sequences
+
+pytestmark = [pytest.mark.process]
+
+SETTINGS = {"delivery.timeout.ms": 1_500, "request.timeout.ms": 1_400}
+
+LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT, MESSAGE_TOO_LARGE = 5, 7, 10
+NOT_PERSISTED, POSSIBLY_PERSISTED = 0, 1
+
+
+def timed_out(outcome: Outcome) -> SidecarError:
+    """It failed for its time, counted from when it was appended."""
+    error = outcome.error
+    assert isinstance(error, errors.DeliveryTimeout), error
+    waited = re.search(r"(\d+) ms have passed", str(error))
+    assert waited is not None, str(error)
+    assert int(waited[1]) >= 1_500
+    return error
+
+
+def has_sequence(sequence: int) -> Any:
+    """A rule's ``where``: the request carries that base sequence."""
+
+    def asked(request: Request) -> bool:
+        return any(batch.header.base_sequence == sequence for batch in request.batches)
+
+    return asked
+
+
+def test_sn_06_never_sent(scene: Scene) -> None:
+    """SN-06 i: no leader. Both partitions expire, certainly not persisted, and nothing was sent."""
+    topic = scene.new_topic(2)
+    for partition in (0, 1):
+        scene.kafka.move_leader(topic, partition, -1)
+    with scene.sender(topic) as sender:
+        for number in range(4):
+            sender.send(number % 2)
+        for outcome in sender.outcomes():
+            assert timed_out(outcome).persistence == NOT_PERSISTED
+        scene.balance(sender)
+    assert not scene.produced(topic)
+
+
+def test_sn_06_in_flight_then_answered_late(scene: Scene) -> None:
+    """SN-06 ii and iv: not answered in time: possibly persisted; the late answer changes nothing, no retry after it."""
+    topic, sender = scene.primed()
+    with sender:
+        held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+        sender.send()
+        assert timed_out(sender.outcomes()[1]).persistence == POSSIBLY_PERSISTED
+        held.remove()
+        requests = len(scene.produced(topic))
+        sender.send()
+        assert sender.outcomes()[2].error is None
+        scene.balance(sender)
+    assert len(scene.produced(topic)) == requests + 1
+    assert len(scene.kafka.records(topic)) == 3
+
+
+def test_sn_06_in_backoff(scene: Scene) -> None:
+    """SN-06 iii: refused again and again: fails at its deadline, certainly not persisted."""
+    topic, sender = scene.primed(2)
+    with sender:
+        refused = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
+        for partition in (0, 1):
+            sender.send(partition)
+        for outcome in sender.outcomes()[2:]:
+            error = timed_out(outcome)
+            # The deadline may find a retry on the wire: then nobody knows.
+            in_backoff = "waiting to be sent again after LEADER_NOT_AVAILABLE" in str(error)
+            assert error.persistence == (NOT_PERSISTED if in_backoff else POSSIBLY_PERSISTED)
+        assert refused.hits > 2
+        scene.balance(sender)
+
+
+def test_sn_07_slow_answers_are_possibly_persisted(scene: Scene) -> None:
+    """SN-07: the broker has them, its answer comes too late: possibly persisted, apart from the other two."""
+    topic, sender = scene.primed()
+    with sender:
+        scene.kafka.add(on(Api.PRODUCE, topic=topic).delay_answer(2_500))
+        scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+        for _ in range(10):
+            sender.send()
+        told = sender.outcomes()[1:]
+        assert [timed_out(outcome).persistence for outcome in told] == [POSSIBLY_PERSISTED] * 10
+        scene.kafka.clear_rules()
+        scene.balance(sender)
+
+
+def test_id_09_later_batch_succeeds(scene: Scene) -> None:
+    """ID-09: the first expires in doubt while the second is acked: that settles it, no bump, sequences go on."""
+    topic, sender = scene.primed()
+    with sender:
+        first = scene.kafka.add(on(Api.PRODUCE, topic=topic).answer_with(REQUEST_TIMED_OUT).hold_answer())
+        scene.kafka.add(
+            on(Api.PRODUCE, topic=topic, times=ALWAYS, where=has_sequence(1)).answer_with(REQUEST_TIMED_OUT)
+        )
+        scene.send_apart(sender, 2)
+        first.release()
+        assert sender.deliveries[2].result(10).offset == 2
+        assert timed_out(sender.outcomes()[1]).persistence == POSSIBLY_PERSISTED
+        sender.send()
+        assert [outcome.offset for outcome in sender.outcomes()[2:]] == [2, 3]
+        scene.balance(sender)
+    sent = sequences(scene.produced(topic))
+    assert sent[-1] == (sent[0][0], 3)
+
+
+def test_id_09_refused_to_its_end(scene: Scene) -> None:
+    """ID-09: the first expires refused, the second waits behind it: epoch + 1, and sequences begin again."""
+    topic, sender = scene.primed()
+    with sender:
+        first = scene.kafka.add(
+            on(Api.PRODUCE, topic=topic, times=ALWAYS, where=has_sequence(1)).refuse(LEADER_NOT_AVAILABLE)
+        )
+        sender.send()
+        first.wait(8)
+        sender.send()
+        assert timed_out(sender.outcomes()[1]).persistence == NOT_PERSISTED
+        assert sender.outcomes()[2].offset == 1
+        scene.balance(sender)
+    sent = sequences(scene.produced(topic))
+    assert sent[-1] == (sent[0][0] + 1, 0)
+
+
+def test_id_09_in_doubt_with_nothing_behind_it(scene: Scene) -> None:
+    """ID-09: the only batch in flight expires in doubt: the next record goes under epoch + 1."""
+    topic, sender = scene.primed()
+    with sender:
+        lost = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).cut())
+        sender.send()
+        assert timed_out(sender.outcomes()[1]).persistence == POSSIBLY_PERSISTED
+        lost.remove()
+        sender.send()
+        assert sender.outcomes()[2].offset == 1
+        scene.balance(sender)
+    sent = sequences(scene.produced(topic))
+    assert sent[-1] == (sent[0][0] + 1, 0)
+
+
+def test_id_09_a_batch_that_never_left(scene: Scene) -> None:
+    """ID-09: expired before it was sent: no bump at all, here or on another topic."""
+    _, elsewhere = scene.primed()
+    topic = scene.new_topic()
+    scene.kafka.move_leader(topic, 0, -1)
+    with elsewhere, scene.sender(topic) as sender:
+        elsewhere.send()
+        elsewhere.offsets()
+        sender.send()
+        assert timed_out(sender.outcomes()[0]).persistence == NOT_PERSISTED
+        scene.kafka.move_leader(topic, 0, 1)
+        sender.send()
+        assert sender.outcomes()[1].offset == 0
+        elsewhere.send()
+        elsewhere.offsets()
+        scene.balance(sender, elsewhere)
+    epoch = sequences(scene.produced(elsewhere.topic))[0][0]
+    assert sequences(scene.produced(elsewhere.topic)) == [(epoch, 0), (epoch, 1), (epoch, 2)]
+    assert sequences(scene.produced(topic)) == [(epoch, 0)]
+
+
+def test_bp_06_memory_comes_back_once(scene: Scene) -> None:
+    """BP-06: requests that time out, expire and are answered late, that fail, that are split: the pool stays whole
+    (looked at when the module ends)."""
+    topic, sender = scene.primed()
+    with sender:
+        held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+        for _ in range(20):
+            sender.send(size=20_000)
+        assert all(outcome.error for outcome in sender.outcomes()[1:])
+        held.remove()
+        scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(MESSAGE_TOO_LARGE))
+        sender.send()
+        assert isinstance(sender.outcomes()[-1].error, errors.RecordTooLarge)
+        scene.balance(sender)
+
+
+def test_ac_07_split(scene: Scene) -> None:
+    """AC-07: a batch that the broker finds too large is halved until it fits; a single record fails alone."""
+    topic, sender = scene.primed()
+    scene.kafka.message_bytes_max = 2_000
+    try:
+        with sender:
+            held = scene.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
+            scene.send_apart(sender, 1)
+            for _ in range(30):
+                sender.send(size=300)
+            sender.send(size=3_000)
+            held.release()
+            *good, large = sender.outcomes()
+            assert [outcome.offset for outcome in good] == list(range(32))
+            assert isinstance(large.error, errors.RecordTooLarge)
+            scene.balance(sender)
+    finally:
+        scene.kafka.message_bytes_max = 1_048_588
+
+
+def test_er_01_one_completion_each(scene: Scene) -> None:
+    """ER-01: successes, refusals, cuts, lost and doubled answers and expiry mixed: each record is told once, the
+    outcomes of a partition in order, and the log agrees."""
+    chance = random.Random(4)
+    topic, sender = scene.primed(4)
+
+    def sometimes(share: float) -> Any:
+        return lambda request: chance.random() < share
+
+    def doubled(entity: Any) -> Any:
+        return dataclasses.replace(entity, responses=entity.responses * 2)
+
+    kafka = scene.kafka
+    for rule in (
+        on(Api.PRODUCE, topic=topic, times=ALWAYS, where=sometimes(0.04)).cut_answer(),
+        on(Api.PRODUCE, topic=topic, times=ALWAYS, where=sometimes(0.04)).cut(),
+        on(Api.PRODUCE, topic=topic, times=ALWAYS, where=sometimes(0.1)).refuse(LEADER_NOT_AVAILABLE),
+        on(Api.PRODUCE, topic=topic, times=ALWAYS, where=sometimes(0.1)).answer_with(REQUEST_TIMED_OUT),
+        on(Api.PRODUCE, topic=topic, times=ALWAYS, where=sometimes(0.1)).edit_answer(doubled),
+    ):
+        kafka.add(rule)
+    with sender:
+        for burst in range(20):
+            if burst == 10:  # partition 3 is out of reach until its records have expired
+                kafka.add(
+                    on(Api.PRODUCE, topic=topic, partition=3, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE)
+                )
+            for number in range(1_000):
+                sender.send(number % 4)
+            sender.deliveries[-4].exception(20)  # partition 0: it goes on
+        outcomes = sender.outcomes()
+        kafka.clear_rules()
+        scene.balance(sender)
+    assert sum(outcome.error is None for outcome in outcomes) >= 10_000
+    assert any(outcome.error is not None for outcome in outcomes)
+    for partition in range(4):
+        order = [number for number in sender.order if number >= 4 and (number - 4) % 4 == partition]
+        assert order == sorted(order)

@@ -1,0 +1,136 @@
+"""Flush and close: FC-01, FC-03, FC-04, FC-07 with a linger that nobody lives to see."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from client_stub import errors
+from sidecar.testing.daemon import StartDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api
+
+from .scene import FAST, Scene, Sender
+
+pytestmark = [pytest.mark.process]
+
+SETTINGS = {"linger.ms": 60_000, "batch.size": 65_536}
+
+
+def flushed(scene: Scene) -> tuple[str, Sender]:
+    """A topic that the daemon knows, and the sender of its first record."""
+    topic = scene.new_topic()
+    sender = scene.sender(topic)
+    sender.send()
+    sender.producer.close(20)
+    assert sender.offsets() == [0]
+    return topic, sender
+
+
+def test_fc_01_flush_ends_linger(scene: Scene) -> None:
+    """FC-01: 50 rounds of 100 sends and a flush: nothing is done before it, all is done after it."""
+    topic, first = flushed(scene)
+    with scene.sender(topic) as sender:
+        for _ in range(50):
+            begun = len(sender.deliveries)
+            for _ in range(100):
+                sender.send()
+            assert not any(delivery.done() for delivery in sender.deliveries[begun:])
+            sender.producer.flush(20)
+            assert all(delivery.done() for delivery in sender.deliveries)
+        scene.balance(first, sender)
+
+
+def test_fc_03_flush_is_not_starved(scene: Scene) -> None:
+    """FC-03: others send without pause; flush waits only for what was sent before it."""
+    (topic, first), (busy, second) = flushed(scene), flushed(scene)
+    stop = threading.Event()
+    with scene.sender(topic) as sender, scene.sender(busy) as other:
+
+        def send_on() -> None:
+            while not stop.is_set() and len(other.deliveries) < 200_000:
+                other.send(size=100)
+
+        thread = threading.Thread(target=send_on)
+        thread.start()
+        try:
+            for number in range(1, 6):
+                sender.send()
+                sender.producer.flush(10)
+                assert len(sender.offsets()) == number
+            assert thread.is_alive()
+        finally:
+            stop.set()
+            thread.join()
+        other.producer.flush(20)
+        scene.balance(first, second, sender, other)
+
+
+def test_fc_03_a_flush_given_up_leaves_nothing_behind(scene: Scene) -> None:
+    """FC-03: flush runs out of patience and is called again; later records linger as before."""
+    topic, first = flushed(scene)
+    with scene.sender(topic) as sender:
+        held = scene.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
+        sender.send()
+        with pytest.raises(TimeoutError):
+            sender.producer.flush(0.05)
+        held.wait()
+        held.release()
+        sender.producer.flush(10)
+        assert sender.deliveries[0].done()
+        sender.send()
+        flushed(scene)  # others come and go; ours still lingers
+        assert not sender.deliveries[1].done()
+        sender.producer.flush(10)
+        assert sender.offsets() == [1, 2]
+        scene.balance(first, sender)
+
+
+def test_fc_04_close(scene: Scene) -> None:
+    """FC-04: close returns after all acks; again it does nothing; a negative patience is refused; no send after it."""
+    topic = scene.new_topic()
+    sender = scene.sender(topic)
+    for _ in range(101):
+        sender.send()
+    with pytest.raises(ValueError, match="negative"):
+        sender.producer.close(-100)
+    sender.producer.close()
+    assert all(delivery.done() for delivery in sender.deliveries)
+    assert sender.offsets() == list(range(101))
+    sender.producer.close()
+    with pytest.raises(errors.ProducerClosed):
+        sender.producer.send(topic, b"late")
+    scene.balance(sender)
+
+
+def test_fc_07_stop_with_brokers_gone(start_daemon: StartDaemon) -> None:
+    """FC-07: the daemon is stopped with records under way and others behind them, and no broker answers: each record
+    is told once, with the reason, and what was on the wire as possibly persisted."""
+    with FakeBroker({"t": 1}) as kafka:
+        settings = {
+            **FAST,
+            "daemon.shutdown_timeout_s": 0.5,
+            "batch.size": 1_000,
+            "daemon.batch_growth_bytes": 0,
+        }
+        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings=settings))
+        with scene.sender("t") as sender:
+            sender.send()
+            sender.offsets()
+            kafka.add(on(Api.PRODUCE, times=ALWAYS).hold())
+            for _ in range(200):
+                sender.send(size=400)
+            scene.wait_produced("t", 2)
+            assert scene.daemon.process is not None
+            scene.daemon.process.send_signal(signal.SIGTERM)
+            told = sender.outcomes()[1:]
+            assert {type(outcome.error) for outcome in told} == {errors.DeliveryAborted}
+            doubtful = [outcome.error is not None and outcome.error.persistence == 1 for outcome in told]
+            assert doubtful[0]
+            assert not doubtful[-1]
+            assert doubtful == sorted(doubtful, reverse=True)
+            scene.daemon.process.wait(15)
+            kafka.clear_rules()

@@ -1,0 +1,236 @@
+"""Idempotence under faults: ID-02 … ID-10, SN-04, SN-05 on the fake broker, which keeps sequences as Kafka does."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_stub import errors
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.record_batches import BatchRecord
+from sidecar.testing.waiting import wait_until
+
+from .scene import Scene, sequences
+
+pytestmark = [pytest.mark.process]
+
+UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, NOT_LEADER, REQUEST_TIMED_OUT = 3, 5, 6, 7
+MESSAGE_TOO_LARGE, DUPLICATE_SEQUENCE, OUT_OF_ORDER, UNKNOWN_PRODUCER_ID = 10, 46, 45, 59
+CLUSTER_AUTHORIZATION_FAILED = 31
+
+
+def test_id_02_sequences_have_no_holes(scene: Scene) -> None:
+    """ID-02: one producer id; each partition's sequences begin at 0 and grow by the number of records."""
+    topic, sender = scene.primed(3)
+    with sender:
+        for number in range(300):
+            sender.send(number % 3)
+        sender.offsets()
+        scene.balance(sender)
+    identities = set()
+    for partition in range(3):
+        expected = 0
+        for batch in scene.kafka.batches(topic, partition):
+            identities.add((batch.header.producer_id, batch.header.epoch))
+            assert batch.header.base_sequence == expected
+            expected += batch.header.record_count
+        assert expected == 101
+    assert len(identities) == 1
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 4, 5])
+def test_id_03_lost_answers(scene: Scene, lost: int) -> None:
+    """ID-03: appended, the answers lost, 1 to 5 at once: one copy each, the original offset, in order."""
+    topic, sender = scene.primed()
+    with sender:
+        held = scene.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer().cut_answer())
+        scene.send_apart(sender, lost)
+        scene.kafka.add(on(Api.PRODUCE, topic=topic).cut_answer())  # the first retry's answer is lost too
+        held.release()
+        assert sender.offsets() == list(range(lost + 1))
+        scene.balance(sender)
+    assert scene.kafka.duplicates(topic) > 0
+    assert {epoch for epoch, _ in sequences(scene.produced(topic))} == {
+        sequences(scene.produced(topic))[0][0]
+    }
+
+
+def test_id_04_a_refused_first_holds_those_behind_it(scene: Scene) -> None:
+    """ID-04: five in flight, the first LEADER_NOT_AVAILABLE, the others OUT_OF_ORDER for it: again one at a time, in
+    order, the sixth behind them, no bump."""
+    topic, sender = scene.primed()
+    with sender:
+        first = scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(LEADER_NOT_AVAILABLE).hold_answer())
+        scene.send_apart(sender, 5)
+        sender.send()
+        first.release()
+        assert sender.offsets() == [0, 1, 2, 3, 4, 5, 6]
+        scene.balance(sender)
+    sent = scene.produced(topic)
+    codes = [request.codes[topic, 0] for request in sent]
+    assert codes == [0, LEADER_NOT_AVAILABLE, *[OUT_OF_ORDER] * 4, *[0] * 6]
+    epoch = sequences(sent)[0][0]
+    assert sequences(sent) == [(epoch, n) for n in (0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6)]
+
+
+def test_sn_04_the_retry_comes_next(scene: Scene) -> None:
+    """SN-04: after a held NOT_LEADER, five in flight, the next request of the partition is its retry, same sequence."""
+    topic, sender = scene.primed()
+    with sender:
+        first = scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(NOT_LEADER).hold_answer())
+        scene.send_apart(sender, 5)
+        for _ in range(15):
+            sender.send()
+        before = len(scene.produced(topic))
+        first.release()
+        sender.offsets()
+        scene.balance(sender)
+    sent = sequences(scene.produced(topic))
+    assert sent[before] == sent[1]
+
+
+def test_id_05_second_ok_first_unknown(scene: Scene) -> None:
+    """ID-05: the first answered REQUEST_TIMED_OUT though it was appended, the second ok: both acked where they lie."""
+    topic, sender = scene.primed()
+    with sender:
+        first = scene.kafka.add(on(Api.PRODUCE, topic=topic).answer_with(REQUEST_TIMED_OUT).hold_answer())
+        scene.send_apart(sender, 2)
+        first.release()
+        assert sender.offsets() == [0, 1, 2]
+        scene.balance(sender)
+
+
+def test_id_05_duplicate_sequence_is_success(scene: Scene) -> None:
+    """ID-05: DUPLICATE_SEQUENCE_NUMBER is success with an unknown offset."""
+    topic, sender = scene.primed()
+    with sender:
+        scene.kafka.add(on(Api.PRODUCE, topic=topic).answer_with(DUPLICATE_SEQUENCE))
+        sender.send()
+        sender.outcomes()
+        sender.send()
+        assert sender.offsets() == [0, -1, 2]
+        scene.balance(sender)
+
+
+def test_id_07_unknown_producer_id_start_unknown(scene: Scene) -> None:
+    """ID-07: UNKNOWN_PRODUCER_ID that does not tell the log's start: asked again as it was."""
+    topic, sender = scene.primed()
+    with sender:
+        scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(UNKNOWN_PRODUCER_ID))
+        sender.send()
+        assert sender.offsets() == [0, 1]
+        scene.balance(sender)
+    _, refused, again = sequences(scene.produced(topic))
+    assert refused == again
+
+
+def test_id_07_deleted_records_and_a_forgotten_id(scene: Scene) -> None:
+    """ID-07: after DeleteRecords to the end, and after the broker forgot the id, sends just work."""
+    topic, sender = scene.primed()
+    with sender:
+        scene.kafka.delete_records(topic, 0)
+        sender.send()
+        assert sender.offsets()[-1] == 1
+        scene.kafka.forget_producers(topic, 0)
+        sender.send()
+        assert sender.offsets()[-1] == 2
+    assert [record.offset for record in scene.kafka.records(topic)] == [1, 2]
+
+
+def test_id_08_the_freed_sequence_is_used_again(scene: Scene) -> None:
+    """ID-08: the first of two in flight fails for good, the second OUT_OF_ORDER: it goes again, no hole is left."""
+    topic, sender = scene.primed()
+    with sender:
+        first = scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(MESSAGE_TOO_LARGE).hold_answer())
+        scene.send_apart(sender, 2)
+        first.release()
+        ok, failed, second = sender.outcomes()
+        assert isinstance(failed.error, errors.RecordTooLarge)
+        assert failed.error.persistence == 0
+        assert (ok.offset, second.offset) == (0, 1)
+        sender.send()
+        assert sender.outcomes()[-1].offset == 2
+        scene.balance(sender)
+
+
+def test_id_10_epochs_run_out(scene: Scene) -> None:
+    """ID-10: a bump is due at epoch 32767: a new producer id, what was queued is delivered under it."""
+    topic, sender = scene.primed()
+    with sender:
+        # The bump that is due: the broker refuses a sequence for good.
+        scene.kafka.next_identity = (77_000, 32_767)
+        scene.replace_worker()
+        sender.send()
+        sender.offsets()
+        assert scene.kafka.batches(topic)[-1].header.producer_id == 77_000
+        asked = len(scene.kafka.requests(Api.INIT_PRODUCER_ID))
+        scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(OUT_OF_ORDER))
+        for _ in range(3):
+            sender.send()
+        assert sender.offsets() == [0, 1, 2, 3, 4]
+        scene.balance(sender)
+    assert len(scene.kafka.requests(Api.INIT_PRODUCER_ID)) == asked + 1
+    last = scene.kafka.batches(topic)[-1].header
+    assert (last.producer_id != 77_000, last.epoch) == (True, 0)
+
+
+def test_id_13_not_allowed_then_granted(scene: Scene) -> None:
+    """ID-13: CLUSTER_AUTHORIZATION_FAILED on InitProducerId: sends fail while denied and recover when granted."""
+    topic = scene.new_topic()
+    denied = scene.kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).refuse(CLUSTER_AUTHORIZATION_FAILED))
+    scene.replace_worker()
+    with scene.sender(topic) as sender:
+        sender.send()
+        (failed,) = sender.outcomes()
+        assert isinstance(failed.error, errors.ClusterAuthorizationFailed)
+        assert failed.error.persistence == 0
+        denied.remove()
+        wait_until(lambda: sender.send().exception(10) is None, "a send to succeed after the grant")
+        scene.balance(sender)
+
+
+def test_sn_05_partitions_of_one_request_have_their_own_fate(scene: Scene) -> None:
+    """SN-05: p0 REQUEST_TIMED_OUT, p1 ok: p1 is acked at once, p0 alone goes again."""
+    kafka = scene.kafka
+    topic = scene.new_topic(2)
+    kafka.move_leader(topic, 1, 1)
+    kafka.move_leader(topic, 0, 1)
+    with scene.sender(topic) as sender:
+        for partition in (0, 1):
+            sender.send(partition)
+        sender.offsets()
+        rule = kafka.add(on(Api.PRODUCE, topic=topic, partition=0).refuse(REQUEST_TIMED_OUT))
+        again = kafka.add(on(Api.PRODUCE, topic=topic, partition=0).hold())
+        sender.send(0)
+        sender.send(1)
+        assert sender.deliveries[3].result(10).offset == 1
+        again.wait()
+        assert not sender.deliveries[2].done()
+        again.release()
+        assert sender.offsets() == [0, 0, 1, 1]
+        assert rule.hits == 1
+        scene.balance(sender)
+
+
+def test_sn_05_records_that_the_broker_refuses(scene: Scene) -> None:
+    """SN-05: INVALID_RECORD with record errors: those fail with the broker's words, the others are delivered."""
+
+    def keyless(topic: str, record: BatchRecord) -> str | None:
+        return "a compacted topic takes no record without a key" if record.key is None else None
+
+    topic = scene.new_topic()
+    scene.kafka.judge_record = keyless
+    hold = scene.kafka.add(on(Api.METADATA, times=1).hold_answer())
+    with scene.sender(topic) as sender:
+        for number in range(100):
+            sender.send(key=None if number % 10 == 0 else b"k")
+        hold.release()
+        outcomes = sender.outcomes()
+        for number, outcome in enumerate(outcomes):
+            if number % 10 == 0:
+                assert isinstance(outcome.error, errors.InvalidRecord)
+                assert "compacted" in str(outcome.error)
+                assert outcome.error.persistence == 0
+            else:
+                assert outcome.error is None
+        scene.balance(sender)

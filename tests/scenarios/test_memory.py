@@ -1,0 +1,115 @@
+"""Memory under faults: BP-01, BP-05, BP-09 with a small pool, on a fake broker whose sockets hold little."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from client_stub import errors
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.metrics import metric
+
+from .scene import METRIC, Scene
+
+pytestmark = [pytest.mark.process]
+
+LEADER_NOT_AVAILABLE, NOT_LEADER = 5, 6
+POOL_BYTES = 8 << 20
+MAX_BLOCK_MS = 600
+RECEIVE_BUFFER_BYTES = 8_192
+SETTINGS = {
+    "delivery.timeout.ms": 1_500,
+    "request.timeout.ms": 1_400,
+    "buffer.memory": POOL_BYTES,
+}
+
+
+def leads(scene: Scene, node: int) -> str:
+    topic = scene.new_topic()
+    scene.kafka.move_leader(topic, 0, node)
+    return topic
+
+
+def test_bp_01_a_full_pool_blocks_its_sender_only(scene: Scene) -> None:
+    """BP-01: the broker stalls, the pool fills: BufferExhausted after max.block.ms, not before; another sender's
+    records are delivered all the while."""
+    stalled, alive = leads(scene, 1), leads(scene, 2)
+    held = scene.kafka.add(on(Api.PRODUCE, topic=stalled, times=ALWAYS).hold())
+    with scene.sender(stalled, max_block_ms=MAX_BLOCK_MS) as sender, scene.sender(alive) as other:
+        waited_s = 0.0
+        with pytest.raises(errors.BufferExhausted) as raised:
+            while True:
+                began = time.monotonic()
+                try:
+                    sender.send(size=100_000)
+                finally:
+                    waited_s = time.monotonic() - began
+        assert raised.value.retriable
+        assert waited_s >= MAX_BLOCK_MS / 1000
+        other.send()
+        assert other.offsets() == [0]
+        held.remove()
+        sender.outcomes()
+        scene.balance(sender, other)
+
+
+def test_bp_05_memory_of_an_expired_batch_is_not_used_again(scene: Scene) -> None:
+    """BP-05: a batch is half on the socket when it expires; records of other topics fill the memory; then the broker
+    reads on. No byte of the new records is in the old request, nothing lies where it does not belong."""
+    stuck, same_node, other_node = leads(scene, 1), leads(scene, 1), leads(scene, 2)
+    sizes = [900_000, 900_000, 900_000]
+    with (
+        scene.sender(stuck) as sender,
+        scene.sender(same_node) as behind,
+        scene.sender(other_node) as beside,
+    ):
+        sender.send()
+        sender.offsets()
+        # Refused for a while, so that its deadline comes well before that of the request it goes with.
+        refused = scene.kafka.add(on(Api.PRODUCE, topic=stuck, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
+        for size in sizes:
+            sender.send(size=size)
+        refused.wait(3)
+        scene.kafka.stop_reading(1)
+        refused.remove()
+        told = sender.outcomes()[1:]
+        assert all(isinstance(outcome.error, errors.DeliveryTimeout) for outcome in told)
+        for _ in range(60):
+            beside.send(size=50_000)
+            behind.send(size=50_000)
+        beside.offsets()
+        scene.kafka.read_again(1)
+        behind.outcomes()
+        scene.balance(sender, behind, beside)
+    assert not scene.kafka.bad_batches
+
+
+def rss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("no VmRSS")
+
+
+@pytest.mark.parametrize(("records", "size"), [(10_000, 0), (16, 950 << 10)], ids=["many", "large"])
+def test_bp_09_always_refused(scene: Scene, records: int, size: int) -> None:
+    """BP-09: NOT_LEADER for ever: every record is told at its deadline, memory stays in its bound."""
+    topic, sender = scene.primed()
+    (pid,) = scene.daemon.worker_pids()
+    before = rss_bytes(pid)
+    with sender:
+        refused = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).refuse(NOT_LEADER))
+        for _ in range(records):
+            sender.send(size=size)
+        assert metric(scene.daemon, f"{METRIC}buffer_pages_taken") * (16 << 10) <= POOL_BYTES
+        told = sender.outcomes(60)[1:]
+        assert all(isinstance(outcome.error, errors.DeliveryTimeout) for outcome in told)
+        refused.remove()
+        # The pool is part of it as far as it was touched, and two request buffers for each broker.
+        assert rss_bytes(pid) - before < POOL_BYTES + (32 << 20)
+        sender.send()
+        assert sender.outcomes()[-1].error is None
+        scene.balance(sender)

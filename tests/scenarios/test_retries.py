@@ -1,0 +1,177 @@
+"""How often a batch is tried: SN-01, ER-06, ID-13, SN-10 with daemons of their own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from client_stub import errors
+from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_rules import on
+from sidecar.testing.kafka_frames import Api
+
+from .scene import FAST, Scene
+
+pytestmark = [pytest.mark.process]
+
+LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT, STORAGE_ERROR = 5, 7, 56
+NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 19, 20
+
+SceneWith = Callable[..., Scene]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[FakeBroker]:
+    with FakeBroker(nodes=2) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def plain(kafka: FakeBroker) -> Iterator[Scene]:
+    """Not idempotent, one retry."""
+    settings = {**FAST, "retries": 1, "enable.idempotence": "false"}
+    with SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon:
+        yield Scene(kafka, daemon)
+
+
+@pytest.fixture(scope="module")
+def no_retries(kafka: FakeBroker) -> Iterator[Scene]:
+    with SidecarDaemon(kafka.bootstrap_servers, settings={**FAST, "retries": 0}) as daemon:
+        yield Scene(kafka, daemon)
+
+
+@pytest.fixture
+def scene_with(kafka: FakeBroker, start_daemon: StartDaemon) -> SceneWith:
+    def make(**settings: object) -> Scene:
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        return Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, **named}))
+
+    return make
+
+
+def test_sn_01_one_cut_is_survived(plain: Scene) -> None:
+    """SN-01: retries 1, the connection is cut after the request once: delivered by the second."""
+    topic, sender = plain.primed()
+    with sender:
+        plain.kafka.add(on(Api.PRODUCE, topic=topic).cut())
+        sender.send()
+        assert sender.offsets() == [0, 1]
+        plain.balance(sender, idempotent=False)
+
+
+def test_sn_01_two_cuts_are_not(plain: Scene) -> None:
+    """SN-01: cut twice: the network's error to the caller, possibly persisted, and no third request."""
+    topic, sender = plain.primed()
+    with sender:
+        plain.kafka.add(on(Api.PRODUCE, topic=topic, times=2).cut())
+        sender.send()
+        error = sender.outcomes()[1].error
+        assert error is not None
+        assert (error.name, error.persistence) == ("NETWORK_EXCEPTION", 1)
+        sender.send()
+        assert sender.outcomes()[2].offset == 1
+        plain.balance(sender, idempotent=False)
+    assert [request.fate for request in plain.produced(topic)] == ["answered", "cut", "cut", "answered"]
+
+
+def test_sn_01_storage_error(no_retries: Scene, plain: Scene) -> None:
+    """SN-01: KAFKA_STORAGE_ERROR surfaces with retries 0 and is absorbed with some."""
+    for scene, expected in ((no_retries, "KAFKA_STORAGE_ERROR"), (plain, None)):
+        topic, sender = scene.primed()
+        with sender:
+            scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(STORAGE_ERROR))
+            sender.send()
+            error = sender.outcomes()[1].error
+            assert (error.name if error else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "persistence"),
+    [
+        (NOT_ENOUGH_REPLICAS, errors.NotEnoughReplicas, 0),
+        (NOT_ENOUGH_REPLICAS_AFTER_APPEND, errors.NotEnoughReplicasAfterAppend, 1),
+        (REQUEST_TIMED_OUT, errors.RequestTimedOut, 1),
+    ],
+)
+@pytest.mark.parametrize("text", ["two of three replicas are away", None])
+def test_er_06_the_brokers_words(
+    no_retries: Scene, code: int, kind: type[Exception], persistence: int, text: str | None
+) -> None:
+    """ER-06: the error of its kind, with the broker's own words where it has some."""
+    topic, sender = no_retries.primed()
+    with sender:
+        no_retries.kafka.add(on(Api.PRODUCE, topic=topic).refuse(code, text=text))
+        sender.send()
+        error = sender.outcomes()[1].error
+        assert isinstance(error, kind)
+        assert int(error.persistence) == persistence
+        assert str(error) == text if text else len(str(error)) > 10
+        no_retries.balance(sender, idempotent=False)
+
+
+def test_er_06_absorbed_by_retries(scene_with: SceneWith) -> None:
+    """ER-06: with the default retries NOT_ENOUGH_REPLICAS costs time only."""
+    scene = scene_with()
+    topic, sender = scene.primed()
+    with sender:
+        scene.kafka.add(
+            on(Api.PRODUCE, topic=topic, times=5).refuse(NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS)
+        )
+        sender.send()
+        assert sender.offsets() == [0, 1]
+        scene.balance(sender)
+
+
+def test_id_13_unknown_fate_is_not_given_up(scene_with: SceneWith) -> None:
+    """ID-13: retries 1, but the broker may have the batch: it is asked until it is known; a refused one is given up."""
+    scene = scene_with(retries=1)
+    topic, sender = scene.primed()
+    with sender:
+        scene.kafka.add(
+            on(Api.PRODUCE, topic=topic, times=3).answer_with(
+                NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT
+            )
+        )
+        sender.send()
+        assert sender.offsets() == [0, 1]
+        scene.kafka.add(on(Api.PRODUCE, topic=topic, times=2).refuse(LEADER_NOT_AVAILABLE))
+        sender.send()
+        error = sender.outcomes()[2].error
+        assert error is not None
+        assert (error.name, error.persistence) == ("LEADER_NOT_AVAILABLE", 0)
+        scene.balance(sender)
+    assert scene.kafka.duplicates(topic) == 3
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_sn_10_acks(scene_with: SceneWith, acks: str) -> None:
+    """SN-10: 100 records in order whatever acks says; acks=0 waits for nothing and tells no offset. A record above
+    the broker's limit raises nothing with acks=0, and what comes after it is not harmed."""
+    scene = scene_with(acks=acks)
+    topic, sender = scene.primed()
+    with sender:
+        for _ in range(100):
+            sender.send()
+        offsets = [outcome.offset for outcome in sender.outcomes()]
+        assert offsets == ([-1] * 101 if acks == "0" else list(range(101)))
+        scene.balance(sender)
+        scene.kafka.message_bytes_max = 5_000
+        try:
+            sender.send(size=10_000)
+            error = sender.outcomes()[-1].error
+            if acks == "0":
+                assert error is None
+            else:
+                assert isinstance(error, errors.RecordTooLarge)
+            scene.wait_produced(topic, len(scene.produced(topic)))
+            sender.send()
+            assert sender.outcomes()[-1].error is None
+        finally:
+            sender.producer.flush(10)
+            scene.kafka.message_bytes_max = 1_048_588
+    values = [
+        int((record.value or b"").split(b"|")[0].split(b"/")[1]) for record in scene.kafka.records(topic)
+    ]
+    assert values[:101] == list(range(101))
