@@ -6,6 +6,7 @@ that was asked last knows the new state. Another broker may learn it a moment la
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,22 @@ class KafkaAdmin:
     def leaders(self, topic: str) -> dict[int, int]:
         """Partition → node id of its leader, -1 for none."""
         return {index: each.leader for index, each in sorted(self.partitions(topic).items())}
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Partition → the offset that its next record gets, also while the topic is being written to.
+
+        A partition whose leader does not answer for it right now is left out.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, index): latest for index in self.partitions(topic)}
+        found: dict[int, int] = {}
+        for each, done in (self._admin.list_offsets(wanted) if wanted else {}).items():
+            with contextlib.suppress(KafkaException):
+                found[each.partition] = int(done.result(TIMEOUT_S).offset)
+        return found
 
     def wait_leaders(self, topic: str, wanted: Mapping[int, int]) -> None:
         """Wait until these partitions are led by these nodes."""
