@@ -114,7 +114,7 @@ def test_md_12_a_storage_error_makes_no_storm(scene: Scene) -> None:
 
 
 def test_md_13_a_first_answer_without_leaders(scene: Scene) -> None:
-    """MD-13: LEADER_NOT_AVAILABLE for all, then a leader that is not among the brokers: asked again until it is good."""
+    """MD-13: LEADER_NOT_AVAILABLE for all, then a leader not among the brokers: asked until it is good."""
     topic = scene.new_topic(2)
 
     def unlisted(entity: Any) -> Any:
