@@ -24,9 +24,10 @@ def free_port() -> int:
         return port
 
 
-def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """``broker.test`` has these addresses, in this order."""
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *first: str) -> list[str]:
+    """``broker.test`` has these addresses, in this order; later those that the list has then."""
     loop = asyncio.get_running_loop()
+    addresses = list(first)
 
     async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
         assert host == "broker.test"
@@ -42,6 +43,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
 
     real = module.open_connection
     monkeypatch.setattr(module, "open_connection", lambda _, *rest: real(Loop(), *rest))  # type: ignore[arg-type]
+    return addresses
 
 
 @pytest.mark.rule("S6")
@@ -60,6 +62,27 @@ def test_every_resolved_address_is_tried(run: Run, monkeypatch: pytest.MonkeyPat
                 assert len(mute.peers) == 1
                 assert noting.states == [(1, True, None)]
                 noting.links.close_all()
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_a_name_is_resolved_anew_at_each_connect(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that comes back at another address under its old name, as in Kubernetes."""
+
+    async def test() -> None:
+        addresses = resolve_to(monkeypatch, "127.0.0.3")
+        noting = NotingLinks(reconnect_backoff_ms=1.0)
+        async with FakeBroker(answer_anything, host="127.0.0.3") as before:
+            await noting.connect(node_of(before.port, "broker.test"))
+        await until(lambda: noting.links.link(1) is None)
+        after = FakeBroker(answer_anything, host="127.0.0.4")
+        after.port = before.port
+        async with after:
+            addresses[:] = ["127.0.0.4"]
+            await until(lambda: noting.links.ready(node_of(before.port, "broker.test")) is not None)
+            assert len(after.peers) == 1
+            noting.links.close_all()
 
     run(test)
 
