@@ -27,11 +27,14 @@ class BrokerLatency:
         if self._timeout_ms > 0:
             self._blocked_since_ms.setdefault(node_id, now_ms)
 
-    def keep(self, ready: list[int]) -> None:
-        """Forget the brokers for which nothing is ready any more."""
-        if self._blocked_since_ms:
-            for node_id in self._blocked_since_ms.keys() - set(ready):
-                del self._blocked_since_ms[node_id]
+    @property
+    def is_on(self) -> bool:
+        return self._timeout_ms > 0
+
+    def keep(self, behind: set[int]) -> None:
+        """Forget every other broker: nothing waits for it any more."""
+        for node_id in self._blocked_since_ms.keys() - behind:
+            del self._blocked_since_ms[node_id]
 
     def late(self, now_ms: float) -> frozenset[int]:
         """Brokers that have been behind for the timeout."""

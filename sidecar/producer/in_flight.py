@@ -113,6 +113,10 @@ class InFlightRequests:
     def count(self, node_id: int) -> int:
         return len(self._by_node.get(node_id, ()))
 
+    def full_nodes(self) -> list[int]:
+        """Brokers that may be sent nothing more until they answer."""
+        return [node for node, requests in self._by_node.items() if len(requests) >= self._max_per_node]
+
     def nodes(self) -> list[int]:
         return list(self._by_node)
 

@@ -101,7 +101,7 @@ class Sender:
         for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
             del self._muted_until_ms[node_id]
         ready = accumulator.ready_nodes()
-        self._latency.keep(ready)
+        self._note_latency(ready, now_ms)
         for node_id in ready:
             if node_id in self._muted_until_ms:
                 self._latency.blocked(node_id, now_ms)
@@ -132,6 +132,16 @@ class Sender:
         if self._muted_until_ms:
             wakeup_ms = min(wakeup_ms, *self._muted_until_ms.values())
         return wakeup_ms
+
+    def _note_latency(self, ready: list[int], now_ms: float) -> None:
+        if not self._latency.is_on:
+            return
+        # A partition with all its batches in flight stands in no line, whatever waits behind them: a broker with
+        # as many requests unanswered as allowed is behind, too.
+        full = self._in_flight.full_nodes()
+        self._latency.keep({*ready, *full})
+        for node_id in full:
+            self._latency.blocked(node_id, now_ms)
 
     def late_brokers(self, now_ms: float) -> frozenset[int]:
         """Brokers that took nothing for partitioner.availability.timeout.ms though something was ready for them."""

@@ -112,6 +112,21 @@ def test_a_broker_that_answers_nothing_is_late_as_well() -> None:
     assert core.sender.late_brokers(core.now_ms) == {1}
 
 
+def test_a_broker_with_all_of_a_partition_in_flight_is_late_though_nothing_is_ready_for_it() -> None:
+    """The idempotent lane: five batches of the one partition unanswered, and more behind them."""
+    core = Core(leaders=(1,), batch_size=BATCH_BYTES, partitioner_availability_timeout_ms=100.0)
+    requests = []
+    for _ in range(10):
+        core.append("x")
+        requests += core.poll()
+    assert (core.sender.in_flight_count, core.accumulator.ready_nodes()) == (5, [])
+    core.poll(100.0)
+    assert core.sender.late_brokers(core.now_ms) == {1}
+    core.acknowledge(requests[0])
+    core.poll()
+    assert core.sender.late_brokers(core.now_ms) == frozenset()
+
+
 def test_throttling_counts_as_not_taking() -> None:
     core, _ = watched((1,), partitioner_availability_timeout_ms=100.0)
     fill(core, [1])
@@ -134,7 +149,7 @@ def test_a_broker_without_anything_ready_is_forgotten() -> None:
     latency = BrokerLatency(100.0)
     latency.blocked(1, 0.0)
     latency.blocked(2, 0.0)
-    latency.keep([2])
+    latency.keep({2})
     latency.blocked(1, 90.0)
     assert latency.late(100.0) == {2}
     assert latency.next_change_ms(100.0) == 190.0
