@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.cli.config import to_toml
 from sidecar.common.settings import ConfigError, SidecarConfig
 from sidecar.controller.config_loader import load_config
 
@@ -65,6 +66,18 @@ def test_tables_keep_the_order_of_the_file(tmp_path: Path) -> None:
 def test_each_fault_names_the_pattern(tmp_path: Path, text: str, words: list[str]) -> None:
     (sentence,) = faults(tmp_path, text)
     assert all(word in sentence for word in words), sentence
+
+
+def test_what_show_prints_can_be_loaded_again(tmp_path: Path) -> None:
+    config = load(tmp_path, FILE, 'topics."all".acks=all')
+    assert load(tmp_path, to_toml(config)).topics == config.topics
+
+
+def test_a_variable_names_its_pattern(tmp_path: Path) -> None:
+    file = tmp_path / "sidecar.toml"
+    file.write_text("")
+    variables = {"KAFKA_SIDECAR__TOPICS__AUDIT__COMPRESSION_TYPE": "gzip"}
+    assert load_config(file, [SERVERS], variables).topics == {"audit": {"compression.type": "gzip"}}
 
 
 def test_a_default_deadline_is_raised_for_the_pattern_that_lingers_longer(tmp_path: Path) -> None:
