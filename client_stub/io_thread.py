@@ -65,7 +65,8 @@ class IoThread:
     def _turn(self) -> bool:
         outbox, session = self._outbox, self._session
         now_ms = _now_ms()
-        sealed, flush = outbox.gather(session.wants)
+        # At the end everything travels or is told its error, also what had better gone on filling.
+        sealed, flush = outbox.gather(session.wants if self._ending is None else lambda _: True)
         if sealed:
             session.add(sealed, now_ms)
         if flush:

@@ -262,6 +262,15 @@ class Outbox:
             self._wake_locked()
             return list(self.pending)
 
+    def close(self) -> bool:
+        """No record is taken from now on; False when that was so before."""
+        with self.lock:
+            if self.closed:
+                return False
+            self.closed = True
+            self._seal_dirty()  # else a later send() would find room in what is open
+            return True
+
     def refuse_wait_in_callback(self, what: str) -> None:
         """Raises SidecarError in the io thread: it would wait for itself."""
         if threading.get_ident() == self.io_thread_id:

@@ -186,10 +186,8 @@ class Producer(Sender):
             raise ValueError("The timeout cannot be negative.")
         outbox = self._outbox
         in_callback = threading.get_ident() == outbox.io_thread_id
-        with outbox.lock:
-            if outbox.closed:
-                return
-            outbox.closed = True
+        if not outbox.close():
+            return
         _live.discard(self)
         io = self._io
         if io is None:

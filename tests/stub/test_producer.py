@@ -60,6 +60,27 @@ def test_flush_waits_for_what_was_sent_before_it_and_ends_linger(
     assert done.is_set() and all(delivery.done() for delivery in first)
 
 
+def test_flush_returns_when_the_callbacks_have_run(producer: Producer) -> None:
+    entered, go, flushed = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(error: Any, metadata: Any) -> None:
+        entered.set()
+        go.wait(10)
+
+    def flush() -> None:
+        producer.flush(10)
+        flushed.set()
+
+    producer.send("t", b"v", on_delivery=slow)
+    thread = threading.Thread(target=flush)
+    assert entered.wait(10)
+    thread.start()
+    assert not flushed.wait(0.1)
+    go.set()
+    thread.join(10)
+    assert flushed.is_set()
+
+
 @pytest.mark.rule("A6")
 def test_one_failing_callback_is_logged_and_stops_nobody(
     producer: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture

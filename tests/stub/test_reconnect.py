@@ -120,6 +120,9 @@ def test_a_daemon_that_forgot_us_makes_what_it_had_possibly_persisted(
     sent = producer.send("t", b"sent")
     eventually(lambda: len(daemon.received) == 2)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "full"]))
+    assert producer._io is not None
+    streams = producer._io._session.streams
+    eventually(lambda: [window.held for window in streams] == [True])
     unsent = producer.send("t", b"unsent")
     daemon.accept, daemon.deliver = (lambda client, submit: True), daemon.deliver_all
     daemon.kill_worker(forget=True)
@@ -242,3 +245,33 @@ def test_a_dropped_producer_delivers_and_leaves(daemon: FakeDaemon) -> None:
     del producer
     assert eventually(lambda: daemon.byes) == [False]
     assert arrived(daemon.received) == [b"v"]
+
+
+def test_close_0_tells_also_what_was_still_filling_while_the_daemon_is_away(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    producer.send("t", b"1").result(10)
+    daemon.stop()
+    eventually(lambda: producer._outbox.last_word)
+    told: list[Any] = []
+    delivery = producer.send("t", b"2", on_delivery=lambda error, metadata: told.append(error))
+    producer.close(0)
+    with pytest.raises(errors.DeliveryCancelled, match="never sent") as caught:
+        delivery.result(10)
+    assert told == [caught.value]
+    with pytest.raises(errors.ProducerClosed):
+        producer.send("t", b"3")
+
+
+def test_a_producer_dropped_while_the_daemon_is_away_still_delivers(daemon: FakeDaemon) -> None:
+    producer = Producer(daemon.run_dir)
+    producer.send("t", b"1").result(10)
+    daemon.stop()
+    outbox = producer._outbox
+    eventually(lambda: outbox.last_word)
+    producer.send("t", b"2")
+    del producer
+    successor = FakeDaemon(daemon.run_dir, worker_epoch=7)
+    assert eventually(lambda: successor.byes) == [False]
+    assert arrived(successor.received) == [b"2"]
+    successor.stop()

@@ -1,0 +1,356 @@
+"""The compiled hot path and its twin in pure Python: the same bytes, the same calls, the same refusals."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from client_stub import Producer, RecordMetadata, _native, errors, pure, sender
+from client_stub.packer import full_record
+from tests.stub.conftest import eventually
+from tests.stub.fake_daemon import FakeDaemon
+
+ROOT = Path(__file__).resolve().parents[2]
+PURE = "KAFKA_SIDECAR_PURE_STUB"
+RECORDS_MAX = 200
+
+sizes = st.sampled_from([0, 1, 31, 32, 255, 256, 65_535, 65_536])
+contents = st.none() | st.binary(max_size=40) | sizes.map(bytes)
+names = st.text(max_size=20) | sizes.map(lambda size: "n" * size)
+numbers = st.sampled_from([0, 127, 128, 255, 256, 65_535, 65_536])
+records = st.builds(
+    lambda *fields: full_record(*fields)[0],
+    contents,
+    contents,
+    st.none() | st.lists(st.tuples(names, contents), max_size=20),
+    st.none() | numbers | st.just((1 << 31) - 1),
+    st.none() | numbers | st.sampled_from([(1 << 32) - 1, 1 << 32, (1 << 63) - 1]),
+)
+
+
+@pytest.fixture(params=[_native, pure], ids=["native", "pure"])
+def path(request: pytest.FixtureRequest) -> ModuleType:
+    module: ModuleType = request.param
+    return module
+
+
+@pytest.fixture
+def often_switched() -> Iterator[None]:
+    """Threads take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+# --- bytes ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(records, max_size=8))
+@example([full_record(None, None, [("h", None)] * 65_536, None, None)[0]])
+def test_both_pack_the_same_bytes(some: list[Any]) -> None:
+    packers = _native.RecordPacker(), pure.RecordPacker()
+    for packer in packers:
+        for record in some:
+            packer.pack(record)
+    assert bytes(packers[0].view()) == bytes(packers[1].view())
+    rows = _native.RecordPacker(), pure.RecordPacker()
+    skips = [packer.pack_rows(some, 0, len(some)) for packer in rows]
+    assert bytes(rows[0].view()[skips[0] :]) == bytes(rows[1].view()[skips[1] :])
+    unpacker = msgpack.Unpacker(max_buffer_size=1 << 30)
+    unpacker.feed(bytes(packers[0].view()))
+    told = [_as_packed(record) for record in some]
+    assert list(unpacker) == told
+
+
+@given(st.lists(records, min_size=1, max_size=RECORDS_MAX), st.data())
+def test_a_slice_of_rows_is_packed_alone(some: list[Any], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(some) - 1))
+    stop = data.draw(st.integers(start + 1, len(some)))
+    packers = _native.RecordPacker(), pure.RecordPacker()
+    skips = [packer.pack_rows(some, start, stop) for packer in packers]
+    assert bytes(packers[0].view()[skips[0] :]) == bytes(packers[1].view()[skips[1] :])
+
+
+def test_what_is_no_record_is_refused_and_leaves_no_bytes_behind() -> None:
+    packer = _native.RecordPacker()
+    packer.pack((b"k", b"v"))
+    before = bytes(packer.view())
+    bad: list[Any] = [
+        [b"k", b"v"], (b"k",), (b"k", "v"), (5, b"v"), (b"k", b"v", "h", None, None),
+        (b"k", b"v", [("h",)], None, None), (b"k", b"v", [(b"h", b"")], None, None),
+        (b"k", b"v", [("h", "")], None, None), (b"k", b"v", None, "1", None),
+    ]  # fmt: skip
+    for record in bad:
+        with pytest.raises(TypeError):
+            packer.pack(record)
+        with pytest.raises(TypeError):
+            packer.pack_rows([(b"a", b"b"), record], 0, 2)
+        assert bytes(packer.view()) == before
+    with pytest.raises(OverflowError):
+        packer.pack((b"k", b"v", None, None, -1))
+    with pytest.raises(RuntimeError, match="became shorter"):
+        packer.pack_rows([(b"a", b"b")], 0, 2)
+    assert bytes(packer.view()) == before
+
+
+def test_a_buffer_that_is_looked_at_neither_moves_nor_empties(path: ModuleType) -> None:
+    packer = path.RecordPacker()
+    packer.pack((None, b"v"))
+    view = packer.view()
+    with pytest.raises(BufferError):
+        packer.reset()
+    if path is _native:
+        with pytest.raises(BufferError):
+            packer.pack((None, bytes(1 << 20)))
+    assert bytes(view) == msgpack.packb([None, b"v"])
+    view.release()
+    packer.reset()
+    assert len(packer) == 0 and bytes(packer.view()) == b""
+
+
+@pytest.mark.parametrize(
+    ("rows", "plain"),
+    [
+        ([(b"k", b"v"), (None, None)], True),
+        ([], False),
+        ([(b"k", b"v"), [b"k", b"v"]], False),
+        ([(b"k", b"v", None)], False),
+        ([(b"k", "v")], False),
+        ([(bytearray(b"k"), b"v")], False),
+    ],
+)
+def test_plain_pairs_are_told_from_others(path: ModuleType, rows: list[Any], plain: bool) -> None:
+    assert path.plain_pairs(rows) is plain
+
+
+@given(st.lists(st.integers(0, 65_535), max_size=40))
+def test_index_lists_become_the_same_mask(indexes: list[int]) -> None:
+    data = b"".join(index.to_bytes(2, "little") for index in indexes)
+    assert _native.mask_of_indexes(data) == pure.mask_of_indexes(data) == sum({1 << n for n in indexes})
+
+
+# --- submissions and callbacks --------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 99), st.integers(17, 60)), max_size=20)
+)
+def test_both_note_the_same_callbacks_and_timestamps(steps: list[tuple[int, int | None, int]]) -> None:
+    known = [None, lambda error, metadata: 1, lambda error, metadata: 2]
+    cores = []
+    for path in (_native, pure):
+        core = path.SubmissionCore()
+        core.packer, core.room = path.RecordPacker(), 400
+        indexes = [core.append((None, b"v"), size, known[which], own) for which, own, size in steps]
+        cores.append((indexes, core.room, core.count, core.callback, core.callbacks, core.timestamps))
+    assert cores[0] == cores[1]
+
+
+def _called(path: ModuleType, core: Any, mask: int, news: int, base: int, own: Any, error: Any) -> list[Any]:
+    log: list[Any] = []
+    kept: list[Any] = []
+
+    def callback_of(number: int) -> Any:
+        def callback(failure: Any, metadata: Any) -> None:
+            log.append((number, failure, None if metadata is None else tuple(metadata)))
+            if number % 3 == 0:
+                kept.append((metadata, log[-1][2]))
+            if number % 5 == 0:
+                raise ValueError(number)
+
+        return callback
+
+    submission = path.SubmissionCore()
+    if core is None:
+        submission.callback = callback_of(7)
+    else:
+        submission.callbacks = [None if number is None else callback_of(number) for number in core]
+
+    def failed() -> None:
+        log.append(("failed", repr(sys.exception())))
+
+    path.run_callbacks(submission, "t", mask, news, 3, base, 1_000, own, error, failed)
+    assert [tuple(metadata) for metadata, _ in kept if metadata is not None] == [
+        was for metadata, was in kept if metadata is not None
+    ]
+    assert all(type(metadata) is RecordMetadata for metadata, _ in kept if metadata is not None)
+    return log
+
+
+@given(st.data())
+def test_both_call_back_the_same_records_with_the_same_places(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, RECORDS_MAX))
+    mask = data.draw(st.integers(1, (1 << count) - 1) | st.just((1 << count) - 1))
+    news = (mask & data.draw(st.integers(0, (1 << count) - 1))) or mask
+    core = data.draw(st.none() | st.lists(st.none() | st.integers(0, 99), min_size=count, max_size=count))
+    base = data.draw(st.sampled_from([-1, 0, 5, 1 << 40]))
+    own = data.draw(st.none() | st.dictionaries(st.integers(0, count), st.integers(0, 1 << 50)))
+    error = data.draw(st.sampled_from([None, errors.error_for(19)]))
+    logs = [_called(path, core, mask, news, base, own, error) for path in (_native, pure)]
+    assert logs[0] == logs[1]
+
+
+def test_what_is_no_exception_ends_the_loop(path: ModuleType) -> None:
+    told: list[Any] = []
+
+    def leave(error: Any, metadata: Any) -> None:
+        told.append(metadata.offset)
+        raise SystemExit
+
+    submission = path.SubmissionCore()
+    submission.callback = leave
+    with pytest.raises(SystemExit):
+        path.run_callbacks(submission, "t", 7, 7, 0, 0, 0, None, None, lambda: told.append("failed"))
+    assert told == [0]
+
+
+def test_metadata_that_callbacks_keep_stays_what_it_was(producer: Producer) -> None:
+    kept: list[RecordMetadata] = []
+
+    def keep_some(error: Any, metadata: Any) -> None:
+        if metadata.offset % 3:
+            kept.append(metadata)
+
+    for _ in range(1_000):
+        producer.send("t", b"v", on_delivery=keep_some)
+    producer.flush(10)
+    assert [metadata.offset for metadata in kept] == [n for n in range(1_000) if n % 3]
+
+
+# --- the whole ------------------------------------------------------------------------------------------
+
+
+def test_both_look_alike_to_a_reader() -> None:
+    for mine, twin in (
+        (_native.Sender.send, sender.Sender.send),
+        (_native.Delivery.result, pure.Delivery.result),
+        (_native.Delivery.exception, pure.Delivery.exception),
+        (_native.Delivery.done, pure.Delivery.done),
+    ):
+        assert inspect.getdoc(mine) == inspect.getdoc(twin)
+        one, other = (inspect.signature(each).parameters.values() for each in (mine, twin))
+        assert [(p.name, p.default, p.kind) for p in one] == [(p.name, p.default, p.kind) for p in other]
+    assert _native.Delivery.__doc__ == pure.Delivery.__doc__
+
+
+@pytest.mark.usefixtures("often_switched")
+def test_senders_without_a_lock_lose_and_mix_nothing(producer: Producer, daemon: FakeDaemon) -> None:
+    """Plain records, full ones, send_many() and own callbacks, from many threads while the io thread seals."""
+    told: list[list[tuple[bytes, int]]] = [[] for _ in range(6)]
+    futures: list[list[tuple[bytes, Any]]] = [[] for _ in range(6)]
+
+    def run(number: int) -> None:
+        for n in range(1_500):
+            value = b"%d-%d" % (number, n)
+
+            def own(error: Any, metadata: Any, value: bytes = value) -> None:
+                told[number].append((value, metadata.offset))
+
+            if n % 50 == 0:
+                producer.send_many("t", [(None, value)], on_delivery=own)
+            elif n % 7 == 0:
+                futures[number].append(
+                    (value, producer.send("t", value, timestamp_ms=n, headers=[("h", b"x")], on_delivery=own))
+                )
+            else:
+                futures[number].append((value, producer.send("t", value, on_delivery=own)))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.flush(30)
+    arrived = [bytes(record[1]) for submit in daemon.received for record in submit.records]
+    assert len(arrived) == 6 * 1_500
+    for number in range(6):
+        values = [b"%d-%d" % (number, n) for n in range(1_500)]
+        assert [value for value in arrived if value.startswith(b"%d-" % number)] == values
+        assert [value for value, _ in told[number]] == values
+        assert all(arrived[offset] == value for value, offset in told[number])
+        assert all(arrived[future.result(1).offset] == value for value, future in futures[number])
+        assert all(
+            future.result(1).timestamp_ms == int(value.split(b"-")[1])
+            for value, future in futures[number]
+            if int(value.split(b"-")[1]) % 7 == 0
+        )
+
+
+def test_the_room_of_a_submission_is_kept_by_senders_without_a_lock(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    producer.send("t", b"first").result(10)
+    daemon.stop()
+    eventually(lambda: producer._outbox.last_word)
+    for _ in range(70_000):
+        producer.send("t")
+    sizes_ = [submission.count for submission in producer._outbox.pending]
+    assert sum(sizes_) == 70_000 and len(sizes_) == 2
+    assert max(sizes_) <= 65_535
+
+
+def test_importing_the_package_brings_zmq_but_opens_nothing() -> None:
+    script = (
+        "import sys, threading, os, client_stub, zmq\n"
+        "assert zmq.Context._instance is None and threading.active_count() == 1\n"
+        "links = [os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if n != '3']\n"
+        "assert not any('eventfd' in link or 'socket' in link for link in links), links\n"
+    )
+    imported = "import sys, client_stub; sys.exit('zmq' not in sys.modules)"
+    for program in (script, imported):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(os.environ.get(PURE) == "1", reason="this is the run in pure Python")
+def test_all_of_this_passes_in_pure_python_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/stub"],
+        cwd=ROOT,
+        env=os.environ | {PURE: "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    probe = "from client_stub import Delivery; print(Delivery.__module__)"
+    for value, module in (("1", "client_stub.pure"), ("0", "client_stub._native")):
+        seen = subprocess.run(
+            [sys.executable, "-c", probe],
+            cwd=ROOT,
+            env=os.environ | {PURE: value},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert seen.stdout.strip() == module
+
+
+def _as_packed(record: Any) -> Any:
+    if len(record) == 2:
+        return list(record)
+    key, value, headers, partition, timestamp_ms = record
+    return [key, value, None if headers is None else [list(h) for h in headers], partition, timestamp_ms]
