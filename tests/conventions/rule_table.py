@@ -23,7 +23,7 @@ CODE: Final = {
     "M5": "controller/awaitable_metadata.py, worker/topics.py",
     "M6": "metadata/metadata.py, controller/metadata_fetcher.py",
     "M7": "metadata/metadata.py, producer/sender.py",
-    "M8": "metadata/merge.py, worker/topics.py, kernel/partitioner.pxi",
+    "M8": "metadata/merge.py, worker/placement.py, kernel/partitioner.pxi",
     "M9": "metadata/errors.py, worker/topics.py",
     "M10": "worker/topics.py",
     "U1": "controller/update_metadata.py",
