@@ -112,6 +112,7 @@ class Driver:
         self._drain_deadline_ms: float | None = None
         self._acks_deadline_ms: float | None = None
         self._drained = False
+        self._forced = False
         self._asked_topics: set[str] = set()
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._completed,
@@ -189,11 +190,13 @@ class Driver:
     def _drain_step(self, now_ms: float) -> None:
         if self._drained or self._drain_deadline_ms is None:
             return
-        if self._topics.waiting_entries or not self._sender.is_idle:
+        if not self._forced and (self._topics.waiting_entries or not self._sender.is_idle):
             if now_ms >= self._drain_deadline_ms:
                 log.warning("the drain ran out of time: what is left fails to its submitters")
                 self._topics.fail_all_waiting(LocalCode.ABORTED, now_ms)
                 self._sender.force_close(now_ms)
+                # From here on nobody waits for answers: requests to a mute broker would outlive the daemon.
+                self._forced = True
                 self._drain_deadline_ms = float("inf")
                 self.wake()
             return
