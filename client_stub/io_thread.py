@@ -166,6 +166,8 @@ class IoThread:
         farewell = session.cancel(_cancelled) if self._ending == GIVES_UP else session.bye()
         self._settle()
         self._unsent = None
+        # Before the descriptor goes: who closes us may be about to wake us, and its number may soon be another's.
+        self._outbox.forget_wake_fd()
         self._transport.close(farewell)
 
     def _die(self, error: Exception) -> None:

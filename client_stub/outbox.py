@@ -287,6 +287,11 @@ class Outbox:
     def set_wake_fd(self, wake_fd: int) -> None:
         self._wake_fd = wake_fd
 
+    def forget_wake_fd(self) -> None:
+        """The io thread is about to close it: nobody writes to it any more."""
+        with self.lock:
+            self._wake_fd = -1
+
     def gather(self, wants: Callable[[str], bool]) -> tuple[deque[Submission], bool]:
         """What is ready to travel, and whether a flush was asked for since the last call.
 

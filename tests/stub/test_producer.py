@@ -365,6 +365,18 @@ def test_close_delivers_says_goodbye_and_is_idempotent(daemon: FakeDaemon) -> No
         Producer(daemon.run_dir).close(-1)
 
 
+def test_close_meets_an_io_thread_that_has_just_ended(daemon: FakeDaemon) -> None:
+    """Found with a hundred producers: the thread saw the wish to end before it was woken for it, ended, and
+    close() wrote to a descriptor that was closed, or somebody else's by then."""
+    producer = Producer(run_dir=str(daemon.run_dir))
+    producer.send("t", b"x").result(timeout=10)
+    io = producer._io
+    assert io is not None
+    io.abandon()
+    io.join(10)
+    producer.close()
+
+
 def test_close_0_fails_what_is_not_delivered_and_says_what_may_be(daemon: FakeDaemon) -> None:
     daemon.deliver = None
     producer = Producer(daemon.run_dir)
