@@ -187,12 +187,19 @@ def test_keyless_records_avoid_a_partition_without_leader(
             except TimeoutError:
                 return False
 
-        assert {each.result(timeout=PATIENCE_S).partition for each in send_100()} == {0, 1, 2}
+        seen: set[int] = set()
+
+        def all_used() -> bool:
+            """The partition changes with every batch, at random."""
+            seen.update(each.result(timeout=PATIENCE_S).partition for each in send_100())
+            return seen == {0, 1, 2}
+
+        wait_until(all_used, "keyless records to use every partition", timeout_s=PATIENCE_S)
         brokers.kill_node(2)
         try:
             admin.wait_leaders(topic, {1: -1})
             wait_until(went_round_it, "keyless records to avoid the partition", timeout_s=PATIENCE_S)
-            used = {each.result(timeout=PATIENCE_S).partition for _ in range(10) for each in send_100()}
+            used = {each.result(timeout=PATIENCE_S).partition for _ in range(20) for each in send_100()}
             assert used == {0, 2}
             named = producer.send(topic, value=b"named", partition=1)
             with pytest.raises(TimeoutError):
