@@ -77,7 +77,8 @@ class StickyPartitioner:
 
     def _by_load(self) -> int:
         lengths = [self._lengths.get(partition, 0) for partition in self._available]
-        sums = list(itertools.accumulate(max(lengths) + 1 - length for length in lengths))
+        longest = max(lengths)
+        sums = list(itertools.accumulate(longest + 1 - length for length in lengths))
         return self._available[bisect_right(sums, self._random_below(sums[-1]))]
 
     def _draw(self, size_bytes: int) -> int:
