@@ -67,7 +67,7 @@ class Setting:
         return f"{self.least} … {self.most}"
 
 
-OWN_TABLES: Final = ("daemon", "pool", "http")
+OWN_TABLES: Final = ("daemon", "pool", "http", "recover")
 
 
 def _integer(name: str, default: int | None, least: int, most: int, doc: str) -> Setting:
@@ -320,6 +320,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("pool.path", Kind.TEXT, "", 'File of the shared segment; "": one of its own under /dev/shm.'),
     _integer("pool.page_bytes", 16_384, 4_096, 65_536, "Bytes of one page, a power of two."),
     _choice("pool.sync", "none", ("none",), "When accepted records are forced to disk."),
+    # [recover]
+    _choice(
+        "recover.unknown",
+        "resend",
+        ("resend", "fail"),
+        "After a death: a batch of which its broker no longer knows whether it has it is sent again (it may then be "
+        "there twice), or fails as possibly persisted.",
+    ),
     # [http]
     Setting(
         "http.listen",

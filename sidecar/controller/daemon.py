@@ -51,9 +51,13 @@ class Daemon:
         self._epoch = max(run_dir.last_epoch() + 1, self._started_ms // 1000)
         self._systemd = Systemd()
         self._assignment = Assignment()
-        self._wake_fds = tuple(
-            os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(config.integer("daemon.workers"))
-        )
+        seats = store.seats(config.integer("daemon.workers"))
+        self._wake_fds = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in seats)
+        # What lies in the segment is as large as its maker wanted it; all workers that share it divide it.
+        self._worker_config = config.to_mapping() | {
+            "buffer.memory": store.buffer_memory_bytes,
+            "daemon.workers": len(seats),
+        }
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._fatal = ""
@@ -62,6 +66,7 @@ class Daemon:
         self._loop = asyncio.get_running_loop()
         self.supervisor = Supervisor(
             workers=config.integer("daemon.workers"),
+            seats=seats,
             cpus=self._configured_cpus(),
             heartbeat_timeout_s=config.number("daemon.heartbeat_timeout_s"),
             slots=store,
@@ -190,7 +195,7 @@ class Daemon:
             controller_pid=os.getpid(),
             controller_epoch=self._epoch,
             segment_path=str(self.store.path),
-            config=self.config.to_mapping(),
+            config=self._worker_config,
             extra={
                 "controller_id": self.cluster.controller_id,
                 "run_dir": str(self.run_dir.path),
@@ -220,17 +225,28 @@ class Daemon:
         client_id, name = check_hello(fields, self.config.clients)
         if self._is_stopping:
             raise Refusal("DRAINING", "The daemon is shutting down and takes no more clients.")
-        ready = {worker.identity.index: worker for worker in self.supervisor.ready}
-        loads = {index: self.store.clients_connected(each.identity.slot) for index, each in ready.items()}
-        index = self._assignment.assign(client_id, loads, self._loop.time() * 1000.0)
-        if index is None:
+        identity = self._worker_for(client_id)
+        if identity is None:
             raise Refusal("NOT_READY", "No worker of the daemon is ready yet; try again.")
-        identity = ready[index].identity
         return (
             identity.endpoint,
             identity.epoch,
             attach_ticket(self._instance_key, client_id, name, identity.epoch),
         )
+
+    def _worker_for(self, client_id: bytes) -> WorkerIdentity | None:
+        """Who has the client's row, and nobody else; a new client goes where the fewest are."""
+        ready = {worker.identity.index: worker for worker in self.supervisor.ready}
+        slot = self.store.slot_of(client_id)
+        if slot is not None:
+            return next((each.identity for each in ready.values() if each.identity.slot == slot), None)
+        loads = {
+            index: self.store.clients_connected(each.identity.slot)
+            for index, each in ready.items()
+            if self.supervisor.is_for_new_clients(each)
+        }
+        index = self._assignment.assign(client_id, loads, self._loop.time() * 1000.0)
+        return None if index is None else ready[index].identity
 
     async def _topics(self, names: list[str] | None) -> Topics:
         return await self.cluster.topics(names)
@@ -239,7 +255,7 @@ class Daemon:
 
     def health(self) -> Health:
         """Whether records are taken and delivered now, and the sentence why not."""
-        ready, wanted = len(self.supervisor.ready), len(self.supervisor.workers)
+        ready, wanted = len(self.supervisor.ready), self.supervisor.wanted
         if self._is_stopping:
             return Health("draining", "The daemon is draining and takes no new records.")
         if self.cluster.error:

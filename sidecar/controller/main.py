@@ -16,6 +16,7 @@ from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.run_dir import RunDir, RunDirError, default_run_dir
+from sidecar.controller.slot_holders import end_slot_holders
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ def _run(config: SidecarConfig, run_dir: RunDir) -> int:
             ) from None
         for done in run_dir.clear_leftovers():
             log.warning("Cleaned up: %s.", done)
+        for done in end_slot_holders(run_dir.workers_lock):
+            log.warning("Cleaned up: %s.", done)
         instance = secrets.token_bytes(INSTANCE_ID_BYTES)
         store = SegmentStore.open(
             run_dir,
@@ -77,6 +80,7 @@ def _run(config: SidecarConfig, run_dir: RunDir) -> int:
             page_bytes=config.integer("pool.page_bytes"),
             buffer_memory_bytes=config.integer("buffer.memory"),
             clients_max=config.integer("daemon.clients_max"),
+            lane=0 if config.values["enable.idempotence"] else 1,
             instance_id=instance,
         )
         if exporter is not None:

@@ -220,15 +220,20 @@ def _kill_worker(worker: Mapping[str, Any]) -> bool:
         # The pidfd is held first and compared then: the number cannot be given away in between.
         if start_time is None or process_start_time(pid) != start_time:
             return False
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        if not poller.poll(_KILL_WAIT_MS):
-            raise RunDirError(
-                f"Worker process {pid} of the daemon before does not die (state {process_state(pid)}): "
-                "it may still write to the segment, so nothing is started."
-            )
+        kill_and_wait(pidfd, pid)
         return True
     finally:
         os.close(pidfd)
+
+
+def kill_and_wait(pidfd: int, pid: int) -> None:
+    """SIGKILL and wait for the death (it works on a stopped process too). RunDirError when it does not die."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    if not poller.poll(_KILL_WAIT_MS):
+        raise RunDirError(
+            f"Worker process {pid} of the daemon before does not die (state {process_state(pid)}): "
+            "it may still write to the segment, so nothing is started."
+        )

@@ -3,20 +3,23 @@ end."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
+from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.layout import SLOT_COUNT
+from sidecar.shm.recovery import has_content, last_incarnation
 from sidecar.shm.segment import Segment, SegmentError, describe_undelivered
 
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 3
+LOCK_WAIT_S = 3.0
 
 
 class SegmentStore:
@@ -26,7 +29,7 @@ class SegmentStore:
         self.segment = segment
         self.path = path
         self._lock_fd = lock_fd
-        self._incarnation = 0
+        self._incarnation = last_incarnation(segment)
 
     @classmethod
     def open(
@@ -38,18 +41,26 @@ class SegmentStore:
         buffer_memory_bytes: int,
         clients_max: int,
         instance_id: bytes,
+        lane: int = 0,
     ) -> SegmentStore:
-        """Make a fresh segment; an older one of this run dir or path is removed only when nothing is left
-        in it.
+        """The segment of the daemon before, if anything is in it, else a fresh one.
 
-        Raises RunDirError with the sentence for the user: records are left, no room, or another daemon's
-        file.
+        The caller has made sure that no process of before is alive. One of ours that cannot be read is set aside
+        under another name, never overwritten. ``lane``: the one that records go through now. Raises RunDirError
+        with the sentence for the user: no room, another daemon's file, records of the other lane.
         """
         path = Path(configured_path) if configured_path else run_dir.default_segment_path(instance_id.hex())
         before = read_json(run_dir.segment_json)
-        older = {Path(before["path"])} if before and isinstance(before.get("path"), str) else set()
-        for old in older | {path}:
-            _remove_if_empty(old)
+        recorded = Path(before["path"]) if before and isinstance(before.get("path"), str) else None
+        found = None
+        for old in dict.fromkeys((recorded, path) if recorded else (path,)):
+            if found is None:
+                found = _find(cls, old, is_ours=old == recorded)
+        if found is not None:
+            found._refuse_other_lane(lane)
+            found._say_what_is_found(page_bytes, buffer_memory_bytes)
+            run_dir.publish_segment(found.path)
+            return found
         try:
             segment = Segment.create(
                 path,
@@ -69,24 +80,63 @@ class SegmentStore:
     def fd(self) -> int:
         return self._lock_fd
 
-    def take_slot(self, busy: set[int]) -> int:
-        """The first slot that no live worker has and no dead one left records in."""
-        for slot in range(SLOT_COUNT):
-            if slot not in busy:
-                self.segment.prepare_slot(slot)
-                return slot
-        raise RunDirError(
-            f"All {SLOT_COUNT} slots of the segment hold records of dead workers; stop the daemon and "
-            f"start it again."
-        )
+    @property
+    def buffer_memory_bytes(self) -> int:
+        return self.segment.page_count * self.segment.page_bytes
 
-    def slot_died(self, slot: int) -> bool:
-        left = describe_undelivered(self.segment, slots=[slot])
+    def seats(self, workers: int) -> list[int]:
+        """A slot for each worker: first those with content, then free ones; more than ``workers`` if need be."""
+        full = [slot for slot in self.segment.prepared_slots() if has_content(self.segment, slot)]
+        free = [slot for slot in range(SLOT_COUNT) if slot not in full]
+        for slot in free:
+            if self.segment.is_slot_prepared(slot):
+                self.segment.reclaim_slot(slot)
+        return full + free[: max(0, workers - len(full))]
+
+    def prepare(self, slot: int) -> None:
+        self.segment.prepare_slot(slot)
+
+    def has_content(self, slot: int) -> bool:
+        return has_content(self.segment, slot)
+
+    def slot_of(self, client_id: bytes) -> int | None:
+        """The slot that has the client's row."""
+        return self.segment.clients.slot_of(client_id)
+
+    def _refuse_other_lane(self, lane: int) -> None:
+        left = [
+            row
+            for row in describe_undelivered(self.segment)
+            if any(
+                name.topic == row[1] and name.lane != lane
+                for name in ChainTable(self.segment, row[0]).names()
+            )
+        ]
         if left:
-            log.error("Slot %d of a dead worker keeps %s.", slot, describe(left))
-            return True
-        self.segment.reclaim_slot(slot)
-        return False
+            setting = "true" if lane else "false"
+            os.close(self._lock_fd)
+            raise RunDirError(
+                f"The segment {self.path} holds {describe(left)}, accepted with enable.idempotence = {setting}: "
+                "start once with that setting (and its acks) until they are delivered."
+            )
+
+    def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int) -> None:
+        left = describe_undelivered(self.segment)
+        log.warning(
+            "Going on with the segment %s of the daemon before: it holds %s.",
+            self.path,
+            describe(left) if left else "clients and no undelivered records",
+        )
+        wanted = buffer_memory_bytes // page_bytes * page_bytes
+        if self.buffer_memory_bytes != wanted or self.segment.page_bytes != page_bytes:
+            log.warning(
+                "Its buffer.memory is %d in pages of %d bytes, not %d and %d as configured: those count from the "
+                "next start after a clean stop.",
+                self.buffer_memory_bytes,
+                self.segment.page_bytes,
+                wanted,
+                page_bytes,
+            )
 
     def heartbeat(self, slot: int) -> int:
         return self.segment.slot(slot).heartbeat
@@ -125,46 +175,66 @@ def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
     return f"{records:,} undelivered {what} ({'topic' if len(topics) == 1 else 'topics'} {named})"
 
 
-def _remove_if_empty(path: Path) -> None:
+def _find(store: type[SegmentStore], path: Path, *, is_ours: bool) -> SegmentStore | None:
+    """The segment at ``path`` if there is something in it; without content it is removed, unreadable set aside."""
     if not path.exists():
-        return
+        return None
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise RunDirError(
             f"The segment {path} of the daemon before cannot be opened: {error.strerror}."
         ) from None
+    keep = False
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunDirError(
-                f"The segment {path} is in use by another daemon: give this one its own pool.path."
-            ) from None
+        _lock(fd, path)
         try:
             segment = Segment.attach(path)
         except SegmentError as error:
-            if Segment.is_unfinished(path):
-                # The version is stamped last: its maker died before any worker could have mapped it.
-                path.unlink()
-                return
-            raise RunDirError(
-                _sentence(f"{path} is no segment that this version can read ({error})")
-                + " Nothing is overwritten: move the file away, or start the version that made it."
-            ) from None
-        left = describe_undelivered(segment)
+            _put_away(path, error, is_ours=is_ours)
+            return None
+        if any(has_content(segment, slot) for slot in segment.prepared_slots()):
+            keep = True
+            return store(segment, path, fd)
         segment.close()
-        if left:
-            raise RunDirError(
-                f"The segment {path} of the daemon before holds {describe(left)}: this version cannot "
-                f"take them "
-                "over and refuses to overwrite them. Start with another --run-dir, or give them up by "
-                f"removing that file."
-            )
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        path.unlink(missing_ok=True)
+        return None
     finally:
-        os.close(fd)
+        if not keep:
+            os.close(fd)
+
+
+def _lock(fd: int, path: Path) -> None:
+    """Hold the file. A worker that was only just started may still have it open; it ends when it sees nobody."""
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise RunDirError(
+                    f"The segment {path} is in use by another daemon: give this one its own pool.path."
+                ) from None
+        time.sleep(0.02)  # flock has no wait with an end
+
+
+def _put_away(path: Path, error: SegmentError, *, is_ours: bool) -> None:
+    if Segment.is_unfinished(path):
+        # The version is stamped last: its maker died before any worker could have mapped it.
+        path.unlink()
+        return
+    what = f"{path} is no segment that this version can read ({error})."
+    if not is_ours and not Segment.is_one(path):
+        raise RunDirError(f"{what} Nothing is overwritten: move the file away, or choose another pool.path.")
+    aside = path.with_name(f"{path.name}.set-aside-{time.time_ns() // 1_000_000}")
+    path.rename(aside)
+    log.error(
+        "%s What is in it is kept as %s and not delivered; the version that made it can deliver it. Going on with a "
+        "new segment.",
+        what,
+        aside,
+    )
 
 
 def _sentence(text: str) -> str:

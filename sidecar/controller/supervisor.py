@@ -1,7 +1,9 @@
 """Supervisor: the table of workers. Starts, pins, watches, restarts and drains them.
 
-A worker that dies is replaced after a backoff, on a slot without content; what the dead one left in its slot
-stays there, `held`, until it is adopted.
+Each worker has a seat: an index and a slot of the segment, for the daemon's life. A worker that dies is replaced
+on its seat, at once the first time, then after a backoff; the replacement adopts what is in the slot. A slot moves
+whole or not at all: where a dead daemon left more slots with content than workers are wanted, further workers are
+started for those, and ended when their clients are gone and their records have ended.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ log = logging.getLogger(__name__)
 
 RESTART_BACKOFF_MS = 100.0
 RESTART_BACKOFF_MAX_MS = 10_000.0
-STEADY_MS = 30_000.0
-"""A worker that lived this long is forgiven its predecessors' deaths."""
+STEADY_MS = 1_000.0
+"""A worker that lived this long did not die of its start: its successor need not wait."""
 MISSES_MAX = 3
 START_TIMEOUT_MS = 30_000.0
 ABORT_GRACE_S = 3.0
@@ -38,13 +40,12 @@ EPOCH_MAX = 2**32 - 1
 class SlotStore(Protocol):
     """What the supervisor needs of the shared segment."""
 
-    def take_slot(self, busy: set[int]) -> int:
-        """A slot without content that is not in ``busy``, ready for a new worker. Raises SegmentError."""
+    def prepare(self, slot: int) -> None:
+        """Back the slot's area with memory. Raises SegmentError when there is none."""
         ...
 
-    def slot_died(self, slot: int) -> bool:
-        """The slot's worker is dead and reaped: give back what it only held. True if records are left
-        there."""
+    def has_content(self, slot: int) -> bool:
+        """A client's row, or records without an end, are in the slot."""
         ...
 
     def heartbeat(self, slot: int) -> int:
@@ -69,6 +70,7 @@ class Supervisor:
         self,
         *,
         workers: int,
+        seats: Sequence[int],
         cpus: Sequence[int] | None,
         heartbeat_timeout_s: float,
         slots: SlotStore,
@@ -84,6 +86,8 @@ class Supervisor:
         worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         self._count = workers
+        self._seats = list(seats)
+        """Slot by index; from ``workers`` on those that only finish what a dead daemon left."""
         self._cpus = choose_cpus(workers, cpus)
         self._look_s = heartbeat_timeout_s / MISSES_MAX
         self._slots = slots
@@ -98,11 +102,12 @@ class Supervisor:
         self._on_fatal = on_fatal
         self._worker_command = worker_command
         self._loop = asyncio.get_running_loop()
-        self.workers: list[WorkerProcess | None] = [None] * workers
+        self.workers: list[WorkerProcess | None] = [None] * len(seats)
         self.held_slots: set[int] = set()
         self.restarts = 0
         self.last_death = ""
-        self._backoff_ms = [0.0] * workers
+        self._backoff_ms = [0.0] * len(seats)
+        self._ended_seats: set[int] = set()
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._is_stopping = False
         self._changed = asyncio.Event()
@@ -116,15 +121,24 @@ class Supervisor:
     def ready(self) -> list[WorkerProcess]:
         return [worker for worker in self.alive if worker.is_ready]
 
+    @property
+    def wanted(self) -> int:
+        """How many workers there should be now."""
+        return len(self._seats) - len(self._ended_seats)
+
+    def is_for_new_clients(self, worker: WorkerProcess) -> bool:
+        """False for one that only finishes what a dead daemon left."""
+        return worker.identity.index < self._count
+
     def start(self) -> None:
         """Spawn every worker and begin to watch them."""
-        for index in range(self._count):
+        for index in range(len(self._seats)):
             self._spawn(index)
         self._watch = self._loop.create_task(self._watch_heartbeats(), name="heartbeats")
 
     async def wait_all_ready(self) -> None:
         """Until every worker said READY, or the daemon is stopping."""
-        while len(self.ready) < self._count and not self._is_stopping:
+        while len(self.ready) < self.wanted and not self._is_stopping:
             await self._wait_change()
 
     async def drain(self, timeout_s: float) -> int:
@@ -171,9 +185,9 @@ class Supervisor:
         self._timers.pop(index, None)
         if self._is_stopping:
             return
-        busy = {worker.identity.slot for worker in self.alive} | self.held_slots
+        slot = self._seats[index]
         try:
-            slot = self._slots.take_slot(busy)
+            self._slots.prepare(slot)
         except Exception as error:
             self._on_fatal(f"Worker {index} cannot be started: {error}")
             return
@@ -195,6 +209,7 @@ class Supervisor:
                 on_message=self._message,
                 on_exit=self._exited,
             )
+            self.held_slots.discard(slot)
         except OSError as error:
             log.error("Worker %d cannot be started: %s.", index, error)
             self._restart_later(index)
@@ -223,11 +238,10 @@ class Supervisor:
     def _exited(self, worker: WorkerProcess) -> None:
         index, slot = worker.identity.index, worker.identity.slot
         self._on_left(worker)
-        if self._slots.slot_died(slot):
-            self.held_slots.add(slot)
-        if self._is_stopping:
+        if self._is_stopping or index in self._ended_seats:
             self._change()
             return
+        self.held_slots.add(slot)
         self.last_death = worker.exit_sentence()
         if worker.exit_code in FATAL_EXITS:
             self._on_fatal(self.last_death)
@@ -238,10 +252,11 @@ class Supervisor:
         self._change()
 
     def _restart_later(self, index: int) -> None:
-        delay_ms = max(self._backoff_ms[index], RESTART_BACKOFF_MS)
-        self._backoff_ms[index] = min(2 * delay_ms, RESTART_BACKOFF_MAX_MS)
+        delay_ms = self._backoff_ms[index]
+        self._backoff_ms[index] = min(max(2 * delay_ms, RESTART_BACKOFF_MS), RESTART_BACKOFF_MAX_MS)
         self.restarts += 1
-        log.warning("%s It is replaced in %g ms.", self.last_death or f"Worker {index} is gone.", delay_ms)
+        when = f"in {delay_ms:g} ms" if delay_ms else "now"
+        log.warning("%s It is replaced %s.", self.last_death or f"Worker {index} is gone.", when)
         self._timers[index] = self._loop.call_later(delay_ms / 1000.0, self._spawn, index)
 
     async def _watch_heartbeats(self) -> None:
@@ -254,6 +269,19 @@ class Supervisor:
                 continue
             for worker in self.alive:
                 self._look_at(worker)
+                self._end_if_over(worker)
+
+    def _end_if_over(self, worker: WorkerProcess) -> None:
+        """A worker for a slot of before ends once nothing is in it: no client can come back to it then."""
+        index, slot = worker.identity.index, worker.identity.slot
+        if self.is_for_new_clients(worker) or not worker.is_ready or index in self._ended_seats:
+            return
+        if not self._slots.has_content(slot):
+            log.info("Worker %d has finished what was left in slot %d; it ends.", index, slot)
+            self._ended_seats.add(index)
+            worker.state = WorkerState.DRAINING
+            worker.channel.send(Stop())
+            self._change()
 
     def _look_at(self, worker: WorkerProcess) -> None:
         if worker.state is WorkerState.STARTING and (

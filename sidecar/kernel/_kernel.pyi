@@ -198,6 +198,11 @@ class RecordBlock:
     @property
     def failures(self) -> list[tuple[int, int]]:
         """(record index, LocalCode): the word already carries the code."""
+    def find(self, start: int, stop: int, record: int) -> int:
+        """The first reference of a group's ``start:stop`` to a record of index ``record`` or later; ``stop``: none.
+
+        Raises ValueError for a range outside the block.
+        """
 
 def index(
     chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int, retry_code: int = 0
@@ -207,8 +212,9 @@ def index(
     Only words 0xFFFF are assigned; a word already a partition is kept (it fails INVALID_PARTITION when that is
     not in the topic any more), a done word is skipped, a failure word is reported again. From the first
     unreadable record on, all fail MALFORMED_RECORD. Size limit as Java's ``estimateSizeInBytesUpperBound``.
-    With ``retry_code`` only the records that failed with it (and were not told) are looked at, as if for the
-    first time: a partition may have appeared.
+    With ``retry_code`` only the records whose word it is are looked at, as if for the first time: a failure code
+    (a partition may have appeared), or 0xFFFF (what has a partition already is in batches). With 0xFFFE it is
+    the other way round: records with a partition or a failure are reported, those without are left alone.
     """
 
 @final

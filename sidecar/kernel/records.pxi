@@ -40,6 +40,21 @@ cdef class RecordBlock:
     def count(self):
         return self.ref_count
 
+    def find(self, start, stop, record):
+        cdef uint32_t low, high, middle
+        cdef int64_t wanted = record
+        if not 0 <= start <= stop <= self.ref_count:
+            raise ValueError(f"references {start}:{stop} of a block with {self.ref_count}")
+        low = start
+        high = stop
+        while low < high:
+            middle = low + (high - low) // 2
+            if self.refs[middle].index < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
 
 cdef inline int64_t block_timestamp(RecordBlock block, uint32_t ref) noexcept nogil:
     return block.timestamps[ref] if block.timestamps != NULL else block.entry.base_timestamp_ms
@@ -140,8 +155,12 @@ cdef void index_walk(
             # From the first unreadable record on nobody knows where one begins.
             status = PARSE_MALFORMED
         code = word[0]
-        if retry_code:
-            # A second look at what failed with one code: everything else has its place already.
+        if retry_code == WORD_DONE:
+            # Only what has its place or its failure already; the rest waits for the topic's partitions.
+            if code == WORD_UNPARTITIONED:
+                code = WORD_DONE
+        elif retry_code:
+            # A look at the records of one word only: everything else has its place already.
             code = WORD_UNPARTITIONED if code == retry_code else WORD_DONE
         if status != PARSE_OK:
             if code != WORD_DONE:

@@ -40,6 +40,11 @@ class RecordBlock:
     def count(self) -> int:
         return len(self.records)
 
+    def find(self, start: int, stop: int, record: int) -> int:
+        if not 0 <= start <= stop <= len(self.records):
+            raise ValueError(f"references {start}:{stop} of a block with {len(self.records)}")
+        return next((i for i in range(start, stop) if self.records[i].index >= record), stop)
+
 
 def _bytes_field(data: bytes | None) -> bytes:
     return encode_varint(-1) if data is None else encode_varint(len(data)) + data
@@ -118,7 +123,9 @@ def index(
     readable = True
     for i in range(entry.count):
         word = chain.word(entry, i)
-        if retry_code:
+        if retry_code == WORD_DONE:
+            word = WORD_DONE if word == WORD_UNPARTITIONED else word
+        elif retry_code:
             word = WORD_UNPARTITIONED if word == retry_code else WORD_DONE
         record = _read(unpacker) if readable else None
         if record is None:

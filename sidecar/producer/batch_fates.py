@@ -93,6 +93,8 @@ class BatchFates:
             self._succeed(batch, result.base_offset, result.append_time_ms)
         elif code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE:
             self._succeed(batch, -1, -1)  # it is there, but the broker no longer knows where
+        elif code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended:
+            self._succeed(batch, -1, -1)  # older than the last five: there, and no longer recognised
         elif batch.is_done:
             self.counts.late_answers += 1
             self._hint(batch, result)

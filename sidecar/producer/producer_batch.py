@@ -32,6 +32,7 @@ class ProducerBatch:
     __slots__ = (
         "_final",
         "append_time_ms",
+        "appended",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -103,6 +104,8 @@ class ProducerBatch:
         self.failed_node: int | None = None
         self.last_error: str | None = None
         self.in_doubt = False
+        self.appended = False
+        """The broker has said that it has the batch: it is sent again only to learn where."""
         self.doubtful_parent = False
         """Half of a batch that may have been appended whole: the broker cannot recognise the half again."""
         self.children: tuple[ProducerBatch, ...] = ()

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
-from sidecar.producer.lanes import EPOCH_MAX
+from sidecar.producer.lanes import EPOCH_MAX, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from sidecar.producer.backoff import Backoff
     from sidecar.producer.partition_queue import PartitionQueue
+    from sidecar.producer.partition_sequences import PartitionSequences
     from sidecar.producer.producer_batch import ProducerBatch
 
 log = logging.getLogger(__name__)
@@ -152,6 +153,17 @@ class ProducerIds:
             sequences.restart(self.identity)
         batch.identify(*self.identity, sequences.next_sequence)
         sequences.next_sequence = batch.next_sequence
+        batch.serial = sequences.next_serial
+        sequences.next_serial += 1
+        sequences.in_flight.append(batch)
+
+    @staticmethod
+    def adopt(sequences: PartitionSequences, batch: ProducerBatch, count: int) -> None:
+        """A batch that a dead worker numbered: what comes behind it gets numbers of ours once it is settled."""
+        if not sequences.in_flight:
+            sequences.restart(ProducerIdAndEpoch(batch.producer_id, batch.epoch))
+            sequences.acked_next = batch.base_sequence
+        sequences.next_sequence = (batch.base_sequence + count) & SEQUENCE_MASK
         batch.serial = sequences.next_serial
         sequences.next_serial += 1
         sequences.in_flight.append(batch)

@@ -10,7 +10,7 @@ nowhere.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
@@ -75,19 +75,26 @@ class RecordAccumulator:
 
     # --- in -------------------------------------------------------------------------------------------------
 
-    def append(self, topic: str, lane: int, block: RecordBlock, now_ms: float) -> AppendResult:
+    def append(
+        self,
+        topic: str,
+        lane: int,
+        block: RecordBlock,
+        now_ms: float,
+        groups: Sequence[tuple[int, int, int]] | None = None,
+    ) -> AppendResult:
         """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open
         batches.
 
         A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
         batch_growth_bytes: an open batch here costs no memory, and one large batch instead of many that wait their
-        turn is what keeps up under a backlog.
+        turn is what keeps up under a backlog. ``groups`` names a part of the block's own.
         """
         queues = self._topics[lane].get(topic) or {}
         full = opened = False
         limit = self._rules.of(topic).batch_size
         growth = max(limit, self._growth_by_topic.get(topic, self._growth_bytes))
-        for partition, start, stop in block.groups:
+        for partition, start, stop in block.groups if groups is None else groups:
             queue = queues.get(partition) or self.queue(topic, lane, partition)
             batch = queue.batches[-1] if queue.batches else None
             position = start
@@ -111,6 +118,30 @@ class RecordAccumulator:
             if changed:
                 self.touch(queue, now_ms)
         return AppendResult(full, opened)
+
+    def adopt(self, batch: ProducerBatch, count: int) -> None:
+        """Take over a batch that a dead worker sent and got no answer for, behind what is in its queue already.
+
+        It keeps its identity and is sent again, oldest first, when :meth:`resume` says so. Its ``count`` records
+        are still being put into it.
+        """
+        batch.closed = True
+        batch.retry_at_ms = INFINITY
+        batch.queue.batches.append(batch)
+        self._incomplete[batch] = None
+        if batch.queue.sequences is not None:
+            self._ids.adopt(batch.queue.sequences, batch, count)
+
+    def disown(self, batch: ProducerBatch) -> None:
+        """An adopted batch that turned out not to be whole: as if it had never been here."""
+        self.forget(batch)
+        if batch.queue.sequences is not None:
+            self._ids.failed(batch)
+
+    def resume(self, batch: ProducerBatch, now_ms: float) -> None:
+        """An adopted batch may be sent from now on."""
+        batch.retry_at_ms = 0.0
+        self.touch(batch.queue, now_ms)
 
     def limit_growth(self, topic: str, size_bytes: int) -> None:
         """The topic's broker refused a batch as too large: later ones grow no further than this."""

@@ -352,6 +352,11 @@ class Sender:
         for batch in self._accumulator.batches_of(topic, partitions):
             self._fates.fail(batch, code, text, now_ms)
 
+    def give_up(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
+        """A dead worker's batch that must not be sent again: it may be in the log."""
+        self._wake_now = True
+        self._fates.fail(batch, code, text, now_ms)
+
     def begin_close(self, now_ms: float) -> None:
         """Graceful close (rule S2): linger ends; go on polling until :attr:`is_idle`, then stop."""
         self._closing = True

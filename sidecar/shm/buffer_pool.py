@@ -94,6 +94,10 @@ class BufferPool:
         self._count(-len(pages))
         return any(slot != self._slot for slot, _ in self._tickets())
 
+    def adopt(self, count: int) -> None:
+        """So many pages of a dead worker are this one's now; they may be more than it could have taken."""
+        self._count(count)
+
     def enqueue(self, waiter: Hashable, count: int, deadline_ms: float) -> None:
         """Wait for ``count`` pages until ``deadline_ms`` (inf: for ever); :meth:`poll` tells.
 

@@ -80,6 +80,12 @@ class ChainTable:
             )
         return chain
 
+    def adopt(self, chain_id: int, lane: int, topic: str, page_indexes: list[int]) -> Chain:
+        """Go on with a dead owner's chain: :meth:`open` gives this one from now on. Its pages must be ours already."""
+        chain = self._chains[chain_id] = self.recover(chain_id, page_indexes)
+        self._ids[lane, topic] = chain_id
+        return chain
+
     def recover(self, chain_id: int, page_indexes: list[int] | None = None) -> Chain:
         """The chain as its pages and tail tell it. Reads only."""
         return Chain.recover(

@@ -230,6 +230,31 @@ class ClientTable:
                 return row
         return None
 
+    def slot_of(self, client_id: bytes) -> int | None:
+        """The slot that has the client's live row, None when there is none. For any reader; cheap enough per HELLO."""
+        for index in range(self.capacity):
+            word = load_acquire_u64(self._words, 8 * index)
+            if word & 0xFF == ROW_LIVE:
+                start = self._segment.layout.client(index) + layout.CLIENT_ID_OFFSET
+                if self._segment.view[start : start + CLIENT_ID_BYTES] == client_id:
+                    return word >> 8 & 0xFF
+        return None
+
+    def has_rows(self, slot: int) -> bool:
+        """Whether any client's row belongs to the slot, half-taken ones not counted."""
+        for index in range(self.capacity):
+            word = load_acquire_u64(self._words, 8 * index)
+            if word & 0xFF == ROW_LIVE and word >> 8 & 0xFF == slot:
+                return True
+        return False
+
+    def release_half_taken(self, slot: int) -> None:
+        """Free the rows that the slot's dead owner had taken and not finished: nobody was told of them."""
+        for index in range(self.capacity):
+            word = load_acquire_u64(self._words, 8 * index)
+            if word & 0xFF == ROW_TAKING and word >> 8 & 0xFF == slot:
+                self.release_row(index, word >> 32)
+
     def rows(self, slot: int | None = None) -> Iterator[ClientRow]:
         """Live rows, of one slot or of all."""
         for index in range(self.capacity):

@@ -70,6 +70,13 @@ COUNTER_ROWS: Final = (
     CounterRow("metadata_version", "gauge", "Version of the metadata snapshot in use."),
     CounterRow("topics_waiting", "gauge", "Topics that wait for metadata."),
     CounterRow("lane_rows_full_total", "counter", "Sequence rows that found no place in the slot's table."),
+    CounterRow("adoptions_total", "counter", "Times a worker took over what a dead one left in its slot."),
+    CounterRow("records_adopted_total", "counter", "Records without an end that were taken over so."),
+    CounterRow(
+        "records_resent_unknown_total",
+        "counter",
+        "Records sent again although their broker no longer knew whether it has them: a few may be doubled.",
+    ),
 )
 
 ROW_INDEX: Final = {row.name: index for index, row in enumerate(COUNTER_ROWS)}

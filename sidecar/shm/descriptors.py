@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from client_stub.wire import Persistence
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 
@@ -31,9 +32,11 @@ class DescriptorState(IntEnum):
 
 _CONTENT: Final = struct.Struct("<IHHIIQIIQqii")
 _CONTENT_OFFSET: Final = 8
-_RESULT: Final = struct.Struct("<qqi")
+_RESULT: Final = struct.Struct("<qqiI")
 _RESULT_OFFSET: Final = 64
 _SERIAL_OFFSET: Final = 88
+_PUBLISHED_OFFSET: Final = 96
+_COUNTED_OFFSET: Final = 104
 assert _CONTENT_OFFSET + _CONTENT.size <= _RESULT_OFFSET
 assert _RESULT_OFFSET + _RESULT.size <= _SERIAL_OFFSET
 
@@ -56,7 +59,12 @@ class Descriptor:
     base_offset: int
     append_time_ms: int
     code: int
+    persistence: int
     serial: int
+    published_ms: int
+    """Wall clock of the publication, 0 where it is not known."""
+    counted: int
+    """Settled: what the slot's counter of delivered (code 0) or failed records is once this batch is in it."""
 
 
 class DescriptorTable:
@@ -69,7 +77,8 @@ class DescriptorTable:
         self._free = [
             i for i in reversed(range(layout.DESCRIPTORS_MAX)) if self.state(i) == DescriptorState.FREE
         ]
-        self._taken: set[int] = set()
+        # What a dead owner left in use is the next owner's to free.
+        self._taken: set[int] = set(range(layout.DESCRIPTORS_MAX)) - set(self._free)
         self._serial = max((descriptor.serial for descriptor in self), default=0)
 
     def __iter__(self) -> Iterator[Descriptor]:
@@ -110,6 +119,7 @@ class DescriptorTable:
         producer_id: int,
         epoch: int,
         base_sequence: int,
+        published_ms: int = 0,
     ) -> None:
         """Fact 2: from here on these records go out under this identity and no other."""
         position = index * layout.DESCRIPTOR_BYTES
@@ -130,16 +140,31 @@ class DescriptorTable:
             epoch,
             base_sequence,
         )
-        _RESULT.pack_into(self._table, position + _RESULT_OFFSET, -1, -1, 0)
+        _RESULT.pack_into(self._table, position + _RESULT_OFFSET, -1, -1, 0, 0)
         self._serial += 1
-        struct.pack_into("<Q", self._table, position + _SERIAL_OFFSET, self._serial)
+        struct.pack_into("<QQQ", self._table, position + _SERIAL_OFFSET, self._serial, published_ms, 0)
         store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
 
-    def settle(self, index: int, code: int, base_offset: int, append_time_ms: int) -> None:
-        """Fact 3: code, base offset (-1 unknown) and append time become true together."""
+    def settle(
+        self,
+        index: int,
+        code: int,
+        base_offset: int,
+        append_time_ms: int,
+        persistence: int = Persistence.PERSISTED,
+        counted: int = 0,
+    ) -> None:
+        """Fact 3: code, base offset (-1 unknown) and append time become true together.
+
+        ``counted`` is what the slot's counter is to be with this batch in it: who finds the batch settled knows
+        whether its owner came to count it.
+        """
         position = index * layout.DESCRIPTOR_BYTES
         self._expect(index, DescriptorState.SENT_UNDER)
-        _RESULT.pack_into(self._table, position + _RESULT_OFFSET, base_offset, append_time_ms, code)
+        _RESULT.pack_into(
+            self._table, position + _RESULT_OFFSET, base_offset, append_time_ms, code, persistence
+        )
+        struct.pack_into("<Q", self._table, position + _COUNTED_OFFSET, counted)
         store_release_u64(self._table, position, DescriptorState.SETTLED)
 
     def told(self, index: int) -> None:
@@ -172,8 +197,10 @@ class DescriptorTable:
             epoch,
             base_sequence,
         ) = _CONTENT.unpack_from(self._table, position + _CONTENT_OFFSET)
-        base_offset, append_time_ms, code = _RESULT.unpack_from(self._table, position + _RESULT_OFFSET)
-        (serial,) = struct.unpack_from("<Q", self._table, position + _SERIAL_OFFSET)
+        base_offset, append_time_ms, code, persistence = _RESULT.unpack_from(
+            self._table, position + _RESULT_OFFSET
+        )
+        serial, published_ms, counted = struct.unpack_from("<QQQ", self._table, position + _SERIAL_OFFSET)
         return Descriptor(
             index=index,
             state=state,
@@ -189,7 +216,10 @@ class DescriptorTable:
             base_offset=base_offset,
             append_time_ms=append_time_ms,
             code=code,
+            persistence=persistence,
             serial=serial,
+            published_ms=published_ms,
+            counted=counted,
         )
 
     def _is_free(self, index: int) -> bool:

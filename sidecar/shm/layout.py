@@ -121,6 +121,7 @@ CLIENT_STRIDE: Final = 256 * 1024
 CLIENT_ROW_BYTES: Final = 4096
 CLIENT_ROW: Final = struct.Struct("<II20sI16sH62s")
 """generation, slot, client id, pid, secret, name bytes, name."""
+CLIENT_ID_OFFSET: Final = 8
 ACKED_NUMBER_OFFSET: Final = 128
 RING_WRITTEN_OFFSET: Final = 136
 RING_READ_OFFSET: Final = 144

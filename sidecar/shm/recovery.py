@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN
-from sidecar.kernel import PAGE_LINKED, Chain, entry_words
+from sidecar.kernel import PAGE_LINKED, Chain, compare_and_swap_u64, entry_words, store_release_u64
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import Descriptor, DescriptorState, DescriptorTable
-from sidecar.shm.layout import PAGE_HEADER
+from sidecar.shm.layout import PAGE_HEADER, PAGE_HEADER_BYTES
 
 if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
@@ -69,3 +69,55 @@ def _without_fate(chain: Chain, settled: list[Descriptor]) -> tuple[int, int]:
         records += open_records
         size += entry.payload_bytes if open_records else 0
     return records, size
+
+
+def has_content(segment: Segment, slot: int) -> bool:
+    """Whether a slot is anybody's still: a client's row, records without an end, or a batch without one."""
+    if not segment.is_slot_prepared(slot):
+        return False
+    if segment.clients.has_rows(slot) or any(True for _ in DescriptorTable(segment, slot)):
+        return True
+    pages = linked_pages(segment)
+    table = ChainTable(segment, slot)
+    for name in table.names():
+        own = pages.get((slot, name.chain_id))
+        if own:
+            chain = table.recover(name.chain_id, own)
+            if chain.live_entries or chain.damage:
+                return True
+    return False
+
+
+def take_over_pages(segment: Segment, slot: int, incarnation: int) -> dict[int, list[int]]:
+    """Make the pages of a dead owner's chains ``incarnation``'s; the page indexes by chain. Repeatable.
+
+    Only by who holds the slot's byte of workers.lock. Pages taken and never linked go back to the pool, and so do
+    linked ones beyond the tail: no accepted byte is in them.
+    """
+    dead = segment.slot(slot).incarnation & 0xFFFFFFFF
+    payload = segment.page_bytes - PAGE_HEADER_BYTES
+    ends = {name.chain_id: -(-name.tail // payload) for name in ChainTable(segment, slot).names()}
+    found: dict[int, list[int]] = {}
+    for page, word in enumerate(segment.owners.cast("Q").tolist()):
+        owner, state = word >> 32, word & 0xFFFFFFFF
+        if state == PAGE_LINKED:
+            page_slot, chain_id, ordinal, *_ = PAGE_HEADER.unpack_from(
+                segment.pages, page * segment.page_bytes
+            )
+            if page_slot != slot:
+                continue
+            if ordinal < ends.get(chain_id, 0):
+                store_release_u64(segment.owners, 8 * page, incarnation << 32 | PAGE_LINKED)
+                found.setdefault(chain_id, []).append(page)
+                continue
+        elif not state or owner != dead:
+            continue
+        compare_and_swap_u64(segment.owners, 8 * page, word, 0)
+    return found
+
+
+def last_incarnation(segment: Segment) -> int:
+    """The highest number that any worker of this segment had, or that stands in a page's owner word."""
+    slots = (segment.slot(slot).incarnation for slot in segment.prepared_slots())
+    pages = (word >> 32 for word in segment.owners.cast("Q").tolist())
+    return max((*slots, *pages), default=0)

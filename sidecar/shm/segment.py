@@ -163,6 +163,15 @@ class Segment:
             return False
         return head[8:16] in (b"", bytes(8)) and (not head.strip(b"\0") or head[:8] == layout.MAGIC)
 
+    @staticmethod
+    def is_one(path: Path | str) -> bool:
+        """True for a file that begins as a segment of kafka-sidecar, of whatever version."""
+        try:
+            with Path(path).open("rb") as file:
+                return file.read(len(layout.MAGIC)) == layout.MAGIC
+        except OSError:
+            return False
+
     @property
     def page_count(self) -> int:
         return self.layout.page_count

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sidecar.producer.sender import Sender
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
+    from sidecar.worker.inquiry import Inquiry
     from sidecar.worker.intake import Intake
     from sidecar.worker.produce_port import ProducePort
     from sidecar.worker.session import ClientSession
@@ -84,6 +85,7 @@ class Driver:
         stub_port: StubPort,
         produce_port: ProducePort,
         settlement: Settlement,
+        inquiry: Inquiry,
         send_control: Callable[[ControlMessage], None],
         wake_workers: Callable[[], None],
         store_heartbeat: Callable[[], None],
@@ -104,6 +106,7 @@ class Driver:
         self._stub_port = stub_port
         self._produce_port = produce_port
         self._settlement = settlement
+        self._inquiry = inquiry
         self._send_control = send_control
         self._wake_workers = wake_workers
         self._store_heartbeat = store_heartbeat
@@ -223,6 +226,7 @@ class Driver:
 
     def _turn(self, now_ms: float) -> None:
         self._topics.expire(now_ms)
+        self._inquiry.step(now_ms)
         self._counters.inc("wakeups_total")
         for effect in self._sender.poll(self._cache.current, self._produce_port, now_ms):
             try:

@@ -63,6 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     if lock_fd is None:
         log.error("slot %d is still locked by another process; this worker ends", start.slot)
         return ExitStatus.FAILED
+    if os.getppid() != arguments.parent_pid:
+        # Alive here means: a successor of our controller comes after the byte was taken, and finds it.
+        return ExitStatus.WORKER_CONTROLLER_GONE
     try:
         return _run(start, control)
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -240,6 +241,7 @@ class ProducePort:
                 producer_id=batch.producer_id,
                 epoch=batch.epoch,
                 base_sequence=batch.base_sequence,
+                published_ms=time.time_ns() // 1_000_000,
             )
             batch.descriptor = index
         return True

@@ -131,6 +131,15 @@ class Sessions:
         self._count()
         return session, known
 
+    def adopt(self, row: ClientRow, now_ms: float) -> ClientSession:
+        """The row of a dead worker's client, within its grace from now on: its stub comes back with its secret."""
+        session = ClientSession(b"", row, row.name, now_ms)
+        session.attached = False
+        self._rows[row.index] = row
+        self._by_row[row.index] = session
+        self._gone_since_ms[row.index] = now_ms
+        return session
+
     def detach(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
         """The stub left or cannot be reached; its row and outcomes wait for it through the grace.
 

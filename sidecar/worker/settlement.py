@@ -45,24 +45,31 @@ class Settlement:
 
     def settle_batch(self, batch: ProducerBatch, now_ms: float) -> None:
         """A batch's fate is decided: make it a fact, then tell."""
+        count = batch.records.count
         if batch.descriptor != NO_DESCRIPTOR:
+            row = "records_failed_total" if batch.code else "records_delivered_total"
             self._descriptors.settle(
                 batch.descriptor,
                 code=batch.code,
                 base_offset=batch.base_offset,
                 append_time_ms=batch.append_time_ms,
+                persistence=batch.persistence,
+                counted=self._counters.get(row) + count,
             )
         elif batch.code:
             # Never drained: the failure is a fact by its words, which hold our own codes only.
             own = WORD_FAILED_MIN <= batch.code < WORD_DONE
             batch.records.mark_failed(batch.code if own else int(LocalCode.ABORTED))
-        count = batch.records.count
         if batch.code:
             self._counters.inc("records_failed_total", count)
             if batch.persistence == Persistence.POSSIBLY_PERSISTED:
                 self._counters.inc("records_possibly_persisted_total", count)
         else:
             self._counters.inc("records_delivered_total", count)
+        self.tell(batch, now_ms)
+
+    def tell(self, batch: ProducerBatch, now_ms: float) -> None:
+        """Tell a batch whose fate is a fact and counted; also once more, when nobody knows whether it was told."""
         telling = BatchTelling(batch, self._batch_told)
         self._teller.tell(telling.parts(self._on_records_settled), now_ms)
 

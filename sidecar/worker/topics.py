@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from client_stub.wire import LocalCode
+from client_stub.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.kernel import fail_remaining, index
 from sidecar.worker.topic_queue import TopicQueue
 
@@ -78,6 +78,12 @@ class Topics:
             if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
                 self.missing.add(topic)
         return queue
+
+    def adopt(self, topic: str, entries: Iterable[Entry], now_ms: float) -> None:
+        """Entries of a dead worker with records that have no partition yet: they wait for the topic's metadata."""
+        queue = self._queues[topic]
+        for entry in entries:
+            self.on_entry(queue, entry, now_ms)
 
     def queue_of(self, chain: Chain) -> TopicQueue:
         return self._by_chain[chain.chain_id]
@@ -209,7 +215,8 @@ class Topics:
         KafkaProducer.waitOnMetadata; the other records of its entry go on.
         """
         assert queue.partitioner is not None
-        retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else 0
+        # An entry that a dead worker had begun: the records that have their place are in batches already.
+        retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else WORD_UNPARTITIONED
         block = index(queue.chain, entry, queue.partitioner, self._config.max_request_size, retry_code)
         if block.groups:
             self._accumulator.append(queue.topic, queue.lane, block, now_ms)

@@ -16,6 +16,7 @@ from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import (
     ControlMessage,
     Drain,
+    NeedTopics,
     Ready,
     Start,
     Stop,
@@ -38,8 +39,11 @@ from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.rate_words import find_clock
+from sidecar.shm.recovery import take_over_pages
+from sidecar.worker.adoption import Adoption
 from sidecar.worker.driver import Driver
 from sidecar.worker.endpoint import Endpoint
+from sidecar.worker.inquiry import Inquiry
 from sidecar.worker.intake import Intake
 from sidecar.worker.placement import Placement
 from sidecar.worker.produce_port import ProducePort
@@ -82,6 +86,8 @@ class Worker:
         workers = int(settings["daemon.workers"])
         clock = MonotonicClock()
         slot = segment.slot(start.slot)
+        # Before the claim: the number of the owner before tells which pages it had taken.
+        left_pages = take_over_pages(segment, start.slot, start.incarnation)
         slot.claim(pid=os.getpid(), incarnation=start.incarnation)
         self._slot = slot
         counters = slot.counters
@@ -191,6 +197,20 @@ class Worker:
         self._channel = ControlChannel(
             control, on_message=self._on_control, on_closed=self._on_controller_gone, loop=loop
         )
+        inquiry = Inquiry(
+            loop=loop,
+            clock=clock,
+            cache=cache,
+            links=self._links,
+            accumulator=accumulator,
+            sender=sender,
+            counters=counters,
+            when_unknown=str(settings["recover.unknown"]),
+            retry_ms=config.retry_backoff_ms,
+            retry_max_ms=config.retry_backoff_max_ms,
+            need_metadata=lambda topics: self._channel.send(NeedTopics(topics=topics, refresh=True)),
+            wake=lambda: self._driver.wake(),
+        )
         self._driver = Driver(
             loop=loop,
             clock=clock,
@@ -208,10 +228,26 @@ class Worker:
             stub_port=self._stub_port,
             produce_port=produce_port,
             settlement=settlement,
+            inquiry=inquiry,
             send_control=self._channel.send,
             wake_workers=self._wake_workers,
             store_heartbeat=lambda: slot.store_heartbeat(time.monotonic_ns()),
         )
+        adoption = Adoption(
+            segment=segment,
+            slot=start.slot,
+            config=config,
+            pool=pool,
+            chain_table=chain_table,
+            descriptors=descriptors,
+            lane_rows=lane_rows,
+            accumulator=accumulator,
+            topics=topics,
+            sessions=sessions,
+            settlement=settlement,
+            counters=counters,
+        )
+        inquiry.begin(adoption.run(left_pages, clock.now_ms()))
         self._endpoint = Endpoint(
             loop,
             start.endpoint.removeprefix("ipc://"),
@@ -226,6 +262,7 @@ class Worker:
         if self._own_wake_fd is not None:
             self._loop.add_reader(self._own_wake_fd, self._on_pool_wake)
         self._channel.send(Ready(os.getpid(), self._start.worker_epoch))
+        self._driver.wake()  # what was adopted has deadlines, whether metadata comes or not
         house.add_done_callback(self._on_house_ended)
         status = await self._exit
         house.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sidecar.common.control import ControlMessage, Start
@@ -19,16 +19,14 @@ class FakeSlots:
 
     def __init__(self) -> None:
         self.left: set[int] = set()
-        self.died: list[int] = []
         self.silent: set[int] = set()
         self._beat = 0
         self._incarnation = 0
 
-    def take_slot(self, busy: set[int]) -> int:
-        return next(slot for slot in range(64) if slot not in busy)
+    def prepare(self, slot: int) -> None:
+        assert 0 <= slot < 64
 
-    def slot_died(self, slot: int) -> bool:
-        self.died.append(slot)
+    def has_content(self, slot: int) -> bool:
         return slot in self.left
 
     def heartbeat(self, slot: int) -> int:
@@ -44,8 +42,11 @@ class FakeSlots:
 class Stage:
     """One supervisor and what it told."""
 
-    def __init__(self, behaviour: str, workers: int, heartbeat_timeout_s: float) -> None:
+    def __init__(
+        self, behaviour: str, workers: int, heartbeat_timeout_s: float, seats: Sequence[int]
+    ) -> None:
         self.slots = FakeSlots()
+        self.slots.left.update(seats)
         self.joined: list[WorkerIdentity] = []
         self.left: list[WorkerIdentity] = []
         self.messages: list[ControlMessage] = []
@@ -53,6 +54,7 @@ class Stage:
         self._changed = asyncio.Event()
         self.supervisor = Supervisor(
             workers=workers,
+            seats=seats or range(workers),
             cpus=None,
             heartbeat_timeout_s=heartbeat_timeout_s,
             slots=self.slots,
@@ -91,13 +93,13 @@ class Stage:
 
 
 def on_stage(
-    behaviour: str = "", *, workers: int = 1, heartbeat_timeout_s: float = 60.0
+    behaviour: str = "", *, workers: int = 1, heartbeat_timeout_s: float = 60.0, seats: Sequence[int] = ()
 ) -> Callable[[Callable[[Stage], Awaitable[None]]], Callable[[], None]]:
     """Make a test of a coroutine that plays on a stage; its workers are ended afterwards."""
 
     def decorate(play: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
         async def perform() -> None:
-            stage = Stage(behaviour, workers, heartbeat_timeout_s)
+            stage = Stage(behaviour, workers, heartbeat_timeout_s, seats)
             stage.supervisor.start()
             try:
                 await asyncio.wait_for(play(stage), 40.0)

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir, RunDirError
 from sidecar.controller.segment_store import SegmentStore, describe
 from sidecar.shm.segment import Segment, describe_undelivered
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.metrics import metric
 from sidecar.testing.waiting import wait_until
 
@@ -64,13 +63,62 @@ def test_no_room_names_the_remedy(short_dir: Path) -> None:
         open_store(RunDir(short_dir), short_dir / "missing" / "a")
 
 
-def test_slots_are_given_out_and_held(short_dir: Path) -> None:
+def test_seats_and_incarnations(short_dir: Path) -> None:
     store = open_store(RunDir(short_dir), short_dir / "a")
-    assert store.take_slot(set()) == 0
-    assert store.take_slot({0, 1}) == 2
-    assert store.slot_died(0) is False
-    assert store.take_slot({2}) == 0
+    assert store.seats(2) == [0, 1]
+    store.prepare(3)
+    assert store.segment.clients.take_row(b"c" * 20, "billing", 1, 3, b"s" * 16) is not None
+    assert store.seats(2) == [3, 0], "who finds his records there comes first"
+    assert store.seats(0) == [3]
+    assert store.slot_of(b"c" * 20) == 3
+    assert store.slot_of(b"d" * 20) is None
     assert len({store.next_incarnation() for _ in range(5)}) == 5
+    store.close()
+
+
+def leave(store: SegmentStore) -> None:
+    """As a crash leaves it: a client's row is in it, the file stays, nobody holds it."""
+    store.prepare(0)
+    store.segment.slot(0).claim(incarnation=store.next_incarnation())
+    assert store.segment.clients.take_row(b"c" * 20, "billing", 1, 0, b"s" * 16) is not None
+    store.segment.close()
+    os.close(store.fd)
+
+
+def test_one_with_content_is_taken_as_it_is(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run_dir = RunDir(short_dir)
+    leave(open_store(run_dir, short_dir / "a"))
+    again = SegmentStore.open(
+        run_dir,
+        configured_path=str(short_dir / "b"),
+        page_bytes=4096,
+        buffer_memory_bytes=2 << 20,
+        clients_max=16,
+        instance_id=b"j" * 16,
+    )
+    assert again.path == short_dir / "a"
+    assert again.buffer_memory_bytes == 1 << 20
+    assert "not 2097152" in caplog.text
+    assert again.next_incarnation() > 1, "no number is used twice"
+    again.close()
+
+
+@pytest.mark.parametrize("damage", ["version", "sizes", "magic"])
+def test_one_that_cannot_be_read_is_set_aside(
+    short_dir: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    run_dir = RunDir(short_dir)
+    leave(open_store(run_dir, short_dir / "a"))
+    position, value = {"version": (8, b"\x63"), "sizes": (24, b"\x07\x07"), "magic": (0, b"XX")}[damage]
+    with (short_dir / "a").open("r+b") as file:
+        file.seek(position)
+        file.write(value)
+    before = (short_dir / "a").read_bytes()
+    store = open_store(run_dir, short_dir / "a")
+    (aside,) = short_dir.glob("a.set-aside-*")
+    assert aside.read_bytes() == before
+    assert str(aside) in caplog.text
+    assert store.slot_of(b"c" * 20) is None
     store.close()
 
 
@@ -82,8 +130,8 @@ def test_describe() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("victims", ["controller", "worker"])
-def test_accepted_records_survive_and_are_named(start_daemon: StartDaemon, victims: str) -> None:
-    """Kafka is not there; records are accepted; the daemon or its worker dies by SIGKILL."""
+def test_accepted_records_survive(start_daemon: StartDaemon, victims: str) -> None:
+    """Kafka is not there; records are accepted; the daemon or its worker dies by SIGKILL: they are still there."""
     daemon = start_daemon("127.0.0.1:1", wait=False, settings={"daemon.workers": 1})
     wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
     producer = Producer(run_dir=str(daemon.run_dir))
@@ -94,30 +142,26 @@ def test_accepted_records_survive_and_are_named(start_daemon: StartDaemon, victi
             lambda: metric(daemon, "kafka_sidecar_records_accepted_total") == 3,
             "three records to be accepted",
         )
+        segment = Path(daemon.info()["segment"])
         if victims == "worker":
             (pid,) = daemon.worker_pids()
             os.kill(pid, signal.SIGKILL)
-            held = wait_until(lambda: daemon.status()["held_slots"], "the slot to be held")
-            assert held == [0]
-            assert "slots 0 keep records of dead workers" in daemon.command("status").stdout
-        daemon.kill()
-    finally:
-        producer.close(0)
-    segment = Path(RunDir(daemon.run_dir).segment_json.read_text().split('"')[3])
-    again = SidecarDaemon("127.0.0.1:1", run_dir=daemon.run_dir)
-    again.log_path = Path(f"{daemon.run_dir}.again.log")
-    try:
-        again.spawn()
-        assert again.process is not None
-        assert again.process.wait(20) == ExitStatus.FAILED
-        log = again.log_tail()
-        assert "3 undelivered records (topic orders)" in log
-        assert str(segment) in log
-        assert "Traceback" not in log
+        else:
+            daemon.kill()
+            daemon.spawn()
+            wait_until(
+                lambda: "3 undelivered records (topic orders)" in daemon.log_tail(),
+                "the next daemon to find them",
+                describe=daemon.log_tail,
+            )
+        wait_until(
+            lambda: "took over slot 0: 3 records" in daemon.log_tail(),
+            "the next worker to adopt them",
+            describe=daemon.log_tail,
+        )
+        assert metric(daemon, "kafka_sidecar_records_accepted_total") == 3
         left = Segment.attach(segment)
         assert [(topic, records) for _, topic, records, _ in describe_undelivered(left)] == [("orders", 3)]
         left.close()
     finally:
-        again.kill()
-        again.log_path.unlink(missing_ok=True)
-        segment.unlink(missing_ok=True)
+        producer.close(0)

@@ -35,19 +35,27 @@ async def test_a_killed_worker_is_replaced_under_a_new_identity(it: Stage) -> No
     assert after.epoch > before.epoch
     assert after.incarnation > before.incarnation
     assert after.endpoint != before.endpoint
-    assert after.slot == before.slot, "nothing was left in the slot, so it is free again"
+    assert after.slot == before.slot, "the replacement adopts the dead one's own slot"
     assert "SIGKILL" in it.supervisor.last_death
     assert it.supervisor.restarts == 1
 
 
-@on_stage()
-async def test_a_slot_with_records_is_held(it: Stage) -> None:
-    it.slots.left.add(0)
+@on_stage(seats=[5, 9], heartbeat_timeout_s=0.3)
+async def test_more_slots_than_workers(it: Stage) -> None:
+    """A dead daemon left two slots and one worker is wanted: a second one finishes its slot, then ends."""
     await it.supervisor.wait_all_ready()
-    it.worker().signal(signal.SIGKILL)
-    await it.until(lambda: len(it.joined) == 2)
-    assert it.supervisor.held_slots == {0}
-    assert it.worker().identity.slot == 1
+    assert {worker.identity.slot for worker in it.supervisor.ready} == {5, 9}
+    first, second = it.worker(0), it.worker(1)
+    assert it.supervisor.is_for_new_clients(first)
+    assert not it.supervisor.is_for_new_clients(second)
+    second.signal(signal.SIGKILL)
+    await it.until(lambda: len(it.joined) == 3)
+    assert it.worker(1).identity.slot == 9, "it is replaced like any other while something is in its slot"
+    it.slots.left.clear()
+    await it.until(lambda: len(it.left) == 2)
+    assert [worker.identity.index for worker in it.supervisor.ready] == [0]
+    assert it.supervisor.wanted == 1
+    assert it.supervisor.held_slots == set()
 
 
 @on_stage("crash first")

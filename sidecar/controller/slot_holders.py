@@ -1,0 +1,59 @@
+"""Who still holds a slot: the bytes of workers.lock, which only a process's death lets go of.
+
+A worker takes its slot's byte before it maps the segment. So a byte that is held names a process that may write
+there, whether daemon.json ever told of it or not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from sidecar.controller.run_dir import RunDirError, kill_and_wait
+from sidecar.shm.layout import SLOT_COUNT
+
+_FLOCK: Final = struct.Struct("hhqqi")
+"""struct flock: type, whence, start, length, pid."""
+
+
+def end_slot_holders(path: Path) -> list[str]:
+    """Kill every process that holds a slot's byte, and wait until it is dead. Only by the run dir's holder.
+
+    Returns what was done. Raises RunDirError when one does not die or cannot be named.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    done: list[str] = []
+    try:
+        while (pid := _holder(fd)) is not None:
+            if pid <= 0:
+                raise RunDirError(
+                    f"A process of another container holds a slot in {path}: stop it, or choose another --run-dir."
+                )
+            try:
+                pidfd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                # Asked again with the pidfd in hand: the number cannot have been given to another since.
+                if _holder(fd) == pid:
+                    kill_and_wait(pidfd, pid)
+                    done.append(f"killed a worker (pid {pid}) of a dead daemon")
+            finally:
+                os.close(pidfd)
+    finally:
+        os.close(fd)
+    return done
+
+
+def _holder(fd: int) -> int | None:
+    """The process that holds the first held byte, None when all are free."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, SLOT_COUNT, 0)
+    found = fcntl.fcntl(fd, fcntl.F_GETLK, asked.ljust(64, b"\0"))
+    kind, _, _, _, pid = _FLOCK.unpack_from(found)
+    return None if kind == fcntl.F_UNLCK else int(pid)

@@ -1,0 +1,362 @@
+"""Adoption: a worker takes over what a dead one left in its slot, before it takes anything new.
+
+Only who holds the slot's byte of workers.lock comes here, so the dead one is dead. Nothing is thrown away and
+nothing is decided here that the journal does not say: words, descriptors and rows are read, told batches are
+finished, settled ones and failures are told again, sent ones are rebuilt from their range under their own
+identity, everything else is indexed again with the words that it has. A kill in the middle of it leaves a state
+that the next adoption completes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
+from sidecar.common.errors import classify
+from sidecar.kernel import BatchRecords, StickyPartitioner, index
+from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.shm.descriptors import Descriptor, DescriptorState
+from sidecar.worker.session import StreamState
+
+if TYPE_CHECKING:
+    from sidecar.kernel import Chain, Entry, RecordBlock
+    from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.shm.buffer_pool import BufferPool
+    from sidecar.shm.chain_table import ChainName, ChainTable
+    from sidecar.shm.descriptors import DescriptorTable, LaneRows
+    from sidecar.shm.segment import Segment
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.sessions import Sessions
+    from sidecar.worker.settlement import Settlement
+    from sidecar.worker.topic_queue import TopicQueue
+    from sidecar.worker.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_LOST_TEXT: Final = "The record's batch could not be read back after its worker had died."
+_UNBOUNDED: Final = 0x7FFFFFFF
+
+
+class Range:
+    """The records of one descriptor, gathered again entry by entry."""
+
+    __slots__ = ("batch", "descriptor")
+
+    def __init__(self, descriptor: Descriptor, batch: ProducerBatch) -> None:
+        self.descriptor = descriptor
+        self.batch = batch
+
+    @property
+    def is_sent(self) -> bool:
+        return self.descriptor.state == DescriptorState.SENT_UNDER
+
+
+class Adoption:
+    """One adoption of one slot. Synchronous, before the worker's first turn; everything belongs to that worker."""
+
+    def __init__(
+        self,
+        *,
+        segment: Segment,
+        slot: int,
+        config: ProducerConfig,
+        pool: BufferPool,
+        chain_table: ChainTable,
+        descriptors: DescriptorTable,
+        lane_rows: LaneRows,
+        accumulator: RecordAccumulator,
+        topics: Topics,
+        sessions: Sessions,
+        settlement: Settlement,
+        counters: Counters,
+    ) -> None:
+        self._segment = segment
+        self._slot = slot
+        self._config = config
+        self._pool = pool
+        self._chain_table = chain_table
+        self._descriptors = descriptors
+        self._lane_rows = lane_rows
+        self._accumulator = accumulator
+        self._topics = topics
+        self._sessions = sessions
+        self._settlement = settlement
+        self._counters = counters
+        # Every word that is a partition counts as one of the topic's: whether it still is, the metadata will say.
+        self._any_partition = StickyPartitioner(WORD_FAILED_MIN, (), 1, 1)
+        self._ranges: dict[int, dict[int, list[Range]]] = {}
+        self._failures: list[tuple[TopicQueue, Entry, list[tuple[int, int]]]] = []
+
+    def run(self, pages: dict[int, list[int]], now_ms: float) -> list[tuple[ProducerBatch, int]]:
+        """Take over. ``pages`` are those of take_over_pages(), by chain.
+
+        Returns the batches that were sent and not settled, with the wall ms of their publication, oldest first per
+        partition: they are not sent again before somebody calls ``resume`` on the accumulator.
+        """
+        self._segment.clients.release_half_taken(self._slot)
+        self._pool.adopt(sum(map(len, pages.values())))
+        names = {name.chain_id: name for name in self._chain_table.names()}
+        chains = [self._adopt_chain(names[chain_id], own, now_ms) for chain_id, own in sorted(pages.items())]
+        self._adopt_clients(names, chains, now_ms)
+        self._rebuild_ranges(names, now_ms)
+        open_records = sum(chain.live_records for chain in chains)
+        for chain in chains:
+            self._index(names[chain.chain_id], chain, now_ms)
+        self._balance(open_records)
+        self._tell(now_ms)
+        sent = self._sent(now_ms)
+        for chain in chains:
+            self._give_back(chain)
+        self._counters.set("clients_connected", 0)
+        if names:
+            self._counters.inc("adoptions_total")
+            self._counters.inc("records_adopted_total", open_records)
+        if open_records:
+            log.info(
+                "took over slot %d: %d records without an end, %d batches sent and not answered, %d clients",
+                self._slot,
+                open_records,
+                len(sent),
+                sum(1 for _ in self._segment.clients.rows(self._slot)),
+            )
+        return sent
+
+    # --- the journal, and who sent it --------------------------------------------------------------------------
+
+    def _adopt_chain(self, name: ChainName, pages: list[int], now_ms: float) -> Chain:
+        chain = self._chain_table.adopt(name.chain_id, name.lane, name.topic, pages)
+        for damage in chain.damage:
+            log.error(
+                "ALARM: the journal of topic %s in slot %d is damaged: %s.", name.topic, self._slot, damage
+            )
+        for entry in chain.entries():
+            entry.accepted_ms = now_ms
+        queue = self._topics.get(name.topic)
+        assert queue is not None and queue.chain is chain, (
+            "a chain of this segment has its place in the table"
+        )
+        queue.last_settled_ms = queue.last_used_ms = now_ms
+        return chain
+
+    def _adopt_clients(self, names: dict[int, ChainName], chains: list[Chain], now_ms: float) -> None:
+        """Rows become sessions within their grace; a stream is accepted as far as row or journal say."""
+        accepted: dict[tuple[int, int, int], int] = {}
+        unsettled: dict[tuple[int, int], tuple[int, int]] = {}
+        for chain in chains:
+            for entry in chain.entries():
+                client = (entry.client_row, entry.client_generation)
+                stream = (*client, entry.stream)
+                accepted[stream] = max(accepted.get(stream, 0), entry.seq)
+                records, size = unsettled.get(client, (0, 0))
+                share = entry.payload_bytes * entry.remaining // entry.count
+                unsettled[client] = (records + entry.remaining, size + share)
+        for row in self._segment.clients.rows(self._slot):
+            session = self._sessions.adopt(row, now_ms)
+            client = (row.index, row.generation)
+            session.unsettled_records, session.unsettled_bytes = unsettled.get(client, (0, 0))
+            for stream_id, chain_id, stored in list(row.streams()):
+                queue = self._topics.get(names[chain_id].topic)
+                assert queue is not None
+                position = max(stored, accepted.get((*client, stream_id), 0))
+                if position > stored:
+                    row.store_position(stream_id, position)
+                session.streams[stream_id] = StreamState(session, stream_id, queue, position)
+
+    # --- batches -----------------------------------------------------------------------------------------------
+
+    def _rebuild_ranges(self, names: dict[int, ChainName], now_ms: float) -> None:
+        for descriptor in self._descriptors:
+            name = names.get(descriptor.chain_id)
+            if name is None:
+                log.error("ALARM: descriptor %r names no chain of slot %d.", descriptor, self._slot)
+                self._descriptors.free(descriptor.index)
+                continue
+            queue = self._accumulator.queue(name.topic, descriptor.lane, descriptor.partition)
+            batch = ProducerBatch(
+                queue=queue,
+                records=BatchRecords(),
+                chain=self._chain_table.open(name.lane, name.topic),
+                order=0,
+                created_ms=now_ms,
+                deadline_ms=now_ms + self._config.delivery_timeout_ms,
+            )
+            batch.queued = False
+            batch.closed = True
+            batch.descriptor = descriptor.index
+            if descriptor.lane == IDEMPOTENT_LANE and descriptor.base_sequence >= 0:
+                batch.identify(descriptor.producer_id, descriptor.epoch, descriptor.base_sequence)
+            of_chain = self._ranges.setdefault(descriptor.chain_id, {})
+            of_chain.setdefault(descriptor.partition, []).append(Range(descriptor, batch))
+        for of_chain in self._ranges.values():
+            for ranges in of_chain.values():
+                ranges.sort(key=lambda each: each.descriptor.first_cursor)
+
+    def _index(self, name: ChainName, chain: Chain, now_ms: float) -> None:
+        """One walk over the chain in order: every record to its range, or to a batch that has no identity yet."""
+        queue = self._topics.get(name.topic)
+        assert queue is not None
+        ranges = self._ranges.get(chain.chain_id, {})
+        waiting: list[Entry] = []
+        for entry in chain.entries():
+            block = index(chain, entry, self._any_partition, self._config.max_request_size, WORD_DONE)
+            whole: list[tuple[int, int, int]] = []
+            for partition, start, stop in block.groups:
+                if partition in ranges:
+                    self._place(name, block, (partition, start, stop), ranges[partition], now_ms)
+                else:
+                    whole.append((partition, start, stop))
+            if whole:
+                self._accumulator.append(name.topic, name.lane, block, now_ms, whole)
+            if block.failures:
+                self._failures.append((queue, entry, block.failures))
+            if entry.remaining > block.count + len(block.failures):
+                waiting.append(entry)
+        self._topics.adopt(name.topic, waiting, now_ms)
+
+    def _place(
+        self,
+        name: ChainName,
+        block: RecordBlock,
+        group: tuple[int, int, int],
+        ranges: list[Range],
+        now_ms: float,
+    ) -> None:
+        """Cut one entry's records of one partition where the descriptors begin and end."""
+        partition, at, stop = group
+        ordinal = block.entry.ordinal
+        for each in ranges:
+            first, last = each.descriptor.first_cursor, each.descriptor.last_cursor
+            if last[0] < ordinal:
+                continue
+            if first[0] > ordinal or at == stop:
+                break
+            begin = at if first[0] < ordinal else block.find(at, stop, first[1])
+            end = stop if last[0] > ordinal else block.find(begin, stop, last[1] + 1)
+            if begin > at:
+                self._accumulator.append(name.topic, name.lane, block, now_ms, [(partition, at, begin)])
+            if end > begin:
+                self._grow(each, block, begin, end)
+            at = end
+        if at < stop:
+            self._accumulator.append(name.topic, name.lane, block, now_ms, [(partition, at, stop)])
+
+    def _grow(self, each: Range, block: RecordBlock, start: int, stop: int) -> None:
+        batch = each.batch
+        queue = batch.queue
+        if each.is_sent:
+            if not batch.records.count:
+                batch.order = queue.next_order
+                batch.queued = True
+                batch.attempts = 1
+                batch.in_doubt = True
+                batch.last_error = "the death of the worker that had sent it"
+                self._accumulator.adopt(batch, each.descriptor.count)
+            queue.next_order += stop - start
+        batch.records.try_append(block, start, stop, _UNBOUNDED)
+
+    def _all_ranges(self) -> Iterator[Range]:
+        for of_chain in self._ranges.values():
+            for ranges in of_chain.values():
+                yield from ranges
+
+    # --- what is decided already -------------------------------------------------------------------------------
+
+    def _balance(self, open_records: int) -> None:
+        """Counters such that accepted = delivered + failed + open, wherever between two stores the owner died."""
+        counters = self._counters
+        counted = 0
+        for each in self._all_ranges():
+            if not each.is_sent:
+                row = "records_failed_total" if each.descriptor.code else "records_delivered_total"
+                counters.set(row, max(counters.get(row), each.descriptor.counted))
+                counted += each.batch.records.count
+        failed_words = sum(len(failures) for _, _, failures in self._failures)
+        uncounted = open_records - counted - failed_words
+        ended = counters.get("records_delivered_total") + counters.get("records_failed_total")
+        # Failures by word may be counted or not; they are counted (again) when they are told, right after this.
+        known = min(
+            max(open_records - counted - (counters.get("records_accepted_total") - ended), 0), failed_words
+        )
+        if known:
+            counters.set("records_failed_total", counters.get("records_failed_total") - known)
+        counters.set("records_accepted_total", ended - known + uncounted + failed_words)
+
+    def _tell(self, now_ms: float) -> None:
+        """Told batches end, settled ones and failures are told (again)."""
+        for each in list(self._all_ranges()):
+            descriptor, batch = each.descriptor, each.batch
+            if each.is_sent:
+                continue
+            if descriptor.state == DescriptorState.TOLD or not batch.records.count:
+                batch.records.mark_done()
+                self._free(descriptor)
+                continue
+            whole = batch.records.count == descriptor.count
+            if not whole:
+                self._alarm(each)
+            batch.done(
+                base_offset=descriptor.base_offset if whole else -1,
+                append_time_ms=descriptor.append_time_ms,
+                code=descriptor.code,
+                persistence=descriptor.persistence if descriptor.code else Persistence.PERSISTED,
+                text=_text_of(descriptor.code),
+            )
+            self._settlement.tell(batch, now_ms)
+        for queue, entry, failures in self._failures:
+            self._settlement.fail_records(queue, entry, failures, now_ms)
+
+    def _sent(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:
+        sent: list[tuple[ProducerBatch, int]] = []
+        for each in self._all_ranges():
+            if not each.is_sent:
+                continue
+            batch = each.batch
+            if batch.records.count == each.descriptor.count:
+                sent.append((batch, each.descriptor.published_ms))
+                continue
+            self._alarm(each)
+            if not batch.records.count:
+                self._free(each.descriptor)
+                continue
+            # Other content under the same sequences would be dropped silently by the broker.
+            batch.done(
+                code=int(LocalCode.ENCODE_MISMATCH),
+                persistence=Persistence.POSSIBLY_PERSISTED,
+                text=_LOST_TEXT,
+            )
+            self._accumulator.disown(batch)
+            self._settlement.settle_batch(batch, now_ms)
+        return sent
+
+    def _free(self, descriptor: Descriptor) -> None:
+        if descriptor.lane == IDEMPOTENT_LANE and descriptor.base_sequence >= 0:
+            next_sequence = (descriptor.base_sequence + descriptor.count) & _UNBOUNDED
+            self._lane_rows.store(descriptor.chain_id, descriptor.partition, descriptor.epoch, next_sequence)
+        self._descriptors.free(descriptor.index)
+
+    def _alarm(self, each: Range) -> None:
+        log.error(
+            "ALARM: of the %d records of %r in slot %d only %d are in the journal.",
+            each.descriptor.count,
+            each.batch,
+            self._slot,
+            each.batch.records.count,
+        )
+
+    def _give_back(self, chain: Chain) -> None:
+        if chain.damage:
+            return  # what could not be read stays where it is
+        pages = chain.release_pages() if chain.live_entries else chain.release_idle()
+        if pages:
+            self._pool.give(pages)
+
+
+def _text_of(code: int) -> str:
+    """The text went with the dead worker; its row says the same in general."""
+    if code == LocalCode.EXPIRED:
+        return "delivery.timeout.ms has passed since the record was appended."
+    return classify(code).text if code else ""

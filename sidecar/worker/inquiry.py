@@ -1,0 +1,261 @@
+"""Inquiry: what the brokers say of the batches that a dead worker sent and got no answer for.
+
+A broker does not tell by itself that it has forgotten a producer id: it takes any first sequence without an
+error, and doubles. So DescribeProducers is asked first, and only then is a batch sent again, as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from sidecar.common.errors import Code, classify
+from sidecar.net.connector import LinkError
+from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
+from sidecar.protocol.describe_producers import (
+    ProducerState,
+    describe_producers_request,
+    parse_describe_producers,
+)
+from sidecar.protocol.messages import ApiKey, ProtocolError
+
+if TYPE_CHECKING:
+    from sidecar.common.clock import MonotonicClock
+    from sidecar.common.model import Node
+    from sidecar.metadata.cache import MetadataCache
+    from sidecar.net.broker_link import BrokerLink
+    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.producer.partition_queue import PartitionQueue
+    from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.producer.sender import Sender
+    from sidecar.shm.slots import Counters
+
+log = logging.getLogger(__name__)
+
+FRESH_MS: Final = 300_000
+"""A broker forgets an id at the earliest with its check, ten minutes apart by default: what was sent within five
+and is unknown there never arrived."""
+_UNSUPPORTED_VERSION: Final = 35
+_MAY_NOT_ASK: Final = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        _UNSUPPORTED_VERSION,
+    }
+)
+
+
+class Verdict(Enum):
+    SEND_AGAIN = auto()
+    """The broker will recognise what it has."""
+    UNKNOWN = auto()
+    """Nobody can say whether it is in the log, and a second copy would not be recognised."""
+
+
+def judge(
+    batches: Sequence[tuple[ProducerBatch, int]],
+    producers: Mapping[int, ProducerState] | None,
+    now_wall_ms: int,
+) -> Verdict:
+    """What to do with one partition's (batch, wall ms of its publication), oldest first, all of one identity.
+
+    ``producers`` None: the broker does not let us ask; then time alone decides. Marks the batches that the broker
+    says it has.
+    """
+    first, published_ms = batches[0]
+    is_fresh = published_ms > 0 and now_wall_ms - published_ms <= FRESH_MS
+    if producers is None:
+        return Verdict.SEND_AGAIN if is_fresh else Verdict.UNKNOWN
+    state = producers.get(first.producer_id)
+    if state is not None and state.epoch >= first.epoch:
+        for batch, _ in batches:
+            batch.appended = state.epoch == batch.epoch and _covers(state.last_sequence, batch)
+        return Verdict.SEND_AGAIN
+    # Sequence 0 is unsettled: nothing of this identity was ever acknowledged there, so there was nothing to forget
+    # but the batch itself.
+    if first.base_sequence == 0 and (state is not None or is_fresh):
+        return Verdict.SEND_AGAIN
+    return Verdict.UNKNOWN
+
+
+def _covers(last_sequence: int, batch: ProducerBatch) -> bool:
+    """The batch's last sequence is not behind the broker's; sequences wrap."""
+    if last_sequence < 0:
+        return False
+    return (last_sequence - (batch.next_sequence - 1)) & SEQUENCE_MASK < (SEQUENCE_MASK + 1) // 2
+
+
+class Inquiry:
+    """Asks each partition's leader once, with retries, and lets the batches go. Belongs to the worker's loop."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: MonotonicClock,
+        cache: MetadataCache,
+        links: ClusterLinks,
+        accumulator: RecordAccumulator,
+        sender: Sender,
+        counters: Counters,
+        when_unknown: str,
+        retry_ms: float,
+        retry_max_ms: float,
+        need_metadata: Callable[[tuple[str, ...]], None],
+        wake: Callable[[], None],
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._cache = cache
+        self._links = links
+        self._accumulator = accumulator
+        self._sender = sender
+        self._counters = counters
+        self._when_unknown = when_unknown
+        self._retry_ms = retry_ms
+        self._need_metadata = need_metadata
+        self._wake = wake
+        self._wall_ms = wall_ms
+        self._retry_max_ms = retry_max_ms
+        self._open: dict[PartitionQueue, list[tuple[ProducerBatch, int]]] = {}
+        self._asking: set[PartitionQueue] = set()
+        self._retry_at_ms = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said_no_right = False
+
+    def begin(self, batches: Sequence[tuple[ProducerBatch, int]]) -> None:
+        """Take the adopted (batch, wall ms of its publication), oldest first per partition."""
+        now_ms = self._clock.now_ms()
+        for batch, published_ms in batches:
+            if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
+                self._open.setdefault(batch.queue, []).append((batch, published_ms))
+            else:
+                self._accumulator.resume(batch, now_ms)  # acks 0 or 1: once more, at least once
+
+    @property
+    def waiting_partitions(self) -> int:
+        return len(self._open)
+
+    def step(self, now_ms: float) -> None:
+        """Ask whom can be asked now. Called every turn; costs nothing once all have answered."""
+        if not self._open or now_ms < self._retry_at_ms:
+            return
+        for queue in [q for q, batches in self._open.items() if all(batch.is_done for batch, _ in batches)]:
+            del self._open[queue]  # they ran out of time
+        by_node: dict[int, list[PartitionQueue]] = {}
+        leaderless: set[str] = set()
+        snapshot = self._cache.current
+        for queue in self._open.keys() - self._asking:
+            leader = snapshot.leader(queue.topic, queue.partition)
+            if leader is None:
+                leaderless.add(queue.topic)
+            else:
+                by_node.setdefault(leader.id, []).append(queue)
+        for node_id, queues in by_node.items():
+            self._ask(snapshot.nodes[node_id], queues)
+        if leaderless and snapshot.nodes:
+            self._need_metadata(tuple(sorted(leaderless)))
+            self._later()
+
+    def _ask(self, node: Node, queues: list[PartitionQueue]) -> None:
+        link = self._links.ready(node)
+        if link is None:
+            self._later()
+            return
+        self._asking.update(queues)
+        task = self._loop.create_task(self._ask_link(link, queues))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_link(self, link: BrokerLink, queues: list[PartitionQueue]) -> None:
+        wanted = {(queue.topic, queue.partition): queue for queue in queues}
+        try:
+            version = link.version(ApiKey.DESCRIBE_PRODUCERS)
+            if version is None:
+                self._may_not_ask(queues, f"{link.node} does not offer DescribeProducers")
+                return
+            partitions: dict[str, list[int]] = {}
+            for topic, partition in wanted:
+                partitions.setdefault(topic, []).append(partition)
+            answers = parse_describe_producers(
+                await link.request(describe_producers_request(version, partitions))
+            )
+            for answer in answers:
+                queue = wanted.get((answer.topic, answer.partition))
+                if queue is None:
+                    continue
+                if answer.error_code == 0:
+                    self._answered(queue, answer.producers)
+                elif answer.error_code in _MAY_NOT_ASK:
+                    self._may_not_ask([queue], classify(answer.error_code).name)
+                elif classify(answer.error_code).stale_metadata:
+                    self._need_metadata((queue.topic,))
+        except (LinkError, ProtocolError) as error:
+            log.info("%s was not asked about the batches of a dead worker: %s", link.node, error)
+        finally:
+            self._asking.difference_update(queues)
+            if self._open.keys() & set(queues):
+                self._later()
+            self._wake()
+
+    def _later(self) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms < self._retry_at_ms:
+            return
+        self._retry_at_ms = now_ms + self._retry_ms
+        self._loop.call_later(self._retry_ms / 1000 + 0.001, self._wake)
+        self._retry_ms = min(2 * self._retry_ms, self._retry_max_ms)
+
+    def _may_not_ask(self, queues: Sequence[PartitionQueue], why: str) -> None:
+        if not self._said_no_right:
+            self._said_no_right = True
+            log.warning(
+                "A broker cannot be asked what it has of a dead worker's batches (%s): those sent within the last "
+                "%d minutes are sent again.",
+                why,
+                FRESH_MS // 60_000,
+            )
+        for queue in queues:
+            self._answered(queue, None)
+
+    def _answered(self, queue: PartitionQueue, producers: Mapping[int, ProducerState] | None) -> None:
+        now_ms = self._clock.now_ms()
+        batches = [each for each in self._open.pop(queue, ()) if not each[0].is_done]
+        while batches:
+            identity = (batches[0][0].producer_id, batches[0][0].epoch)
+            same = [each for each in batches if (each[0].producer_id, each[0].epoch) == identity]
+            batches = [each for each in batches if each not in same]
+            self._decide(queue, same, judge(same, producers, self._wall_ms()), now_ms)
+
+    def _decide(
+        self,
+        queue: PartitionQueue,
+        batches: Sequence[tuple[ProducerBatch, int]],
+        verdict: Verdict,
+        now_ms: float,
+    ) -> None:
+        count = sum(batch.count for batch, _ in batches)
+        if verdict is Verdict.UNKNOWN:
+            log.warning(
+                "%d records of a dead worker for %s-%d: the broker no longer knows whether it has them "
+                "(recover.unknown = %s).",
+                count,
+                queue.topic,
+                queue.partition,
+                self._when_unknown,
+            )
+            if self._when_unknown == "fail":
+                text = "The broker no longer knows whether it has the record; its worker died before the answer came."
+                for batch, _ in batches:
+                    self._sender.give_up(batch, Code.UNKNOWN_PRODUCER_ID, text, now_ms)
+                return
+            self._counters.inc("records_resent_unknown_total", count)
+        for batch, _ in batches:
+            self._accumulator.resume(batch, now_ms)
+        self._sender.wake()
