@@ -60,6 +60,10 @@ class SidecarDaemon:
         self.process: subprocess.Popen[bytes] | None = None
         self._segment: Path | None = None
 
+    def use(self, **settings: object) -> None:
+        """Settings for the next start, over those of before."""
+        self._settings |= settings
+
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start the process and return at once."""
         arguments = [f"{name}={value}" for name, value in self._settings.items()]
@@ -92,8 +96,10 @@ class SidecarDaemon:
             assert self.process is not None
             if self.process.poll() is not None:
                 raise DaemonFailed(f"the daemon ended with {self.process.returncode}:\n{self.log_tail()}")
-            # Before daemon.json is there, asking costs a Python start for nothing.
-            return (self.run_dir / "daemon.json").exists() and self.command("status").returncode == 0
+            # Before its own daemon.json is there (not that of a killed one), asking costs a Python start for nothing.
+            with contextlib.suppress(OSError, ValueError):
+                return self.info()["pid"] == self.process.pid and self.command("status").returncode == 0
+            return False
 
         try:
             wait_until(ready, "the daemon to take records", timeout_s=timeout_s, interval_s=0.02)

@@ -292,6 +292,9 @@ class Adoption:
             if each.is_sent:
                 continue
             if descriptor.state == DescriptorState.TOLD or not batch.records.count:
+                for entry, count in batch.records.entries():
+                    size = entry.payload_bytes * count // entry.count
+                    self._sessions.records_settled(entry.client_row, entry.client_generation, count, size)
                 batch.records.mark_done()
                 self._free(descriptor)
                 continue

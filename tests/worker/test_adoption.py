@@ -1,0 +1,376 @@
+"""Goal: whatever a worker was doing when it died, its successor ends with every accepted record in the log once."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
+from sidecar.common.errors import Code
+from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
+from sidecar.shm.descriptors import DescriptorState
+from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.worker.inquiry import Verdict
+
+from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    made = Segment.create(
+        tmp_path / "segment",
+        page_bytes=4096,
+        buffer_memory_bytes=256 << 10,
+        clients_max=4,
+        instance_id=b"test",
+    )
+    yield made
+    made.close()
+
+
+def submission(number: int, count: int = 4) -> tuple[list[bytes], list[int | None]]:
+    values = [b"%d.%d" % (number, i) for i in range(count)]
+    # Explicit partitions: who looks at the log knows where a record must be, and in which order.
+    return values, [(number + i) % 2 for i in range(count)]
+
+
+def accept(stage: SlotStage, session: Any, numbers: range) -> None:
+    for number in numbers:
+        stage.accept(session, *submission(number))
+
+
+def check_end(stage: SlotStage, submissions: int, *, count: int = 4) -> None:
+    """Every record of the submissions in the log once and in order, told, and nothing left anywhere."""
+    expected: dict[int, list[bytes]] = {0: [], 1: []}
+    for number in range(submissions):
+        for value, partition in zip(*submission(number, count), strict=True):
+            assert partition is not None
+            expected[partition].append(value)
+    assert {partition: stage.broker.log.get(partition, []) for partition in expected} == expected
+    assert describe_undelivered(stage.segment) == []
+    assert list(stage.descriptors) == []
+    counters = stage.counters.read()
+    assert counters["records_accepted_total"] == submissions * count
+    assert counters["records_delivered_total"] == submissions * count
+    assert counters["records_failed_total"] == 0
+    row = stage.segment.clients.find(CLIENT_ID)
+    assert row is not None
+    assert row.stream_position(1) == submissions
+    offsets = told_offsets(stage)
+    for number in range(submissions):
+        for index, (value, partition) in enumerate(zip(*submission(number, count), strict=True)):
+            found = offsets[number + 1, index]
+            assert len(found) == 1, "told again is told the same"
+            (offset,) = found
+            assert stage.broker.log[partition or 0][offset] == value
+    assert all(session.unsettled_records == 0 for session in stage.sessions._by_row.values())
+    for chain in list(stage.chain_table):
+        pages = chain.release_idle()
+        if pages:
+            stage.pool.give(pages)
+    assert not any(stage.segment.owners.cast("Q").tolist()), "every page is back"
+    assert stage.pool.taken_count == 0
+
+
+def told_offsets(stage: SlotStage) -> dict[tuple[int, int], set[int]]:
+    """(seq, record index) → the offsets it was told at."""
+    row = stage.segment.clients.find(CLIENT_ID)
+    assert row is not None
+    news = row.ring_slice_from(1)
+    told: dict[tuple[int, int], set[int]] = {}
+    for outcome in unpack_outcomes(news[2]) if news else []:
+        assert outcome.kind == OutcomeKind.DELIVERED, outcome
+        if outcome.shape == Shape.RANGE:
+            indexes = list(range(outcome.first_index, outcome.first_index + outcome.count))
+        else:
+            bits = int.from_bytes(outcome.indexes, "little")
+            indexes = [outcome.first_index + i for i in range(bits.bit_length()) if bits >> i & 1]
+        for place, index in enumerate(indexes):
+            told.setdefault((outcome.seq, index), set()).add(outcome.base_offset + place)
+    return told
+
+
+def heir(stage: SlotStage, broker: MemoryBroker | None = None) -> SlotStage:
+    """The successor of a worker that died where it stands."""
+    following = SlotStage(stage.segment, broker or stage.broker, stage.segment.slot(0).incarnation + 1)
+    following.broker.is_silent = False
+    following.ask()
+    return following
+
+
+def test_accepted_and_not_yet_partitioned(segment: Segment) -> None:
+    first = SlotStage(segment, MemoryBroker(), 1)
+    session, known = first.attach()
+    assert not known
+    accept(first, session, range(5))
+    second = heir(first)
+    assert second.topics.waiting_entries == 5
+    second.run()
+    check_end(second, 5)
+
+
+def test_partitioned_and_not_sent(segment: Segment) -> None:
+    first = SlotStage(segment, MemoryBroker(), 1)
+    first.know_topic()
+    accept(first, first.attach()[0], range(5))
+    second = heir(first)
+    assert second.topics.waiting_entries == 0, "their words say where they go, metadata or not"
+    second.run()
+    check_end(second, 5)
+
+
+def test_sent_and_not_answered_goes_again_as_it_was(segment: Segment) -> None:
+    first = SlotStage(segment, MemoryBroker(is_silent=True), 1)
+    first.know_topic()
+    accept(first, first.attach()[0], range(8))
+    first.turn()
+    first.turn()
+    sent = list(first.descriptors)
+    assert {each.state for each in sent} == {DescriptorState.SENT_UNDER}
+    log = {partition: list(values) for partition, values in first.broker.log.items()}
+    assert log, "the broker has them"
+    second = heir(first)
+    assert second.verdicts == [Verdict.SEND_AGAIN] * 2
+    assert all(batch.appended for batch, _ in second.adopted)
+    second.run()
+    assert all(second.broker.log[partition][: len(values)] == values for partition, values in log.items())
+    check_end(second, 8)
+
+
+def test_the_client_comes_back(segment: Segment) -> None:
+    first = SlotStage(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    first.know_topic()
+    accept(first, session, range(3))
+    for _ in range(4):
+        first.turn()
+    row = session.row
+    told = row.next_number
+    assert told > 1
+    row.ring_ack(1)
+    second = heir(first)
+    again, known = second.attach(row.secret)
+    assert known
+    assert again.streams[1].position == 3
+    assert again.streams[1].topic_queue.topic == "t"
+    news = again.row.ring_slice_from(again.told_number + 1)
+    assert news is not None
+    assert news[0] == 2, "what was not acknowledged is told again"
+    accept(second, again, range(3, 6))
+    second.run()
+    assert second.counters.get("records_delivered_total") == 24
+    assert again.streams[1].position == 6
+
+
+def test_a_position_that_only_the_journal_knows(segment: Segment) -> None:
+    """The tail was stored and the row not yet."""
+    first = SlotStage(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    accept(first, session, range(3))
+    session.row.store_position(1, 2)
+    first.counters.set("records_accepted_total", 8)
+    second = heir(first)
+    assert second.attach(session.row.secret)[0].streams[1].position == 3
+    second.run()
+    check_end(second, 3)
+
+
+def test_failures_by_word_are_told_and_counted_once(segment: Segment) -> None:
+    first = SlotStage(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    first.know_topic()
+    queue = first.topics.get("t")
+    assert queue is not None
+    first.topics._on_failed = lambda queue, entry, failures: None  # it dies before it tells
+    first.accept(session, [b"a", b"b", b"c"], [0, 77, 1])
+    (entry,) = queue.chain.entries()
+    first.topics._partition(queue, entry, float("inf"), is_second_look=True)
+    second = heir(first)
+    counters = second.counters.read()
+    assert (counters["records_accepted_total"], counters["records_failed_total"]) == (3, 1)
+    second.run()
+    counters = second.counters.read()
+    assert (counters["records_delivered_total"], counters["records_failed_total"]) == (2, 1)
+    row = second.segment.clients.find(CLIENT_ID)
+    assert row is not None
+    news = row.ring_slice_from(1)
+    assert news is not None
+    failed = [o for o in unpack_outcomes(news[2]) if o.kind == OutcomeKind.FAILED]
+    assert [(o.seq, o.first_index, o.count) for o in failed] == [(1, 1, 1)]
+    assert describe_undelivered(segment) == []
+
+
+def test_a_gap_before_what_was_sent(segment: Segment) -> None:
+    """The first of three batches lost its identity (refused, freed); the later ones go under a new one after it."""
+    broker = MemoryBroker(is_silent=True)
+    first = SlotStage(segment, broker, 1)
+    first.know_topic()
+    session, _ = first.attach()
+    accept(first, session, range(2))
+    broker.is_silent = False
+    first.turn()
+    first.turn()
+    first.turn()
+    broker.is_silent = True
+    broker.refuse_once = {0: Code.NOT_ENOUGH_REPLICAS}
+    for number in range(2, 8):
+        accept(first, session, range(number, number + 1))
+        first.turn()
+    sent = [each for each in first.descriptors if each.partition == 0]
+    assert len(sent) >= 2
+    oldest = min(sent, key=lambda each: each.first_cursor)
+    first.descriptors.free(oldest.index)
+    second = heir(first)
+    second.run()
+    check_end(second, 8)
+
+
+def test_the_broker_forgot_the_producer(segment: Segment) -> None:
+    broker = MemoryBroker()
+    first = SlotStage(segment, broker, 1)
+    first.know_topic()
+    session, _ = first.attach()
+    accept(first, session, range(2))
+    for _ in range(3):
+        first.turn()
+    broker.is_silent = True
+    accept(first, session, range(2, 3))
+    first.turn()
+    broker.producers.clear()
+    second = SlotStage(segment, broker, 2)
+    second.ask()
+    assert set(second.verdicts) == {Verdict.UNKNOWN}
+
+
+# --- store by store ------------------------------------------------------------------------------------------------
+
+STORES: list[tuple[Any, str]] = [
+    (descriptors, "store_release_u64"),
+    (client_table, "store_release_u64"),
+    (client_table, "compare_and_swap_u64"),
+    (chain_table, "store_release_u64"),
+    (buffer_pool, "take_pages"),
+    (buffer_pool, "give_pages"),
+    (buffer_pool, "store_release_u64"),
+]
+
+
+class Recorder:
+    """The segment as it was before and after every publication, with what the broker had by then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, segment: Segment, broker: MemoryBroker) -> None:
+        self.segment, self.broker = segment, broker
+        self.moments: dict[int, tuple[bytes, MemoryBroker]] = {}
+        self._patch = monkeypatch.context()
+
+    def used(self) -> int:
+        """Slot 0's end; the clients' rows follow far behind."""
+        return self.segment.layout.slot(1)
+
+    def take(self) -> None:
+        view = self.segment.view
+        client = self.segment.layout.client(0)
+        allocated = self.segment.clients.slot_of(CLIENT_ID) is not None
+        parts = bytes(view[: self.used()]) + (
+            bytes(view[client : client + layout.CLIENT_STRIDE]) if allocated else b""
+        )
+        packed = zlib.compress(parts, 1)
+        self.moments.setdefault(hash((packed, self._broker_state())), (packed, self.broker.copy()))
+
+    def _broker_state(self) -> int:
+        return sum(map(len, self.broker.log.values()))
+
+    def __enter__(self) -> Recorder:
+        self._active = self._patch.__enter__()
+        for module, name in STORES:
+            self._active.setattr(module, name, self._wrapped(getattr(module, name)))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._patch.__exit__(*error)
+
+    def _wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*arguments: Any) -> Any:
+            self.take()
+            result = function(*arguments)
+            self.take()
+            return result
+
+        return recorded
+
+
+def restore(segment: Segment, moment: bytes) -> None:
+    data = zlib.decompress(moment)
+    end = segment.layout.slot(1)
+    segment.view[:end] = data[:end]
+    client = data[end:]
+    if client:
+        position = segment.layout.client(0)
+        segment.view[position : position + len(client)] = client
+    segment._slots.clear()
+    segment._clients = None
+
+
+def finish_client(stage: SlotStage, submissions: int) -> None:
+    """The stub sends again what was not accepted."""
+    row = stage.segment.clients.find(CLIENT_ID)
+    session, _ = stage.attach(None if row is None else row.secret)
+    position = session.streams[1].position if 1 in session.streams else 0
+    accept(stage, session, range(position, submissions))
+
+
+def successor(segment: Segment, broker: MemoryBroker) -> SlotStage:
+    is_first = not segment.is_slot_prepared(0)
+    return SlotStage(segment, broker, 1 if is_first else segment.slot(0).incarnation + 1)
+
+
+def live(stage: SlotStage, submissions: int, record: Callable[[], None]) -> None:
+    session, _ = stage.attach()
+    for number in range(submissions):
+        if number == 1:
+            stage.know_topic()
+        if number == 2:
+            stage.broker.refuse_once = {0: Code.NOT_ENOUGH_REPLICAS}
+        accept(stage, session, range(number, number + 1))
+        record()
+        stage.turn()
+        record()
+    for _ in range(4):
+        stage.turn()
+        record()
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_every_store(monkeypatch: pytest.MonkeyPatch, segment: Segment, is_interrupted: bool) -> None:
+    """A worker dies before or after each of its stores; also in each store of the adoption that follows."""
+    submissions = 4
+    broker = MemoryBroker()
+    with Recorder(monkeypatch, segment, broker) as recorder:
+        first = SlotStage(segment, broker, 1)
+        live(first, submissions, recorder.take)
+    check_end(first, submissions)
+    moments = list(recorder.moments.values())
+    assert len(moments) > 60
+    if is_interrupted:
+        seconds: list[tuple[bytes, MemoryBroker]] = []
+        for moment, state in moments[:: max(1, len(moments) // 12)]:
+            restore(segment, moment)
+            second_broker = state.copy()
+            with Recorder(monkeypatch, segment, second_broker) as again:
+                stage = successor(segment, second_broker)
+                stage.ask()
+                finish_client(stage, submissions)
+                stage.run()
+            seconds += list(again.moments.values())[::5]
+        moments = seconds
+    for moment, state in moments:
+        restore(segment, moment)
+        following = successor(segment, state.copy())
+        following.ask()
+        finish_client(following, submissions)
+        following.run()
+        check_end(following, submissions)
