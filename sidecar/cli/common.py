@@ -49,7 +49,7 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
             ExitStatus.DAEMON_UNREACHABLE,
         )
     info = read_json(run_dir.daemon_json)
-    if info is None:
+    if info is None or int(info["pid"]) != holder > 0:  # what a killed daemon left says nothing of this one
         fail(
             f"The daemon on run dir {run_dir.path} (pid {holder}) is only starting; try again.",
             ExitStatus.DAEMON_UNREACHABLE,

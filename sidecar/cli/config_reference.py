@@ -90,6 +90,7 @@ _TITLES = {
     "kafka": "`[kafka]`: Kafka's own settings, under Kafka's names",
     "daemon": "`[daemon]`: processes and limits",
     "pool": "`[pool]`: the shared segment",
+    "recover": "`[recover]`: what a dead worker or daemon left",
     "http": "`[http]`: metrics, health and the page",
 }
 

@@ -80,7 +80,6 @@ def _run(config: SidecarConfig, run_dir: RunDir) -> int:
             page_bytes=config.integer("pool.page_bytes"),
             buffer_memory_bytes=config.integer("buffer.memory"),
             clients_max=config.integer("daemon.clients_max"),
-            lane=0 if config.values["enable.idempotence"] else 1,
             instance_id=instance,
         )
         if exporter is not None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
-from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.recovery import has_content, last_incarnation
 from sidecar.shm.segment import Segment, SegmentError, describe_undelivered
@@ -41,13 +40,12 @@ class SegmentStore:
         buffer_memory_bytes: int,
         clients_max: int,
         instance_id: bytes,
-        lane: int = 0,
     ) -> SegmentStore:
         """The segment of the daemon before, if anything is in it, else a fresh one.
 
         The caller has made sure that no process of before is alive. One of ours that cannot be read is set aside
-        under another name, never overwritten. ``lane``: the one that records go through now. Raises RunDirError
-        with the sentence for the user: no room, another daemon's file, records of the other lane.
+        under another name, never overwritten. Raises RunDirError with the sentence for the user: no room, another
+        daemon's file.
         """
         path = Path(configured_path) if configured_path else run_dir.default_segment_path(instance_id.hex())
         before = read_json(run_dir.segment_json)
@@ -57,7 +55,6 @@ class SegmentStore:
             if found is None:
                 found = _find(cls, old, is_ours=old == recorded)
         if found is not None:
-            found._refuse_other_lane(lane)
             found._say_what_is_found(page_bytes, buffer_memory_bytes)
             run_dir.publish_segment(found.path)
             return found
@@ -102,23 +99,6 @@ class SegmentStore:
     def slot_of(self, client_id: bytes) -> int | None:
         """The slot that has the client's row."""
         return self.segment.clients.slot_of(client_id)
-
-    def _refuse_other_lane(self, lane: int) -> None:
-        left = [
-            row
-            for row in describe_undelivered(self.segment)
-            if any(
-                name.topic == row[1] and name.lane != lane
-                for name in ChainTable(self.segment, row[0]).names()
-            )
-        ]
-        if left:
-            setting = "true" if lane else "false"
-            os.close(self._lock_fd)
-            raise RunDirError(
-                f"The segment {self.path} holds {describe(left)}, accepted with enable.idempotence = {setting}: "
-                "start once with that setting (and its acks) until they are delivered."
-            )
 
     def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int) -> None:
         left = describe_undelivered(self.segment)

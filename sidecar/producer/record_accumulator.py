@@ -128,7 +128,7 @@ class RecordAccumulator:
         batch.closed = True
         batch.retry_at_ms = INFINITY
         batch.queue.batches.append(batch)
-        self._incomplete[batch] = None
+        self._line_of(batch.queue)[batch] = None
         if batch.queue.sequences is not None:
             self._ids.adopt(batch.queue.sequences, batch, count)
 

@@ -135,6 +135,7 @@ class Adoption:
             )
         for entry in chain.entries():
             entry.accepted_ms = now_ms
+        self._topics.keep_chain(name.topic, name.lane)
         queue = self._topics.get(name.topic)
         assert queue is not None and queue.chain is chain, (
             "a chain of this segment has its place in the table"
@@ -182,7 +183,7 @@ class Adoption:
                 chain=self._chain_table.open(name.lane, name.topic),
                 order=0,
                 created_ms=now_ms,
-                deadline_ms=now_ms + self._config.delivery_timeout_ms,
+                deadline_ms=now_ms + queue.settings.delivery_timeout_ms,
             )
             batch.queued = False
             batch.closed = True
@@ -206,11 +207,11 @@ class Adoption:
             whole: list[tuple[int, int, int]] = []
             for partition, start, stop in block.groups:
                 if partition in ranges:
-                    self._place(name, block, (partition, start, stop), ranges[partition], now_ms)
+                    self._place(queue, block, (partition, start, stop), ranges[partition], now_ms)
                 else:
                     whole.append((partition, start, stop))
             if whole:
-                self._accumulator.append(name.topic, name.lane, block, now_ms, whole)
+                self._accumulator.append(queue.topic, queue.lane, block, now_ms, whole)
             if block.failures:
                 self._failures.append((queue, entry, block.failures))
             if entry.remaining > block.count + len(block.failures):
@@ -219,7 +220,7 @@ class Adoption:
 
     def _place(
         self,
-        name: ChainName,
+        queue: TopicQueue,
         block: RecordBlock,
         group: tuple[int, int, int],
         ranges: list[Range],
@@ -237,12 +238,12 @@ class Adoption:
             begin = at if first[0] < ordinal else block.find(at, stop, first[1])
             end = stop if last[0] > ordinal else block.find(begin, stop, last[1] + 1)
             if begin > at:
-                self._accumulator.append(name.topic, name.lane, block, now_ms, [(partition, at, begin)])
+                self._accumulator.append(queue.topic, queue.lane, block, now_ms, [(partition, at, begin)])
             if end > begin:
                 self._grow(each, block, begin, end)
             at = end
         if at < stop:
-            self._accumulator.append(name.topic, name.lane, block, now_ms, [(partition, at, stop)])
+            self._accumulator.append(queue.topic, queue.lane, block, now_ms, [(partition, at, stop)])
 
     def _grow(self, each: Range, block: RecordBlock, start: int, stop: int) -> None:
         batch = each.batch

@@ -50,6 +50,8 @@ class Topics:
         self._on_failed = on_failed
         self._queues: dict[str, TopicQueue] = {}
         self._by_chain: dict[int, TopicQueue] = {}
+        self._kept_lanes: dict[str, int] = {}
+        """Topics whose journal a daemon with other settings began: it goes on there, for the worker's life."""
         self._waiting_queues: dict[str, TopicQueue] = {}
         """The few queues with waiting entries (and some that had); the turn looks at these only."""
         self._snapshot: MetadataSnapshot | None = None
@@ -69,7 +71,7 @@ class Topics:
         queue = self._queues.get(topic)
         if queue is None:
             settings = self._rules.of(topic)
-            chain = self._chain_table.open(settings.lane, topic)
+            chain = self._chain_table.open(self._kept_lanes.get(topic, settings.lane), topic)
             if chain is None:
                 return None
             rate = self._rate_limit(topic, settings)
@@ -78,6 +80,10 @@ class Topics:
             if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
                 self.missing.add(topic)
         return queue
+
+    def keep_chain(self, topic: str, lane: int) -> None:
+        """Before the first :meth:`get`: the topic's records are in the chain of this lane, whatever is set now."""
+        self._kept_lanes[topic] = lane
 
     def adopt(self, topic: str, entries: Iterable[Entry], now_ms: float) -> None:
         """Entries of a dead worker with records that have no partition yet: they wait for the topic's metadata."""

@@ -19,11 +19,11 @@ from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicSta
 from sidecar.producer.backoff import Backoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce
-from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.sender import Sender
+from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce import PartitionResult
 from sidecar.shm.buffer_pool import BufferPool
@@ -33,6 +33,7 @@ from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.segment import Segment
 from sidecar.worker.adoption import Adoption
 from sidecar.worker.inquiry import Verdict, judge
+from sidecar.worker.placement import Placement
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.sessions import Sessions
 from sidecar.worker.settlement import Settlement
@@ -156,7 +157,8 @@ class SlotStage:
         )
         self.topics = Topics(
             config=self.config,
-            lane=IDEMPOTENT_LANE,
+            rules=TopicRules(self.config),
+            placement=Placement(self.config, self.accumulator, seed=lambda: 1),
             chain_table=self.chain_table,
             accumulator=self.accumulator,
             on_failed=lambda queue, entry, failures: self.settlement.fail_records(
