@@ -55,8 +55,12 @@ def walk(
     for seq, (payload, count) in enumerate(payloads, 1):
         entry = journal.append(payload, count, seq=seq, flags=seq % 2)
         block = kernel.index(journal.chain, entry, partitioner, max_request_bytes)
+        again = kernel.index(journal.chain, entry, partitioner, max_request_bytes, 0xFFFE)
+        found = [again.find(start, stop, i) for _, start, stop in again.groups for i in (0, 3, 24)]
+        assert (again.groups, again.failures) == (block.groups, block.failures), "as adoption reads it"
+        assert not kernel.index(journal.chain, entry, partitioner, max_request_bytes, 0xFFFF).count
         seen["blocks"].append(
-            (block.groups, block.failures, block.count, kernel.entry_words(journal.chain, entry))
+            (found, block.groups, block.failures, block.count, kernel.entry_words(journal.chain, entry))
         )
         failed.append((entry, [i for i, _ in block.failures]))
         for partition, start, stop in block.groups:

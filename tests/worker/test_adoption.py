@@ -11,6 +11,7 @@ import pytest
 
 from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
 from sidecar.common.errors import Code
+from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
 from sidecar.shm.descriptors import DescriptorState
 from sidecar.shm.segment import Segment, describe_undelivered
@@ -244,6 +245,42 @@ def test_the_broker_forgot_the_producer(segment: Segment) -> None:
     second = SlotStage(segment, broker, 2)
     second.ask()
     assert set(second.verdicts) == {Verdict.UNKNOWN}
+
+
+@pytest.mark.parametrize("state", [DescriptorState.SETTLED, DescriptorState.TOLD])
+@pytest.mark.parametrize("done", ["none", "half", "all"])
+def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done: str) -> None:
+    """Settled: told again. Told: nothing more is told, the words become done, whatever part of them was."""
+    first = SlotStage(segment, MemoryBroker(), 1)
+    first.know_topic()
+    session, _ = first.attach()
+    accept(first, session, range(1))
+    settled: list[ProducerBatch] = []
+    first.settlement._teller.tell = lambda parts, now_ms: None  # type: ignore[method-assign]
+    settle = first.settlement.settle_batch
+
+    def settle_and_note(batch: ProducerBatch, now_ms: float) -> None:
+        settle(batch, now_ms)
+        settled.append(batch)
+
+    first.settlement.settle_batch = settle_and_note  # type: ignore[method-assign]
+    for _ in range(4):
+        first.turn()
+    assert len(settled) == 2
+    for batch in settled:
+        if state == DescriptorState.TOLD:
+            first.descriptors.told(batch.descriptor)
+            if done != "none":
+                (batch.records if done == "all" else batch.records.split()[0]).mark_done()
+    first.counters.set("records_delivered_total", 0)  # it died before it counted
+    second = heir(first)
+    assert list(second.descriptors) == []
+    second.run()
+    told = told_offsets(second)
+    assert len(told) == (4 if state == DescriptorState.SETTLED else 0)
+    assert second.counters.get("records_delivered_total") == 4
+    assert second.counters.get("records_accepted_total") == 4
+    assert describe_undelivered(segment) == []
 
 
 # --- store by store ------------------------------------------------------------------------------------------------

@@ -1,0 +1,106 @@
+"""Goal: a batch of unknown fate is sent again exactly when its broker will recognise what it has."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import BytesIO
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+from kio.static.primitive import i32Timedelta
+
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.partition_queue import PartitionQueue
+from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.topic_settings import TopicRules
+from sidecar.protocol.describe_producers import (
+    ProducerState,
+    describe_producers_request,
+    parse_describe_producers,
+)
+from sidecar.protocol.messages import decode_response, encode_request, response_module
+from sidecar.worker.inquiry import FRESH_MS, Verdict, judge
+
+NOW = 10_000_000
+MASK = 0x7FFFFFFF
+
+
+class Records:
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.size_bytes = 100 * count
+
+
+def sent(base: int, count: int = 10, *, epoch: int = 0, age_ms: int = 1000) -> tuple[ProducerBatch, int]:
+    queue = PartitionQueue("t", 0, 0, TopicRules(ProducerConfig()).of("t"))
+    batch = ProducerBatch(
+        queue=queue,
+        records=Records(count),  # type: ignore[arg-type]
+        chain=None,
+        order=0,
+        created_ms=0,
+        deadline_ms=1,
+    )
+    batch.identify(7, epoch, base)
+    return batch, NOW - age_ms
+
+
+def known(last_sequence: int, epoch: int = 0) -> dict[int, ProducerState]:
+    return {7: ProducerState(epoch, last_sequence)}
+
+
+def test_known_up_to_a_sequence() -> None:
+    batches = [sent(100), sent(110), sent(120)]
+    assert judge(batches, known(119), NOW) is Verdict.SEND_AGAIN
+    assert [batch.appended for batch, _ in batches] == [True, True, False]
+
+
+def test_sequences_wrap() -> None:
+    batches = [sent(MASK - 4), sent(5)]
+    assert judge(batches, known(4), NOW) is Verdict.SEND_AGAIN
+    assert [batch.appended for batch, _ in batches] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("base", "age_ms", "producers", "verdict"),
+    [
+        (0, 1000, {}, Verdict.SEND_AGAIN),
+        (0, FRESH_MS + 1, {}, Verdict.UNKNOWN),
+        (10, 1000, {}, Verdict.UNKNOWN),
+        (0, NOW, {}, Verdict.UNKNOWN),
+        (10, 1000, None, Verdict.SEND_AGAIN),
+        (0, FRESH_MS + 1, None, Verdict.UNKNOWN),
+    ],
+)
+def test_not_known(
+    base: int, age_ms: int, producers: dict[int, ProducerState] | None, verdict: Verdict
+) -> None:
+    assert judge([sent(base, age_ms=age_ms)], producers, NOW) is verdict
+
+
+def test_epochs() -> None:
+    assert judge([sent(0, epoch=3, age_ms=NOW)], known(50, epoch=2), NOW) is Verdict.SEND_AGAIN
+    assert judge([sent(10, epoch=3)], known(50, epoch=2), NOW) is Verdict.UNKNOWN
+    batches = [sent(0, epoch=1)]
+    assert judge(batches, known(50, epoch=2), NOW) is Verdict.SEND_AGAIN
+    assert not batches[0][0].appended, "the later epoch's sequences say nothing of it"
+
+
+def test_messages() -> None:
+    request = encode_request(describe_producers_request(0, {"t": [0, 3]}), 5, "client")
+    assert b"\x02t" in request
+    module = response_module(61, 0)
+    state = module.ProducerState(producer_id=7, producer_epoch=2, last_sequence=41, coordinator_epoch=-1)
+    partition = module.PartitionResponse(
+        partition_index=3, error_code=ErrorCode(0), active_producers=(state,)
+    )
+    answer = module.DescribeProducersResponse(
+        throttle_time=i32Timedelta.parse(timedelta(0)),
+        topics=(module.TopicResponse(name="t", partitions=(partition,)),),
+    )
+    buffer = BytesIO()
+    entity_writer(module.DescribeProducersResponse)(buffer, answer)
+    (found,) = parse_describe_producers(decode_response(61, 0, buffer.getvalue()))
+    assert (found.topic, found.partition, found.error_code) == ("t", 3, 0)
+    assert found.producers == {7: ProducerState(2, 41)}
