@@ -17,6 +17,7 @@ from .scene import FAST, Scene, Sender
 
 pytestmark = [pytest.mark.process]
 
+UNDER_WAY = 4_000
 SETTINGS = {"linger.ms": 60_000, "batch.size": 65_536}
 
 
@@ -51,8 +52,10 @@ def test_fc_03_flush_is_not_starved(scene: Scene) -> None:
     with scene.sender(topic) as sender, scene.sender(busy) as other:
 
         def send_on() -> None:
-            while not stop.is_set() and len(other.deliveries) < 200_000:
+            while not stop.is_set():
                 other.send(size=100)
+                if len(other.deliveries) > UNDER_WAY:  # several full batches are always under way
+                    other.deliveries[-UNDER_WAY].exception(20)
 
         thread = threading.Thread(target=send_on)
         thread.start()
