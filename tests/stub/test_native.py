@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from client_stub import Producer, RecordMetadata, _native, errors, pure, sender
 from client_stub.packer import full_record
+from client_stub.wire import SUBMISSION_BYTES_MAX
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -66,9 +67,7 @@ def test_both_pack_the_same_bytes(some: list[Any]) -> None:
         for record in some:
             packer.pack(record)
     assert bytes(packers[0].view()) == bytes(packers[1].view())
-    rows = _native.RecordPacker(), pure.RecordPacker()
-    skips = [packer.pack_rows(some, 0, len(some)) for packer in rows]
-    assert bytes(rows[0].view()[skips[0] :]) == bytes(rows[1].view()[skips[1] :])
+    _rows_agree(some, 0, len(some))
     unpacker = msgpack.Unpacker(max_buffer_size=1 << 30)
     unpacker.feed(bytes(packers[0].view()))
     told = [_as_packed(record) for record in some]
@@ -79,9 +78,7 @@ def test_both_pack_the_same_bytes(some: list[Any]) -> None:
 def test_a_slice_of_rows_is_packed_alone(some: list[Any], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(some) - 1))
     stop = data.draw(st.integers(start + 1, len(some)))
-    packers = _native.RecordPacker(), pure.RecordPacker()
-    skips = [packer.pack_rows(some, start, stop) for packer in packers]
-    assert bytes(packers[0].view()[skips[0] :]) == bytes(packers[1].view()[skips[1] :])
+    _rows_agree(some, start, stop)
 
 
 def test_what_is_no_record_is_refused_and_leaves_no_bytes_behind() -> None:
@@ -302,6 +299,19 @@ def test_the_room_of_a_submission_is_kept_by_senders_without_a_lock(
     assert max(sizes_) <= 65_535
 
 
+def test_a_large_record_is_measured_though_there_is_room(run_dir: Path) -> None:
+    daemon = FakeDaemon(run_dir, limits={"max_request_size": 100_000})
+    producer = Producer(run_dir)
+    producer.send("t", b"first").result(10)
+    daemon.stop()
+    eventually(lambda: producer._outbox.last_word)
+    producer.send("t", b"opens a submission")
+    with pytest.raises(errors.RecordTooLarge):
+        producer.send("t", bytes(200_000))
+    assert sum(submission.count for submission in producer._outbox.pending) == 1
+    producer.close(0)
+
+
 def test_importing_the_package_brings_zmq_but_opens_nothing() -> None:
     script = (
         "import sys, threading, os, client_stub, zmq\n"
@@ -347,6 +357,23 @@ def test_all_of_this_passes_in_pure_python_too() -> None:
             check=True,
         )
         assert seen.stdout.strip() == module
+
+
+def _rows_agree(some: list[Any], start: int, stop: int) -> None:
+    packers = _native.RecordPacker(), pure.RecordPacker()
+    mine, twin = (
+        bytes(packer.view()[skip:])
+        for packer, skip in [(packer, packer.pack_rows(some, start, stop)) for packer in packers]
+    )
+    if len(twin) > SUBMISSION_BYTES_MAX:
+        # Too much for one submission: the outbox throws it away, so the compiled one need not finish.
+        assert len(mine) > SUBMISSION_BYTES_MAX and twin.startswith(mine)
+    else:
+        assert mine == twin
+
+
+def test_rows_over_a_submission_are_told_by_their_size() -> None:
+    _rows_agree([(None, bytes(1_000))] * 2_000, 0, 2_000)
 
 
 def _as_packed(record: Any) -> Any:
