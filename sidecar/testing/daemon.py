@@ -171,6 +171,9 @@ class SidecarDaemon:
                     os.kill(pid, signal.SIGKILL)
         if self._log is not None:
             self._log.close()
+        # Also of one that never became ready; its worker may have accepted records that keep the file.
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            Path(json.loads((self.run_dir / "segment.json").read_text())["path"]).unlink(missing_ok=True)
         if self._segment is not None:
             self._segment.unlink(missing_ok=True)
         if self._own_run_dir:
