@@ -65,14 +65,16 @@ class IoThread:
     def _turn(self) -> bool:
         outbox, session = self._outbox, self._session
         now_ms = _now_ms()
+        # Read once: an end asked for behind the gathering is the next turn's, else what was still filling is lost.
+        ending = self._ending
         # At the end everything travels or is told its error, also what had better gone on filling.
-        sealed, flush = outbox.gather(session.wants if self._ending is None else lambda _: True)
+        sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
         if sealed:
             session.add(sealed, now_ms)
         if flush:
             session.request_flush()
-        if self._ending is not None:
-            if self._ending == GIVES_UP or not session.undecided:
+        if ending is not None:
+            if ending == GIVES_UP or not session.undecided:
                 self._ship(now_ms)
                 self._end()
                 return False

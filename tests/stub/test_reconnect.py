@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,32 @@ def test_a_producer_dropped_while_the_daemon_is_away_still_delivers(daemon: Fake
     eventually(lambda: outbox.last_word)
     producer.send("t", b"2")
     del producer
+    successor = FakeDaemon(daemon.run_dir, worker_epoch=7)
+    assert eventually(lambda: successor.byes) == [False]
+    assert arrived(successor.received) == [b"2"]
+    successor.stop()
+
+
+def test_an_end_asked_for_behind_the_gathering_waits_a_turn(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The io thread once read the wish to end twice in a turn: dropped between the two, a producer's last
+    records were neither gathered nor missed, and never sent."""
+    producer = Producer(daemon.run_dir)
+    producer.send("t", b"1").result(10)
+    daemon.stop()
+    outbox, io = producer._outbox, producer._io
+    assert io is not None
+    eventually(lambda: outbox.last_word)
+    producer.send("t", b"2")
+    gather = outbox.gather
+
+    def gather_then_abandon(wants: Callable[[str], bool]) -> Any:
+        gathered = gather(wants)
+        io.abandon()
+        return gathered
+
+    monkeypatch.setattr(outbox, "gather", gather_then_abandon)
     successor = FakeDaemon(daemon.run_dir, worker_epoch=7)
     assert eventually(lambda: successor.byes) == [False]
     assert arrived(successor.received) == [b"2"]
