@@ -10,8 +10,8 @@ COPY sidecar sidecar
 COPY client_stub client_stub
 COPY pyspark_kafka_sidecar pyspark_kafka_sidecar
 RUN /opt/kafka-sidecar/bin/pip install --no-cache-dir ".[daemon]" \
-    # The extension is optional in the distribution; in an image its absence is a broken build.
-    && /opt/kafka-sidecar/bin/python -c "import sidecar.kernel._kernel"
+    # The extensions are optional in the distribution; in an image their absence is a broken build.
+    && /opt/kafka-sidecar/bin/python -c "import sidecar.kernel._kernel, client_stub._native"
 
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /run/kafka-sidecar --shell /usr/sbin/nologin kafka-sidecar \

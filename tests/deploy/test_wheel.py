@@ -52,6 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_wheel_has_everything_that_runs(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     assert any(name.startswith("sidecar/kernel/_kernel.") and name.endswith(".so") for name in names)
+    assert any(name.startswith("client_stub/_native.") and name.endswith(".so") for name in names)
     for name in (
         "client_stub/__init__.py",
         "client_stub/py.typed",
