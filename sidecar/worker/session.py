@@ -25,7 +25,6 @@ class StreamState:
 
     __slots__ = (
         "awaited",
-        "flushed_to",
         "hold_reason",
         "position",
         "reserved_pages",
@@ -47,7 +46,6 @@ class StreamState:
         self.reserved_pages: list[int] = []
         """Pages granted after a wait: they stay this stream's until its stub has sent again."""
         self.reserved_since_ms = 0.0
-        self.flushed_to = 0
 
     @property
     def held(self) -> bool:
