@@ -22,6 +22,10 @@ MESSAGE_BYTES_MAX: Final = 256 << 20
 """A full metadata push of 200,000 partitions is about 10 MiB; beyond this the stream is certainly broken."""
 
 
+START_FD_BYTE: Final = b"F"
+"""Goes before START and carries, as SCM_RIGHTS, the descriptors that START names: segment, then eventfds."""
+
+
 class ControlError(ValueError):
     """The control stream carries something that is no message of ours."""
 
@@ -100,8 +104,9 @@ class TopicError(NamedTuple):
 class Start:
     """controller → worker, first message: everything a worker needs to know.
 
-    ``config`` maps the daemon's concluded settings by name. File descriptors are the numbers they have in the
-    worker (inherited over exec). ``slot`` is the worker's area of the segment, ``incarnation`` never repeats.
+    ``config`` maps the daemon's concluded settings by name. File descriptors have the sender's numbers; they come
+    with START_FD_BYTE before it and get numbers of the worker's own. ``slot`` is the worker's area of the segment,
+    ``incarnation`` never repeats.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.START

@@ -316,6 +316,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         0.5,
         3_600,
     ),
+    Setting(
+        "daemon.standby",
+        Kind.BOOLEAN,
+        True,
+        "One more worker process waits with everything imported (20 MiB of memory of its own), so that a worker that "
+        "dies is replaced without a Python start.",
+    ),
     # [pool]
     Setting("pool.path", Kind.TEXT, "", 'File of the shared segment; "": one of its own under /dev/shm.'),
     _integer("pool.page_bytes", 16_384, 4_096, 65_536, "Bytes of one page, a power of two."),

@@ -18,22 +18,27 @@ from sidecar.controller.admission import Refusal
 log = logging.getLogger(__name__)
 
 MESSAGES_A_TURN = 64
+HELLO_WAIT_S = 2.0
+"""So long a HELLO waits for its worker; a stub waits 5 s for the answer."""
+HELLOS_WAITING_MAX = 4096
 FRAME_BYTES_MAX = 64 << 10
 
 Topics = list[list[object]]
 
 
 class ControlEndpoint:
-    """A ROUTER in the controller's loop. ``hello(fields)`` returns (endpoint, epoch, ticket) or raises
-    Refusal;
-    ``topics(names | None)`` answers TOPICS_REPLY's list or raises Refusal. ``malformed`` counts bad frames.
+    """A ROUTER in the controller's loop. ``malformed`` counts bad frames.
+
+    ``hello(fields)`` returns (endpoint, epoch, ticket), raises Refusal, or returns None: its worker is not ready. Such
+    a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
+    ``topics(names | None)`` answers TOPICS_REPLY's list or raises Refusal.
     """
 
     def __init__(
         self,
         path: Path,
         *,
-        hello: Callable[[list[Any]], tuple[str, int, bytes]],
+        hello: Callable[[list[Any]], tuple[str, int, bytes] | None],
         topics: Callable[[list[str] | None], Awaitable[Topics]],
     ) -> None:
         self._hello = hello
@@ -51,6 +56,8 @@ class ControlEndpoint:
         self._fd = int(self._socket.getsockopt(zmq.FD))
         self._is_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
+        """By routing id: HELLOs whose worker is not ready."""
         self._loop.add_reader(self._fd, self._readable)
         self._schedule()
 
@@ -60,8 +67,54 @@ class ControlEndpoint:
         self._loop.remove_reader(self._fd)
         for task in self._tasks:
             task.cancel()
+        for _, timer in self._waiting.values():
+            timer.cancel()
+        self._waiting.clear()
         self._socket.close(linger=0)
         self._context.term()
+
+    @property
+    def waiting(self) -> int:
+        """HELLOs that are kept."""
+        return len(self._waiting)
+
+    def ask_again(self) -> None:
+        """A worker is ready, or the daemon's state has changed: look again at every HELLO that waits."""
+        waiting, self._waiting = self._waiting, {}
+        for routing_id, (fields, timer) in waiting.items():
+            if not self._answer_hello(routing_id, fields):
+                self._waiting[routing_id] = (fields, timer)
+            else:
+                timer.cancel()
+
+    def _answer_hello(self, routing_id: bytes, fields: list[Any]) -> bool:
+        """False when there is no answer yet."""
+        try:
+            assigned = self._hello(fields)
+        except Refusal as refusal:
+            self._refuse(routing_id, refusal)
+            return True
+        if assigned is None:
+            return False
+        self._send(routing_id, [Kind.ASSIGNED, *assigned])
+        return True
+
+    def _keep_hello(self, routing_id: bytes, fields: list[Any]) -> None:
+        before = self._waiting.pop(routing_id, None)
+        if before is not None:
+            before[1].cancel()
+        if len(self._waiting) >= HELLOS_WAITING_MAX:
+            self._not_ready(routing_id)
+            return
+        timer = self._loop.call_later(HELLO_WAIT_S, self._waited_too_long, routing_id)
+        self._waiting[routing_id] = (fields, timer)
+
+    def _waited_too_long(self, routing_id: bytes) -> None:
+        if self._waiting.pop(routing_id, None) is not None:
+            self._not_ready(routing_id)
+
+    def _not_ready(self, routing_id: bytes) -> None:
+        self._refuse(routing_id, Refusal("NOT_READY", "No worker of the daemon is ready yet; try again."))
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -98,12 +151,8 @@ class ControlEndpoint:
             )
             return
         if kind is Kind.HELLO:
-            try:
-                endpoint, epoch, ticket = self._hello(message[1:])
-            except Refusal as refusal:
-                self._refuse(routing_id, refusal)
-                return
-            self._send(routing_id, [Kind.ASSIGNED, endpoint, epoch, ticket])
+            if not self._answer_hello(routing_id, message[1:]):
+                self._keep_hello(routing_id, message[1:])
         elif kind is Kind.TOPICS:
             names = message[1] if len(message) > 1 else None
             if names is not None and not (

@@ -72,13 +72,13 @@ class Daemon:
             slots=store,
             start_message=self._start_message,
             endpoint=lambda index, epoch: f"ipc://{run_dir.worker_socket(index, epoch)}",
-            inherited_fds=(store.fd, *self._wake_fds),
             last_epoch=self._epoch,
             on_joined=self._worker_joined,
             on_left=self._worker_left,
             on_message=self._worker_said,
             on_change=self._changed,
             on_fatal=self._fail,
+            with_standby=bool(config.values["daemon.standby"]),
         )
         self.cluster = Cluster(config, controller_epoch=self._epoch, on_change=self._changed)
         self.exporter: Exporter | None = None
@@ -113,6 +113,8 @@ class Daemon:
             self._is_stopping = True
             self._systemd.stopping("Draining")
             self._stop_asked.set()
+            if self._control is not None:
+                self._control.ask_again()
             self._changed()
         else:
             log.warning("%s again: what is not delivered now is failed to its senders.", why)
@@ -206,6 +208,8 @@ class Daemon:
 
     def _worker_joined(self, worker: WorkerProcess) -> None:
         self.cluster.worker_joined(worker)
+        if self._control is not None:
+            self._control.ask_again()
 
     def _worker_left(self, worker: WorkerProcess) -> None:
         self.cluster.worker_left(worker)
@@ -221,13 +225,14 @@ class Daemon:
 
     # ---- clients
 
-    def _hello(self, fields: list[Any]) -> tuple[str, int, bytes]:
+    def _hello(self, fields: list[Any]) -> tuple[str, int, bytes] | None:
+        """The worker for a client; None while that one is not ready."""
         client_id, name = check_hello(fields, self.config.clients)
         if self._is_stopping:
             raise Refusal("DRAINING", "The daemon is shutting down and takes no more clients.")
         identity = self._worker_for(client_id)
         if identity is None:
-            raise Refusal("NOT_READY", "No worker of the daemon is ready yet; try again.")
+            return None
         return (
             identity.endpoint,
             identity.epoch,
@@ -296,6 +301,7 @@ class Daemon:
             "controller_epoch": self._epoch,
             "restarts": self.supervisor.restarts,
             "held_slots": sorted(self.supervisor.held_slots),
+            "standby": self.supervisor.standby_pid,
             "workers": [
                 {
                     "index": worker.identity.index,

@@ -4,6 +4,8 @@ Each worker has a seat: an index and a slot of the segment, for the daemon's lif
 on its seat, at once the first time, then after a backoff; the replacement adopts what is in the slot. A slot moves
 whole or not at all: where a dead daemon left more slots with content than workers are wanted, further workers are
 started for those, and ended when their clients are gone and their records have ended.
+
+A standby is a worker process without a seat, with everything imported: the next one that dies is replaced by it.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import asyncio
 import logging
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop
+from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker
 from sidecar.controller.worker_process import (
     FATAL_EXITS,
-    WORKER_COMMAND,
     WorkerIdentity,
     WorkerProcess,
     WorkerState,
@@ -32,6 +35,9 @@ STEADY_MS = 1_000.0
 """A worker that lived this long did not die of its start: its successor need not wait."""
 MISSES_MAX = 3
 START_TIMEOUT_MS = 30_000.0
+STANDBY_DELAY_S = 0.25
+"""After the last worker became ready: its adoption has the CPU first."""
+STANDBY_RETRY_S = 5.0
 ABORT_GRACE_S = 3.0
 STOP_GRACE_S = 5.0
 EPOCH_MAX = 2**32 - 1
@@ -76,15 +82,17 @@ class Supervisor:
         slots: SlotStore,
         start_message: Callable[[WorkerIdentity], Start],
         endpoint: Callable[[int, int], str],
-        inherited_fds: Sequence[int],
         last_epoch: int,
         on_joined: Callable[[WorkerProcess], None],
         on_left: Callable[[WorkerProcess], None],
         on_message: Callable[[WorkerProcess, ControlMessage], None],
         on_change: Callable[[], None],
         on_fatal: Callable[[str], None],
+        with_standby: bool = False,
+        bare: Sequence[BareWorker] = (),
         worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
+        """``bare``: processes that were started ahead; ours from now on."""
         self._count = workers
         self._seats = list(seats)
         """Slot by index; from ``workers`` on those that only finish what a dead daemon left."""
@@ -93,7 +101,6 @@ class Supervisor:
         self._slots = slots
         self._start_message = start_message
         self._endpoint = endpoint
-        self._inherited_fds = tuple(inherited_fds)
         self.last_epoch = last_epoch
         self._on_joined = on_joined
         self._on_left = on_left
@@ -101,6 +108,9 @@ class Supervisor:
         self._on_change = on_change
         self._on_fatal = on_fatal
         self._worker_command = worker_command
+        self._with_standby = with_standby
+        self._bare = deque(bare)
+        self._standby_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.workers: list[WorkerProcess | None] = [None] * len(seats)
         self.held_slots: set[int] = set()
@@ -126,12 +136,19 @@ class Supervisor:
         """How many workers there should be now."""
         return len(self._seats) - len(self._ended_seats)
 
+    @property
+    def standby_pid(self) -> int | None:
+        """The process that will replace the next worker that dies; None while there is none."""
+        return self._bare[0].pid if self._bare else None
+
     def is_for_new_clients(self, worker: WorkerProcess) -> bool:
         """False for one that only finishes what a dead daemon left."""
         return worker.identity.index < self._count
 
     def start(self) -> None:
         """Spawn every worker and begin to watch them."""
+        for bare in self._bare:
+            self._watch_bare(bare)
         for index in range(len(self._seats)):
             self._spawn(index)
         self._watch = self._loop.create_task(self._watch_heartbeats(), name="heartbeats")
@@ -167,8 +184,11 @@ class Supervisor:
         self._is_stopping = True
         if self._watch is not None:
             self._watch.cancel()
-        for timer in self._timers.values():
-            timer.cancel()
+        for timer in (*self._timers.values(), self._standby_timer):
+            if timer is not None:
+                timer.cancel()
+        while self._bare:
+            self._drop_bare(self._bare[0])
         for worker in self.alive:
             worker.channel.send(Stop())
         deadline = self._loop.time() + STOP_GRACE_S
@@ -202,9 +222,8 @@ class Supervisor:
         try:
             self.workers[index] = WorkerProcess(
                 identity,
-                self._start_message,
-                inherited_fds=self._inherited_fds,
-                command=self._worker_command,
+                self._start_message(identity),
+                self._take_bare() or BareWorker(self._worker_command),
                 cpu=cpu,
                 on_message=self._message,
                 on_exit=self._exited,
@@ -214,6 +233,55 @@ class Supervisor:
             log.error("Worker %d cannot be started: %s.", index, error)
             self._restart_later(index)
         self._change()
+
+    # ---- the standby
+
+    def _take_bare(self) -> BareWorker | None:
+        while self._bare:
+            bare = self._bare[0]
+            if bare.is_usable:
+                self._bare.popleft()
+                self._loop.remove_reader(bare.pidfd)
+                return bare
+            self._drop_bare(bare)
+        return None
+
+    def _watch_bare(self, bare: BareWorker) -> None:
+        self._loop.add_reader(bare.pidfd, self._bare_died, bare)
+
+    def _bare_died(self, bare: BareWorker) -> None:
+        self._drop_bare(bare)
+        log.warning("The standby worker (pid %d) has ended; another is started.", bare.pid)
+        self._want_standby(STANDBY_RETRY_S)
+
+    def _drop_bare(self, bare: BareWorker) -> None:
+        self._bare.remove(bare)
+        self._loop.remove_reader(bare.pidfd)
+        bare.end()
+        self._change()
+
+    def _want_standby(self, delay_s: float) -> None:
+        if not self._with_standby or self._is_stopping or self._bare:
+            return
+        if self._standby_timer is not None:
+            self._standby_timer.cancel()
+        self._standby_timer = self._loop.call_later(delay_s, self._start_standby)
+
+    def _start_standby(self) -> None:
+        self._standby_timer = None
+        if self._is_stopping or self._bare:
+            return
+        try:
+            bare = BareWorker(self._worker_command)
+        except OSError as error:
+            log.error("A standby worker cannot be started: %s.", error)
+            self._want_standby(STANDBY_RETRY_S)
+            return
+        self._bare.append(bare)
+        self._watch_bare(bare)
+        self._change()
+
+    # ---- what workers say
 
     def _message(self, worker: WorkerProcess, message: ControlMessage) -> None:
         if isinstance(message, Ready):
@@ -228,6 +296,8 @@ class Supervisor:
                     f", CPU {worker.cpu}" if worker.cpu is not None else "",
                 )
                 self._on_joined(worker)
+                if len(self.ready) >= self.wanted:
+                    self._want_standby(STANDBY_DELAY_S)
         elif isinstance(message, Drained):
             worker.left = message.left
         else:

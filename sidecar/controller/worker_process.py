@@ -4,18 +4,16 @@ exit."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sidecar.common.control import ControlMessage, Start
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import process_start_time
+from sidecar.controller.bare_worker import BareWorker
 from sidecar.net.control_channel import ControlChannel
 
 
@@ -46,12 +44,8 @@ FATAL_EXITS = {
 """Exits that would only repeat themselves: the daemon stops instead of restarting for ever."""
 
 
-WORKER_COMMAND = (sys.executable, "-m", "sidecar.worker")
-"""Exec'd fresh by module name: a fork of a process with threads and sockets would inherit both."""
-
-
 class WorkerProcess:
-    """Started by the constructor, from the main thread. Belongs to the controller's loop.
+    """``bare`` gets its identity by the constructor and is ours from then on. Belongs to the controller's loop.
 
     ``on_message(worker, message)`` for each control message; ``on_exit(worker)`` once, after the process has
     been reaped (its pidfd became readable), with ``exit_code`` set as subprocess tells it.
@@ -60,10 +54,9 @@ class WorkerProcess:
     def __init__(
         self,
         identity: WorkerIdentity,
-        start: Callable[[WorkerIdentity], Start],
+        start: Start,
+        bare: BareWorker,
         *,
-        inherited_fds: Sequence[int],
-        command: Sequence[str] = WORKER_COMMAND,
         cpu: int | None,
         on_message: Callable[[WorkerProcess, ControlMessage], None],
         on_exit: Callable[[WorkerProcess], None],
@@ -79,39 +72,22 @@ class WorkerProcess:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self.started_ms = self._loop.time() * 1000.0
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self.process = subprocess.Popen(
-                [
-                    *command,
-                    "--control-fd",
-                    str(theirs.fileno()),
-                    "--parent-pid",
-                    str(os.getpid()),
-                ],
-                pass_fds=(theirs.fileno(), *inherited_fds),
-                stdin=subprocess.DEVNULL,
-                # A Ctrl-C at the terminal is for the controller, which drains the workers by message.
-                process_group=0,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self.pid = self.process.pid
-        self.start_time = process_start_time(self.pid)
+        self.process = bare.process
+        self.pid = bare.pid
+        self.start_time = bare.start_time
+        self._pidfd = bare.pidfd
         if cpu is not None:
             # Before START: libzmq's threads inherit the pin of the thread that makes the context.
-            os.sched_setaffinity(self.pid, {cpu})
-        self._pidfd = os.pidfd_open(self.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(self.pid, {cpu})
         self._loop.add_reader(self._pidfd, self._exited)
+        bare.hand_over(start)
         self.channel = ControlChannel(
-            ours,
+            bare.socket,
             on_message=lambda message: on_message(self, message),
             on_closed=self._channel_closed,
         )
-        self.channel.send(start(identity))
+        self.channel.send(start)
 
     @property
     def is_ready(self) -> bool:

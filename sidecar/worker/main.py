@@ -1,13 +1,15 @@
-"""A worker's life: take START from the controller, attach the segment, build, run, exit with a meaning.
+"""A worker's life: import all, take START from the controller, attach the segment, build, run, exit with a meaning.
 
 Exec'd fresh by the controller (never forked from a threaded parent), so nothing is inherited but the control
-socket, the segment and the eventfds.
+socket; the segment and the eventfds come over it with START. Until then it is a standby: it holds nothing, and
+whoever it will replace is not known yet.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import faulthandler
 import fcntl
 import gc
@@ -25,11 +27,13 @@ hide_hypothesis()
 
 from sidecar.common.control import (  # noqa: E402 (kio must be imported after the guard)
     LENGTH,
+    START_FD_BYTE,
     ControlMessage,
     Start,
     decode_message,
 )
 from sidecar.common.model import ExitStatus  # noqa: E402
+from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
 
 if TYPE_CHECKING:
     from sidecar.worker.worker import Worker
@@ -50,6 +54,12 @@ def main(argv: list[str] | None = None) -> int:
     control = socket.socket(fileno=arguments.control_fd)
     if os.getppid() != arguments.parent_pid:
         return ExitStatus.WORKER_CONTROLLER_GONE
+    _set_title("kafka-sidecar: standby")
+    # All that takes long is done before START comes, which may be hours later, when somebody has died.
+    import uvloop  # noqa: F401
+
+    import sidecar.worker.worker  # noqa: F401
+
     start = _read_start(control)
     if start is None:
         return ExitStatus.WORKER_CONTROLLER_GONE
@@ -104,14 +114,19 @@ def _run(start: Start, control: socket.socket) -> int:
 
 
 def _read_start(control: socket.socket) -> Start | None:
-    """START is the first message; None when the controller went away before it."""
+    """START and its descriptors, the first message; None when the controller went away before it."""
     control.setblocking(True)
+    first, descriptors, _, _ = socket.recv_fds(control, len(START_FD_BYTE), 1 + SLOT_COUNT)
+    if first != START_FD_BYTE:
+        return None
     header = _read_exactly(control, LENGTH.size)
     if header is None:
         return None
     body = _read_exactly(control, LENGTH.unpack(header)[0])
     message: ControlMessage | None = decode_message(body) if body is not None else None
-    return message if isinstance(message, Start) else None
+    if not isinstance(message, Start) or len(descriptors) != 1 + len(message.wake_fds):
+        return None
+    return dataclasses.replace(message, segment_fd=descriptors[0], wake_fds=tuple(descriptors[1:]))
 
 
 def _read_exactly(control: socket.socket, count: int) -> bytes | None:

@@ -12,7 +12,16 @@ import socket
 import sys
 import time
 
-from sidecar.common.control import ControlDecoder, Drain, Drained, Ready, Start, Stop, encode_message
+from sidecar.common.control import (
+    START_FD_BYTE,
+    ControlDecoder,
+    Drain,
+    Drained,
+    Ready,
+    Start,
+    Stop,
+    encode_message,
+)
 
 
 def main() -> None:
@@ -25,6 +34,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sock = socket.socket(fileno=arguments.control_fd)
+    if sock.recv(len(START_FD_BYTE)) != START_FD_BYTE:
+        return
     decoder = ControlDecoder()
     behaviour = ""
     while data := sock.recv(65_536):

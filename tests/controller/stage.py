@@ -43,7 +43,12 @@ class Stage:
     """One supervisor and what it told."""
 
     def __init__(
-        self, behaviour: str, workers: int, heartbeat_timeout_s: float, seats: Sequence[int]
+        self,
+        behaviour: str,
+        workers: int,
+        heartbeat_timeout_s: float,
+        seats: Sequence[int],
+        with_standby: bool,
     ) -> None:
         self.slots = FakeSlots()
         self.slots.left.update(seats)
@@ -69,13 +74,13 @@ class Stage:
                 config={"behaviour": behaviour},
             ),
             endpoint=lambda index, epoch: f"ipc://unused-{index}.{epoch}",
-            inherited_fds=(),
             last_epoch=1000,
             on_joined=lambda worker: self.joined.append(worker.identity),
             on_left=lambda worker: self.left.append(worker.identity),
             on_message=lambda worker, message: self.messages.append(message),
             on_change=self._changed.set,
             on_fatal=self.fatal.append,
+            with_standby=with_standby,
             worker_command=FAKE_WORKER,
         )
 
@@ -93,13 +98,18 @@ class Stage:
 
 
 def on_stage(
-    behaviour: str = "", *, workers: int = 1, heartbeat_timeout_s: float = 60.0, seats: Sequence[int] = ()
+    behaviour: str = "",
+    *,
+    workers: int = 1,
+    heartbeat_timeout_s: float = 60.0,
+    seats: Sequence[int] = (),
+    with_standby: bool = False,
 ) -> Callable[[Callable[[Stage], Awaitable[None]]], Callable[[], None]]:
     """Make a test of a coroutine that plays on a stage; its workers are ended afterwards."""
 
     def decorate(play: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
         async def perform() -> None:
-            stage = Stage(behaviour, workers, heartbeat_timeout_s, seats)
+            stage = Stage(behaviour, workers, heartbeat_timeout_s, seats, with_standby)
             stage.supervisor.start()
             try:
                 await asyncio.wait_for(play(stage), 40.0)

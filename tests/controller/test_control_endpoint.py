@@ -19,9 +19,14 @@ from sidecar.controller.control_endpoint import ControlEndpoint
 Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awaitable[None]]
 
 
-def hello(fields: list[Any]) -> tuple[str, int, bytes]:
+READY: set[object] = set()
+
+
+def hello(fields: list[Any]) -> tuple[str, int, bytes] | None:
     if fields == ["refuse me"]:
         raise Refusal("NOT_ADMITTED", "No.")
+    if fields[0] == "later" and "later" not in READY:
+        return None
     return "ipc://worker", 17, b"ticket"
 
 
@@ -68,6 +73,28 @@ def test_hello_and_topics(short_dir: Path) -> None:
         assert (await ask(msgpack.packb([Kind.TOPICS, None])))[1][0][0] == "all"
         assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
         assert endpoint.malformed == 0
+
+    perform(short_dir, play)
+
+
+def test_a_hello_waits_for_its_worker(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is answered when the worker is there; without one it is refused after a while, as by a full waiting room."""
+
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        waiting = asyncio.ensure_future(ask(msgpack.packb([Kind.HELLO, "later"])))
+        while not endpoint.waiting:  # noqa: ASYNC110 - a count, seen between two turns of the loop
+            await asyncio.sleep(0)
+        endpoint.ask_again()
+        assert endpoint.waiting == 1, "still not ready"
+        READY.add("later")
+        endpoint.ask_again()
+        assert await waiting == [Kind.ASSIGNED, "ipc://worker", 17, b"ticket"]
+        READY.clear()
+        monkeypatch.setattr("sidecar.controller.control_endpoint.HELLO_WAIT_S", 0.0)
+        assert (await ask(msgpack.packb([Kind.HELLO, "later"])))[:2] == [Kind.REFUSED, "NOT_READY"]
+        monkeypatch.setattr("sidecar.controller.control_endpoint.HELLOS_WAITING_MAX", 0)
+        assert (await ask(msgpack.packb([Kind.HELLO, "later"])))[:2] == [Kind.REFUSED, "NOT_READY"]
+        assert endpoint.waiting == 0
 
     perform(short_dir, play)
 

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from sidecar.controller.run_dir import process_state
 from sidecar.controller.supervisor import choose_cpus
 from sidecar.controller.worker_process import WorkerState
 
@@ -111,3 +112,35 @@ def test_pinning_leaves_cpus_for_others(monkeypatch: pytest.MonkeyPatch) -> None
     assert choose_cpus(2, None) == [2, 3]
     assert choose_cpus(3, None) == []
     assert choose_cpus(3, [0]) == [0]
+
+
+@on_stage(workers=2, with_standby=True)
+async def test_a_standby_replaces_the_dead(it: Stage) -> None:
+    await it.until(lambda: it.supervisor.standby_pid)
+    standby = it.supervisor.standby_pid
+    it.worker(1).signal(signal.SIGKILL)
+    await it.until(lambda: len(it.joined) == 3)
+    assert it.worker(1).pid == standby
+    assert it.worker(1).identity.slot == 1
+    await it.until(lambda: it.supervisor.standby_pid not in {None, standby})
+    pid = it.supervisor.standby_pid
+    await it.supervisor.stop()
+    assert pid is not None
+    assert process_state(pid) is None, "killed and reaped with the rest"
+
+
+@on_stage(with_standby=True)
+async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> None:
+    with mock.patch("sidecar.controller.supervisor.STANDBY_RETRY_S", 0.05):
+        await it.until(lambda: it.supervisor.standby_pid)
+        first = it.supervisor.standby_pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await it.until(lambda: it.supervisor.standby_pid not in {None, first})
+    second = it.supervisor.standby_pid
+    assert second is not None
+    os.kill(second, signal.SIGSTOP)
+    it.worker().signal(signal.SIGKILL)
+    await it.until(lambda: len(it.joined) == 2)
+    assert it.worker().pid != second
+    assert process_state(second) is None
