@@ -301,9 +301,12 @@ class Outbox:
         with self.lock:
             self.idle = False
             if self._dirty:
-                stale_ms = time.time_ns() // 1_000_000 - STAY_OPEN_MS_MAX
+                now_ms = time.time_ns() // 1_000_000
+                # Either way: a clock that was set back must not leave an hour's records with a time to come.
                 self._seal_dirty(
-                    lambda stream, opened: wants(stream.topic) or opened.base_timestamp_ms < stale_ms
+                    lambda stream, opened: (
+                        wants(stream.topic) or abs(now_ms - opened.base_timestamp_ms) > STAY_OPEN_MS_MAX
+                    )
                 )
             sealed, self._sealed = self._sealed, deque()
             flush, self.flush_requested = self.flush_requested, False

@@ -100,7 +100,7 @@ class BatchFates:
             self._hint(batch, result)
         elif code in (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE) and batch.count > 1:
             self._split(batch, now_ms)
-        elif code == Code.INVALID_RECORD and result.record_errors and batch.count > 1:
+        elif result.record_errors and batch.count > 1 and _rejects_records(batch, code):
             self._fail_records(batch, result, now_ms)
         else:
             self._hint(batch, result)
@@ -189,8 +189,8 @@ class BatchFates:
         self._accumulator.replace(batch, pieces, now_ms)
 
     def _fail_records(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
-        """INVALID_RECORD with record errors: those fail alone, the rest is sent again as a new batch (rule
-        A6).
+        """INVALID_RECORD or INVALID_TIMESTAMP with record errors: those fail alone, the rest is sent again as a
+        new batch (rule A6).
 
         (Kafka's own producer fails the rest too, with a general text: KIP-467.)
         """
@@ -240,3 +240,13 @@ class BatchFates:
             if renumbered:
                 self.effects.append(Renumbered(tuple(reversed(renumbered))))
         self._accumulator.touch(queue, now_ms)
+
+
+def _rejects_records(batch: ProducerBatch, code: int) -> bool:
+    """Whether the answer proves that nothing of the batch is in the log, so that the good records may go again.
+
+    A broker judges records before it looks for a duplicate, and timestamps by its clock: a batch that an earlier
+    attempt may have appended can be out of range by now.
+    """
+    doubtful = batch.in_doubt or batch.doubtful_parent
+    return code == Code.INVALID_RECORD or (code == Code.INVALID_TIMESTAMP and not doubtful)

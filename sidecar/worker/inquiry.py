@@ -68,7 +68,8 @@ def judge(
     says it has.
     """
     first, published_ms = batches[0]
-    is_fresh = published_ms > 0 and now_wall_ms - published_ms <= FRESH_MS
+    # Either way: a clock that was set back makes old batches look as if they were still to come.
+    is_fresh = published_ms > 0 and abs(now_wall_ms - published_ms) <= FRESH_MS
     if producers is None:
         return Verdict.SEND_AGAIN if is_fresh else Verdict.UNKNOWN
     state = producers.get(first.producer_id)

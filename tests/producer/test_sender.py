@@ -39,15 +39,14 @@ def test_a_batch_is_done_exactly_once() -> None:
 
 
 @pytest.mark.rule("A6")
-def test_records_the_broker_rejects_fail_alone_and_the_rest_is_sent_again() -> None:
-    """INVALID_RECORD with record errors for 0, 2 and 3 of 5; 3 without a text of its own."""
+@pytest.mark.parametrize("code", [Code.INVALID_RECORD, Code.INVALID_TIMESTAMP])
+def test_records_the_broker_rejects_fail_alone_and_the_rest_is_sent_again(code: Code) -> None:
+    """Record errors for 0, 2 and 3 of 5; 3 without a text of its own."""
     core = Core()
     request = core.send(*"abcde")
     follower = core.send("f")
     errors = ((0, "no key"), (2, "no key"), (3, None))
-    core.respond(
-        request, answer(0, Code.INVALID_RECORD, record_errors=errors, error_message="compacted topic")
-    )
+    core.respond(request, answer(0, code, record_errors=errors, error_message="compacted topic"))
     core.respond(follower, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     (rest,) = core.poll(400)
     assert {(batch.text, *payloads_of([batch])) for batch in core.completed} == {
@@ -65,6 +64,20 @@ def test_records_the_broker_rejects_fail_alone_and_the_rest_is_sent_again() -> N
     core.acknowledge(last)
     core.poll()
     assert core.sender.is_idle
+
+
+@pytest.mark.rule("A6")
+def test_a_timestamp_that_went_out_of_range_since_a_lost_answer_proves_nothing() -> None:
+    """The first copy may be in the log: sent again in part and under new numbers, its good records would be doubled."""
+    core = Core()
+    core.send("a", "b")
+    core.sender.on_disconnect(1, core.now_ms)
+    (again,) = core.poll(400)
+    core.respond(again, answer(0, Code.INVALID_TIMESTAMP, record_errors=((0, "out of range"),)))
+    core.poll()
+    (batch,) = core.completed
+    assert (batch.code, batch.persistence) == (Code.INVALID_TIMESTAMP, Persistence.POSSIBLY_PERSISTED)
+    assert core.of(Split) == []
 
 
 @pytest.mark.rule("A6")

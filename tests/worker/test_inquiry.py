@@ -71,6 +71,9 @@ def test_sequences_wrap() -> None:
         (0, NOW, {}, Verdict.UNKNOWN),
         (10, 1000, None, Verdict.SEND_AGAIN),
         (0, FRESH_MS + 1, None, Verdict.UNKNOWN),
+        (0, -1000, {}, Verdict.SEND_AGAIN),
+        (0, -FRESH_MS - 1, {}, Verdict.UNKNOWN),
+        (10, -FRESH_MS - 1, None, Verdict.UNKNOWN),
     ],
 )
 def test_not_known(

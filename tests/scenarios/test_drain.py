@@ -1,0 +1,87 @@
+"""Whose turn it is: AC-05 with one request in flight a broker and room for one batch in a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.testing.fault_rules import on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.metrics import metric
+from sidecar.testing.waiting import wait_until
+
+from .scene import METRIC, OUTCOME_S, Scene, Sender
+
+pytestmark = [pytest.mark.process]
+
+LEADER_NOT_AVAILABLE = 5
+RECORD_BYTES = 700
+RETRY_MS = 1_500
+ROUNDS = 6
+SETTINGS = {
+    "batch.size": 500,
+    "daemon.batch_growth_bytes": 0,
+    "max.request.size": 1_024,
+    "max.in.flight.requests.per.connection": 1,
+    "retry.backoff.ms": RETRY_MS,
+    "retry.backoff.max.ms": RETRY_MS,
+}
+
+
+def order_of(scene: Scene, topic: str, node: int, skip: int = 0) -> list[int]:
+    """The partitions of one broker's requests, one batch each."""
+    found = [request for request in scene.produced(topic)[skip:] if request.node == node]
+    assert all(len(request.batches) == 1 for request in found), "a request has room for one batch"
+    return [request.batches[0].partition for request in found]
+
+
+def fill_while_held(scene: Scene, sender: Sender, rounds: int) -> None:
+    """All four queues are full behind one unanswered request a broker; then the answers come."""
+    accepted = f"{METRIC}records_accepted_total"
+    seen, before = len(scene.produced(sender.topic)), metric(scene.daemon, accepted)
+    held = [scene.kafka.add(on(Api.PRODUCE, topic=sender.topic, node=node).hold_answer()) for node in (1, 2)]
+    for partition in (0, 1):
+        sender.send(partition, size=RECORD_BYTES)
+    for rule in held:
+        rule.wait()
+    for number in range(4 * rounds):
+        sender.send((number + 2) % 4, size=RECORD_BYTES)
+    wait_until(
+        lambda: metric(scene.daemon, accepted) == before + 2 + 4 * rounds, "all to stand in their queues"
+    )
+    assert len(scene.produced(sender.topic)) == seen + 2
+    for rule in held:
+        rule.release()
+
+
+def test_ac_05_drain_goes_on_where_it_stopped(scene: Scene) -> None:
+    """AC-05: two partitions a broker, both always full: they take turns, and no broker waits for the other."""
+    topic, sender = scene.primed(4)
+    with sender:
+        seen = len(scene.produced(topic))
+        fill_while_held(scene, sender, ROUNDS)
+        assert all(outcome.error is None for outcome in sender.outcomes())
+        scene.balance(sender)
+    for node, partitions in ((1, [0, 2]), (2, [1, 3])):
+        order = order_of(scene, topic, node, seen)
+        assert order[: 2 * ROUNDS] == partitions * ROUNDS
+
+
+def test_ac_05_a_partition_that_waits_is_skipped(scene: Scene) -> None:
+    """AC-05: while a partition waits for its retry the other of its broker is drained; no head-of-line blocking."""
+    topic, sender = scene.primed(4)
+    with sender:
+        seen = len(scene.produced(topic))
+        refused = scene.kafka.add(on(Api.PRODUCE, topic=topic, partition=2).refuse(LEADER_NOT_AVAILABLE))
+        sender.send(2, size=RECORD_BYTES)
+        refused.wait()
+        for _ in range(ROUNDS):
+            sender.send(2, size=RECORD_BYTES)
+            sender.send(0, size=RECORD_BYTES)
+        others = sender.deliveries[-1]
+        assert others.exception(OUTCOME_S) is None
+        assert order_of(scene, topic, 1, seen) == [2, *[0] * ROUNDS]
+        assert all(outcome.error is None for outcome in sender.outcomes())
+        scene.balance(sender)
+    requests = [request for request in scene.produced(topic)[seen:] if request.node == 1]
+    first, again = [request.at_s for request in requests if request.batches[0].partition == 2][:2]
+    assert again - first >= RETRY_MS / 1_000 * 0.8  # its jitter

@@ -1,0 +1,39 @@
+"""Outbox: an open submission whose topic is held fills up, but its records share one time, and that must be true."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from client_stub.outbox import STAY_OPEN_MS_MAX, Outbox
+
+BEGAN_NS = 1_700_000_000 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "is_sealed"),
+    [
+        (0, False),
+        (STAY_OPEN_MS_MAX - 1, False),
+        (STAY_OPEN_MS_MAX + 1, True),
+        (1 - STAY_OPEN_MS_MAX, False),
+        (-STAY_OPEN_MS_MAX - 1, True),
+        (-3_600_000, True),
+    ],
+)
+def test_a_held_submission_is_closed_once_its_time_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, step_ms: float, is_sealed: bool
+) -> None:
+    """By time passing, and by a wall clock that is set, either way."""
+    clock_ns = BEGAN_NS
+    monkeypatch.setattr(time, "time_ns", lambda: clock_ns)
+    outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="nowhere")
+    outbox.attached_once = True
+    stream = outbox.open_stream("held")
+    with outbox.lock:
+        opened = outbox.roll(stream, 10)
+        opened.append((None, b"value"), 10, None, None)
+    clock_ns += int(step_ms * 1e6)
+    sealed, _ = outbox.gather(lambda topic: False)
+    assert list(sealed) == ([opened] if is_sealed else [])
