@@ -16,10 +16,9 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
@@ -49,23 +48,20 @@ class State(Enum):
     CLOSED = auto()
 
 
-@dataclass(frozen=True)
-class OpenControl:
+class OpenControl(NamedTuple):
     """Connect to the control endpoint with a fresh socket and send ``frames``."""
 
     frames: list[Any]
 
 
-@dataclass(frozen=True)
-class OpenWorker:
+class OpenWorker(NamedTuple):
     """Connect to a worker's endpoint with a fresh socket and a fresh routing id, and send ``frames``."""
 
     endpoint: str
     frames: list[Any]
 
 
-@dataclass(frozen=True)
-class CloseSockets:
+class CloseSockets(NamedTuple):
     """Drop both sockets with whatever they still hold."""
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 MESSAGES_PER_TURN_MAX: Final = 64
 RECEIVE_QUEUE_MESSAGES: Final = 1000
@@ -25,6 +25,10 @@ _LOST_EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+
+_MONITOR_EVENT: Final = struct.Struct("=Hi")
+"""First frame of a monitor's message: event, value (zmq_socket_monitor(3)). pyzmq's own reader of it would import
+asyncio and ssl: 8 MB and a good part of the stub's import time."""
 
 Message: TypeAlias = tuple[str, list[bytes]]
 """("control" | "worker", frames) or ("lost", [reason])."""
@@ -105,7 +109,7 @@ class Transport:
                 self._receive(name, link.socket, messages)
             if link.monitor in ready:
                 # Messages that arrived before the end were read above; what comes behind them is the end.
-                event = recv_monitor_message(link.monitor)["event"]
+                event, _value = _MONITOR_EVENT.unpack(link.monitor.recv_multipart()[0])
                 messages.append(("lost", [f"{name} connection: {_reason(event)}".encode()]))
         return messages
 

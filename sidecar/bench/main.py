@@ -1,232 +1,148 @@
-"""Run the bench on an embedded Kafka and compare with what the project promises.
-
-Runs alternate (ours, theirs, ours, theirs), because one machine is shared by caller, daemon and broker and
-its mood changes; the median of each side counts.
-"""
+"""The bench: every side on the same broker, with the same records and the same guarantees, in alternating runs."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import statistics
-import subprocess
-import sys
-import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from sidecar.bench.caller import CallerResult
-from sidecar.bench.process_stats import cpu_seconds, private_rss_mb
-from sidecar.demo.short_lived import run_short_lived
-from sidecar.demo.steps import Steps, rows_table
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster, exit_on_sigterm
-
-TOPIC = "bench"
-PARTITIONS = 6
-IDLE_S = 5.0
-RATIO_TARGET = 1.5
-RSS_TARGET_MB = 80.0
-IDLE_CPU_TARGET = 0.01
-LATENCY_RECORDS = 300
-FIRST_ACK_RUNS = 5
-TUNED_BATCH_BYTES = 262_144
-"""batch.size of the compared daemon. librdkafka's default is 1,000,000; Kafka's own default of 16,384 makes
-the broker the bottleneck, which the runs named default show."""
-THROUGHPUT_KINDS = (
-    "sidecar-send-many",
-    "sidecar-send",
-    "sidecar-callbacks",
-    "sidecar-default-send-many",
-    "sidecar-default-callbacks",
-    "confluent-callbacks",
+from sidecar.bench.bed import PARTITIONS, TOPIC, Bed, daemon_before, describe_machine
+from sidecar.bench.fleet import jmx_options, measure_first_ack, measure_fleet, measure_memory
+from sidecar.bench.idle import measure_idle
+from sidecar.bench.interference import measure_interference
+from sidecar.bench.java_perf import measure_java
+from sidecar.bench.kernel_walks import measure_kernel
+from sidecar.bench.latency import (
+    LOADS,
+    MANY_CALLERS,
+    compare_open_loop,
+    measure_one_by_one,
+    measure_open_loop,
 )
+from sidecar.bench.measurement import Results
+from sidecar.bench.report import print_results, to_markdown, write_json
+from sidecar.bench.scale import measure_scale
+from sidecar.bench.spark_sinks import measure_spark
+from sidecar.bench.throughput import compare_throughput, measure_throughput
+from sidecar.demo.steps import Steps
+from sidecar.testing.kafka_cluster import KafkaCluster, exit_on_sigterm, free_ports
+
+ONE, MANY = "one caller", "8 callers"
+PARTS: Final = (
+    "kernel",
+    "throughput",
+    "callers",
+    "java",
+    "spark",
+    "sync",
+    "open-loop",
+    "interference",
+    "fleet",
+    "first-ack",
+    "memory",
+    "idle",
+    "scale",
+)
+CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-callbacks")
 
 
-@dataclass(frozen=True)
-class Line:
-    """One measured number, and its target if the project promises one."""
+def run_bench(
+    *,
+    records: int = 1_000_000,
+    rounds: int = 5,
+    parts: Sequence[str] = PARTS,
+    bootstrap_servers: str | None = None,
+    topic: str = TOPIC,
+    json_path: Path | None = None,
+    markdown_path: Path | None = None,
+    plots_dir: Path | None = None,
+) -> Results:
+    """Measure ``parts`` and print tables; on an embedded Kafka unless ``bootstrap_servers`` names a cluster.
 
-    what: str
-    value: str
-    target: str = ""
-    reached: bool | None = None
-
-
-@dataclass(frozen=True)
-class Bed:
-    """What the measurements run against; ``pids`` are the controller, then the workers."""
-
-    steps: Steps
-    bootstrap_servers: str
-    run_dirs: dict[str, str]
-    """Prefix of a kind → run dir, longest prefix first."""
-    pids: list[int]
-    default_pids: list[int]
-
-    def target(self, kind: str) -> str:
-        return next(
-            (run_dir for prefix, run_dir in self.run_dirs.items() if kind.startswith(prefix)),
-            self.bootstrap_servers,
-        )
-
-
-def daemon_pids(daemon: SidecarDaemon) -> list[int]:
-    return [int(daemon.info()["pid"]), *daemon.worker_pids()]
-
-
-def call(kind: str, target: str, topic: str, records: int) -> str:
-    """Run one calling process and return its line of JSON; raises RuntimeError with its last words."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sidecar.bench.caller", kind, target, topic, str(records)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"the bench caller {kind} failed: {done.stderr.strip()[-2000:]}")
-    return done.stdout
-
-
-def run_bench(*, records: int = 1_000_000, rounds: int = 3, json_path: Path | None = None) -> int:
-    """Measure everything, print one table, optionally write JSON. Returns 0; a missed target is shown, not
-    an error: this machine's mood is not a regression."""
+    A missed promise is shown and is no error: a machine's mood is no regression. Raises RuntimeError when a run
+    fails, KafkaUnavailable (one sentence) when Java or Maven are needed and missing.
+    """
     steps = Steps()
-    lines: list[Line] = []
+    results = Results(machine=describe_machine())
     with exit_on_sigterm(), contextlib.ExitStack() as stack:
-        with steps.step("The kernel, nanoseconds a record"):
-            lines += kernel_lines(steps)
-        with steps.step("Apache Kafka and the daemon"):
-            kafka = stack.enter_context(KafkaCluster(topics={TOPIC: PARTITIONS}, heap_mb=1024))
-            memory = {"buffer.memory": 128 << 20}
-            default = stack.enter_context(SidecarDaemon(kafka.bootstrap_servers, settings=memory))
-            tuned = stack.enter_context(
-                SidecarDaemon(kafka.bootstrap_servers, settings={**memory, "batch.size": TUNED_BATCH_BYTES})
-            )
-        bed = Bed(
-            steps,
-            kafka.bootstrap_servers,
-            {"sidecar-default": str(default.run_dir), "sidecar": str(tuned.run_dir)},
-            daemon_pids(tuned),
-            daemon_pids(default),
-        )
-        lines += idle_lines(bed)
-        lines += throughput_lines(bed, records, rounds)
-        lines += latency_lines(bed)
-        lines += first_ack_lines(bed)
-        lines += memory_lines(bed.pids)
-    shown = [
-        (line.what, line.value + (f"  ({_word(line.reached)} {line.target})" if line.target else ""))
-        for line in lines
-    ]
-    steps.console.print(rows_table("Bench", shown))
+        if "kernel" in parts:
+            measure_kernel(steps, results)
+        if any(part not in ("kernel", "scale") for part in parts):
+            jmx_port = None
+            with steps.step("The broker and the daemons"):
+                if bootstrap_servers is None:
+                    jmx_port = free_ports(1)[0]
+                    cluster = KafkaCluster(
+                        topics={topic: PARTITIONS}, heap_mb=1024, jvm_options=jmx_options(jmx_port)
+                    )
+                    bootstrap_servers = stack.enter_context(cluster).bootstrap_servers
+                site = stack.enter_context(daemon_before(bootstrap_servers))
+            bed = Bed(steps, site, topic, records, rounds)
+            if "idle" in parts:
+                measure_idle(bed, results)
+            if "throughput" in parts:
+                measure_throughput(bed, results)
+            if "java" in parts:
+                measure_java(bed, results)
+            compare_throughput(results)
+            if "callers" in parts or "open-loop" in parts:
+                measure_throughput(bed, results, section=MANY, kinds=CALLERS_KINDS, callers=MANY_CALLERS)
+            if "spark" in parts:
+                measure_spark(bed, results)
+            if "sync" in parts:
+                with daemon_before(bootstrap_servers, {"linger.ms": 0}) as without_linger:
+                    measure_one_by_one(bed, {0.0: without_linger, 5.0: site}, results)
+            if "open-loop" in parts:
+                _open_loop(bed, results)
+            if "interference" in parts:
+                measure_interference(bed, results)
+            if "fleet" in parts:
+                measure_fleet(bed, jmx_port, results)
+            if "first-ack" in parts:
+                measure_first_ack(bed, results)
+            if "memory" in parts:
+                measure_memory(bed, results)
+    if "scale" in parts:
+        measure_scale(steps, results, records=records, rounds=rounds)
+    print_results(steps.console, results)
     if json_path is not None:
-        json_path.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
-    return 0
+        write_json(json_path, results)
+    if markdown_path is not None:
+        markdown_path.write_text(to_markdown(results))
+    if plots_dir is not None:
+        _plots(results, plots_dir)
+    return results
 
 
-def kernel_lines(steps: Steps) -> list[Line]:
-    """Show the table of ``python -m sidecar.kernel.bench``; its warm row becomes a line of ours."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sidecar.kernel.bench"], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"the kernel's bench failed: {done.stderr.strip()[-2000:]}")
-    steps.console.print(done.stdout, highlight=False, soft_wrap=True)
-    header, *rows = done.stdout.splitlines()
-    walks = header.split()[3:]
-    lines = []
-    for row in rows:
-        name, numbers = row.partition("  ")[0], row.split()[-len(walks) :]
-        if name.startswith(("warm", "cold")):
-            lines.append(Line(f"kernel, {name}, ns: {' / '.join(walks[:4])}", " / ".join(numbers[:4])))
-    return lines
-
-
-def idle_lines(bed: Bed) -> list[Line]:
-    all_pids = bed.pids
-    with bed.steps.step(f"An idle daemon for {IDLE_S:g} s"):
-        time.sleep(1.0)  # its start is not idle
-        before, start = cpu_seconds(all_pids), time.monotonic()
-        time.sleep(IDLE_S)
-        share = (cpu_seconds(all_pids) - before) / (time.monotonic() - start)
-    return [Line("idle daemon, CPU", f"{share:.2%}", f"< {IDLE_CPU_TARGET:.0%}", share < IDLE_CPU_TARGET)]
-
-
-def throughput_lines(bed: Bed, records: int, rounds: int) -> list[Line]:
-    """Acked records/s and CPU of one caller, sides alternating."""
-    all_pids = [*bed.pids, *bed.default_pids]
-    found: dict[str, list[CallerResult]] = {kind: [] for kind in THROUGHPUT_KINDS}
-    daemon_cpu: dict[str, list[float]] = {kind: [] for kind in THROUGHPUT_KINDS}
-    with bed.steps.step(f"{rounds} alternating rounds of {records:,} records from one caller"):
-        for _ in range(rounds):
-            for kind in THROUGHPUT_KINDS:
-                before = cpu_seconds(all_pids)
-                result = CallerResult(
-                    *json.loads(call(kind.replace("-default", ""), bed.target(kind), TOPIC, records))
-                )
-                daemon_cpu[kind].append((cpu_seconds(all_pids) - before) * 1e6 / records)
-                found[kind].append(result)
-                bed.steps.say(
-                    f"{kind}: {result.records_per_s:,.0f}/s, caller {result.cpu_us_per_record:.2f} µs"
-                )
-                if result.acked < result.records:
-                    raise RuntimeError(f"{kind}: only {result.acked:,} of {result.records:,} acked")
-    theirs = statistics.median(each.records_per_s for each in found["confluent-callbacks"])
-    lines = []
-    for kind, results in found.items():
-        rate = statistics.median(each.records_per_s for each in results)
-        caller_cpu = statistics.median(each.cpu_us_per_record for each in results)
-        text = f"{rate:,.0f}/s, caller {caller_cpu:.2f} µs"
-        if kind == "confluent-callbacks":
-            lines.append(Line(kind, text))
-            continue
-        text += f", daemon {statistics.median(daemon_cpu[kind]):.2f} µs, {rate / theirs:.2f} × confluent"
-        is_compared = "default" not in kind
-        target = f"≥ {RATIO_TARGET} ×" if is_compared else ""
-        lines.append(Line(kind, text, target, rate / theirs >= RATIO_TARGET if is_compared else None))
-    return lines
-
-
-def latency_lines(bed: Bed) -> list[Line]:
-    lines = []
-    with bed.steps.step(f"{LATENCY_RECORDS} records one at a time"):
-        for kind in ("sidecar-latency", "confluent-latency"):
-            seconds = sorted(json.loads(call(kind, bed.target(kind), TOPIC, LATENCY_RECORDS)))
-            middle, high = seconds[len(seconds) // 2], seconds[len(seconds) * 99 // 100]
-            lines.append(Line(f"{kind}, p50 / p99", f"{middle * 1e3:.2f} / {high * 1e3:.2f} ms"))
-    return lines
-
-
-def first_ack_lines(bed: Bed) -> list[Line]:
-    lines = []
-    with bed.steps.step(f"The first ack in a new process, {FIRST_ACK_RUNS} times"):
-        for kind in ("sidecar", "confluent"):
-            seconds = [
-                run_short_lived(kind, bed.target(kind), TOPIC, processes=1).first_ack_median_s
-                for _ in range(FIRST_ACK_RUNS)
-            ]
-            lines.append(
-                Line(f"first ack in a new process, {kind}", f"{statistics.median(seconds) * 1e3:.0f} ms")
-            )
-    return lines
-
-
-def memory_lines(pids: list[int]) -> list[Line]:
-    """After all the work above, so what grew has grown."""
-    lines = []
-    for name, pid in zip(["controller", *(f"worker {i}" for i in range(len(pids) - 1))], pids, strict=True):
-        size = private_rss_mb(pid)
-        lines.append(
-            Line(
-                f"{name}, memory beyond the pool",
-                f"{size:.0f} MB",
-                f"≤ {RSS_TARGET_MB:.0f} MB",
-                size <= RSS_TARGET_MB,
-            )
+def _open_loop(bed: Bed, results: Results) -> None:
+    """At shares of what the slower side reached: both are asked for a rate that both can do."""
+    if results.find(ONE, "acked records/s", "confluent-callbacks") is None:
+        measure_throughput(
+            replace(bed, rounds=1), results, section=ONE, kinds=("sidecar-callbacks", "confluent-callbacks")
         )
-    return lines
+    slower = min(_rate(results, ONE, kind) for kind in ("sidecar-callbacks", "confluent-callbacks"))
+    measure_open_loop(bed, {f"{load:.0%}": slower * load for load in LOADS}, 1, results)
+    slower = min(_rate(results, MANY, kind) for kind in ("sidecar-callbacks", "confluent-callbacks"))
+    measure_open_loop(bed, {f"{LOADS[-1]:.0%}": slower * LOADS[-1]}, MANY_CALLERS, results)
+    compare_open_loop(results)
 
 
-def _word(reached: bool | None) -> str:
-    return "reaches" if reached else "MISSES"
+def _rate(results: Results, section: str, kind: str) -> float:
+    found = results.find(section, "acked records/s", kind)
+    assert found is not None
+    return found.median
+
+
+def _plots(results: Results, folder: Path) -> None:
+    from sidecar.bench import plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    sections = {each.section for each in results.measurements}
+    if ONE in sections:
+        plots.plot_comparison(results, folder / "throughput.png")
+    if any(section.startswith("open loop") for section in sections):
+        plots.plot_latency(results, folder / "latency.png")
+    if any(section.startswith("scale by") for section in sections):
+        plots.plot_scale(results, folder / "scale.png")

@@ -1,4 +1,4 @@
-"""CPU and memory of other processes, as /proc tells them."""
+"""CPU, memory and connections of processes, as /proc tells them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ESTABLISHED = "01"
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
@@ -19,7 +20,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return total / _TICKS_PER_S
 
 
-def private_rss_mb(pid: int) -> float:
+def private_rss_mb(pid: int | str) -> float:
     """Resident memory beyond the shared segment: RssAnon + RssFile, in MB (10^6 bytes)."""
     wanted = {"RssAnon", "RssFile"}
     kilobytes = 0
@@ -28,3 +29,21 @@ def private_rss_mb(pid: int) -> float:
         if name in wanted:
             kilobytes += int(value.split()[0])
     return kilobytes * 1024 / 1e6
+
+
+def own_rss_mb() -> float:
+    return private_rss_mb("self")
+
+
+def connections_to(port: int) -> int:
+    """Established TCP connections whose server side is ``port`` on this host."""
+    found = 0
+    for name in ("tcp", "tcp6"):
+        path = Path(f"/proc/net/{name}")
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines()[1:]:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _ESTABLISHED:
+                found += 1
+    return found

@@ -16,6 +16,7 @@ COMMANDS = {
     "config": "sidecar.cli.config:config",
     "doctor": "sidecar.cli.doctor:doctor",
     "demo": "sidecar.cli.demo:demo",
+    "bench": "sidecar.cli.bench:bench",
 }
 """Name → module:attribute."""
 

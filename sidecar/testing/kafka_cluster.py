@@ -38,7 +38,8 @@ class KafkaCluster:
     ``version``: a release line ("3.9") or a full version, by default the one of the pom. Every node is broker
     and controller; with ``own_controller`` the nodes are brokers only and one more JVM is the controller, so
     that any number of brokers may be down. ``light`` (by default with more than one node): JVMs that start
-    sooner and do less. ``log_requests``: for :mod:`sidecar.testing.kafka_request_log`. Node ids count from 1,
+    sooner and do less. ``log_requests``: for :mod:`sidecar.testing.kafka_request_log`. ``jvm_options``: further
+    ones for every node. Node ids count from 1,
     indexes of ``nodes`` from 0.
 
     Raises KafkaUnavailable (one sentence) when Java, Maven or the download is missing, RuntimeError with
@@ -56,12 +57,14 @@ class KafkaCluster:
         own_controller: bool = False,
         light: bool | None = None,
         log_requests: bool = False,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         self.nodes: list[KafkaNode] = []
         self._controller: KafkaNode | None = None
         self._version = version
         self._own_controller = own_controller
         self._log_requests = log_requests
+        self._jvm_options = tuple(jvm_options)
         self._light = node_count > 1 if light is None else light
         self._node_count = node_count
         self._topics = dict(topics or {})
@@ -126,7 +129,14 @@ class KafkaCluster:
         return self.nodes if self._controller is None else [self._controller, *self.nodes]
 
     def _spawn(self, node: KafkaNode) -> None:
-        node.spawn(self._java, self._jars, self._heap_mb, light=self._light, log_requests=self._log_requests)
+        node.spawn(
+            self._java,
+            self._jars,
+            self._heap_mb,
+            light=self._light,
+            log_requests=self._log_requests,
+            jvm_options=self._jvm_options,
+        )
 
     def wait_started(self) -> None:
         """Wait until every running node has said that it serves."""

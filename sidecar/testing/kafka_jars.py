@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -78,15 +79,24 @@ def java_command() -> str:
 def resolve_jars(version: str | None = None) -> Path:
     """Return the folder with the broker's jars of this version, downloading them the first time.
 
+    As :func:`fetch_jars`. Raises KafkaUnavailable with one sentence.
+    """
+    wanted = kafka_version(version)
+    return fetch_jars(f"kafka-{wanted}", _pom_text(), {"kafka.version": wanted}, "the Kafka jars")
+
+
+def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: str) -> Path:
+    """The runtime dependencies of a pom, in ``folder`` of the cache.
+
     Safe against two processes that do it at once (a file lock), and against a download cut short (the
     folder gets its name only when it is complete). Raises KafkaUnavailable with one sentence.
     """
-    target = cache_dir() / f"kafka-{kafka_version(version)}"
+    target = cache_dir() / folder
     if target.is_dir():
         return target
     maven = shutil.which("mvn")
     if maven is None:
-        raise KafkaUnavailable("No Maven found: it downloads the Kafka jars (Debian: apt-get install maven).")
+        raise KafkaUnavailable(f"No Maven found: it downloads {what} (Debian: apt-get install maven).")
     java_command()
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "kafka-jars.lock").open("w") as lock:
@@ -97,7 +107,7 @@ def resolve_jars(version: str | None = None) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         pom = partial / "pom.xml"
-        pom.write_text(_pom_text())
+        pom.write_text(pom_text)
         done = subprocess.run(
             [
                 maven,
@@ -105,7 +115,7 @@ def resolve_jars(version: str | None = None) -> Path:
                 "--quiet",
                 "--file",
                 str(pom),
-                f"-Dkafka.version={kafka_version(version)}",
+                *(f"-D{name}={value}" for name, value in properties.items()),
                 "dependency:copy-dependencies",
                 "-DincludeScope=runtime",
                 f"-DoutputDirectory={partial}",
@@ -116,7 +126,7 @@ def resolve_jars(version: str | None = None) -> Path:
         )
         if done.returncode != 0:
             reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr.strip())
-            raise KafkaUnavailable(f"Maven could not fetch the Kafka jars (it needs Maven Central): {reason}")
+            raise KafkaUnavailable(f"Maven could not fetch {what} (it needs Maven Central): {reason}")
         partial.rename(target)
     return target
 

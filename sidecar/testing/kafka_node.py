@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -131,7 +131,14 @@ class KafkaNode:
             raise RuntimeError(f"Kafka's storage format failed: {done.stdout}{done.stderr}")
 
     def spawn(
-        self, java: str, jars: Path, heap_mb: int, *, light: bool = False, log_requests: bool = False
+        self,
+        java: str,
+        jars: Path,
+        heap_mb: int,
+        *,
+        light: bool = False,
+        log_requests: bool = False,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         """Start the JVM; it is killed with the thread that calls this (the kernel sees to it).
 
@@ -146,6 +153,7 @@ class KafkaNode:
                 f"-Xmx{heap_mb}m",
                 *(_LIGHT_JVM if light else _USUAL_JVM),
                 *([_LOG_REQUESTS] if log_requests else []),
+                *jvm_options,
                 "-Djava.awt.headless=true",
                 "-Dorg.slf4j.simpleLogger.showDateTime=true",
                 "-cp",

@@ -1,0 +1,101 @@
+"""What the bench stands on: a real broker, one that answers at once, daemons, and where each side finds them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sidecar.demo.steps import Steps
+from sidecar.testing.daemon import SidecarDaemon
+
+TOPIC = "bench"
+PARTITIONS = 6
+POOL_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class Site:
+    """One broker and the daemon in front of it."""
+
+    bootstrap_servers: str
+    daemon: SidecarDaemon
+
+    @property
+    def pids(self) -> list[int]:
+        """Controller, then workers."""
+        return [int(self.daemon.info()["pid"]), *self.daemon.worker_pids()]
+
+    def target(self, kind: str) -> str:
+        """What a peer of that kind connects to."""
+        return str(self.daemon.run_dir) if kind.startswith("sidecar") else self.bootstrap_servers
+
+    def pids_of(self, kind: str) -> list[int]:
+        return self.pids if kind.startswith("sidecar") else []
+
+
+@dataclass(frozen=True)
+class Bed:
+    """``topic`` has six partitions on ``site``'s broker. ``rounds`` runs of everything that is compared."""
+
+    steps: Steps
+    site: Site
+    topic: str
+    records: int
+    rounds: int
+
+
+@contextlib.contextmanager
+def daemon_before(bootstrap_servers: str, settings: Mapping[str, object] | None = None) -> Iterator[Site]:
+    """A daemon with the bench's pool in front of that broker."""
+    with SidecarDaemon(
+        bootstrap_servers, settings={"buffer.memory": POOL_BYTES, **(settings or {})}
+    ) as daemon:
+        yield Site(bootstrap_servers, daemon)
+
+
+@contextlib.contextmanager
+def null_broker(topics: Mapping[str, int]) -> Iterator[str]:
+    """A null broker in a process of its own; yields its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sidecar.bench.null_broker", json.dumps(dict(topics))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        if not address:
+            raise RuntimeError("the null broker did not start")
+        yield address
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def describe_machine() -> dict[str, Any]:
+    """What the numbers were taken on."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory_kb = int(Path("/proc/meminfo").read_text().split()[1])
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "cpu": model,
+        "memory_gb": round(memory_kb / 1e6),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }

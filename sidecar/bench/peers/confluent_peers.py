@@ -1,0 +1,134 @@
+"""confluent-kafka: librdkafka in the caller's own process."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sidecar.bench.peers.peer import FLUSH_S, WARM_S, Counter, Done, Peer, TimedPeer
+from sidecar.bench.workload import Workload
+
+POLL_EVERY = 1_000
+LINGER_MS = 5.0
+QUEUE_RECORDS = 1_000_000
+
+
+def _producer(bootstrap_servers: str, linger_ms: float = LINGER_MS) -> Any:
+    from confluent_kafka import Producer
+
+    from sidecar.testing.kafka_topics import quiet_config
+
+    return Producer(
+        quiet_config(
+            bootstrap_servers,
+            {
+                "enable.idempotence": "true",
+                "linger.ms": str(linger_ms),
+                "queue.buffering.max.messages": QUEUE_RECORDS,
+            },
+        )
+    )
+
+
+class _Confluent(Peer):
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.producer = _producer(bootstrap_servers)
+        self.counter = Counter()
+
+    def warm(self, topic: str) -> None:
+        self.producer.produce(topic, value=b"warm", on_delivery=self.counter.told)
+        self.producer.flush(WARM_S)
+        if self.counter.check() != 1:
+            raise RuntimeError("confluent-kafka did not deliver its first record")
+
+    def close(self) -> None:
+        self.producer.flush(FLUSH_S)
+
+
+class ConfluentCallbacks(_Confluent):
+    """``produce()`` with a callback for each record, polled every 1,000."""
+
+    def send_all(self, workload: Workload) -> int:
+        records, topic, told = workload.make(), workload.topic, self.counter.told
+        produce, poll = self.producer.produce, self.producer.poll
+        count = len(records)
+        for number in range(workload.records):
+            key, value = records[number % count]
+            while True:
+                try:
+                    produce(topic, value=value, key=key, on_delivery=told)
+                    break
+                except BufferError:
+                    poll(0.05)
+            if number % POLL_EVERY == 0:
+                poll(0)
+        self.producer.flush(FLUSH_S)
+        return self.counter.check()
+
+
+class ConfluentBatch(_Confluent):
+    """``produce_batch()`` of up to 1,000 records a call, with one callback function for all of them.
+
+    The dictionaries it wants are made before the clock starts, as a caller would who has them.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        super().__init__(bootstrap_servers)
+        self._batches: list[list[dict[str, bytes]]] = []
+        self._made_of: Workload | None = None
+
+    def prepare(self, workload: Workload) -> None:
+        self._batches = [
+            [{"key": key, "value": value} for key, value in batch] for batch in workload.batches()
+        ]
+        self._made_of = workload
+
+    def send_all(self, workload: Workload) -> int:
+        if self._made_of != workload:
+            self.prepare(workload)
+        topic, told = workload.topic, self.counter.told
+        produce_batch, poll = self.producer.produce_batch, self.producer.poll
+        sent = number = 0
+        while sent < workload.records:
+            batch = self._batches[number % len(self._batches)]
+            taken = produce_batch(topic, batch, on_delivery=told)
+            while taken < len(batch):  # its queue was full: those left out are marked in their dictionaries
+                poll(0.05)
+                batch = [row for row in batch if row.pop("_error", None) is not None]
+                sent += taken
+                taken = produce_batch(topic, batch, on_delivery=told)
+            sent += taken
+            number += 1
+            poll(0)
+        self.producer.flush(FLUSH_S)
+        return self.counter.check()
+
+
+class ConfluentTimed(TimedPeer):
+    def __init__(self, bootstrap_servers: str, linger_ms: float) -> None:
+        self._producer = _producer(bootstrap_servers, linger_ms)
+
+    def warm(self, topic: str) -> None:
+        self._producer.produce(topic, value=b"warm")
+        self._producer.flush(WARM_S)
+
+    def send(self, topic: str, key: bytes, value: bytes, done: Done) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value=value, key=key, on_delivery=lambda error, _message: done(error)
+                )
+                return
+            except BufferError:
+                self._producer.poll(0.01)
+
+    def serve(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._producer.poll(left)
+
+    def flush(self) -> None:
+        self._producer.flush(FLUSH_S)
+
+    def close(self) -> None:
+        self._producer.flush(FLUSH_S)

@@ -1,0 +1,122 @@
+"""Runs calling processes together: all connected before any begins, one result for all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sidecar.bench.caller import CallerResult
+from sidecar.bench.process_stats import cpu_seconds
+from sidecar.bench.workload import Workload
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Of all callers together, from the first one's start to the last one's end."""
+
+    records_per_s: float
+    mb_per_s: float
+    caller_cpu_us: float
+    total_cpu_us: float
+    """Callers and daemon; the broker's own is not counted."""
+    rss_mb: float
+    """Of one caller at its end, the median."""
+
+
+def run_throughput(
+    kind: str,
+    target: str,
+    workload: Workload,
+    *,
+    callers: int = 1,
+    producers: int = 1,
+    daemon_pids: Sequence[int] = (),
+) -> Throughput:
+    """``callers`` processes send ``workload`` each, spread over ``producers`` of their own.
+
+    Raises RuntimeError with a caller's last words.
+    """
+    words = {
+        "mode": "throughput",
+        "kind": kind,
+        "target": target,
+        "workload": workload.to_dict(),
+        "producers": producers,
+    }
+    with started(words, callers) as processes:
+        before = cpu_seconds(daemon_pids)
+        results = [CallerResult(**each) for each in go(processes)]
+        daemon_s = cpu_seconds(daemon_pids) - before
+    records = sum(each.records for each in results)
+    acked = sum(each.acked for each in results)
+    if acked < records:
+        raise RuntimeError(f"{kind}: only {acked:,} of {records:,} records were acknowledged")
+    seconds = max(each.ended_s for each in results) - min(each.started_s for each in results)
+    caller_s = sum(each.cpu_s for each in results)
+    return Throughput(
+        acked / seconds,
+        acked * workload.record_bytes / seconds / 1e6,
+        caller_s * 1e6 / records,
+        (caller_s + daemon_s) * 1e6 / records,
+        sorted(each.rss_mb for each in results)[len(results) // 2],
+    )
+
+
+@contextlib.contextmanager
+def started(words: Mapping[str, Any], callers: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
+    """Calling processes that are connected and wait; killed if they are left."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "sidecar.bench.caller", json.dumps(words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(callers)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise _failure(process)
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def go(processes: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
+    """Let them all begin; what each found."""
+    begin(processes)
+    return [outcome(process) for process in processes]
+
+
+def begin(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+
+def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for one; raises RuntimeError with its last words."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise _failure(process)
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def _failure(process: subprocess.Popen[str]) -> RuntimeError:
+    process.kill()
+    _, text = process.communicate()
+    return RuntimeError(f"a calling process of the bench failed: {text.strip()[-2000:]}")

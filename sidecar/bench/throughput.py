@@ -1,0 +1,109 @@
+"""Acknowledged records a second and their price, sides alternating."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from sidecar.bench.bed import Bed
+from sidecar.bench.measurement import Results
+from sidecar.bench.runner import Throughput, run_throughput
+from sidecar.bench.workload import Workload
+
+OURS = ("sidecar-callbacks", "sidecar-send-many", "sidecar-send-arrow", "sidecar-send")
+THEIRS = ("confluent-callbacks", "confluent-batch", "kafka-python", "aiokafka")
+SLOW = {"kafka-python": 10, "aiokafka": 10}
+"""These would take minutes: they get so many times fewer records, which flatters nobody over seconds."""
+LIBRARIES = {
+    "sidecar-send-arrow": "pyarrow",
+    "confluent-callbacks": "confluent_kafka",
+    "confluent-batch": "confluent_kafka",
+    "kafka-python": "kafka",
+    "aiokafka": "aiokafka",
+}
+
+
+def measure_throughput(
+    bed: Bed,
+    results: Results,
+    *,
+    section: str = "one caller",
+    kinds: Sequence[str] = (*OURS, *THEIRS),
+    callers: int = 1,
+) -> None:
+    """Every kind once a round; the medians count, because a shared machine has moods."""
+    kinds = _installed(bed, kinds)
+    found: dict[str, list[Throughput]] = {kind: [] for kind in kinds}
+    with bed.steps.step(f"Throughput, {section}: {bed.rounds} alternating rounds of {bed.records:,} records"):
+        for _ in range(bed.rounds):
+            for kind in kinds:
+                workload = Workload(bed.topic, max(1, bed.records // SLOW.get(kind, 1) // callers))
+                run = run_throughput(
+                    kind,
+                    bed.site.target(kind),
+                    workload,
+                    callers=callers,
+                    daemon_pids=bed.site.pids_of(kind),
+                )
+                found[kind].append(run)
+                bed.steps.say(
+                    f"{kind}: {run.records_per_s:,.0f}/s, caller {run.caller_cpu_us:.2f} µs, "
+                    f"all {run.total_cpu_us:.2f} µs"
+                )
+    for kind, runs in found.items():
+        results.add(section, "acked records/s", kind, "1/s", [each.records_per_s for each in runs])
+        results.add(section, "MB/s", kind, "MB/s", [each.mb_per_s for each in runs])
+        results.add(section, "caller CPU a record", kind, "µs", [each.caller_cpu_us for each in runs])
+        results.add(section, "total CPU a record", kind, "µs", [each.total_cpu_us for each in runs])
+        results.add(section, "caller's memory at the end", kind, "MB", [each.rss_mb for each in runs])
+
+
+def _installed(bed: Bed, kinds: Sequence[str]) -> list[str]:
+    """Those whose library is here; the others are named."""
+    missing = [kind for kind in kinds if kind in LIBRARIES and find_spec(LIBRARIES[kind]) is None]
+    for kind in missing:
+        bed.steps.say(
+            f"{kind} is left out: {LIBRARIES[kind]} is not installed (pip install 'kafka-sidecar[dev]')."
+        )
+    return [kind for kind in kinds if kind not in missing]
+
+
+def compare_throughput(results: Results, section: str = "one caller") -> None:
+    """The promises about rates and CPU."""
+
+    def rate(kind: str) -> tuple[str, str, str]:
+        return section, "acked records/s", kind
+
+    ours, theirs = "sidecar-callbacks", "confluent-callbacks"
+    results.compare(
+        "acked records/s, send() with callbacks against confluent produce() with callbacks",
+        rate(ours),
+        rate(theirs),
+        at_least=3,
+    )
+    results.compare(
+        "acked records/s, send_many() against confluent produce_batch()",
+        rate("sidecar-send-many"),
+        rate("confluent-batch"),
+        at_least=3,
+    )
+    for other, least in (("kafka-python", 12.0), ("aiokafka", 12.0), ("java-perf", 2.5)):
+        results.compare(
+            f"acked records/s, send() with callbacks against {other}", rate(ours), rate(other), at_least=least
+        )
+    for kind, name, most in (
+        (ours, "send() with callbacks", 0.15),
+        ("sidecar-send-many", "send_many()", 0.05),
+    ):
+        results.compare(
+            f"caller CPU a record, {name} against confluent produce() with callbacks",
+            (section, "caller CPU a record", kind),
+            (section, "caller CPU a record", theirs),
+            at_most=most,
+        )
+    results.compare(
+        "total CPU a record, daemon included, send() with callbacks against confluent",
+        (section, "total CPU a record", ours),
+        (section, "total CPU a record", theirs),
+        at_most=0.35,
+    )

@@ -1,0 +1,48 @@
+"""What every side of the bench sends: the same keys, the same values, made before the clock starts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Record = tuple[bytes, bytes]
+
+DISTINCT_MAX = 10_000
+DISTINCT_BYTES_MAX = 16 << 20
+"""Values are views of the same few megabytes at most, so that a run of large records needs no large caller."""
+BATCH_RECORDS = 1_000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``records`` of ``key_bytes`` and ``value_bytes`` each to ``topic``; keys spread over all partitions."""
+
+    topic: str
+    records: int
+    key_bytes: int = 16
+    value_bytes: int = 100
+
+    @property
+    def record_bytes(self) -> int:
+        return self.key_bytes + self.value_bytes
+
+    def make(self) -> list[Record]:
+        """Distinct records; a run longer than the list goes round."""
+        count = max(1, min(DISTINCT_MAX, self.records, DISTINCT_BYTES_MAX // max(1, self.record_bytes)))
+        return [
+            (
+                b"%0*d" % (self.key_bytes, number),
+                (b"value-%06d-" % number).ljust(self.value_bytes, b"x")[: self.value_bytes],
+            )
+            for number in range(count)
+        ]
+
+    def batches(self) -> list[list[Record]]:
+        """The same, cut for calls that take many records at once: 1,000, or fewer large ones."""
+        records = self.make()
+        size = max(1, min(BATCH_RECORDS, (1 << 20) // max(1, self.record_bytes)))
+        whole = len(records) // size * size
+        return [records[start : start + size] for start in range(0, whole, size)] or [records]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

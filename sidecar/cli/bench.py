@@ -1,0 +1,73 @@
+"""``kafka-sidecar bench``: side by side with the clients it replaces, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sidecar.cli.common import fail
+
+DEFAULT_TOPIC = "bench"
+
+
+@click.command()
+@click.option("--bootstrap-servers", help="Measure on this cluster instead of an embedded one.")
+@click.option("--topic", help="Its topic, made by you (needed with --bootstrap-servers).")
+@click.option("--records", type=click.IntRange(min=1_000), default=1_000_000, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side.")
+@click.option("--only", multiple=True, metavar="PART", help="One part (repeatable); see below.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every number here.")
+@click.option("--markdown", "markdown_path", type=click.Path(path_type=Path), help="Write the tables here.")
+@click.option(
+    "--plots", "plots_dir", type=click.Path(path_type=Path), help="Write pictures into this folder."
+)
+def bench(
+    bootstrap_servers: str | None,
+    topic: str | None,
+    records: int,
+    rounds: int,
+    only: tuple[str, ...],
+    json_path: Path | None,
+    markdown_path: Path | None,
+    plots_dir: Path | None,
+) -> None:
+    """Measure this machine: the sidecar and the clients it replaces, same broker, records and guarantees.
+
+    Starts daemons of its own on temporary run dirs. Runs alternate between the sides; medians are shown with their
+    spread. On your own cluster the records stay in the topic you name.
+
+    \b
+    kafka-sidecar bench                                        everything, on an embedded Kafka: about an hour
+    kafka-sidecar bench --only throughput --only sync --rounds 3
+    kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch --only throughput
+
+    \b
+    Parts: kernel throughput callers java spark sync open-loop interference fleet
+           first-ack memory idle scale
+    """
+    try:
+        from sidecar.bench.main import PARTS, run_bench
+        from sidecar.testing.kafka_jars import KafkaUnavailable
+    except ImportError as error:
+        fail(
+            f"The bench needs the [demo] extra ({error.name} is missing): pip install 'kafka-sidecar[demo]'."
+        )
+    unknown = [part for part in only if part not in PARTS]
+    if unknown:
+        raise click.UsageError(f"There is no part {unknown[0]!r}: take some of {', '.join(PARTS)}.")
+    if bootstrap_servers is not None and topic is None:
+        raise click.UsageError("--bootstrap-servers needs --topic: records are written to it and stay there.")
+    try:
+        run_bench(
+            records=records,
+            rounds=rounds,
+            parts=only or PARTS,
+            bootstrap_servers=bootstrap_servers,
+            topic=topic or DEFAULT_TOPIC,
+            json_path=json_path,
+            markdown_path=markdown_path,
+            plots_dir=plots_dir,
+        )
+    except (KafkaUnavailable, RuntimeError) as error:
+        fail(str(error))
