@@ -61,6 +61,13 @@ ACKS_WAIT_MS_MAX = 1_000.0
 """How long a drained worker waits for its stubs to acknowledge their last outcomes."""
 UNSENT_RETRY_MS = 20.0
 """How soon a stub that did not read is tried again."""
+FAILED_TURNS_MAX = 20
+"""So many turns in a row that failed will not be followed by a good one: the worker ends, and its successor begins
+with what the segment says."""
+FAILED_TURN_PAUSE_MS = 20.0
+"""Before a turn that failed is tried again; what was due then is due now."""
+TOLD_ONCE: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId)
+"""Effects that nothing repeats. The others come again: by a timeout, a backoff, the next refresh."""
 
 
 class Driver:
@@ -89,6 +96,7 @@ class Driver:
         send_control: Callable[[ControlMessage], None],
         wake_workers: Callable[[], None],
         store_heartbeat: Callable[[], None],
+        give_up: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -110,6 +118,9 @@ class Driver:
         self._send_control = send_control
         self._wake_workers = wake_workers
         self._store_heartbeat = store_heartbeat
+        self._give_up = give_up
+        self._failed_turns = 0
+        self._halted = False
         self._turn_handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._drain_deadline_ms: float | None = None
@@ -141,6 +152,10 @@ class Driver:
         if self._turn_handle is not None:
             self._turn_handle.cancel()
         self._run_turn()
+
+    def halt(self) -> None:
+        """Nothing more is sent, settled or told: what comes behind a fault must not overtake what it struck."""
+        self._halted = True
 
     def on_update_metadata(self, update: UpdateMetadata) -> None:
         """Rule U3–U5: swap the snapshot, fail what was deleted, look again at what waited."""
@@ -215,13 +230,19 @@ class Driver:
 
     def _run_turn(self) -> None:
         self._turn_handle = None
+        if self._halted:
+            return
         now_ms = self._clock.now_ms()
         try:
             self._turn(now_ms)
+            self._failed_turns = 0
         except Exception:
             # S1: one bad iteration is logged and counted, and the loop goes on.
             self._counters.inc("sender_exceptions_total")
             log.exception("an iteration of the sender failed; the worker goes on")
+            self._failed_turns += 1
+            if self._failed_turns == FAILED_TURNS_MAX:
+                self._give_up(f"{FAILED_TURNS_MAX} iterations of the sender failed one after the other")
         self._set_timer(self._clock.now_ms())
 
     def _turn(self, now_ms: float) -> None:
@@ -234,7 +255,9 @@ class Driver:
             except Exception:
                 # The core has moved on already: the effects behind this one must still happen.
                 self._counters.inc("sender_exceptions_total")
-                log.exception("the effect %r failed; the worker goes on", effect)
+                log.exception("the effect %r failed", effect)
+                if isinstance(effect, TOLD_ONCE):
+                    self._give_up(f"the effect {type(effect).__name__} failed, and nothing would repeat it")
         self._topics.on_late_brokers(self._sender.late_brokers(now_ms))
         self._intake.rates_due(now_ms)
         self._ask_for_topics(now_ms)
@@ -273,6 +296,8 @@ class Driver:
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
         if self._drain_deadline_ms is not None and not self._drained:
             due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
+        if self._failed_turns:
+            due_ms = now_ms + FAILED_TURN_PAUSE_MS
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -59,7 +59,9 @@ from sidecar.worker.topics import Topics
 if TYPE_CHECKING:
     import socket
 
+    from sidecar.kernel import Entry
     from sidecar.shm.segment import Segment
+    from sidecar.worker.topic_queue import TopicQueue
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +147,7 @@ class Worker:
                 queue, entry, failures, clock.now_ms()
             ),
         )
+        self._topics = topics
         intake = Intake(
             worker_epoch=start.worker_epoch,
             pool=pool,
@@ -157,7 +160,7 @@ class Worker:
             credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
             counters=counters,
             topic_queue=topics.get,
-            on_entry=topics.on_entry,
+            on_entry=self._on_entry,
             send=lambda session, message: self._stub_port.send(session, message),
         )
         self._stub_port = StubPort(
@@ -232,6 +235,7 @@ class Worker:
             send_control=self._channel.send,
             wake_workers=self._wake_workers,
             store_heartbeat=lambda: slot.store_heartbeat(time.monotonic_ns()),
+            give_up=self._give_up,
         )
         adoption = Adoption(
             segment=segment,
@@ -257,7 +261,8 @@ class Worker:
         self._stub_port.endpoint = self._endpoint
 
     async def run(self) -> int:
-        """Serve until STOP or the controller's death; returns the exit status."""
+        """Serve until STOP, the controller's death, or a fault of its own; returns the exit status."""
+        self._loop.set_exception_handler(self._on_unexpected)
         house = self._loop.create_task(self._driver.keep_house())
         if self._own_wake_fd is not None:
             self._loop.add_reader(self._own_wake_fd, self._on_pool_wake)
@@ -295,10 +300,34 @@ class Worker:
         if not self._exit.done():
             self._exit.set_result(int(status))
 
+    def _on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float) -> None:
+        """The submission is accepted: whatever fails from here on is no fault of its frame."""
+        try:
+            self._topics.on_entry(queue, entry, now_ms)
+        except Exception:
+            self._slot.counters.inc("sender_exceptions_total")
+            log.exception("an accepted submission for topic %s could not be taken on", queue.topic)
+            self._give_up("records were accepted and not taken on")
+
+    def _on_unexpected(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An event's handler failed in a way that nobody foresaw: what it was to do will not be done."""
+        self._slot.counters.inc("sender_exceptions_total")
+        log.error("%s", context.get("message", "an event failed"), exc_info=context.get("exception"))
+        self._give_up("the handler of an event failed")
+
     def _on_house_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            log.error("housekeeping failed; this worker ends", exc_info=task.exception())
-            self._stop(ExitStatus.FAILED)
+            log.error("housekeeping failed", exc_info=task.exception())
+            self._give_up("housekeeping failed")
+
+    def _give_up(self, why: str) -> None:
+        """A bug of ours: this memory is not to be trusted any more. The successor on this slot begins with what the
+        segment says, so every record that was accepted still gets its fate."""
+        if not self._exit.done():
+            log.error("%s; this worker ends and is replaced", why)
+        self._driver.halt()
+        self._endpoint.close()
+        self._stop(ExitStatus.FAILED)
 
     def _wake_workers(self) -> None:
         """Pages went back and somebody waits: ring every other worker's eventfd."""

@@ -1,0 +1,231 @@
+"""Bugs of our own: ER-07. The daemon's code is made to fail where nobody foresaw it (see fault_hook/), and the
+stub's io thread likewise: whoever waits or comes later gets an answer, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+
+from client_stub import Producer, errors
+from client_stub.session import Session
+from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.ledger import Ledger
+from sidecar.testing.metrics import http_get, metric
+from sidecar.testing.waiting import wait_until
+
+from .scene import FAST, METRIC, Scene, Sender, enter_records
+
+pytestmark = [pytest.mark.process]
+
+HOOK = Path(__file__).parent / "fault_hook"
+EXCEPTIONS = f"{METRIC}sender_exceptions_total"
+
+
+class FaultyScene(Scene):
+    """A daemon that fails where it is told to."""
+
+    def __init__(self, kafka: FakeBroker, daemon: SidecarDaemon, fault: Path) -> None:
+        super().__init__(kafka, daemon)
+        self._fault = fault
+
+    def fail(self, place: str) -> None:
+        """The next time that the daemon comes there, or with ``!`` each time, until :meth:`heal`."""
+        new = self._fault.with_suffix(".new")
+        new.write_text(place)
+        new.rename(self._fault)
+
+    def wait_failed(self) -> None:
+        wait_until(lambda: not self._fault.exists(), "the daemon to come where it fails")
+
+    def heal(self) -> None:
+        self._fault.unlink(missing_ok=True)
+
+    @property
+    def health(self) -> str:
+        """ok, or why not."""
+        try:
+            return http_get(self.daemon, "/healthz").strip()
+        except HTTPError as error:
+            assert error.code == 503
+            return error.read().decode().strip()
+
+    def check(self, *senders: Sender) -> None:
+        """As ``balance``, without its ban on exceptions."""
+        ledger = Ledger()
+        for sender in senders:
+            sender.enter(ledger)
+        for topic in {sender.topic for sender in senders}:
+            enter_records(
+                ledger, topic, ((each.value or b"", each.partition) for each in self.kafka.records(topic))
+            )
+        ledger.check()
+        assert not self.kafka.bad_batches
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyScene]:
+    fault = tmp_path_factory.mktemp("faults") / "fault"
+    path = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": path, "SIDECAR_TEST_FAULT": str(fault)}
+    with (
+        FakeBroker(nodes=2) as kafka,
+        SidecarDaemon(kafka.bootstrap_servers, settings=FAST, environment=environment) as daemon,
+    ):
+        yield FaultyScene(kafka, daemon, fault)
+
+
+@pytest.fixture
+def scene(shared: FaultyScene) -> Iterator[FaultyScene]:
+    shared.daemon.wait_ready()
+    yield shared
+    shared.heal()
+    shared.kafka.clear_rules()
+
+
+def test_er_07_one_bad_iteration(scene: FaultyScene) -> None:
+    """ER-07: an iteration of the sender fails once: it is counted, the worker goes on, and so do the records."""
+    _, sender = scene.primed()
+    with sender:
+        workers, failed = scene.daemon.worker_pids(), metric(scene.daemon, EXCEPTIONS)
+        scene.fail("iteration")
+        for _ in range(10):
+            sender.send()
+        assert sender.offsets() == list(range(11))
+        scene.wait_failed()
+        scene.check(sender)
+    assert metric(scene.daemon, EXCEPTIONS) == failed + 1
+    assert scene.daemon.worker_pids() == workers
+
+
+@pytest.mark.parametrize("place", ["settlement", "answer", "submission", "housekeeping"])
+def test_er_07_the_worker_is_replaced(scene: FaultyScene, place: str) -> None:
+    """ER-07: what failed cannot be repeated where it failed: the worker ends, its successor finishes from the segment
+    what was accepted, each record once and in order, and later callers notice nothing."""
+    topic, sender = scene.primed()
+    with sender:
+        workers = scene.daemon.worker_pids()
+        held = scene.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
+        for _ in range(10):
+            sender.send()
+        held.wait()
+        scene.fail(place)
+        held.release()
+        for _ in range(10):
+            sender.send()
+        scene.wait_failed()
+        assert sorted(sender.offsets()) == list(range(21))
+        wait_until(lambda: scene.daemon.worker_pids() not in ([], workers), "another worker")
+        with scene.sender(topic) as later:
+            later.send()
+            later.offsets()
+            scene.check(sender, later)
+    wait_until(lambda: scene.health == "ok", "health to be good again")
+    assert "is replaced" in scene.daemon.log_path.read_text()
+
+
+def test_er_07_the_answer_to_init_producer_id(scene: FaultyScene) -> None:
+    """ER-07: without a producer id everything would wait for ever; the worker ends, and its successor asks again."""
+    topic = scene.new_topic()
+    scene.fail("producer id")
+    scene.replace_worker()
+    with scene.sender(topic) as sender:
+        sender.send()
+        assert sender.offsets() == [0]
+        scene.wait_failed()
+        scene.check(sender)
+
+
+def test_er_07_a_request_that_cannot_be_made(scene: FaultyScene) -> None:
+    """ER-07: nothing of it left: request.timeout.ms, or the worker's end, brings its batches back."""
+    _, sender = scene.primed()
+    with sender:
+        scene.fail("request")
+        sender.send()
+        scene.wait_failed()
+        scene.replace_worker()
+        assert sender.offsets() == [0, 1]
+        scene.check(sender)
+
+
+def test_er_07_it_fails_each_time(scene: FaultyScene) -> None:
+    """ER-07: every iteration fails, in every worker: each ends by itself, health is bad and says why, callers get an
+    answer by their own patience; and all is delivered once the fault is gone."""
+    _, sender = scene.primed()
+    with sender:
+        scene.fail("iteration!")
+        for _ in range(10):
+            sender.send()
+        said = wait_until(
+            lambda: scene.health if "exited with status" in scene.health else "", "health to turn bad"
+        )
+        assert "No worker is ready." in said
+        assert scene.daemon.info()["takes_records"] is False
+        with pytest.raises(TimeoutError):
+            sender.producer.flush(0.1)
+        scene.heal()
+        assert sender.offsets() == list(range(11))
+        scene.check(sender)
+    wait_until(lambda: scene.health == "ok", "health to be good again")
+    assert scene.daemon.status()["restarts"] > 0
+
+
+def test_er_07_metadata_cannot_be_taken_in(scene: FaultyScene) -> None:
+    """ER-07: the controller fails over each metadata answer: health says so, known topics go on, and what waits for a
+    new one is delivered when the fault is gone."""
+    _, sender = scene.primed()
+    with sender:
+        scene.fail("metadata!")
+        with scene.sender(scene.new_topic()) as waiting:
+            waiting.send()
+            wait_until(lambda: "could not be handled" in scene.health, "health to turn bad")
+            sender.send()
+            assert sender.offsets() == [0, 1]
+            assert not waiting.deliveries[0].done()
+            scene.heal()
+            assert waiting.offsets() == [0]
+            scene.check(sender, waiting)
+    wait_until(lambda: scene.health == "ok", "health to be good again")
+
+
+def test_er_07_the_stubs_own_thread(scene: FaultyScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ER-07: the io thread of one producer fails: its waiting and later callers are told so; misuse before that was
+    raised and harmed nothing; another producer of the process goes on."""
+    topic, other = scene.primed()
+    sender = scene.sender(topic)
+    with pytest.raises(TypeError):
+        sender.producer.send(topic, "text")  # type: ignore[arg-type]
+    sender.send()
+    sender.offsets()
+    held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+    sender.send()
+    held.wait()
+    usual = Session.receive_worker
+
+    def fails(session: Session, frames: list[bytes], now_ms: float) -> None:
+        if session.name == sender.name:
+            raise RuntimeError("a fault of the test")
+        usual(session, frames, now_ms)
+
+    monkeypatch.setattr(Session, "receive_worker", fails)
+    held.remove()
+    error = sender.outcomes()[1].error
+    assert error is not None
+    assert "io thread failed: RuntimeError('a fault of the test')" in str(error)
+    assert error.persistence == 1
+    with pytest.raises(errors.SidecarError, match="io thread failed"):
+        sender.producer.send(topic, b"later")
+    sender.producer.flush(5)  # nothing is undecided
+    sender.producer.close(5)
+    with other:
+        other.send()
+        assert other.outcomes()[-1].error is None
+        scene.check(sender, other)
+    with Producer(run_dir=str(scene.daemon.run_dir)) as anew:
+        assert anew.send(topic, b"another/0|%s-0|" % topic.encode()).result(10).offset == 4
