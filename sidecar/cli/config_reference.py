@@ -91,6 +91,7 @@ _TITLES = {
     "daemon": "`[daemon]`: processes and limits",
     "pool": "`[pool]`: the shared segment",
     "recover": "`[recover]`: what a dead worker or daemon left",
+    "dead_letters": "`[dead_letters]`: failed records whose client is gone",
     "http": "`[http]`: metrics, health and the page",
 }
 

@@ -12,6 +12,15 @@ from sidecar.cli.common import daemon_info, run_dir_option
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 
+LEDGER = (
+    "records_accepted_total",
+    "records_delivered_total",
+    "records_failed_total",
+    "records_dead_lettered_total",
+    "records_held",
+)
+"""The first is the sum of the others."""
+
 
 @click.command()
 @run_dir_option
@@ -90,9 +99,18 @@ def describe(info: dict[str, Any]) -> str:
         slots = ", ".join(map(str, info["held_slots"]))
         lines.append(f"  held      slots {slots} keep records of dead workers")
     if counters:
+        accepted, delivered, failed, dead, held = (counters.get(name, 0) for name in LEDGER)
         lines.append(
-            f"  records   {counters.get('records_accepted_total', 0):,} accepted, "
-            f"{counters.get('records_delivered_total', 0):,} delivered, "
-            f"{counters.get('records_failed_total', 0):,} failed"
+            f"  records   {accepted:,} accepted = {delivered:,} delivered + {failed:,} failed "
+            f"+ {dead:,} dead lettered + {held:,} held"
         )
+        if counters.get("dead_letters_waiting"):
+            lines.append(
+                f"  letters   {counters['dead_letters_waiting']:,} failed submissions of gone clients wait: the spool "
+                f"{info['dead_letters']} cannot take them (see the log)"
+            )
+        elif dead:
+            lines.append(
+                f"  letters   {info['dead_letters']}: `kafka-sidecar replay --dry-run` shows what is there"
+            )
     return "\n".join(lines)

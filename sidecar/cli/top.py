@@ -14,6 +14,7 @@ _SHOWN = (
     ("records_accepted_total", "records accepted"),
     ("records_delivered_total", "records delivered"),
     ("records_failed_total", "records failed"),
+    ("records_dead_lettered_total", "records dead lettered"),
     ("bytes_accepted_total", "bytes accepted"),
     ("bytes_sent_total", "bytes sent"),
     ("batches_sent_total", "batches sent"),
@@ -23,6 +24,7 @@ _SHOWN = (
     ("holds_total", "streams held back"),
 )
 _GAUGES = (
+    ("records_held", "records held"),
     ("clients_connected", "clients connected"),
     ("buffer_pages_taken", "buffer pages in use"),
     ("in_flight_requests", "requests in flight"),

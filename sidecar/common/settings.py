@@ -67,7 +67,7 @@ class Setting:
         return f"{self.least} … {self.most}"
 
 
-OWN_TABLES: Final = ("daemon", "pool", "http", "recover")
+OWN_TABLES: Final = ("daemon", "pool", "http", "recover", "dead_letters")
 
 
 def _integer(name: str, default: int | None, least: int, most: int, doc: str) -> Setting:
@@ -309,6 +309,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         3_600,
     ),
     Setting(
+        "daemon.client_grace_s",
+        Kind.NUMBER,
+        60.0,
+        "How long a client that is not connected may come back for its outcomes. After that its failed records are "
+        "dead letters, and its place in the client table is given to others.",
+        0.1,
+        3_600,
+    ),
+    Setting(
         "daemon.heartbeat_timeout_s",
         Kind.NUMBER,
         3.0,
@@ -334,6 +343,24 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ("resend", "fail"),
         "After a death: a batch of which its broker no longer knows whether it has it is sent again (it may then be "
         "there twice), or fails as possibly persisted.",
+    ),
+    # [dead_letters]
+    Setting(
+        "dead_letters.path",
+        Kind.TEXT,
+        "",
+        'Folder for records that failed when their client was gone; "": dead-letters in the run dir, which a reboot '
+        "empties where it is under /run.",
+    ),
+    _integer(
+        "dead_letters.max_bytes", 256 << 20, 1 << 16, LONG_MAX, "Bytes of dead letters that are kept there."
+    ),
+    _choice(
+        "dead_letters.when_full",
+        "hold",
+        ("hold", "drop_oldest"),
+        "When they are used up. hold: further ones stay in the pool, which they fill until somebody replays or removes "
+        "some. drop_oldest: the oldest file goes, counted and logged.",
     ),
     # [http]
     Setting(

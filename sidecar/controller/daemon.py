@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from sidecar.common.control import ControlMessage, Start
@@ -29,6 +30,8 @@ from sidecar.telemetry.exporter import Exporter
 log = logging.getLogger(__name__)
 
 UNREACHABLE_REMINDER_S = 60.0
+_FAILED = "records_failed_total"
+_DEAD_LETTERED = "records_dead_lettered_total"
 
 
 def own_version() -> str:
@@ -36,6 +39,11 @@ def own_version() -> str:
         return version("kafka-sidecar")
     except PackageNotFoundError:
         return "0+unknown"
+
+
+def dead_letter_folder(config: SidecarConfig, run_dir: RunDir) -> Path:
+    named = config.text("dead_letters.path")
+    return Path(named).absolute() if named else run_dir.dead_letters
 
 
 class Daemon:
@@ -52,11 +60,13 @@ class Daemon:
         self._systemd = Systemd()
         self._assignment = Assignment()
         seats = store.seats(config.integer("daemon.workers"))
+        self._dead_letters = dead_letter_folder(config, run_dir)
         self._wake_fds = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in seats)
         # What lies in the segment is as large as its maker wanted it; all workers that share it divide it.
         self._worker_config = config.to_mapping() | {
             "buffer.memory": store.buffer_memory_bytes,
             "daemon.workers": len(seats),
+            "dead_letters.path": str(self._dead_letters),
         }
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
@@ -122,10 +132,17 @@ class Daemon:
 
     async def _end(self) -> int:
         timeout_s = 0.0 if self._fatal else self.config.number("daemon.shutdown_timeout_s")
-        failed_before = self.store.total("records_failed_total")
+        failed_before, dead_before = (self.store.total(name) for name in (_FAILED, _DEAD_LETTERED))
         # A forced end fails the records to their senders; what even that could not settle is `left`.
         left = await self.supervisor.drain(timeout_s)
-        left += self.store.total("records_failed_total") - failed_before
+        left += self.store.total(_FAILED) - failed_before
+        dead = self.store.total(_DEAD_LETTERED) - dead_before
+        if dead:
+            log.error(
+                "%s of clients that are gone could not be delivered before the end: they are in %s.",
+                "1 record" if dead == 1 else f"{dead:,} records",
+                self._dead_letters,
+            )
         if self._fatal:
             log.error("%s", self._fatal)
             return 1
@@ -133,7 +150,7 @@ class Daemon:
             what, who = ("1 record", "its sender") if left == 1 else (f"{left:,} records", "their senders")
             log.error("%s could not be delivered before the end and failed to %s.", what, who)
             return 1
-        return 0
+        return 1 if dead else 0
 
     async def _tear_down(self) -> None:
         await self.supervisor.stop()
@@ -293,6 +310,7 @@ class Daemon:
             "sentence": health.sentence,
             "run_dir": str(self.run_dir.path),
             "segment": str(self.store.path),
+            "dead_letters": str(self._dead_letters),
             "http": self.exporter.address if self.exporter else "",
             "bootstrap": ",".join(self.config.words("bootstrap.servers")),
             "cluster_id": self.cluster.cluster_id,

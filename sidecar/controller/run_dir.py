@@ -81,6 +81,10 @@ class RunDir:
         return self.path / "segment.json"
 
     @property
+    def dead_letters(self) -> Path:
+        return self.path / "dead-letters"
+
+    @property
     def workers_lock(self) -> Path:
         return self.path / "workers.lock"
 

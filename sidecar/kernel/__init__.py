@@ -38,6 +38,7 @@ compare_and_swap_u64 = _chosen.compare_and_swap_u64
 crc32c = _chosen.crc32c
 decode_varint = _chosen.decode_varint
 encode_varint = _chosen.encode_varint
+entry_payload = _chosen.entry_payload
 entry_words = _chosen.entry_words
 fail_remaining = _chosen.fail_remaining
 fetch_add_u64 = _chosen.fetch_add_u64
@@ -69,6 +70,7 @@ __all__ = [
     "crc32c",
     "decode_varint",
     "encode_varint",
+    "entry_payload",
     "entry_words",
     "fail_remaining",
     "fetch_add_u64",

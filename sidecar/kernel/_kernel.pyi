@@ -266,6 +266,8 @@ class BatchRecords:
     def slice_entry(self, slice_index: int) -> Entry: ...
     def slice_records(self, slice_index: int) -> int:
         """Records of one slice."""
+    def slice_indexes(self, slice_index: int) -> list[int]:
+        """The record indexes, within their entry, of one slice's records."""
     def outcomes(
         self,
         slice_index: int,
@@ -293,6 +295,9 @@ def fail_remaining(chain: Chain, entry: Entry, code: int) -> list[int]:
 
 def entry_words(chain: Chain, entry: Entry) -> list[int]:
     """The words of an entry, for inspection and tests."""
+
+def entry_payload(chain: Chain, entry: Entry) -> bytes:
+    """A copy of an entry's payload, as its client sent it. ValueError when a page of it is gone."""
 
 def records_from_columns(columns: ReadableBuffer, count: int) -> bytes:
     """Turn a columnar payload (wire.Format.ARROW) into the msgpack records of wire.Format.MSGPACK.

@@ -40,6 +40,12 @@ cdef class BatchRecords:
         self.block_at(slice_index)
         return self.slices[<Py_ssize_t> slice_index].stop - self.slices[<Py_ssize_t> slice_index].start
 
+    def slice_indexes(self, slice_index):
+        cdef RecordBlock block = self.block_at(slice_index)
+        cdef Slice piece = self.slices[<Py_ssize_t> slice_index]
+        cdef uint32_t i
+        return [block.refs[i].index for i in range(piece.start, piece.stop)]
+
     @property
     def first_cursor(self):
         cdef RecordBlock block = self.block_at(0)

@@ -62,6 +62,15 @@ def entry_words(Chain chain not None, Entry entry not None):
     return words
 
 
+def entry_payload(Chain chain not None, Entry entry not None):
+    cdef bytes payload
+    check_member(chain, entry)
+    payload = PyBytes_FromStringAndSize(NULL, entry.payload_bytes)
+    if not chain.copy_out(entry_payload_at(entry), <uint8_t *> PyBytes_AS_STRING(payload), entry.payload_bytes):
+        raise ValueError(f"a page of {entry!r} is gone")
+    return payload
+
+
 def write_batch_header(out, records_bytes, *, producer_id, epoch, base_sequence, attributes, count,
                        first_timestamp_ms, max_timestamp_ms):
     cdef HeldBuffer buffer = hold(out, True)

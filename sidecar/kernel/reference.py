@@ -115,6 +115,10 @@ class BatchRecords:
         _, start, stop = self._slice(slice_index)
         return stop - start
 
+    def slice_indexes(self, slice_index: int) -> list[int]:
+        block, start, stop = self._slice(slice_index)
+        return [record.index for record in block.records[start:stop]]
+
     @property
     def first_cursor(self) -> tuple[int, int]:
         block, start, _ = self._slice(0)
@@ -265,6 +269,10 @@ def fail_remaining(chain: Chain, entry: Entry, code: int) -> list[int]:
 
 def entry_words(chain: Chain, entry: Entry) -> list[int]:
     return [chain.word(entry, i) for i in range(entry.count)]
+
+
+def entry_payload(chain: Chain, entry: Entry) -> bytes:
+    return chain.read(entry.payload_at, entry.payload_bytes)
 
 
 def _word(buffer: Any, offset: int) -> memoryview:

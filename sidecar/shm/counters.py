@@ -1,5 +1,8 @@
 """ONE table of counter rows; the place of a row in the table is its place in every slot's block.
 
+``accepted = delivered + failed + dead lettered + held``, at every moment a reader can see: what belongs to one step
+of the ledger is added in one write (``Counters.add``).
+
 Rows are only appended: a reader of another version reads what it knows.
 """
 
@@ -23,9 +26,11 @@ class CounterRow(NamedTuple):
 COUNTER_ROWS: Final = (
     CounterRow("records_accepted_total", "counter", "Records accepted into the journal."),
     CounterRow("records_delivered_total", "counter", "Records that a broker acknowledged."),
-    CounterRow("records_failed_total", "counter", "Records that failed for good."),
+    CounterRow("records_failed_total", "counter", "Records whose client acknowledged that they failed."),
     CounterRow(
-        "records_dead_lettered_total", "counter", "Failed records written to a dead letter topic or spool."
+        "records_dead_lettered_total",
+        "counter",
+        "Failed records that went to the dead letter spool, as their client was gone.",
     ),
     CounterRow(
         "records_possibly_persisted_total",
@@ -76,6 +81,20 @@ COUNTER_ROWS: Final = (
         "records_resent_unknown_total",
         "counter",
         "Records sent again although their broker no longer knew whether it has them: a few may be doubled.",
+    ),
+    CounterRow(
+        "records_held",
+        "gauge",
+        "Records accepted and not ended: accepted = delivered + failed + dead lettered + held.",
+    ),
+    CounterRow(
+        "dead_letters_waiting", "gauge", "Failed submissions of gone clients that the spool cannot take now."
+    ),
+    CounterRow("dead_letter_errors_total", "counter", "Times the dead letter spool could not be written."),
+    CounterRow(
+        "dead_letters_dropped_total",
+        "counter",
+        "Records in the oldest spool files, removed for room (dead_letters.when_full = drop_oldest).",
     ),
 )
 

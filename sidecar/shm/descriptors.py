@@ -37,6 +37,7 @@ _RESULT_OFFSET: Final = 64
 _SERIAL_OFFSET: Final = 88
 _PUBLISHED_OFFSET: Final = 96
 _COUNTED_OFFSET: Final = 104
+_DEAD_COUNTED_OFFSET: Final = 112
 assert _CONTENT_OFFSET + _CONTENT.size <= _RESULT_OFFSET
 assert _RESULT_OFFSET + _RESULT.size <= _SERIAL_OFFSET
 
@@ -64,7 +65,9 @@ class Descriptor:
     published_ms: int
     """Wall clock of the publication, 0 where it is not known."""
     counted: int
-    """Settled: what the slot's counter of delivered (code 0) or failed records is once this batch is in it."""
+    """What the slot's counter of delivered (code 0, settled) or failed records (told) is once this batch is in it."""
+    dead_counted: int
+    """Told, with a code: the same of dead lettered records."""
 
 
 class DescriptorTable:
@@ -142,7 +145,7 @@ class DescriptorTable:
         )
         _RESULT.pack_into(self._table, position + _RESULT_OFFSET, -1, -1, 0, 0)
         self._serial += 1
-        struct.pack_into("<QQQ", self._table, position + _SERIAL_OFFSET, self._serial, published_ms, 0)
+        struct.pack_into("<QQQQ", self._table, position + _SERIAL_OFFSET, self._serial, published_ms, 0, 0)
         store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
 
     def settle(
@@ -156,8 +159,8 @@ class DescriptorTable:
     ) -> None:
         """Fact 3: code, base offset (-1 unknown) and append time become true together.
 
-        ``counted`` is what the slot's counter is to be with this batch in it: who finds the batch settled knows
-        whether its owner came to count it.
+        ``counted`` is what the slot's counter of delivered records is to be with this batch in it: who finds the
+        batch settled knows whether its owner came to count it. A failure is counted when it was told.
         """
         position = index * layout.DESCRIPTOR_BYTES
         self._expect(index, DescriptorState.SENT_UNDER)
@@ -167,11 +170,17 @@ class DescriptorTable:
         struct.pack_into("<Q", self._table, position + _COUNTED_OFFSET, counted)
         store_release_u64(self._table, position, DescriptorState.SETTLED)
 
-    def told(self, index: int) -> None:
-        """Every outcome of it is in its client's ring; repeatable."""
-        if load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES) != DescriptorState.TOLD:
+    def told(self, index: int, *, failed_counted: int = 0, dead_counted: int = 0) -> None:
+        """Every outcome of it is in its client's ring, or acknowledged if it is a failure; repeatable.
+
+        A failed batch brings what the slot's counters are to be with it in them.
+        """
+        position = index * layout.DESCRIPTOR_BYTES
+        if load_acquire_u64(self._table, position) != DescriptorState.TOLD:
             self._expect(index, DescriptorState.SETTLED)
-            store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.TOLD)
+            if failed_counted or dead_counted:
+                struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, failed_counted, dead_counted)
+            store_release_u64(self._table, position, DescriptorState.TOLD)
 
     def free(self, index: int) -> None:
         """Give it back: after told and words done, or when the batch is renumbered or was split."""
@@ -200,7 +209,9 @@ class DescriptorTable:
         base_offset, append_time_ms, code, persistence = _RESULT.unpack_from(
             self._table, position + _RESULT_OFFSET
         )
-        serial, published_ms, counted = struct.unpack_from("<QQQ", self._table, position + _SERIAL_OFFSET)
+        serial, published_ms, counted, dead_counted = struct.unpack_from(
+            "<QQQQ", self._table, position + _SERIAL_OFFSET
+        )
         return Descriptor(
             index=index,
             state=state,
@@ -220,6 +231,7 @@ class DescriptorTable:
             serial=serial,
             published_ms=published_ms,
             counted=counted,
+            dead_counted=dead_counted,
         )
 
     def _is_free(self, index: int) -> bool:

@@ -84,6 +84,8 @@ IN_WORK_NUMBER_OFFSET: Final = 40
 KILL_COUNT_OFFSET: Final = 48
 PRODUCER_ID_OFFSET: Final = 56
 PRODUCER_EPOCH_OFFSET: Final = 64
+DEAD_LETTERING_OFFSET: Final = 72
+"""u64: dead lettered records of the step of the ledger that is under way (0: none)."""
 
 COUNTERS_OFFSET: Final = SLOT_HEADER_BYTES
 COUNTER_ROWS_MAX: Final = 128

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from client_stub.wire import WORD_DONE, WORD_FAILED_MIN
+from client_stub.wire import WORD_DONE
 from sidecar.kernel import PAGE_LINKED, Chain, compare_and_swap_u64, entry_words, store_release_u64
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import Descriptor, DescriptorState, DescriptorTable
@@ -39,7 +39,9 @@ def undelivered(segment: Segment, slots: Iterable[int] | None) -> list[tuple[int
         settled = [
             descriptor
             for descriptor in DescriptorTable(segment, slot)
-            if descriptor.state in (DescriptorState.SETTLED, DescriptorState.TOLD)
+            # A failure that nobody acknowledged is still somebody's: its client's, or a dead letter.
+            if descriptor.state == DescriptorState.TOLD
+            or (descriptor.state == DescriptorState.SETTLED and not descriptor.code)
         ]
         for name in table.names():
             own = pages.get((slot, name.chain_id))
@@ -61,7 +63,7 @@ def _without_fate(chain: Chain, settled: list[Descriptor]) -> tuple[int, int]:
         near = [d for d in settled if d.first_cursor[0] <= ordinal <= d.last_cursor[0]]
         open_records = 0
         for index, word in enumerate(entry_words(chain, entry)):
-            if word == WORD_DONE or WORD_FAILED_MIN <= word < WORD_DONE:
+            if word == WORD_DONE:
                 continue
             cursor = (ordinal, index)
             if not any(d.partition == word and d.first_cursor <= cursor <= d.last_cursor for d in near):

@@ -250,8 +250,8 @@ def describe_undelivered(
 ) -> list[tuple[int, str, int, int]]:
     """(slot, topic, records, payload bytes of their submissions) for every chain with records without a fate.
 
-    A record has a fate when its word is done or a failure, or when its descriptor is settled. A chain with damage is
-    in the list whatever could be counted: nobody knows that nothing is in it. Reads only.
+    A record has a fate when its word is done or its descriptor says delivered; a failure once it was told. A chain
+    with damage is in the list whatever could be counted: nobody knows that nothing is in it. Reads only.
     """
     from sidecar.shm.recovery import undelivered
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,16 @@ class Counters:
         sequence = words[0]
         words[0] = sequence + 1
         words[index] += amount
+        words[0] = sequence + 2
+
+    def add(self, amounts: Mapping[str, int]) -> None:
+        """Add to several rows in one write: a reader sees all of it or nothing. A gauge stops at 0."""
+        words, first = self._words, self._first
+        sequence = words[0]
+        words[0] = sequence + 1
+        for row, amount in amounts.items():
+            index = first + ROW_INDEX[row]
+            words[index] = max(words[index] + amount, 0)
         words[0] = sequence + 2
 
     def set(self, row: str, value: int) -> None:
@@ -131,6 +142,15 @@ class SlotView:
 
     def store_producer(self, producer_id: int, epoch: int) -> None:
         struct.pack_into("<qi", self.area, layout.PRODUCER_ID_OFFSET, producer_id, epoch)
+
+    @property
+    def dead_lettering(self) -> int:
+        """Records in the spool whose words are being made done, and which are counted after that."""
+        return load_acquire_u64(self.area, layout.DEAD_LETTERING_OFFSET)
+
+    @dead_lettering.setter
+    def dead_lettering(self, records: int) -> None:
+        store_release_u64(self.area, layout.DEAD_LETTERING_OFFSET, records)
 
     def set_in_work(self, kind: int, number: int) -> None:
         """What the worker is busy with (0 nothing, 1 an entry, 2 a descriptor), for whoever finds it dead."""

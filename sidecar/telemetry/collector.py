@@ -14,7 +14,8 @@ from sidecar.shm.segment import Segment
 from sidecar.shm.slots import process_start_ticks
 
 PREFIX = "kafka_sidecar_"
-_GAUGES = [row.name for row in COUNTER_ROWS if row.kind == "gauge"]
+_GAUGES = [row.name for row in COUNTER_ROWS if row.kind == "gauge" and row.name != "records_held"]
+"""What a dead worker has no more. Its records stay held: they are in the segment, and its successor has them."""
 
 
 def read_counters(segment: Segment) -> dict[int, dict[str, int]]:

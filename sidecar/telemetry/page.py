@@ -24,6 +24,8 @@ _MAIN_COUNTERS = (
     ("records_accepted_total", "records accepted"),
     ("records_delivered_total", "records delivered"),
     ("records_failed_total", "records failed"),
+    ("records_dead_lettered_total", "records dead lettered"),
+    ("records_held", "records held"),
     ("bytes_accepted_total", "bytes accepted"),
     ("batches_sent_total", "batches sent"),
     ("batches_retried_total", "batches sent again"),

@@ -267,24 +267,42 @@ class Adoption:
     # --- what is decided already -------------------------------------------------------------------------------
 
     def _balance(self, open_records: int) -> None:
-        """Counters such that accepted = delivered + failed + open, wherever between two stores the owner died."""
+        """Counters such that accepted = delivered + failed + dead lettered + held, wherever the owner died.
+
+        What is not done in the journal and not counted is held. A failure is counted when it was told, by its
+        descriptor or after its words became done.
+        """
         counters = self._counters
         counted = 0
         for each in self._all_ranges():
-            if not each.is_sent:
-                row = "records_failed_total" if each.descriptor.code else "records_delivered_total"
-                counters.set(row, max(counters.get(row), each.descriptor.counted))
-                counted += each.batch.records.count
-        failed_words = sum(len(failures) for _, _, failures in self._failures)
-        uncounted = open_records - counted - failed_words
-        ended = counters.get("records_delivered_total") + counters.get("records_failed_total")
-        # Failures by word may be counted or not; they are counted (again) when they are told, right after this.
-        known = min(
-            max(open_records - counted - (counters.get("records_accepted_total") - ended), 0), failed_words
-        )
-        if known:
-            counters.set("records_failed_total", counters.get("records_failed_total") - known)
-        counters.set("records_accepted_total", ended - known + uncounted + failed_words)
+            descriptor = each.descriptor
+            if descriptor.state == DescriptorState.TOLD and descriptor.code:
+                _raise_to(counters, "records_failed_total", descriptor.counted)
+                _raise_to(counters, "records_dead_lettered_total", descriptor.dead_counted)
+            elif each.is_sent or descriptor.code:
+                continue
+            else:
+                _raise_to(counters, "records_delivered_total", descriptor.counted)
+            counted += each.batch.records.count
+        held = open_records - counted
+        view = self._segment.slot(self._slot)
+        values = counters.read()
+        ended = sum(values[f"records_{fate}_total"] for fate in ("delivered", "failed", "dead_lettered"))
+        missing = values["records_accepted_total"] - ended - held
+        corrections = {"records_held": held - values["records_held"]}
+        if missing < 0:
+            corrections[
+                "records_accepted_total"
+            ] = -missing  # in the journal, and its owner died before it counted
+        elif any(chain.damage for chain in self._chain_table):
+            corrections["records_held"] += missing  # what cannot be read stays where it is, and is held
+        else:
+            # Words that became done, and their owner died before it counted them.
+            dead = min(missing, view.dead_lettering)
+            corrections["records_dead_lettered_total"] = dead
+            corrections["records_failed_total"] = missing - dead
+        counters.add(corrections)
+        view.dead_lettering = 0
 
     def _tell(self, now_ms: float) -> None:
         """Told batches end, settled ones and failures are told (again)."""
@@ -357,6 +375,13 @@ class Adoption:
         pages = chain.release_pages() if chain.live_entries else chain.release_idle()
         if pages:
             self._pool.give(pages)
+
+
+def _raise_to(counters: Counters, row: str, least: int) -> None:
+    """A counter whose owner died between the fact and the count; never down."""
+    behind = least - counters.get(row)
+    if behind > 0:
+        counters.add({row: behind})
 
 
 def _text_of(code: int) -> str:

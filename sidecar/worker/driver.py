@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sidecar.producer.sender import Sender
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
+    from sidecar.worker.dead_letters import DeadLetters
     from sidecar.worker.inquiry import Inquiry
     from sidecar.worker.intake import Intake
     from sidecar.worker.produce_port import ProducePort
@@ -92,6 +93,7 @@ class Driver:
         stub_port: StubPort,
         produce_port: ProducePort,
         settlement: Settlement,
+        dead_letters: DeadLetters,
         inquiry: Inquiry,
         send_control: Callable[[ControlMessage], None],
         wake_workers: Callable[[], None],
@@ -114,6 +116,7 @@ class Driver:
         self._stub_port = stub_port
         self._produce_port = produce_port
         self._settlement = settlement
+        self._dead_letters = dead_letters
         self._inquiry = inquiry
         self._send_control = send_control
         self._wake_workers = wake_workers
@@ -222,6 +225,10 @@ class Driver:
             self._acks_deadline_ms = now_ms + ACKS_WAIT_MS_MAX
         # A short wait for the stubs' ACKs: what they know they need not ask the next daemon for.
         if self._stub_port.has_unacked and now_ms < self._acks_deadline_ms:
+            return
+        # What they did not acknowledge cannot be told any more.
+        self._stub_port.give_up_all()
+        if self._dead_letters.is_writing:
             return
         self._drained = True
         self._send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
@@ -370,6 +377,7 @@ class Driver:
             )
             for session in self._sessions.reclaim(now_ms):
                 self._stub_port.abandon(session)
+            self._dead_letters.step(now_ms)
             for session in self._sessions:
                 self._intake.reclaim_reservations(list(session.streams.values()), now_ms)
             self._release_idle(now_ms)

@@ -142,9 +142,14 @@ class Intake:
         session.accepted_streams.add(stream)
         queue.last_used_ms = now_ms
         counters = self._counters
-        counters.inc("submissions_total")
-        counters.inc("records_accepted_total", count)
-        counters.inc("bytes_accepted_total", len(payload))
+        counters.add(
+            {
+                "submissions_total": 1,
+                "records_accepted_total": count,
+                "bytes_accepted_total": len(payload),
+                "records_held": count,
+            }
+        )
         self._on_entry(queue, entry, now_ms)
 
     def acceptance(self, session: ClientSession) -> list[Any]:

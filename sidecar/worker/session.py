@@ -60,6 +60,8 @@ class ClientSession:
         "accepted_streams",
         "attached",
         "credit_bytes",
+        "has_cancelled",
+        "is_gone",
         "last_heard_ms",
         "name",
         "outbox",
@@ -68,6 +70,7 @@ class ClientSession:
         "row",
         "streams",
         "told_number",
+        "unacked",
         "unsettled_bytes",
         "unsettled_records",
         "untold",
@@ -94,4 +97,10 @@ class ClientSession:
         """Their payload bytes, spread evenly over the records of each submission (for the client's share)."""
         self.untold: deque[Part] = deque()
         """Tellings that found the ring full, in order; retried when the stub ACKs."""
+        self.unacked: deque[tuple[int, Part, float]] = deque()
+        """Failures in the ring that were not acknowledged yet: outcome number, part, when it was written."""
+        self.is_gone = False
+        """Nobody will come back for outcomes: it said goodbye, was cut, or its grace is over."""
+        self.has_cancelled = False
+        """It said goodbye without waiting: its callers have been told already that its records may fail."""
         self.ring_full_since_ms: float | None = None

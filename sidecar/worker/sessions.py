@@ -20,8 +20,10 @@ log = logging.getLogger(__name__)
 
 SILENCE_MS_MAX = 60_000.0
 """A stub says PING every 10 s; one that was silent this long counts as gone."""
+
+
 ROW_GRACE_MS = 60_000.0
-"""How long a gone client's row keeps its outcomes for a stub that comes back."""
+"""How long the row of a client that is not attached keeps its outcomes for it (daemon.client_grace_s)."""
 
 
 class Refused(Exception):
@@ -43,7 +45,9 @@ class Sessions:
         worker_epoch: int,
         instance_key: bytes,
         counters: Counters,
+        grace_ms: float = ROW_GRACE_MS,
     ) -> None:
+        self._grace_ms = grace_ms
         self._table = table
         self._slot = slot
         self._worker_epoch = worker_epoch
@@ -121,6 +125,7 @@ class Sessions:
         if before is not None:
             # The streams and what could not be told yet go over to the new connection of the same client.
             session.streams, session.untold = before.streams, before.untold
+            session.unacked = before.unacked
             session.unsettled_records = before.unsettled_records
             session.unsettled_bytes = before.unsettled_bytes
             for stream in session.streams.values():
@@ -152,6 +157,10 @@ class Sessions:
         self._gone_since_ms[session.row.index] = float("-inf") if for_good else now_ms
         self._count()
 
+    def absent(self) -> list[ClientSession]:
+        """The sessions within their grace: not attached, and not given up."""
+        return [self._by_row[index] for index in self._gone_since_ms if not self._by_row[index].is_gone]
+
     def expel_silent(self, now_ms: float) -> list[ClientSession]:
         """The sessions not heard of for too long; the caller ends them."""
         return [s for s in self._by_routing_id.values() if now_ms - s.last_heard_ms > SILENCE_MS_MAX]
@@ -164,7 +173,7 @@ class Sessions:
         """
         over: list[ClientSession] = []
         for index, since_ms in list(self._gone_since_ms.items()):
-            if now_ms - since_ms < ROW_GRACE_MS:
+            if now_ms - since_ms < self._grace_ms:
                 continue
             row = self._rows[index]
             if self._by_row[index].unsettled_records:

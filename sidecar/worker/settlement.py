@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
+from sidecar.kernel import mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.worker.tellings import BatchTelling, FailurePart, OnRecordsSettled, Teller, local_failure_text
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.descriptors import DescriptorTable, LaneRows
-    from sidecar.shm.slots import Counters
+    from sidecar.shm.slots import Counters, SlotView
     from sidecar.worker.topic_queue import TopicQueue
 
 
@@ -32,14 +33,15 @@ class Settlement:
         teller: Teller,
         descriptors: DescriptorTable,
         lane_rows: LaneRows,
-        counters: Counters,
+        slot: SlotView,
         on_records_settled: OnRecordsSettled,
     ) -> None:
         self._config = config
         self._teller = teller
         self._descriptors = descriptors
         self._lane_rows = lane_rows
-        self._counters = counters
+        self._slot = slot
+        self._counters: Counters = slot.counters
         self._on_records_settled = on_records_settled
         self._finished_chains: set[Chain] = set()
 
@@ -47,25 +49,23 @@ class Settlement:
         """A batch's fate is decided: make it a fact, then tell."""
         count = batch.records.count
         if batch.descriptor != NO_DESCRIPTOR:
-            row = "records_failed_total" if batch.code else "records_delivered_total"
+            delivered = 0 if batch.code else self._counters.get("records_delivered_total") + count
             self._descriptors.settle(
                 batch.descriptor,
                 code=batch.code,
                 base_offset=batch.base_offset,
                 append_time_ms=batch.append_time_ms,
                 persistence=batch.persistence,
-                counted=self._counters.get(row) + count,
+                counted=delivered,
             )
         elif batch.code:
             # Never drained: the failure is a fact by its words, which hold our own codes only.
             own = WORD_FAILED_MIN <= batch.code < WORD_DONE
             batch.records.mark_failed(batch.code if own else int(LocalCode.ABORTED))
-        if batch.code:
-            self._counters.inc("records_failed_total", count)
-            if batch.persistence == Persistence.POSSIBLY_PERSISTED:
-                self._counters.inc("records_possibly_persisted_total", count)
-        else:
-            self._counters.inc("records_delivered_total", count)
+        if not batch.code:
+            self._counters.add({"records_delivered_total": count, "records_held": -count})
+        elif batch.persistence == Persistence.POSSIBLY_PERSISTED:
+            self._counters.inc("records_possibly_persisted_total", count)
         self.tell(batch, now_ms)
 
     def tell(self, batch: ProducerBatch, now_ms: float) -> None:
@@ -77,9 +77,16 @@ class Settlement:
         self, queue: TopicQueue, entry: Entry, failures: list[tuple[int, int]], now_ms: float
     ) -> None:
         """Records that fail before sending; their words carry the codes already."""
-        self._counters.inc("records_failed_total", len(failures))
         text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
-        part = FailurePart(queue.chain, entry, failures, text, self._failure_told, self._on_records_settled)
+        part = FailurePart(
+            queue.chain,
+            entry,
+            failures,
+            text,
+            queue.topic,
+            self._failure_told,
+            self._on_records_settled,
+        )
         self._teller.tell([part], now_ms)
 
     def free_descriptor(self, batch: ProducerBatch) -> None:
@@ -93,11 +100,18 @@ class Settlement:
         chains, self._finished_chains = self._finished_chains, set()
         return chains
 
-    def _batch_told(self, batch: ProducerBatch) -> None:
+    def _batch_told(self, telling: BatchTelling) -> None:
+        batch, dead = telling.batch, telling.dead
         index = batch.descriptor
-        if index != NO_DESCRIPTOR:
-            self._descriptors.told(index)
-        finished = batch.records.mark_done()
+        if index == NO_DESCRIPTOR:
+            with _WordsThenCounted(self._slot, batch.records.count, dead):
+                finished = batch.records.mark_done()
+        else:
+            if batch.code:
+                self._count_told(index, batch.records.count - dead, dead)
+            else:
+                self._descriptors.told(index)
+            finished = batch.records.mark_done()
         assert batch.chain is not None
         if index != NO_DESCRIPTOR:
             if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
@@ -107,5 +121,54 @@ class Settlement:
         if finished:
             self._finished_chains.add(batch.chain)
 
-    def _failure_told(self, chain: Chain) -> None:
-        self._finished_chains.add(chain)
+    def _count_told(self, index: int, failed: int, dead: int) -> None:
+        """Told and how it counts are one fact: the descriptor has the counters as they are to be."""
+        counters = self._counters
+        self._descriptors.told(
+            index,
+            failed_counted=counters.get("records_failed_total") + failed,
+            dead_counted=counters.get("records_dead_lettered_total") + dead,
+        )
+        counters.add(
+            {
+                "records_failed_total": failed,
+                "records_dead_lettered_total": dead,
+                "records_held": -failed - dead,
+            }
+        )
+
+    def _failure_told(self, part: FailurePart, dead: bool) -> None:
+        count = len(part.failures)
+        with _WordsThenCounted(self._slot, count, count if dead else 0):
+            mark_failed_done(part.chain, part.entry, [index for index, _ in part.failures])
+        self._finished_chains.add(part.chain)
+
+
+class _WordsThenCounted:
+    """Failures that are a fact by their words alone: words := done inside, counted after.
+
+    A worker that dies in between leaves records that ended and are not counted; how many of them are dead letters
+    stands in the slot, and adoption counts them.
+    """
+
+    __slots__ = ("_count", "_dead", "_slot")
+
+    def __init__(self, slot: SlotView, count: int, dead: int) -> None:
+        self._slot = slot
+        self._count = count
+        self._dead = dead
+
+    def __enter__(self) -> None:
+        if self._dead:
+            self._slot.dead_lettering = self._dead
+
+    def __exit__(self, *error: object) -> None:
+        self._slot.counters.add(
+            {
+                "records_failed_total": self._count - self._dead,
+                "records_dead_lettered_total": self._dead,
+                "records_held": -self._count,
+            }
+        )
+        if self._dead:
+            self._slot.dead_lettering = 0

@@ -32,6 +32,10 @@ DRAINING_TEXT = (
 )
 
 
+UNACKED_MS_MAX = 2_000.0
+"""While descriptors are scarce: how long a failure may wait for its client's ACK."""
+
+
 class StubPort:
     """Frames from stubs in, messages to stubs out. Owned by the loop's thread."""
 
@@ -146,6 +150,8 @@ class StubPort:
         While descriptors are scarce, the client that holds up most outcomes goes at once: a batch shared with
         others, or the sender, is never held by one that does not read.
         """
+        if descriptors_are_scarce:
+            self._give_up_one(now_ms)
         blocked = [session for session in self._sessions if session.untold]
         late = [
             session
@@ -163,6 +169,32 @@ class StubPort:
             )
             self._counters.inc("clients_cut_total")
             self.end(session, now_ms, for_good=True)
+
+    def _give_up_one(self, now_ms: float) -> None:
+        """Descriptors run short: the client with most failures that it does not acknowledge is not waited for."""
+        silent = [
+            session
+            for session in (*self._sessions, *self._sessions.absent())
+            if session.unacked and now_ms - session.unacked[0][2] >= UNACKED_MS_MAX
+        ]
+        if silent:
+            worst = max(silent, key=lambda session: len(session.unacked))
+            log.warning(
+                "client %s did not acknowledge %d failures: they become dead letters, as batch descriptors run short",
+                worst.name,
+                len(worst.unacked),
+            )
+            if worst.attached:
+                self._counters.inc("clients_cut_total")
+                self.end(worst, now_ms, for_good=True)
+            else:
+                self._teller.abandon(worst)
+
+    def give_up_all(self) -> None:
+        """The daemon ends: what was not acknowledged by now cannot be told any more."""
+        for session in (*self._sessions, *self._sessions.absent()):
+            if session.unacked or session.untold:
+                self._teller.abandon(session)
 
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
         self._intake.forget(session)
@@ -187,13 +219,13 @@ class StubPort:
         self._intake.grant_credit(session)
         message = welcome(session, known, self._worker_epoch, self._limits)
         session.outbox.append([msgpack.packb(message)])
-        self._teller.resume(session, now_ms)
+        self._teller.acked(session, now_ms)
         self._to_tell.add(session)
         log.debug("client %s attached", session.name)
 
     def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         session.row.ring_ack(fields[0])
-        self._teller.resume(session, now_ms)
+        self._teller.acked(session, now_ms)
         self._intake.ring_acked(session)
         self._to_tell.add(session)
 
@@ -204,6 +236,7 @@ class StubPort:
 
     def _on_bye(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         if fields[0]:
+            session.has_cancelled = True
             self._on_cancel(session)
         self.end(session, now_ms, for_good=True)
 

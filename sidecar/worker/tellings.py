@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from client_stub.wire import NO_PARTITION, LocalCode, Outcome, OutcomeKind, Persistence, Shape, pack_outcome
-from sidecar.kernel import mark_failed_done
+from sidecar.deadletter.letters import Undelivered
+from sidecar.kernel import entry_payload
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
@@ -35,27 +36,39 @@ def _share_of(entry: Entry, count: int) -> int:
 
 
 class Part(Protocol):
-    """What one client is told of one telling: at most one ring entry at a time, resumable."""
+    """What one client is told of one telling: at most one ring entry at a time, resumable.
+
+    A delivery is told when it stands in the ring. A failure is told when the client has acknowledged it: until
+    then its records keep their pages, so that they can go to the dead letters if the client never does.
+    """
 
     row: int
     generation: int
 
+    @property
+    def is_failure(self) -> bool: ...
+
     def write(self, row: ClientRow) -> bool:
         """Write to the ring; False when it is full. Repeatable: what was written is not written again."""
 
-    def finish(self) -> None:
-        """The client knows (or is gone): one step nearer to the words being done."""
+    def undelivered(self, row: ClientRow | None) -> list[Undelivered]:
+        """The records as dead letters; ``row`` None: it belongs to somebody else by now."""
+
+    def finish(self, *, dead: bool = False) -> None:
+        """The client knows, or its records are ``dead`` letters: one step nearer to the words being done."""
 
 
 class BatchTelling:
     """A settled ProducerBatch that waits until each of its clients has been told."""
 
-    __slots__ = ("batch", "on_told", "remaining")
+    __slots__ = ("batch", "dead", "on_told", "remaining")
 
-    def __init__(self, batch: ProducerBatch, on_told: Callable[[ProducerBatch], None]) -> None:
+    def __init__(self, batch: ProducerBatch, on_told: Callable[[BatchTelling], None]) -> None:
         self.batch = batch
         self.on_told = on_told
         self.remaining = batch.records.slice_count
+        self.dead = 0
+        """Records that went to the dead letters."""
 
     def parts(self, on_records_settled: OnRecordsSettled) -> list[Part]:
         return [BatchPart(self, index, on_records_settled) for index in range(self.batch.records.slice_count)]
@@ -74,6 +87,28 @@ class BatchPart:
         self.row = entry.client_row
         self.generation = entry.client_generation
 
+    @property
+    def is_failure(self) -> bool:
+        return self.telling.batch.code != 0
+
+    def undelivered(self, row: ClientRow | None) -> list[Undelivered]:
+        batch = self.telling.batch
+        assert batch.chain is not None
+        entry = batch.records.slice_entry(self.index)
+        return [
+            _undelivered(
+                batch.chain,
+                entry,
+                row,
+                topic=batch.topic,
+                partition=batch.partition,
+                indexes=batch.records.slice_indexes(self.index),
+                code=batch.code,
+                text=batch.text,
+                persistence=batch.persistence,
+            )
+        ]
+
     def write(self, row: ClientRow) -> bool:
         batch = self.telling.batch
         failed = batch.code != 0
@@ -90,15 +125,16 @@ class BatchPart:
         )
         return row.ring_append(data)
 
-    def finish(self) -> None:
+    def finish(self, *, dead: bool = False) -> None:
         telling = self.telling
         records = telling.batch.records
         count = records.slice_records(self.index)
+        telling.dead += count if dead else 0
         payload_bytes = _share_of(records.slice_entry(self.index), count)
         self._on_records_settled(self.row, self.generation, count, payload_bytes)
         telling.remaining -= 1
         if telling.remaining == 0:
-            telling.on_told(telling.batch)
+            telling.on_told(telling)
 
 
 class FailurePart:
@@ -114,6 +150,7 @@ class FailurePart:
         "on_told",
         "row",
         "text",
+        "topic",
     )
 
     def __init__(
@@ -122,7 +159,8 @@ class FailurePart:
         entry: Entry,
         failures: list[tuple[int, int]],
         text: str,
-        on_told: Callable[[Chain], None],
+        topic: str,
+        on_told: Callable[[FailurePart, bool], None],
         on_records_settled: OnRecordsSettled,
     ) -> None:
         self._on_records_settled = on_records_settled
@@ -132,8 +170,32 @@ class FailurePart:
         self.generation = entry.client_generation
         self.failures = failures
         self.text = text
+        self.topic = topic
         self.on_told = on_told
         self._done_to = 0
+
+    @property
+    def is_failure(self) -> bool:
+        return True
+
+    def undelivered(self, row: ClientRow | None) -> list[Undelivered]:
+        by_code: dict[int, list[int]] = {}
+        for index, code in self.failures:
+            by_code.setdefault(code, []).append(index)
+        return [
+            _undelivered(
+                self.chain,
+                self.entry,
+                row,
+                topic=self.topic,
+                partition=None,
+                indexes=indexes,
+                code=code,
+                text=self.text,
+                persistence=Persistence.NOT_PERSISTED,
+            )
+            for code, indexes in by_code.items()
+        ]
 
     def write(self, row: ClientRow) -> bool:
         """One outcome per run of equal codes and adjacent indexes: a frame that is all bad is one outcome."""
@@ -167,17 +229,17 @@ class FailurePart:
             self._done_to = stop
         return True
 
-    def finish(self) -> None:
-        mark_failed_done(self.chain, self.entry, [index for index, _ in self.failures])
+    def finish(self, *, dead: bool = False) -> None:
         count = len(self.failures)
         self._on_records_settled(self.row, self.generation, count, _share_of(self.entry, count))
-        self.on_told(self.chain)
+        self.on_told(self, dead)
 
 
 class Teller:
     """Writes tellings to rings and keeps, per client, what found its ring full.
 
     A part waits only behind parts of its own client: a client that does not read its acks delays nobody else.
+    Failures of a client that is gone are handed to ``on_gone``, which finishes them as dead letters.
     """
 
     def __init__(
@@ -186,34 +248,42 @@ class Teller:
         row_of: Callable[[int, int], ClientRow | None],
         session_of: Callable[[int], ClientSession | None],
         on_ring_written: Callable[[ClientSession], None],
+        on_gone: Callable[[list[Part]], None],
     ) -> None:
+        self._on_gone = on_gone
         self._row_of = row_of
         self._session_of = session_of
         self._on_ring_written = on_ring_written
 
     def tell(self, parts: list[Part], now_ms: float) -> None:
         """Tell each part's client, or queue the part behind its client's earlier ones."""
+        gone: list[Part] = []
         for part in parts:
             row = self._row_of(part.row, part.generation)
-            if row is None:
-                part.finish()  # the row was given to somebody else: its first owner is long gone
-                continue
             session = self._session_of(part.row)
-            if session is not None and session.untold:
+            if row is None or session is None or (session.is_gone and part.is_failure):
+                # Nobody reads that ring any more, or it is somebody else's: a delivery counts as told.
+                if part.is_failure and not (session is not None and session.has_cancelled):
+                    gone.append(part)
+                else:
+                    part.finish()
+            elif session.untold:
                 session.untold.append(part)
             elif part.write(row):
-                if session is not None:
-                    self._on_ring_written(session)
-                part.finish()
-            elif session is None:
-                part.finish()  # nobody reads this ring any more: told, and counted by the batch's own outcome
+                self._on_ring_written(session)
+                self._written(session, part, now_ms)
             else:
                 session.untold.append(part)
                 if session.ring_full_since_ms is None:
                     session.ring_full_since_ms = now_ms
+        if gone:
+            self._on_gone(gone)
 
-    def resume(self, session: ClientSession, now_ms: float) -> None:
-        """The client has ACKed: go on with what waited for room in its ring."""
+    def acked(self, session: ClientSession, now_ms: float) -> None:
+        """The client has ACKed: its failures up to there are told; go on with what waited for room in its ring."""
+        acked_number = session.row.acked_number
+        while session.unacked and session.unacked[0][0] <= acked_number:
+            session.unacked.popleft()[1].finish()
         while session.untold:
             part = session.untold[0]
             if not part.write(session.row):
@@ -222,16 +292,68 @@ class Teller:
                 return
             session.untold.popleft()
             self._on_ring_written(session)
-            part.finish()
+            self._written(session, part, now_ms)
         session.ring_full_since_ms = None
 
     def abandon(self, session: ClientSession) -> None:
-        """The client is cut: what it was not told counts as told, so that shared batches are freed."""
+        """The client is gone: deliveries that it was not told count as told, so that shared batches are freed;
+        its failures become dead letters, unless it said itself that it does not wait for them."""
+        session.is_gone = True
         if session.untold:
-            log.warning("client %s was cut with %d outcomes it never read", session.name, len(session.untold))
-        while session.untold:
-            session.untold.popleft().finish()
+            log.warning("client %s is gone with %d outcomes it never read", session.name, len(session.untold))
+        parts = [part for _, part, _ in session.unacked] + list(session.untold)
+        session.unacked.clear()
+        session.untold.clear()
         session.ring_full_since_ms = None
+        dead = [part for part in parts if part.is_failure and not session.has_cancelled]
+        for part in parts:
+            if not part.is_failure or session.has_cancelled:
+                part.finish()
+        if dead:
+            self._on_gone(dead)
+
+    def _written(self, session: ClientSession, part: Part, now_ms: float) -> None:
+        if part.is_failure and not session.has_cancelled:
+            session.unacked.append((session.row.next_number - 1, part, now_ms))
+        else:
+            part.finish()
+
+
+def _undelivered(
+    chain: Chain,
+    entry: Entry,
+    row: ClientRow | None,
+    *,
+    topic: str,
+    partition: int | None,
+    indexes: list[int],
+    code: int,
+    text: str,
+    persistence: int,
+) -> Undelivered:
+    try:
+        payload = entry_payload(chain, entry)
+    except ValueError as error:
+        log.error("ALARM: a failed submission to topic %s cannot be read back: %s", topic, error)
+        payload = b""
+    return Undelivered(
+        client=row.client_id.hex()
+        if row is not None
+        else f"row-{entry.client_row}.{entry.client_generation}",
+        client_name=row.name if row is not None else "",
+        pid=row.pid if row is not None else 0,
+        topic=topic,
+        partition=partition,
+        stream=entry.stream,
+        seq=entry.seq,
+        base_timestamp_ms=entry.base_timestamp_ms,
+        record_count=entry.count,
+        payload=payload,
+        indexes=indexes,
+        code=code,
+        text=text,
+        persistence=persistence,
+    )
 
 
 def local_failure_text(code: int, topic: str, partition_count: int, config: ProducerConfig) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import hashlib
 import logging
 import os
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sidecar.common.clock import MonotonicClock
@@ -24,6 +27,7 @@ from sidecar.common.control import (
     UpdateMetadata,
 )
 from sidecar.common.model import ExitStatus
+from sidecar.deadletter.spool import SpoolWriter, close_leftovers
 from sidecar.metadata.cache import MetadataCache
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.control_channel import ControlChannel
@@ -41,6 +45,7 @@ from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.rate_words import find_clock
 from sidecar.shm.recovery import take_over_pages
 from sidecar.worker.adoption import Adoption
+from sidecar.worker.dead_letters import DeadLetters
 from sidecar.worker.driver import Driver
 from sidecar.worker.endpoint import Endpoint
 from sidecar.worker.inquiry import Inquiry
@@ -115,13 +120,24 @@ class Worker:
         )
 
         sessions = Sessions(
+            grace_ms=float(settings["daemon.client_grace_s"]) * 1000,
             table=segment.clients,
             slot=start.slot,
             worker_epoch=start.worker_epoch,
             instance_key=start.instance_key,
             counters=counters,
         )
+        self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
+        self._dead_letters = dead_letters = DeadLetters(
+            spool=_spool(settings, start),
+            submit=self._submit_spooling,
+            row_of=sessions.row,
+            counters=counters,
+            now_ms=clock.now_ms,
+            wake=lambda: self._driver.wake(),
+        )
         teller = Teller(
+            on_gone=dead_letters.put,
             row_of=sessions.row,
             session_of=sessions.of_row,
             on_ring_written=lambda session: self._stub_port.ring_written(session),
@@ -131,7 +147,7 @@ class Worker:
             teller=teller,
             descriptors=descriptors,
             lane_rows=lane_rows,
-            counters=counters,
+            slot=slot,
             on_records_settled=sessions.records_settled,
         )
         topics = Topics(
@@ -231,6 +247,7 @@ class Worker:
             stub_port=self._stub_port,
             produce_port=produce_port,
             settlement=settlement,
+            dead_letters=dead_letters,
             inquiry=inquiry,
             send_control=self._channel.send,
             wake_workers=self._wake_workers,
@@ -277,7 +294,18 @@ class Worker:
         self._links.close_all()
         self._channel.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._spooling.shutdown(wait=True, cancel_futures=True)
+        self._dead_letters.close()
         return status
+
+    def _submit_spooling(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        def finished(future: Future[None]) -> None:
+            if not future.cancelled() and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(done, future.exception())
+
+        self._spooling.submit(work).add_done_callback(finished)
 
     def _on_control(self, message: ControlMessage) -> None:
         if isinstance(message, UpdateMetadata):
@@ -345,6 +373,20 @@ class Worker:
         except BlockingIOError:
             return
         self._driver.on_pool_wake()
+
+
+def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
+    """This slot's writer; a file that the slot's dead owner had open is closed."""
+    folder = Path(settings["dead_letters.path"])
+    digest = hashlib.sha1(str(start.extra["run_dir"]).encode(), usedforsecurity=False).hexdigest()
+    writer = f"{digest[:8]}-slot{start.slot}"
+    close_leftovers(folder, writer)
+    return SpoolWriter(
+        folder,
+        writer,
+        max_bytes=int(settings["dead_letters.max_bytes"]),
+        drop_oldest=settings["dead_letters.when_full"] == "drop_oldest",
+    )
 
 
 def _connection_config(settings: dict[str, Any]) -> ConnectionConfig:

@@ -20,6 +20,14 @@ OURS: dict[str, tuple[str, ...]] = {
     "sidecar.common": ("sidecar.common", WIRE, "client_stub.error_codes"),
     "sidecar.kernel": ("sidecar.kernel",),
     "sidecar.shm": ("sidecar.shm", "sidecar.common", "sidecar.kernel", WIRE),
+    "sidecar.deadletter": (
+        "sidecar.deadletter",
+        "sidecar.common",
+        "sidecar.kernel",
+        "sidecar.shm",
+        WIRE,
+        "client_stub.error_codes",
+    ),
     "sidecar.protocol": ("sidecar.protocol", "sidecar.common"),
     "sidecar.metadata": ("sidecar.metadata", "sidecar.common", "sidecar.protocol"),
     "sidecar.producer": (
@@ -42,6 +50,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.metadata",
         "sidecar.producer",
         "sidecar.net",
+        "sidecar.deadletter",
         WIRE,
     ),
     "sidecar.controller": (
@@ -64,6 +73,7 @@ UPPER = ("sidecar.cli", "sidecar.demo", "sidecar.bench", "sidecar.testing")
 NEVER: dict[str, tuple[str, ...]] = {
     "sidecar.common": ("asyncio", "socket", "zmq", "pydantic"),
     "sidecar.shm": ("asyncio", "zmq", "socket"),
+    "sidecar.deadletter": ("asyncio", "zmq", "socket"),
     "sidecar.protocol": ("asyncio", "zmq", "socket", "time"),
     "sidecar.metadata": ("asyncio", "zmq", "socket", "time"),
     "sidecar.producer": ("asyncio", "zmq", "socket", "time", "os", "uvloop"),

@@ -62,6 +62,7 @@ def walk(
         seen["blocks"].append(
             (found, block.groups, block.failures, block.count, kernel.entry_words(journal.chain, entry))
         )
+        assert kernel.entry_payload(journal.chain, entry) == payload
         failed.append((entry, [i for i, _ in block.failures]))
         for partition, start, stop in block.groups:
             at = start
@@ -78,6 +79,7 @@ def walk(
             cursors = (
                 piece.first_cursor,
                 piece.last_cursor,
+                [piece.slice_indexes(i) for i in range(piece.slice_count)],
                 piece.first_timestamp_ms,
                 piece.max_timestamp_ms,
             )

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from sidecar.kernel import BatchRecords, StickyPartitioner, fail_remaining, index
+from sidecar.kernel import BatchRecords, StickyPartitioner, fail_remaining, index, mark_failed_done
 from sidecar.shm import layout
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
@@ -182,8 +182,10 @@ def test_what_a_new_daemon_finds(worker: Slot, segment: Segment, segment_path: P
         (0, "orders", 30, entry.payload_bytes),
         (0, "unknown", 4, waiting.payload_bytes),
     ]
-    # A failure word and a settled descriptor are fates, also while nobody was told.
+    # Delivered is a fate, also while nobody was told. A failure is one when its client knows.
     fail_remaining(waiting_chain, waiting, 0xFF05)
+    assert [row[2] for row in describe_undelivered(other)] == [30, 4]
+    mark_failed_done(waiting_chain, waiting, range(4))
     batches = worker.batches(chain, entry)
     numbers = [worker.send(chain, partition, batch) for partition, batch in batches]
     assert [row[2] for row in describe_undelivered(other)] == [30], "sent is not delivered"

@@ -21,7 +21,7 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.session import ClientSession
 from sidecar.worker.sessions import Sessions
 from sidecar.worker.settlement import Settlement
-from sidecar.worker.tellings import Teller
+from sidecar.worker.tellings import Part, Teller
 
 INCARNATION = 5
 EPOCH = 77
@@ -52,15 +52,19 @@ class Scene:
             counters=self.counters,
         )
         self.written: list[ClientSession] = []
+        self.dead: list[Part] = []
         self.teller = Teller(
-            row_of=self.sessions.row, session_of=self.sessions.of_row, on_ring_written=self.written.append
+            on_gone=self.dead.extend,
+            row_of=self.sessions.row,
+            session_of=self.sessions.of_row,
+            on_ring_written=self.written.append,
         )
         self.settlement = Settlement(
             config=ProducerConfig(),
             teller=self.teller,
             descriptors=self.descriptors,
             lane_rows=self.lane_rows,
-            counters=self.counters,
+            slot=slot,
             on_records_settled=self.sessions.records_settled,
         )
         self.partitioner = StickyPartitioner(6, range(6), 1 << 20, 1)

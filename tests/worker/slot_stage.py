@@ -15,6 +15,7 @@ from client_stub.wire import SubmitFlag
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
+from sidecar.deadletter.letters import Undelivered
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.backoff import Backoff
 from sidecar.producer.config import ProducerConfig
@@ -37,7 +38,7 @@ from sidecar.worker.placement import Placement
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.sessions import Sessions
 from sidecar.worker.settlement import Settlement
-from sidecar.worker.tellings import Teller
+from sidecar.worker.tellings import Part, Teller
 from sidecar.worker.topics import Topics
 
 TOPIC = "t"
@@ -66,7 +67,11 @@ class MemoryBroker:
     log: dict[int, list[bytes]] = field(default_factory=dict)
     producers: dict[tuple[int, int], _Appended] = field(default_factory=dict)
     refuse_once: dict[int, int] = field(default_factory=dict)
+    refuse_value: bytes | None = None
+    """A batch with this value in it is refused for good."""
     next_producer_id: int = 4000
+    spool: list[Undelivered] = field(default_factory=list)
+    """Dead letters: they stand outside of the segment, too."""
     is_silent: bool = False
     """Appends and does not answer."""
 
@@ -78,10 +83,9 @@ class MemoryBroker:
         code = self.refuse_once.pop(batch.partition, 0)
         if code:
             return code, -1
-        out = bytearray(batch.records.size_bytes)
-        batch.records.encode_into(out, batch.producer_id, batch.epoch, batch.base_sequence)
-        (kafka_batch,) = list(MemoryRecords(bytes(out)))
-        values = [bytes(record.value) for record in kafka_batch]
+        if self.refuse_value is not None and self.refuse_value in _values(batch):
+            return Code.TOPIC_AUTHORIZATION_FAILED, -1
+        values = _values(batch)
         key = (batch.producer_id, batch.partition)
         known = self.producers.get(key)
         if known is not None and batch.epoch < known.epoch:
@@ -111,6 +115,13 @@ class MemoryBroker:
             for (producer_id, at), known in self.producers.items()
             if at == partition
         }
+
+
+def _values(batch: ProducerBatch) -> list[bytes]:
+    out = bytearray(batch.records.size_bytes)
+    batch.records.encode_into(out, batch.producer_id, batch.epoch, batch.base_sequence)
+    (kafka_batch,) = list(MemoryRecords(bytes(out)))
+    return [bytes(record.value) for record in kafka_batch]
 
 
 class _AllReady:
@@ -145,14 +156,17 @@ class SlotStage:
             table=segment.clients, slot=0, worker_epoch=EPOCH, instance_key=KEY, counters=self.counters
         )
         self.teller = Teller(
-            row_of=self.sessions.row, session_of=self.sessions.of_row, on_ring_written=lambda session: None
+            row_of=self.sessions.row,
+            session_of=self.sessions.of_row,
+            on_ring_written=lambda session: None,
+            on_gone=self._bury,
         )
         self.settlement = Settlement(
             config=self.config,
             teller=self.teller,
             descriptors=self.descriptors,
             lane_rows=self.lane_rows,
-            counters=self.counters,
+            slot=slot,
             on_records_settled=self.sessions.records_settled,
         )
         self.topics = Topics(
@@ -180,6 +194,21 @@ class SlotStage:
             counters=self.counters,
         ).run(pages, self.now_ms)
         self.verdicts: list[Verdict] = []
+
+    def _bury(self, parts: list[Part]) -> None:
+        for part in parts:
+            self.broker.spool += part.undelivered(self.sessions.row(part.row, part.generation))
+            part.finish(dead=True)
+
+    def acknowledge(self, session: ClientSession) -> None:
+        """The client knows all that it was told."""
+        session.row.ring_ack(session.row.next_number - 1)
+        self.teller.acked(session, self.now_ms)
+
+    def give_up(self) -> None:
+        """The grace of everybody who is not attached is over."""
+        for session in self.sessions.reclaim(float("inf")):
+            self.teller.abandon(session)
 
     def ask(self, now_wall_ms: int = 1) -> None:
         """As Inquiry does, with the broker's answer at hand."""
@@ -228,7 +257,7 @@ class SlotStage:
         session.unsettled_records += len(values)
         stream.position += 1
         session.row.store_position(1, stream.position)
-        self.counters.inc("records_accepted_total", len(values))
+        self.counters.add({"records_accepted_total": len(values), "records_held": len(values)})
         self.topics.on_entry(queue, entry, self.now_ms)
 
     def publish(self, batch: ProducerBatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -105,6 +106,9 @@ class FakeRow:
 class FakeCounters(Counter[str]):
     def inc(self, name: str, amount: int = 1) -> None:
         self[name] += amount
+
+    def add(self, amounts: Mapping[str, int]) -> None:
+        super().update(amounts)
 
 
 class Scene:

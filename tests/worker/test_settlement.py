@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client_stub.wire import LocalCode, OutcomeKind, Persistence
+from sidecar.deadletter.letters import Undelivered
 from sidecar.kernel import entry_words, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.shm.descriptors import DescriptorState
@@ -69,7 +70,7 @@ def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(scene: Scene
 
     last = deaf.row.next_number - 1
     deaf.row.ring_ack(last)
-    scene.teller.resume(deaf, 2.0)
+    scene.teller.acked(deaf, 2.0)
     assert [outcome.base_offset for outcome in told(deaf.row, last + 1)] == [7]
     assert scene.descriptors.state(descriptor) == DescriptorState.FREE
     assert mine.remaining == 0
@@ -85,17 +86,22 @@ def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> Non
     scene.settlement.settle_batch(batch, 1.0)
     assert told(deaf.row) == []
     scene.teller.abandon(deaf)
+    assert not scene.dead
     assert scene.descriptors.state(descriptor) == DescriptorState.FREE
     assert describe_undelivered(scene.segment) == []
 
 
 class _Blocked:
     row = generation = 0
+    is_failure = False
 
     def write(self, row: object) -> bool:
         return False
 
-    def finish(self) -> None:
+    def undelivered(self, row: object) -> list[Undelivered]:
+        return []
+
+    def finish(self, *, dead: bool = False) -> None:
         pass
 
 
@@ -124,6 +130,10 @@ def test_a_batch_that_fails_before_it_was_drained_is_a_fact_by_its_words(scene: 
     (outcome,) = told(client.row)
     assert (outcome.kind, outcome.code, outcome.text) == (OutcomeKind.FAILED, LocalCode.EXPIRED, "too late")
     assert outcome.persistence == Persistence.NOT_PERSISTED
+    assert entry.remaining == 2, "kept until the client has acknowledged it"
+    assert scene.counters.get("records_failed_total") == 0
+    client.row.ring_ack(outcome.number)
+    scene.teller.acked(client, 2.0)
     assert entry.remaining == 0
     assert scene.counters.get("records_failed_total") == 2
 
@@ -138,6 +148,8 @@ def test_failures_before_partitioning_are_told_in_runs(scene: Scene) -> None:
     (outcome,) = told(client.row)
     assert (outcome.first_index, outcome.count, outcome.code) == (0, 5, LocalCode.METADATA_TIMEOUT)
     assert "Topic t not present in metadata after 60000 ms" in outcome.text
+    client.row.ring_ack(outcome.number)
+    scene.teller.acked(client, 2.0)
     assert scene.chain.live_entries == 0
 
 

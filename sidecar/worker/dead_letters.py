@@ -1,0 +1,127 @@
+"""DeadLetters: failures of clients that are gone, on their way to the spool.
+
+First the letters are on disk, then the words of their records become done. A worker that dies in between leaves
+the records in the journal, and its successor writes them again; who reads the spool knows them by their identity.
+While the spool cannot take them they stay in the journal: held, counted, tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sidecar.deadletter.letters import Undelivered
+    from sidecar.deadletter.spool import SpoolWriter
+    from sidecar.shm.client_table import ClientRow
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.tellings import Part
+
+log = logging.getLogger(__name__)
+
+STEP_BYTES: Final = 4 << 20
+"""Payload bytes of one write to the spool: what is copied out of the journal at a time."""
+RETRY_MS: Final = 1_000.0
+SAID_AGAIN_MS: Final = 60_000.0
+IDLE_CLOSE_MS: Final = 10_000.0
+"""After so long without a letter the file is closed, so that replay can remove it."""
+
+Submit = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
+"""(work, done): run ``work`` elsewhere, then call ``done`` in the worker's loop with what it raised, or None."""
+
+
+class DeadLetters:
+    """Belongs to the worker's loop; only ``SpoolWriter`` is called elsewhere, one call at a time."""
+
+    def __init__(
+        self,
+        *,
+        spool: SpoolWriter,
+        submit: Submit,
+        row_of: Callable[[int, int], ClientRow | None],
+        counters: Counters,
+        now_ms: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self._spool = spool
+        self._submit = submit
+        self._row_of = row_of
+        self._counters = counters
+        self._now_ms = now_ms
+        self._wake = wake
+        self._waiting: deque[Part] = deque()
+        self._writing: list[Part] = []
+        self._retry_ms = float("-inf")
+        self._said_ms = float("-inf")
+        self._last_write_ms: float | None = None
+
+    def put(self, parts: list[Part]) -> None:
+        """Take over failures that nobody is there to be told of; each is finished once it is on disk."""
+        self._waiting += parts
+        self.step(self._now_ms())
+
+    @property
+    def is_writing(self) -> bool:
+        """Something is under way: its end is near, whatever it is."""
+        return bool(self._writing) or (bool(self._waiting) and self._retry_ms == float("-inf"))
+
+    def step(self, now_ms: float) -> None:
+        """Write what waits, a bounded piece at a time; called again by the end of each piece and by housekeeping."""
+        if self._writing or not self._waiting or now_ms < self._retry_ms:
+            if self._last_write_ms is not None and now_ms - self._last_write_ms > IDLE_CLOSE_MS:
+                self.close()
+            return
+        groups: list[Undelivered] = []
+        size = 0
+        while self._waiting and size < STEP_BYTES:
+            part = self._waiting.popleft()
+            found = part.undelivered(self._row_of(part.row, part.generation))
+            groups += found
+            size += sum(len(group.payload) for group in found)
+            self._writing.append(part)
+        self._submit(lambda: self._write(groups), self._written)
+
+    def close(self) -> None:
+        """Nothing is added to the current file any more; a later letter begins a new one."""
+        if not self._writing:
+            self._last_write_ms = None
+            with contextlib.suppress(OSError):  # it is closed by the next start, then
+                self._spool.close()
+
+    def _write(self, groups: list[Undelivered]) -> None:
+        self._spool.append(groups)
+
+    def _written(self, error: BaseException | None) -> None:
+        parts, self._writing = self._writing, []
+        now_ms = self._now_ms()
+        for path, records in self._spool.dropped:
+            self._counters.inc("dead_letters_dropped_total", records)
+            log.error(
+                "Dead letters: %s with %d records was removed for room (dead_letters.when_full = drop_oldest).",
+                path,
+                records,
+            )
+        self._spool.dropped.clear()
+        if error is None:
+            self._last_write_ms = now_ms
+            self._retry_ms = self._said_ms = float("-inf")
+            for part in parts:
+                part.finish(dead=True)
+            self._wake()
+        else:
+            self._waiting.extendleft(reversed(parts))
+            self._retry_ms = now_ms + RETRY_MS
+            self._counters.inc("dead_letter_errors_total")
+            if now_ms - self._said_ms >= SAID_AGAIN_MS:
+                self._said_ms = now_ms
+                log.error(
+                    "The dead letter spool cannot be written (%s). The failed records of %d submissions, whose clients "
+                    "are gone, stay in the journal and take up buffer.memory until it can.",
+                    error,
+                    len(self._waiting),
+                )
+        self._counters.set("dead_letters_waiting", len(self._waiting))
+        self.step(now_ms)

@@ -1,0 +1,33 @@
+"""Submissions as the worker hands them to the spool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+from client_stub.wire import LocalCode, Persistence
+from sidecar.deadletter.letters import Undelivered
+
+
+def group(
+    records: list[Any], *, seq: int = 1, indexes: list[int] | None = None, **fields: Any
+) -> Undelivered:
+    payload = b"".join(msgpack.packb(record) for record in records)
+    given: dict[str, Any] = {
+        "client": "ab" * 20,
+        "client_name": "billing",
+        "pid": 4711,
+        "topic": "orders",
+        "partition": None,
+        "stream": 3,
+        "seq": seq,
+        "base_timestamp_ms": 1_700_000_000_000,
+        "record_count": len(records),
+        "payload": payload,
+        "indexes": list(range(len(records))) if indexes is None else indexes,
+        "code": int(LocalCode.EXPIRED),
+        "text": "too late",
+        "persistence": Persistence.NOT_PERSISTED,
+    }
+    return Undelivered(**(given | fields))

@@ -1,0 +1,231 @@
+"""Goal: a failure reaches its client, or the spool, whoever is gone; and what the spool cannot take stays held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_stub.wire import LocalCode
+from sidecar.deadletter.letters import Letter
+from sidecar.deadletter.spool import SpoolWriter, read_letters, spool_files
+from sidecar.kernel import fail_remaining
+from sidecar.shm.segment import describe_undelivered
+from sidecar.worker.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
+from sidecar.worker.session import ClientSession
+from sidecar.worker.tellings import Part
+from sidecar.worker.topic_queue import TopicQueue
+from tests.worker.scene import Scene, told
+
+
+class Clock:
+    now_ms = 0.0
+
+
+class Office:
+    """DeadLetters on a real folder; ``run`` does what its thread would."""
+
+    def __init__(self, scene: Scene, folder: Path, max_bytes: int = 1 << 20) -> None:
+        self.scene, self.folder = scene, folder
+        self.clock = Clock()
+        self.work: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
+        self.letters = DeadLetters(
+            spool=SpoolWriter(folder, "w", max_bytes=max_bytes, drop_oldest=False),
+            submit=lambda work, done: self.work.append((work, done)),
+            row_of=scene.sessions.row,
+            counters=scene.counters,
+            now_ms=lambda: self.clock.now_ms,
+            wake=lambda: None,
+        )
+        scene.teller._on_gone = self.letters.put
+
+    def run(self) -> None:
+        while self.work:
+            work, done = self.work.pop(0)
+            try:
+                work()
+            except Exception as error:
+                done(error)
+            else:
+                done(None)
+
+    def found(self) -> list[Letter]:
+        return [
+            letter
+            for path in spool_files(self.folder)
+            for _, letter in read_letters(path)
+            if isinstance(letter, Letter)
+        ]
+
+
+@pytest.fixture
+def office(scene: Scene, tmp_path: Path) -> Office:
+    return Office(scene, tmp_path / "spool")
+
+
+def accept(scene: Scene, session: ClientSession, seq: int, count: int) -> None:
+    scene.counters.add({"records_accepted_total": count, "records_held": count})
+    entry = scene.accept(session, seq, count)
+    failed = fail_remaining(scene.chain, entry, LocalCode.METADATA_TIMEOUT)
+    failures = [(i, int(LocalCode.METADATA_TIMEOUT)) for i in failed]
+    scene.settlement.fail_records(TopicQueue("t", 0, scene.chain), entry, failures, 1.0)
+
+
+def ledger(scene: Scene) -> tuple[int, int, int, int, int]:
+    values = scene.counters.read()
+    return (
+        values["records_accepted_total"],
+        values["records_delivered_total"],
+        values["records_failed_total"],
+        values["records_dead_lettered_total"],
+        values["records_held"],
+    )
+
+
+def test_a_client_that_comes_back_within_its_grace_hears_of_it(scene: Scene, office: Office) -> None:
+    client = scene.client()
+    accept(scene, client, 1, 3)
+    scene.sessions.detach(client, 0.0)
+    accept(scene, client, 2, 1)
+    assert scene.sessions.reclaim(1.0) == []
+    assert ledger(scene) == (4, 0, 0, 0, 4)
+    assert [outcome.seq for outcome in told(client.row)] == [1, 2]
+    client.row.ring_ack(2)
+    scene.teller.acked(client, 2.0)
+    office.run()
+    assert ledger(scene) == (4, 0, 4, 0, 0)
+    assert office.found() == []
+
+
+def test_a_client_that_does_not_come_back_leaves_letters(scene: Scene, office: Office) -> None:
+    client = scene.client("billing")
+    accept(scene, client, 1, 3)
+    scene.sessions.detach(client, 0.0)
+    (over,) = scene.sessions.reclaim(60_000.0)
+    scene.teller.abandon(over)
+    assert ledger(scene) == (3, 0, 0, 0, 3), "not before it is on disk"
+    assert office.letters.is_writing
+    office.run()
+    assert ledger(scene) == (3, 0, 0, 3, 0)
+    assert not office.letters.is_writing
+    assert describe_undelivered(scene.segment) == []
+    first, *_ = office.found()
+    assert [letter.value for letter in office.found()] == [b"v0", b"v1", b"v2"]
+    assert first.identity == f"{client.row.client_id.hex()}/1/1/0"
+    assert (first.topic, first.partition) == ("t", 0)
+    assert "METADATA" in first.error or "TIMEOUT" in first.error
+    # Whatever of it fails later goes the same way at once.
+    accept(scene, client, 2, 1)
+    office.run()
+    assert ledger(scene) == (4, 0, 0, 4, 0)
+    scene.sessions.reclaim(60_001.0)
+    assert scene.sessions.of_row(client.row.index) is None, "its row is free now, not before"
+
+
+def test_a_client_that_said_goodbye_without_waiting_knows_already(scene: Scene, office: Office) -> None:
+    client = scene.client()
+    accept(scene, client, 1, 2)
+    client.has_cancelled = True
+    scene.sessions.detach(client, 0.0, for_good=True)
+    scene.teller.abandon(client)
+    accept(scene, client, 2, 1)
+    office.run()
+    assert ledger(scene) == (3, 0, 3, 0, 0)
+    assert office.found() == []
+
+
+def test_a_batch_of_two_clients_of_which_one_is_gone(scene: Scene, office: Office) -> None:
+    gone, here = scene.client("gone"), scene.client("here")
+    scene.counters.add({"records_accepted_total": 5, "records_held": 5})
+    batch = scene.batch(scene.accept(gone, 1, 3), scene.accept(here, 1, 2))
+    batch.done(code=29, text="not allowed")
+    scene.settlement.settle_batch(batch, 1.0)
+    scene.sessions.detach(gone, 0.0, for_good=True)
+    scene.teller.abandon(gone)
+    office.run()
+    assert ledger(scene) == (5, 0, 0, 0, 5), "one batch counts at once"
+    here.row.ring_ack(here.row.next_number - 1)
+    scene.teller.acked(here, 2.0)
+    assert ledger(scene) == (5, 0, 2, 3, 0)
+    assert [(letter.error, letter.text) for letter in office.found()] == [
+        ("TOPIC_AUTHORIZATION_FAILED", "not allowed")
+    ] * 3
+
+
+def test_deliveries_of_a_gone_client_count_as_told(scene: Scene, office: Office) -> None:
+    client = scene.client()
+    scene.counters.add({"records_accepted_total": 2, "records_held": 2})
+    batch = scene.batch(scene.accept(client, 1, 2))
+    scene.sessions.detach(client, 0.0, for_good=True)
+    scene.teller.abandon(client)
+    batch.done(base_offset=5)
+    scene.settlement.settle_batch(batch, 1.0)
+    office.run()
+    assert ledger(scene) == (2, 2, 0, 0, 0)
+    assert office.found() == []
+
+
+def test_what_the_spool_cannot_take_is_held_and_tried_again(
+    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    office = Office(scene, tmp_path / "blocked" / "spool")
+    (tmp_path / "blocked").write_text("a file where the folder should be")
+    client = scene.client()
+    scene.sessions.detach(client, 0.0, for_good=True)
+    scene.teller.abandon(client)
+    accept(scene, client, 1, 2)
+    accept(scene, client, 2, 1)
+    office.run()
+    office.run()
+    assert ledger(scene) == (3, 0, 0, 0, 3)
+    assert not office.letters.is_writing, "nobody waits for it"
+    assert scene.counters.get("dead_letters_waiting") == 2
+    assert scene.counters.get("dead_letter_errors_total") == 1
+    assert caplog.text.count("stay in the journal") == 1
+    assert describe_undelivered(scene.segment)[0][2] == 3, "the segment is not removed with them"
+    office.clock.now_ms = RETRY_MS
+    office.letters.step(office.clock.now_ms)
+    office.run()
+    assert scene.counters.get("dead_letter_errors_total") == 2
+    assert caplog.text.count("stay in the journal") == 1, "once a minute is enough"
+    (tmp_path / "blocked").unlink()
+    office.clock.now_ms = 3 * RETRY_MS
+    office.letters.step(office.clock.now_ms)
+    office.run()
+    assert ledger(scene) == (3, 0, 0, 3, 0)
+    assert scene.counters.get("dead_letters_waiting") == 0
+    assert [letter.identity[-3:] for letter in office.found()] == ["1/0", "1/1", "2/0"], "in order"
+
+
+def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(scene: Scene, office: Office) -> None:
+    client = scene.client()
+    scene.sessions.detach(client, 0.0, for_good=True)
+    scene.teller.abandon(client)
+    accept(scene, client, 1, 1)
+    office.run()
+    assert [path.suffix for path in spool_files(office.folder)] == [".open"]
+    office.letters.step(IDLE_CLOSE_MS - 1)
+    assert [path.suffix for path in spool_files(office.folder)] == [".open"]
+    office.letters.step(IDLE_CLOSE_MS + 1)
+    assert [path.suffix for path in spool_files(office.folder)] == [".jsonl"]
+
+
+def test_much_is_written_in_pieces(scene: Scene, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.worker.dead_letters.STEP_BYTES", 100)
+    client = scene.client()
+    for seq in range(1, 11):
+        accept(scene, client, seq, 20)
+    parts: list[Part] = [part for _, part, _ in client.unacked]
+    assert len(parts) == 10
+    scene.sessions.detach(client, 0.0, for_good=True)
+    scene.teller.abandon(client)
+    assert len(office.work) == 1, "one at a time"
+    pieces = 0
+    while office.work:
+        work, done = office.work.pop(0)
+        work()
+        done(None)
+        pieces += 1
+    assert pieces == 10
+    assert ledger(scene) == (200, 0, 0, 200, 0)

@@ -1,0 +1,178 @@
+"""Goal: accepted = delivered + failed + dead lettered + held, whenever somebody looks and wherever a worker dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.deadletter.letters import lines, parse
+from sidecar.shm import slots
+from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.shm.slots import Counters
+from sidecar.worker import settlement
+from sidecar.worker.session import ClientSession
+
+from . import test_adoption
+from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+from .test_adoption import STORES, Recorder, restore, successor
+
+REFUSED = b"refused"
+SUBMISSIONS: list[tuple[list[bytes], list[int | None]]] = [
+    ([b"0.0", b"0.1", b"0.2"], [0, 1, 0]),
+    ([b"1.0", b"nowhere-1", b"1.2"], [0, 77, 1]),
+    ([REFUSED, b"2.1"], [0, 1]),
+    ([b"nowhere-2", b"3.1"], [99, 0]),
+    ([b"4.0", b"4.1"], [1, 0]),
+]
+GOOD = sorted(
+    value
+    for values, places in SUBMISSIONS
+    for value, place in zip(values, places, strict=True)
+    if place in (0, 1)
+)
+TOTAL = sum(len(values) for values, _ in SUBMISSIONS)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    made = Segment.create(
+        tmp_path / "segment",
+        page_bytes=4096,
+        buffer_memory_bytes=256 << 10,
+        clients_max=4,
+        instance_id=b"test",
+    )
+    yield made
+    made.close()
+
+
+def balance(counters: Mapping[str, int]) -> tuple[int, int]:
+    ended = sum(counters[f"records_{fate}_total"] for fate in ("delivered", "failed", "dead_lettered"))
+    return counters["records_accepted_total"], ended + counters["records_held"]
+
+
+def truly_held(stage: SlotStage) -> int:
+    """From the journal's words: what is not done, without what a descriptor says is delivered and only not told."""
+    open_records = sum(chain.live_records for chain in stage.chain_table)
+    return open_records - sum(each.count for each in stage.descriptors if each.state >= 2 and not each.code)
+
+
+def step(stage: SlotStage) -> None:
+    stage.turn()
+    # A record that names a partition that is not there waits for it, up to max.block.ms.
+    for queue in stage.topics:
+        while queue.out_of_range:
+            stage.topics._partition(queue, queue.out_of_range.popleft(), float("inf"), is_second_look=True)
+
+
+def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:
+    """The client sends what it still has; it says that it knows of failures, or never does."""
+    row = stage.segment.clients.find(CLIENT_ID)
+    session: ClientSession = stage.attach(None if row is None else row.secret)[0]
+    at = session.streams[1].position if 1 in session.streams else first
+    for number in range(at, len(SUBMISSIONS)):
+        if number == 1:
+            stage.know_topic()
+        stage.accept(session, *SUBMISSIONS[number])
+        look()
+        step(stage)
+        look()
+        if is_acking:
+            stage.acknowledge(session)
+            look()
+    stage.know_topic()
+    for _ in range(60):
+        step(stage)
+        look()
+        if is_acking:
+            stage.acknowledge(session)
+        if stage.sender.is_idle and not stage.topics.waiting_entries:
+            break
+    if not is_acking:
+        stage.sessions.detach(session, stage.now_ms)
+        look()
+        stage.give_up()
+    look()
+
+
+def check_end(stage: SlotStage, *, is_acking: bool) -> None:
+    """All ended; what is in the log is what was counted as delivered; what failed was told or is a letter."""
+    counters = stage.counters.read()
+    log = sorted(value for values in stage.broker.log.values() for value in values)
+    assert len(log) == len(set(log)) == counters["records_delivered_total"]
+    assert set(log) <= set(GOOD) - {REFUSED}
+    assert counters["records_held"] == 0
+    assert counters["records_accepted_total"] == TOTAL
+    assert balance(counters) == (TOTAL, TOTAL)
+    letters = {
+        parse(line).identity: parse(line).value for group in stage.broker.spool for line in lines(group, 1)
+    }
+    assert not set(letters.values()) & set(log)
+    assert counters["records_dead_lettered_total"] <= len(letters)
+    if not is_acking:
+        assert len(letters) == TOTAL - len(log), "nobody was told, so each one is kept"
+    assert describe_undelivered(stage.segment) == []
+    assert list(stage.descriptors) == []
+
+
+@pytest.mark.parametrize("is_acking", [True, False])
+def test_the_balance_holds_at_every_look(segment: Segment, is_acking: bool) -> None:
+    broker = MemoryBroker(refuse_value=REFUSED)
+    stage = SlotStage(segment, broker, 1)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        counters = stage.counters.read()
+        assert balance(counters)[0] == balance(counters)[1], counters
+        assert counters["records_held"] == truly_held(stage)
+
+    live(stage, first=0, is_acking=is_acking, look=look)
+    assert looks > 10
+    check_end(stage, is_acking=is_acking)
+    counters = stage.counters.read()
+    told, kept = ("failed", "dead_lettered") if is_acking else ("dead_lettered", "failed")
+    assert counters[f"records_{told}_total"] == TOTAL - counters["records_delivered_total"] > 2
+    assert counters[f"records_{kept}_total"] == 0
+    assert bool(broker.spool) == (not is_acking)
+
+
+@pytest.mark.parametrize("is_acking", [True, False])
+def test_a_worker_that_dies_anywhere(
+    monkeypatch: pytest.MonkeyPatch, segment: Segment, is_acking: bool
+) -> None:
+    """Before and after every store, and between the rows of one write of the counters."""
+    broker = MemoryBroker(refuse_value=REFUSED)
+    whole = Counters.add
+    recorder = Recorder(monkeypatch, segment, broker)
+
+    def torn(self: Counters, amounts: Mapping[str, int]) -> None:
+        for row, amount in amounts.items():
+            recorder.take()
+            whole(self, {row: amount})
+        recorder.take()
+
+    more: list[tuple[Any, str]] = [(slots, "store_release_u64"), (settlement, "mark_failed_done")]
+    monkeypatch.setattr(test_adoption, "STORES", [*STORES, *more])
+    with recorder:
+        first = SlotStage(segment, broker, 1)
+        monkeypatch.setattr(Counters, "add", torn)
+        live(first, first=0, is_acking=is_acking, look=recorder.take)
+        monkeypatch.setattr(Counters, "add", whole)
+    check_end(first, is_acking=is_acking)
+    moments = list(recorder.moments.values())
+    assert len(moments) > 100
+    for moment, state in moments[::3]:  # all of them take a minute, and neighbours differ little
+        restore(segment, moment)
+        following = successor(segment, state.copy())
+        counters = following.counters.read()
+        assert balance(counters)[0] == balance(counters)[1], "balanced by adoption"
+        assert counters["records_held"] == truly_held(following)
+        following.ask()
+        following.broker.refuse_value = REFUSED
+        live(following, first=0, is_acking=is_acking, look=lambda: None)
+        check_end(following, is_acking=is_acking)
