@@ -79,6 +79,11 @@ class AckWindow:
         self.flush_told_seq = min(self.flush_told_seq, max(0, from_seq - 1))
         return bytes_back
 
+    def not_taken(self) -> None:
+        """The daemon has said that it has nothing of what is still in ``queue`` and will never have it."""
+        for submission in self.queue:
+            submission.sent = False
+
     def apply(self, outcome: Outcome) -> Submission | None:
         """Apply an outcome; returns the submission when this completed it. Unknown ones are ignored."""
         submission = self.accepted.get(outcome.seq)

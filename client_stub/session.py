@@ -256,6 +256,19 @@ class Session:
         elif kind == Kind.DRAINING:
             self._draining = True
             self.last_word = str(message[1])
+            if len(message) > 2:
+                self._last_positions(message[2])
+
+    def _last_positions(self, streams: list[tuple[int, int]]) -> None:
+        """The worker's last word before it ends: it takes nothing beyond these positions, ever.
+
+        So what is behind them is as if never sent, and survives a successor that does not know this client.
+        """
+        positions = dict(streams)
+        for window in self.streams:
+            self._accept(window, positions.get(window.number, 0))
+            self._sent_bytes -= window.rewind(0)
+            window.not_taken()
 
     def lost(self, reason: str, now_ms: float) -> None:
         """A socket broke (or could not be connected)."""

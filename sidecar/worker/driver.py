@@ -231,6 +231,7 @@ class Driver:
         if self._dead_letters.is_writing:
             return
         self._drained = True
+        self._stub_port.end_draining()
         self._send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
 
     # --- the turn ------------------------------------------------------------------------------------------

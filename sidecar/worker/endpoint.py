@@ -70,13 +70,16 @@ class Endpoint:
             self._schedule()
         return True
 
-    def close(self) -> None:
-        """Unbind and drop what was not read. The path is removed so that stubs see a closed door, not a mute one."""
+    def close(self, linger_ms: int = 0) -> None:
+        """Unbind; what stubs did not take within ``linger_ms`` is dropped, and this waits so long at most.
+
+        The path is removed so that stubs see a closed door, not a mute one.
+        """
         if self._closed:
             return
         self._closed = True
         self._loop.remove_reader(self._fd)
-        self._socket.close(0)
+        self._socket.close(linger_ms)
         self._context.term()
         Path(self._path).unlink(missing_ok=True)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its successor."
 DRAINING_TEXT = (
     "The daemon is draining; what it has accepted is being delivered, send again to its successor."
 )
@@ -138,6 +139,13 @@ class StubPort:
         self._intake.draining = True
         for session in self._sessions:
             self.send(session, [Kind.DRAINING, DRAINING_TEXT])
+
+    def end_draining(self) -> None:
+        """All has its outcome: tell every stub what was taken of its streams, so that it knows what was not."""
+        for session in self._sessions:
+            positions = [[stream.stream, stream.position] for stream in session.streams.values()]
+            self.send(session, [Kind.DRAINING, LAST_TEXT, positions])
+        self.end_turn()
 
     def expel_silent(self, now_ms: float) -> None:
         for session in self._sessions.expel_silent(now_ms):

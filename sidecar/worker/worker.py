@@ -73,6 +73,8 @@ log = logging.getLogger(__name__)
 CREDIT_WINDOW_BYTES = 8 << 20
 """How far a stub may send ahead of ACCEPTED; at most an eighth of the pool."""
 COMPRESSION_THREADS = 2
+LAST_WORDS_MS = 200
+"""How long a worker that ends in good order waits for its stubs to take what it has told them."""
 
 
 class Worker:
@@ -290,7 +292,7 @@ class Worker:
         house.cancel()
         if self._own_wake_fd is not None:
             self._loop.remove_reader(self._own_wake_fd)
-        self._endpoint.close()
+        self._endpoint.close(LAST_WORDS_MS if status == ExitStatus.OK else 0)
         self._links.close_all()
         self._channel.close()
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,16 @@ def test_systemd_hears_ready_watchdog_and_stopping(
         heard.bind(path)
         heard.settimeout(20)
         daemon = start_daemon(
-            mock_broker.bootstrap_servers, environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000"}
+            mock_broker.bootstrap_servers,
+            environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000"},
+            wait=False,  # a socket nobody reads keeps ten datagrams: the watchdog's would leave no room for READY
         )
         said: list[bytes] = []
 
         def hear(what: bytes) -> None:
+            deadline_s = time.monotonic() + 30
             while not any(what in each for each in said):
+                assert time.monotonic() < deadline_s, f"{what!r} was not said: {said}"
                 said.append(heard.recv(4096))
 
         hear(b"READY=1")

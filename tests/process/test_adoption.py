@@ -151,6 +151,20 @@ def test_whole_daemon_killed(
     assert "ALARM" not in log
 
 
+def test_stopped_and_started(kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic) -> None:
+    """What `systemctl restart` does: SIGTERM, a drain, a new process. No record fails, nothing is sent twice."""
+    daemon = start_daemon(kafka.bootstrap_servers)
+    topic = new_topic(partitions=3)
+    with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:
+        for _ in range(3):
+            before = load.delivered
+            wait_until(lambda before=before: load.delivered > before + 500, "records to flow")  # type: ignore[misc]
+            assert daemon.stop() == 0, daemon.log_tail()
+            daemon.start()
+        load.check()
+    assert "Traceback" not in daemon.log_path.read_text()
+
+
 def test_only_the_controller_killed(
     kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic
 ) -> None:

@@ -182,6 +182,13 @@ class Run:
         self.session.lost("the daemon closed it", self.now_ms)
         self.act()
 
+    def restart(self) -> None:
+        """A clean stop: all accepted is delivered and told, then the last word; the successor knows nobody."""
+        self.worker.deliver()
+        self.tell_news()
+        self.tell([Kind.DRAINING, "bye", [[stream, at] for stream, at in self.worker.positions.items()]])
+        self.cut(forget=True)
+
     def pass_time(self, ms: float) -> None:
         self.now_ms += ms
         self.session.tick(self.now_ms)
@@ -231,6 +238,20 @@ def test_nothing_is_lost_doubled_or_reordered_across_worker_deaths(seed: int) ->
         assert [payload for name, payload in run.worker.log if name == topic] == made
     assert all(told == [None] for _, _, told in run.made)
     assert run.session.state is State.ATTACHED
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_restart_of_the_daemon_costs_no_record_its_outcome(seed: int) -> None:
+    run = Run(seed)
+    for _ in range(120):
+        run.step(forgets=0.0)
+        if run.attached and run.rng.random() < 0.1:
+            run.restart()
+    run.finish()
+    assert all(told == [None] for _, _, told in run.made)
+    for topic in TOPICS:
+        made = [payload for name, payload, _ in run.made if name == topic]
+        assert [payload for name, payload in run.worker.log if name == topic] == made
 
 
 @pytest.mark.parametrize("seed", range(150))
