@@ -13,6 +13,7 @@ from client_stub import errors
 from client_stub.errors import SidecarError
 from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api, Request
+from sidecar.testing.waiting import wait_until
 
 from .scene import Outcome, Scene, sequences
 
@@ -25,10 +26,10 @@ NOT_PERSISTED, POSSIBLY_PERSISTED = 0, 1
 
 
 def timed_out(outcome: Outcome) -> SidecarError:
-    """It failed for its time, counted from when it was appended."""
+    """It failed for its time, counted from when it was appended; in our words or Java's."""
     error = outcome.error
     assert isinstance(error, errors.DeliveryTimeout), error
-    waited = re.search(r"(\d+) ms have passed", str(error))
+    waited = re.search(r"(\d+) ms ha(?:ve|s) passed", str(error))
     assert waited is not None, str(error)
     assert int(waited[1]) >= 1_500
     return error
@@ -209,6 +210,35 @@ def test_ac_07_split(scene: Scene) -> None:
             scene.balance(sender)
     finally:
         scene.kafka.message_bytes_max = 1_048_588
+
+
+def test_ac_07_two_halves(scene: Scene) -> None:
+    """AC-07: two records in one batch, MESSAGE_TOO_LARGE: each goes by itself, both are acked where they lie."""
+    topic, size = scene.new_topic(), 8_400
+
+    def has_two(request: Request) -> bool:
+        return any(batch.header.record_count == 2 for batch in request.batches)
+
+    too_large = scene.kafka.add(on(Api.PRODUCE, topic=topic, where=has_two).refuse(MESSAGE_TOO_LARGE))
+
+    def two_went_together() -> bool:
+        held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=5).hold_answer())
+        for number in range(1, 6):
+            sender.send(size=size)
+            held.wait(number)
+        for _ in range(2):
+            sender.send(size=size)
+        held.release()
+        sender.outcomes()
+        return bool(too_large.hits)
+
+    with scene.sender(topic) as sender:
+        for _ in range(30):  # Java learns from these how well they compress
+            sender.send(size=size)
+            sender.outcomes()
+        wait_until(two_went_together, "two records in one batch")
+        assert sender.offsets() == list(range(len(sender.deliveries)))
+        scene.balance(sender)
 
 
 def test_er_01_one_completion_each(scene: Scene) -> None:

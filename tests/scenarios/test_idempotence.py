@@ -112,6 +112,29 @@ def test_id_05_duplicate_sequence_is_success(scene: Scene) -> None:
         scene.balance(sender)
 
 
+def test_id_06_a_gap_takes_one_new_epoch(scene: Scene) -> None:
+    """ID-06: OUT_OF_ORDER for the batch right after the last acked, while the other partition has one in flight: one
+    bump, the partition begins again at 0, the other one when its own is answered; no cascade."""
+    topic, sender = scene.primed(2)
+    with sender:
+        scene.kafka.add(on(Api.PRODUCE, topic=topic, partition=0).refuse(OUT_OF_ORDER))
+        behind = scene.kafka.add(on(Api.PRODUCE, topic=topic, partition=1).hold_answer())
+        sender.send(1)
+        behind.wait()
+        sender.send(0)
+        assert sender.deliveries[3].result(10).offset == 1
+        behind.release()
+        for partition in (1, 0):
+            sender.send(partition)
+            sender.outcomes()
+        assert sender.offsets() == [0, 0, 1, 1, 2, 2]
+        scene.balance(sender)
+    sent = scene.produced(topic)
+    old, new = sequences(sent)[0][0], sequences(sent)[0][0] + 1
+    assert sequences(sent, 0) == [(old, 0), (old, 1), (new, 0), (new, 1)]
+    assert sequences(sent, 1) == [(old, 0), (old, 1), (new, 0)]
+
+
 def test_id_07_unknown_producer_id_start_unknown(scene: Scene) -> None:
     """ID-07: UNKNOWN_PRODUCER_ID that does not tell the log's start: asked again as it was."""
     topic, sender = scene.primed()
@@ -171,6 +194,8 @@ def test_id_10_epochs_run_out(scene: Scene) -> None:
         scene.balance(sender)
     assert len(scene.kafka.requests(Api.INIT_PRODUCER_ID)) == asked + 1
     last = scene.kafka.batches(topic)[-1].header
+    has_identity = [batch.header.producer_id >= 0 for batch in scene.kafka.batches(topic)]
+    assert all(has_identity), "a batch went out without an identity"
     assert (last.producer_id != 77_000, last.epoch) == (True, 0)
 
 

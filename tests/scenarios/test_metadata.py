@@ -13,7 +13,7 @@ from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api
 from sidecar.testing.waiting import wait_until
 
-from .scene import Scene, Sender
+from .scene import Scene
 
 pytestmark = [pytest.mark.process]
 
@@ -128,11 +128,11 @@ def test_md_13_a_first_answer_without_leaders(scene: Scene) -> None:
 
     for partition in (0, 1):
         scene.kafka.move_leader(topic, partition, -1)
-    with Sender(scene.daemon, topic) as sender:
+    with scene.sender(topic) as sender:
         leaderless = scene.kafka.add(on(Api.METADATA, times=2).edit_answer(lambda entity: entity))
         sender.send(0)
         sender.send(1)
-        leaderless.wait(1)
+        leaderless.wait(2)
         wrong = scene.kafka.add(on(Api.METADATA, times=2).edit_answer(unlisted))
         for partition in (0, 1):
             scene.kafka.move_leader(topic, partition, 1)

@@ -1,0 +1,90 @@
+"""JavaScene: the same scene with Apache Kafka's own producer in the place of the daemon and its stub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, wait
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.waiting import wait_until
+
+from .java_producers import JavaProducers
+from .scene import FAST, Scene, Sender
+
+if TYPE_CHECKING:
+    from client_stub import Producer
+    from client_stub.record_metadata import RecordMetadata
+    from sidecar.testing.daemon import SidecarDaemon
+
+_serial = count(1)
+
+OURS = ("daemon.", "pool.", "topics.")
+"""Settings that Java has not."""
+
+
+def java_settings(bootstrap_servers: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """``settings`` of a daemon as Java takes them."""
+    found: dict[str, object] = {"max.block.ms": 20_000, "enable.metrics.push": "false", **FAST, **settings}
+    found["bootstrap.servers"] = bootstrap_servers
+    return {name: value for name, value in found.items() if not name.startswith(OURS)}
+
+
+class JavaThread:
+    """What a scenario's sender takes for its producer: one thread that sends through the scene's."""
+
+    def __init__(self, scene: JavaScene, name: str) -> None:
+        self._scene = scene
+        self._name = name
+        self._deliveries: list[Future[RecordMetadata]] = []
+
+    def send(self, topic: str, value: bytes, **arguments: Any) -> Future[RecordMetadata]:
+        self._deliveries.append(self._scene.producer.send(topic, value, thread=self._name, **arguments))
+        return self._deliveries[-1]
+
+    def flush(self, timeout: float) -> None:
+        """Wait for what was sent here."""
+        wait(self._deliveries, timeout)
+
+    def close(self, timeout: float) -> None:
+        self.flush(timeout)
+
+
+class JavaScene(Scene):
+    """Scenarios run in it unchanged, those that do not ask the daemon itself. All senders share one producer, as
+    they share a worker there."""
+
+    def __init__(self, kafka: FakeBroker, java: JavaProducers, settings: Mapping[str, object]) -> None:
+        super().__init__(kafka, cast("SidecarDaemon", None))
+        self._java = java
+        self._settings = java_settings(kafka.bootstrap_servers, settings)
+        self.producer = java.open(self._settings)
+        self._twins: list[JavaScene] = []
+
+    def twin(self, settings: Mapping[str, object]) -> JavaScene:
+        """Another producer on the same broker, with these settings besides."""
+        self._twins.append(JavaScene(self.kafka, self._java, {**self._settings, **settings}))
+        return self._twins[-1]
+
+    def sender(self, topic: str, *, max_block_ms: float = 20_000) -> Sender:
+        name = f"java-{next(_serial)}"
+        thread = cast("Producer", JavaThread(self, name))
+        return Sender(self.daemon, topic, name, max_block_ms=max_block_ms, producer=thread)
+
+    def replace_worker(self) -> None:
+        """Another producer: it asks for an identity of its own."""
+        self.producer.close(20)
+        self.producer = self._java.open(self._settings)
+
+    def check_books(self) -> None:
+        """Java's own: the buffer is whole once everything was told."""
+        wait_until(lambda: self.held_bytes() == 0, "Java's buffer to be whole", timeout_s=10)
+
+    def held_bytes(self) -> float:
+        return self.producer.metric("buffer-total-bytes") - self.producer.metric("buffer-available-bytes")
+
+    def end(self) -> None:
+        self.kafka.clear_rules()
+        for scene in [self, *self._twins]:
+            scene.producer.close(0)

@@ -1,0 +1,91 @@
+"""Metadata that ages: MD-05 and MD-07 on the fake broker, with a full refresh every 300 ms."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.waiting import wait_until
+
+from .scene import Scene
+
+pytestmark = [pytest.mark.process]
+
+SETTINGS = {"metadata.max.age.ms": 300, "metadata.max.idle.ms": 5_000, "linger.ms": 0}
+
+
+def last_asked(scene: Scene) -> set[str]:
+    """The topics of the last metadata request."""
+    message = scene.kafka.requests(Api.METADATA)[-1].message
+    return {str(topic.name) for topic in message.topics or ()}
+
+
+def test_md_05_an_unused_topic_is_asked_for_no_more(scene: Scene) -> None:
+    """MD-05: unused for metadata.max.idle.ms: dropped from the refreshes; used again: it is back. One in use stays."""
+    (used, busy), (unused, idle) = scene.primed(), scene.primed()
+    with busy, idle:
+
+        def only_used_is_asked_for() -> bool:
+            busy.send()
+            busy.outcomes()
+            asked = last_asked(scene)
+            return used in asked and unused not in asked
+
+        wait_until(only_used_is_asked_for, "the unused topic to be dropped", interval_s=0.2)
+        idle.send()
+        assert idle.offsets() == [0, 1]
+        wait_until(lambda: unused in last_asked(scene), "it to come back")
+        scene.balance(busy, idle)
+
+
+def test_md_07_a_stale_broker_cannot_pull_the_leader_back(scene: Scene) -> None:
+    """MD-07: a broker goes on naming the old leader under the old epoch: records go to the new one all the while; the
+    same name under a higher epoch is believed."""
+    topic, sender = scene.primed()
+    old = scene.produced(topic)[0].node
+    new = 3 - old
+    epoch = 0
+
+    def names_the_old_one(entity: Any) -> Any:
+        return dataclasses.replace(
+            entity,
+            topics=tuple(
+                dataclasses.replace(
+                    each,
+                    partitions=tuple(
+                        dataclasses.replace(
+                            partition, leader_id=type(partition.leader_id)(old), leader_epoch=epoch
+                        )
+                        for partition in each.partitions
+                    ),
+                )
+                if each.name == topic
+                else each
+                for each in entity.topics
+            ),
+        )
+
+    with sender:
+        scene.kafka.move_leader(topic, 0, new)
+        sender.send()
+        sender.offsets()
+        stale = scene.kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(names_the_old_one))
+        stale.wait(3)
+        sender.send()
+        assert sender.offsets() == [0, 1, 2]
+        assert scene.produced(topic)[-1].node == new
+        refused = len([each for each in scene.produced(topic) if each.codes.get((topic, 0))])
+        assert refused <= 1  # when the leader moved
+        scene.kafka.move_leader(topic, 0, old)
+        epoch = 2
+        seen = stale.hits
+        stale.wait(seen + 2)
+        sender.send()
+        assert sender.offsets() == [0, 1, 2, 3]
+        assert scene.produced(topic)[-1].node == old
+        assert len([each for each in scene.produced(topic) if each.codes.get((topic, 0))]) == refused
+        scene.balance(sender)
