@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -10,20 +11,27 @@ JITTER: Final = 0.2
 
 
 class ExponentialBackoff:
-    """``initial * 2**attempt`` up to ``maximum``, each ±20 % by ``random()`` in [0, 1).
+    """``initial_ms * 2**attempts`` up to ``maximum_ms``, each ±20 % by ``random()`` in [0, 1).
 
-    As in Kafka the jitter is applied before the cap, so the maximum is never passed.
-    (Kafka: common.utils.ExponentialBackoff.)
+    As in Kafka (KIP-580; common.utils.ExponentialBackoff) the power stops growing where it reaches the maximum, then
+    comes the jitter, then the cap: at the end of the growth waits are 80 to 100 % of the maximum, never beyond it.
+    A maximum that is not above ``initial_ms`` is itself the wait, each time and without jitter.
     """
 
+    __slots__ = ("_exponent_max", "_initial_ms", "_maximum_ms", "_random")
+
     def __init__(self, initial_ms: float, maximum_ms: float, random: Callable[[], float]) -> None:
-        self._initial_ms = initial_ms
-        self._maximum_ms = max(initial_ms, maximum_ms)
+        self._initial_ms = min(initial_ms, maximum_ms)
+        self._maximum_ms = maximum_ms
+        self._exponent_max = (
+            math.log(maximum_ms / max(initial_ms, 1.0), BACKOFF_BASE) if maximum_ms > initial_ms else 0.0
+        )
         self._random = random
 
     def backoff_ms(self, attempts: int) -> float:
         """``attempts`` counts from 0: the first failure waits about ``initial_ms``."""
-        # Beyond 2**60 the cap holds anyway; the bound keeps the power from overflowing.
-        term = self._initial_ms * BACKOFF_BASE ** min(attempts, 60)
+        if not self._exponent_max:
+            return self._initial_ms
+        term_ms = self._initial_ms * BACKOFF_BASE ** min(attempts, self._exponent_max)
         jitter = 1.0 + JITTER * (2.0 * self._random() - 1.0)
-        return min(term * jitter, self._maximum_ms)
+        return min(term_ms * jitter, self._maximum_ms)

@@ -16,7 +16,7 @@ from sidecar.producer.effects import Effect, LeaderHints, Renumbered, Split
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 
 if TYPE_CHECKING:
-    from sidecar.producer.backoff import Backoff
+    from sidecar.common.backoff import ExponentialBackoff
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch
@@ -76,7 +76,11 @@ class BatchFates:
     )
 
     def __init__(
-        self, config: ProducerConfig, accumulator: RecordAccumulator, ids: ProducerIds, backoff: Backoff
+        self,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        ids: ProducerIds,
+        backoff: ExponentialBackoff,
     ) -> None:
         self._config = config
         self._accumulator = accumulator
@@ -147,7 +151,7 @@ class BatchFates:
         if retry and tries_left:
             batch.attempts += 1
             self.counts.batches_retried += 1
-            retry_at_ms = now_ms + self._backoff.delay_ms(batch.attempts)
+            retry_at_ms = now_ms + self._backoff.backoff_ms(batch.attempts - 1)
             self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
         else:
             self.fail(batch, code, text or row.text, now_ms)

@@ -18,7 +18,7 @@ from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from sidecar.producer.lanes import EPOCH_MAX, SEQUENCE_MASK
 
 if TYPE_CHECKING:
-    from sidecar.producer.backoff import Backoff
+    from sidecar.common.backoff import ExponentialBackoff
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.partition_sequences import PartitionSequences
     from sidecar.producer.producer_batch import ProducerBatch
@@ -44,7 +44,7 @@ class ProducerIds:
         "retry_at_ms",
     )
 
-    def __init__(self, *, max_in_flight: int, backoff: Backoff) -> None:
+    def __init__(self, *, max_in_flight: int, backoff: ExponentialBackoff) -> None:
         self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.in_flight_max = max_in_flight
         self.init_pending = False
@@ -85,7 +85,7 @@ class ProducerIds:
         """
         self.init_pending = False
         self._failures += 1
-        self.retry_at_ms = now_ms + self._backoff.delay_ms(self._failures)
+        self.retry_at_ms = now_ms + self._backoff.backoff_ms(self._failures - 1)
         row = classify(code)
         refused = not row.retriable and code not in (0, -1)
         level = logging.WARNING if refused else logging.INFO if self._failures == 1 else logging.DEBUG

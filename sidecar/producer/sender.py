@@ -30,7 +30,7 @@ from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 
 if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
-    from sidecar.producer.backoff import Backoff
+    from sidecar.common.backoff import ExponentialBackoff
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds
@@ -62,7 +62,7 @@ class Sender:
         accumulator: RecordAccumulator,
         ids: ProducerIds,
         *,
-        backoff: Backoff,
+        backoff: ExponentialBackoff,
     ) -> None:
         self._config = config
         self._accumulator = accumulator

@@ -31,7 +31,7 @@ from sidecar.deadletter.spool import SpoolWriter, close_leftovers
 from sidecar.metadata.cache import MetadataCache
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.control_channel import ControlChannel
-from sidecar.producer.backoff import Backoff
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
@@ -109,7 +109,7 @@ class Worker:
         lane_rows = LaneRows(segment, start.slot)
         cache = MetadataCache(start.worker_epoch)
 
-        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random.random)
+        backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random.random)
         ids = ProducerIds(
             max_in_flight=config.max_in_flight_requests_per_connection,
             backoff=backoff,

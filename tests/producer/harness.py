@@ -9,7 +9,7 @@ from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.accumulator_answers import AppendResult
-from sidecar.producer.backoff import Backoff
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, Effect, SendProduce
 from sidecar.producer.in_flight import ProduceRequest
@@ -88,7 +88,9 @@ class Core:
         self.links = FakeLinks()
         self.lane = lane
         self.snapshot = snapshot_of({TOPIC: leaders})
-        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, lambda: 0.5)
+        backoff = ExponentialBackoff(
+            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, lambda: 0.5
+        )
         self.ids = ProducerIds(
             max_in_flight=self.config.max_in_flight_requests_per_connection, backoff=backoff
         )

@@ -1,4 +1,4 @@
-"""RequestBufferPool, ProducerConfig, Backoff, InFlightRequests and the error rows."""
+"""RequestBufferPool, ProducerConfig, ExponentialBackoff, InFlightRequests and the error rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from client_stub.error_codes import ERROR_CODES
 from client_stub.wire import Persistence
 from sidecar.common.errors import Code, classify
-from sidecar.producer.backoff import Backoff
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
@@ -108,12 +108,15 @@ def test_config_defaults_are_kafkas() -> None:
 @pytest.mark.rule("S3")
 def test_backoff_doubles_and_jitters_within_its_bounds() -> None:
     rng = random.Random(1)
-    backoff = Backoff(100, 1000, rng.random)
-    for failures, middle in ((1, 100), (2, 200), (3, 400), (4, 800)):
-        delays = [backoff.delay_ms(failures) for _ in range(500)]
+    backoff = ExponentialBackoff(100, 1000, rng.random)
+    for attempts, middle in enumerate((100, 200, 400, 800)):
+        delays = [backoff.backoff_ms(attempts) for _ in range(500)]
         assert middle * 0.8 <= min(delays) < middle * 0.9
         assert middle * 1.1 < max(delays) <= min(middle * 1.2, 1000)
-    assert max(backoff.delay_ms(10_000) for _ in range(100)) <= 1000
+    # In the end the jitter is around the maximum, and what it adds is cut off.
+    last = [backoff.backoff_ms(10_000) for _ in range(500)]
+    assert 800 <= min(last) < 850
+    assert sum(delay == 1000 for delay in last) > 100
 
 
 def test_in_flight_requests_end_once() -> None:

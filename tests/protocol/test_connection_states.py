@@ -87,6 +87,11 @@ def test_jitter_is_a_fifth_either_way_and_never_passes_the_maximum() -> None:
     assert ExponentialBackoff(100, 1000, lambda: 0.0).backoff_ms(1) == pytest.approx(160)
     assert ExponentialBackoff(100, 1000, lambda: 1.0).backoff_ms(1) == pytest.approx(240)
     assert ExponentialBackoff(100, 1000, lambda: 1.0).backoff_ms(10_000) == 1000
-    assert ExponentialBackoff(100, 10, lambda: 0.5).backoff_ms(3) == 100, (
-        "a maximum below the start is the start"
-    )
+    assert ExponentialBackoff(100, 1000, lambda: 0.0).backoff_ms(10_000) == pytest.approx(800)
+
+
+@pytest.mark.rule("S6")
+def test_a_maximum_not_above_the_start_is_the_wait_without_jitter() -> None:
+    for start in (10, 100):
+        assert {ExponentialBackoff(start, 10, lambda: 0.0).backoff_ms(n) for n in range(5)} == {10}
+    assert ExponentialBackoff(0, 1000, lambda: 1.0).backoff_ms(5) == 0

@@ -1,4 +1,4 @@
-"""JavaScene: the same scene with Apache Kafka's own producer in the place of the daemon and its stub."""
+"""JavaScene, JavaRealScene: the same scenes with Apache Kafka's own producer in place of the daemon and its stub."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from concurrent.futures import Future, wait
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.waiting import wait_until
 
 from .java_producers import JavaProducers
 from .scene import FAST, Scene, Sender
+from .test_real_kafka import RealScene
 
 if TYPE_CHECKING:
     from client_stub import Producer
     from client_stub.record_metadata import RecordMetadata
     from sidecar.testing.daemon import SidecarDaemon
+    from sidecar.testing.fake_broker import FakeBroker
+    from sidecar.testing.fault_proxy import FaultProxy
+    from sidecar.testing.kafka_cluster import KafkaCluster
 
 _serial = count(1)
+NO_DAEMON = cast("SidecarDaemon", None)
 
 OURS = ("daemon.", "pool.", "topics.")
 """Settings that Java has not."""
@@ -32,15 +36,15 @@ def java_settings(bootstrap_servers: str, settings: Mapping[str, object]) -> dic
 
 
 class JavaThread:
-    """What a scenario's sender takes for its producer: one thread that sends through the scene's."""
+    """What a scenario's sender takes for its producer: one thread that sends through the Java producer there."""
 
-    def __init__(self, scene: JavaScene, name: str) -> None:
-        self._scene = scene
+    def __init__(self, there: JavaSenders, name: str) -> None:
+        self._there = there
         self._name = name
         self._deliveries: list[Future[RecordMetadata]] = []
 
     def send(self, topic: str, value: bytes, **arguments: Any) -> Future[RecordMetadata]:
-        self._deliveries.append(self._scene.producer.send(topic, value, thread=self._name, **arguments))
+        self._deliveries.append(self._there.producer.send(topic, value, thread=self._name, **arguments))
         return self._deliveries[-1]
 
     def flush(self, timeout: float) -> None:
@@ -51,15 +55,40 @@ class JavaThread:
         self.flush(timeout)
 
 
+class JavaSenders:
+    """One Java producer; the senders of a scene share it, as they share a worker there."""
+
+    def __init__(self, java: JavaProducers, settings: Mapping[str, object]) -> None:
+        self._java = java
+        self._settings = settings
+        self.producer = java.open(settings)
+
+    def sender(self, topic: str, max_block_ms: float = 20_000) -> Sender:
+        name = f"java-{next(_serial)}"
+        thread = cast("Producer", JavaThread(self, name))
+        return Sender(NO_DAEMON, topic, name, max_block_ms=max_block_ms, producer=thread)
+
+    def renew(self) -> None:
+        """Another producer: it asks for an identity of its own."""
+        self.producer.close(20)
+        self.producer = self._java.open(self._settings)
+
+    def held_bytes(self) -> float:
+        return self.producer.metric("buffer-total-bytes") - self.producer.metric("buffer-available-bytes")
+
+    def check_books(self) -> None:
+        """Java's own: the buffer is whole once everything was told."""
+        wait_until(lambda: self.held_bytes() == 0, "Java's buffer to be whole", timeout_s=10)
+
+
 class JavaScene(Scene):
-    """Scenarios run in it unchanged, those that do not ask the daemon itself. All senders share one producer, as
-    they share a worker there."""
+    """Scenarios run in it unchanged, those that do not ask the daemon itself."""
 
     def __init__(self, kafka: FakeBroker, java: JavaProducers, settings: Mapping[str, object]) -> None:
-        super().__init__(kafka, cast("SidecarDaemon", None))
+        super().__init__(kafka, NO_DAEMON)
         self._java = java
-        self._settings = java_settings(kafka.bootstrap_servers, settings)
-        self.producer = java.open(self._settings)
+        self._settings = settings
+        self._senders = JavaSenders(java, java_settings(kafka.bootstrap_servers, settings))
         self._twins: list[JavaScene] = []
 
     def twin(self, settings: Mapping[str, object]) -> JavaScene:
@@ -68,23 +97,38 @@ class JavaScene(Scene):
         return self._twins[-1]
 
     def sender(self, topic: str, *, max_block_ms: float = 20_000) -> Sender:
-        name = f"java-{next(_serial)}"
-        thread = cast("Producer", JavaThread(self, name))
-        return Sender(self.daemon, topic, name, max_block_ms=max_block_ms, producer=thread)
+        return self._senders.sender(topic, max_block_ms)
 
     def replace_worker(self) -> None:
-        """Another producer: it asks for an identity of its own."""
-        self.producer.close(20)
-        self.producer = self._java.open(self._settings)
+        self._senders.renew()
 
     def check_books(self) -> None:
-        """Java's own: the buffer is whole once everything was told."""
-        wait_until(lambda: self.held_bytes() == 0, "Java's buffer to be whole", timeout_s=10)
+        self._senders.check_books()
 
     def held_bytes(self) -> float:
-        return self.producer.metric("buffer-total-bytes") - self.producer.metric("buffer-available-bytes")
+        return self._senders.held_bytes()
+
+    def close(self, timeout_s: float) -> None:
+        self._senders.producer.close(timeout_s)
 
     def end(self) -> None:
         self.kafka.clear_rules()
         for scene in [self, *self._twins]:
-            scene.producer.close(0)
+            scene.close(0)
+
+
+class JavaRealScene(RealScene):
+    """The same on a real Kafka behind the proxy."""
+
+    def __init__(self, kafka: KafkaCluster, proxy: FaultProxy, java: JavaProducers) -> None:
+        super().__init__(kafka, proxy, NO_DAEMON)
+        self._senders = JavaSenders(java, java_settings(proxy.bootstrap_servers, {}))
+
+    def new_sender(self, topic: str) -> Sender:
+        return self._senders.sender(topic)
+
+    def check_books(self) -> None:
+        self._senders.check_books()
+
+    def close(self, timeout_s: float) -> None:
+        self._senders.producer.close(timeout_s)

@@ -72,7 +72,8 @@ class Sender:
             self.told[number] = self.told.get(number, 0) + 1
             self.order.append(number)
 
-        value = RecordId(self.name, number).encode() + f"{self.topic}-{'any' if partition is None else partition}|".encode()
+        place = "any" if partition is None else partition
+        value = RecordId(self.name, number).encode() + f"{self.topic}-{place}|".encode()
         delivery = self.producer.send(
             self.topic, value.ljust(size, b"."), key=key, partition=partition, on_delivery=called
         )
@@ -185,7 +186,9 @@ def enter_records(ledger: Ledger, topic: str, records: Iterable[tuple[bytes, int
     """Book what a reader found; a record that lies elsewhere than its value says is an error at once."""
     for value, partition in records:
         place = value.split(b"|")[1].decode()
-        assert place in (f"{topic}-{partition}", f"{topic}-any"), f"a record for {place} lies in {topic}-{partition}"
+        assert place in (f"{topic}-{partition}", f"{topic}-any"), (
+            f"a record for {place} lies in {topic}-{partition}"
+        )
         ledger.read(RecordId.decode(value), partition)
 
 

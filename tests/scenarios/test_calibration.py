@@ -7,14 +7,18 @@ how (``departs``, what the failed assertion says) and docs/scenarios.md says why
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
 
 from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_proxy import FaultProxy
 from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_frames import Api
+from sidecar.testing.kafka_topics import NewTopic
 
 from . import (
     test_aging_metadata,
@@ -23,11 +27,13 @@ from . import (
     test_idempotence,
     test_memory,
     test_metadata,
+    test_order,
+    test_real_kafka,
     test_retries,
     test_slow_brokers,
 )
 from .java_producers import JavaProducers
-from .java_scene import JavaScene
+from .java_scene import JavaRealScene, JavaScene
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
@@ -67,7 +73,7 @@ def fc_07_close_at_once(scene: JavaScene) -> None:
     for _ in range(200):
         sender.send(size=400)
     scene.wait_produced(topic, 2)
-    scene.producer.close(0)
+    scene.close(0)
     told = sender.outcomes()
     assert [outcome.error is None for outcome in told] == [True] + [False] * 200
     assert sender.told == dict.fromkeys(range(201), 1)
@@ -75,6 +81,21 @@ def fc_07_close_at_once(scene: JavaScene) -> None:
         "Producer is closed forcefully.",
         "Cannot perform operation after producer has been closed",
     }
+
+
+def er_04_refused_by_send(scene: JavaScene) -> None:
+    """ER-04: partition -1 is refused at once, 99 after max.block.ms; neither is sent."""
+    topic, sender = scene.primed()
+    with sender:
+        for partition, words in (
+            (-1, "Invalid partition: -1"),
+            (99, "Partition 99 of topic .* is not present"),
+        ):
+            error = sender.producer.send(topic, b"x", partition=partition).exception(10)
+            assert re.search(words, str(error))
+        sender.send()
+        assert sender.offsets() == [0, 1]
+    assert len(scene.produced(topic)) == 2
 
 
 ROWS = [
@@ -98,7 +119,9 @@ ROWS = [
     Row(test_deadlines.test_sn_06_never_sent),
     Row(test_deadlines.test_sn_06_in_flight_then_answered_late),
     # Seldom on the wire, where the deadline would find it with the broker's last error for its own.
-    Row(test_deadlines.test_sn_06_in_backoff, settings={"retry.backoff.ms": 400, "retry.backoff.max.ms": 400}),
+    Row(
+        test_deadlines.test_sn_06_in_backoff, settings={"retry.backoff.ms": 400, "retry.backoff.max.ms": 400}
+    ),
     Row(test_deadlines.test_sn_07_slow_answers_are_possibly_persisted),
     Row(test_deadlines.test_id_09_later_batch_succeeds),
     Row(test_deadlines.test_id_09_refused_to_its_end),
@@ -131,7 +154,10 @@ ROWS = [
     Row(sn_01_storage_error),
     Row(id_13_unknown_fate, departs="not delivered: The request timed out"),
     *(Row(sn_10_acks, {"acks": acks}) for acks in ("0", "1", "all")),
+    Row(test_order.test_sn_03_the_second_waits_for_the_first),
+    Row(test_order.test_sn_03_the_first_expires),
     Row(fc_07_close_at_once),
+    Row(er_04_refused_by_send, settings={"max.block.ms": 500}),
 ]
 
 
@@ -150,10 +176,39 @@ def scene(java: JavaProducers, row: Row) -> Iterator[JavaScene]:
         made.end()
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_row(scene: JavaScene, row: Row) -> None:
+def run(row: Row, scene: JavaScene | JavaRealScene, **arguments: object) -> None:
     if row.departs is None:
-        row.run(scene, **row.arguments)
+        row.run(scene, **arguments, **row.arguments)
     else:
         with pytest.raises(AssertionError, match=row.departs):
-            row.run(scene, **row.arguments)
+            row.run(scene, **arguments, **row.arguments)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_row(scene: JavaScene, row: Row) -> None:
+    run(row, scene)
+
+
+REAL_ROWS = [
+    Row(test_real_kafka.test_id_02_one_identity_no_holes),
+    *(Row(test_real_kafka.test_id_03_lost_answers, {"lost": lost}) for lost in (1, 5)),
+    Row(test_real_kafka.test_id_04_refused_first_in_flight),
+    Row(test_real_kafka.test_id_05_unknown_fates),
+    Row(test_real_kafka.test_sn_05_compacted_topic, departs=r"assert \d+ == 90"),
+    Row(test_real_kafka.test_bf_04_the_broker_bounces),
+]
+
+
+@pytest.fixture(scope="module")
+def real_scene(kafka: KafkaCluster, java: JavaProducers) -> Iterator[JavaRealScene]:
+    with FaultProxy(kafka.bootstrap_servers) as proxy:
+        made = JavaRealScene(kafka, proxy, java)
+        yield made
+        proxy.clear_rules()
+        made.close(0)
+
+
+@pytest.mark.parametrize("row", REAL_ROWS, ids=lambda row: row.name)
+def test_real_row(real_scene: JavaRealScene, new_topic: NewTopic, row: Row) -> None:
+    real_scene.proxy.clear_rules()
+    run(row, real_scene, new_topic=new_topic)

@@ -42,9 +42,12 @@ class RealScene:
         self.proxy = proxy
         self.daemon = daemon
 
+    def new_sender(self, topic: str) -> Sender:
+        return Sender(self.daemon, topic)
+
     def sender(self, topic: str, partitions: int = 1) -> Sender:
         """A sender whose partitions know the producer already."""
-        sender = Sender(self.daemon, topic)
+        sender = self.new_sender(topic)
         for partition in range(partitions):
             sender.send(partition)
         sender.outcomes()
@@ -64,6 +67,9 @@ class RealScene:
             found = read_topic(self.kafka.bootstrap_servers, topic)
             enter_records(ledger, topic, ((each.value or b"", each.partition) for each in found))
         ledger.check(idempotent=idempotent)
+        self.check_books()
+
+    def check_books(self) -> None:
         accounts_balance(self.daemon)
 
 
@@ -156,7 +162,7 @@ def test_sn_05_compacted_topic(scene: RealScene, new_topic: NewTopic) -> None:
     """SN-05: a compacted topic, every tenth record keyless: those fail with the broker's reason, the rest is there."""
     topic = new_topic(partitions=1, cleanup_policy="compact")
     held = scene.proxy.add(on(Api.METADATA, times=ALWAYS).hold_answer())
-    with Sender(scene.daemon, topic) as sender:
+    with scene.new_sender(topic) as sender:
         for number in range(100):
             sender.send(key=None if number % 10 == 0 else b"k-%d" % number)
         held.remove()

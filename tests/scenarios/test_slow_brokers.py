@@ -50,7 +50,7 @@ def test_bf_02_a_broker_that_hears_nothing(scene: Scene) -> None:
 def test_rf_11_keyless_records_avoid_a_broker_that_hangs(scene: Scene) -> None:
     """RF-11: keyless records go to the other broker's partitions once it has not taken a batch for
     partitioner.availability.timeout.ms; none is lost."""
-    topic, sender = scene.primed(4)
+    _topic, sender = scene.primed(4)
     with sender:
         held = scene.kafka.add(on(Api.PRODUCE, node=1, times=ALWAYS).hold_answer())
 

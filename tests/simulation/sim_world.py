@@ -17,7 +17,7 @@ from itertools import count
 from producer.fake_kernel import FakeBlock, FakeRecords
 from producer.harness import TOPIC, answer, snapshot_of
 
-from sidecar.producer.backoff import Backoff
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import (
     CloseLink,
@@ -87,7 +87,9 @@ class SimWorld:
             request_timeout_ms=500.0,
             delivery_timeout_ms=rng.choice((700.0, 3_000.0, 120_000.0)),
         )
-        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, rng.random)
+        backoff = ExponentialBackoff(
+            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, rng.random
+        )
         self.ids = ProducerIds(
             max_in_flight=self.config.max_in_flight_requests_per_connection, backoff=backoff
         )

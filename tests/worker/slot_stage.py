@@ -17,7 +17,7 @@ from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
 from sidecar.deadletter.letters import Undelivered
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
-from sidecar.producer.backoff import Backoff
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
@@ -148,7 +148,7 @@ class SlotStage:
         self.chain_table = ChainTable(segment, 0, incarnation=incarnation)
         self.descriptors = DescriptorTable(segment, 0)
         self.lane_rows = LaneRows(segment, 0)
-        backoff = Backoff(1, 1, lambda: 0.5)
+        backoff = ExponentialBackoff(1, 1, lambda: 0.5)
         self.ids = ProducerIds(max_in_flight=5, backoff=backoff)
         self.accumulator = RecordAccumulator(self.config, self.ids)
         self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
