@@ -32,6 +32,6 @@ class ExponentialBackoff:
         """``attempts`` counts from 0: the first failure waits about ``initial_ms``."""
         if not self._exponent_max:
             return self._initial_ms
-        term_ms = self._initial_ms * BACKOFF_BASE ** min(attempts, self._exponent_max)
+        term_ms: float = self._initial_ms * BACKOFF_BASE ** min(attempts, self._exponent_max)
         jitter = 1.0 + JITTER * (2.0 * self._random() - 1.0)
         return min(term_ms * jitter, self._maximum_ms)

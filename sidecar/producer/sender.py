@@ -29,8 +29,8 @@ from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 
 if TYPE_CHECKING:
-    from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.common.backoff import ExponentialBackoff
+    from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import (
     ControlMessage,
@@ -31,7 +32,6 @@ from sidecar.deadletter.spool import SpoolWriter, close_leftovers
 from sidecar.metadata.cache import MetadataCache
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.control_channel import ControlChannel
-from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator

@@ -8,8 +8,8 @@ import pytest
 
 from client_stub.error_codes import ERROR_CODES
 from client_stub.wire import Persistence
-from sidecar.common.errors import Code, classify
 from sidecar.common.backoff import ExponentialBackoff
+from sidecar.common.errors import Code, classify
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool

@@ -8,6 +8,7 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -24,6 +25,8 @@ public class JavaProducers {
     private static final PrintStream OUT = System.out;
     private static final Map<Integer, KafkaProducer<byte[], byte[]>> PRODUCERS = new HashMap<>();
     private static final Map<String, ExecutorService> THREADS = new HashMap<>();
+
+    private static final Map<Integer, Integer> ACCEPTED = new ConcurrentHashMap<>();
 
     public static void main(String[] arguments) throws Exception {
         System.setOut(System.err); // stdout is ours alone
@@ -65,6 +68,7 @@ public class JavaProducers {
                 }
                 tell(told);
             });
+            ACCEPTED.merge(id, 1, Integer::sum);
         } catch (Exception error) {
             tell(about(command, error));
         }
@@ -80,6 +84,7 @@ public class JavaProducers {
 
     private static Map<String, Object> metrics(int id, JsonNode command) {
         Map<String, Object> found = about(command, null);
+        found.put("accepted", ACCEPTED.getOrDefault(id, 0));
         PRODUCERS.get(id).metrics().forEach((name, metric) -> {
             if (name.group().equals("producer-metrics") && metric.metricValue() instanceof Number value) {
                 found.put(name.name(), value.doubleValue());

@@ -108,6 +108,9 @@ class JavaScene(Scene):
     def held_bytes(self) -> float:
         return self._senders.held_bytes()
 
+    def accepted(self) -> float:
+        return self._senders.producer.metric("accepted")
+
     def close(self, timeout_s: float) -> None:
         self._senders.producer.close(timeout_s)
 

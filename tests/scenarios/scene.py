@@ -177,6 +177,10 @@ class Scene:
         """What the daemon itself counted."""
         accounts_balance(self.daemon)
 
+    def accepted(self) -> float:
+        """Records, of all topics."""
+        return metric(self.daemon, f"{METRIC}records_accepted_total")
+
     def held_bytes(self) -> float:
         """Of the pool."""
         return metric(self.daemon, f"{METRIC}buffer_pages_taken") * PAGE_BYTES

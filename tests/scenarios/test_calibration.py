@@ -24,6 +24,7 @@ from . import (
     test_aging_metadata,
     test_connections,
     test_deadlines,
+    test_drain,
     test_idempotence,
     test_memory,
     test_metadata,
@@ -66,6 +67,18 @@ def sn_10_acks(scene: JavaScene, acks: str) -> None:
     test_retries.test_sn_10_acks(lambda acks: scene.twin({"acks": acks}), acks)
 
 
+def id_04_the_very_first_is_refused(scene: JavaScene) -> None:
+    """ID-04 on a partition that does not know the producer yet: it takes those behind the first."""
+    topic = scene.new_topic()
+    with scene.sender(topic) as sender:
+        first = scene.kafka.add(
+            on(Api.PRODUCE, topic=topic).refuse(test_idempotence.NOT_LEADER).hold_answer()
+        )
+        scene.send_apart(sender, 3)
+        first.release()
+        assert sender.offsets() == [0, 1, 2]
+
+
 def fc_07_close_at_once(scene: JavaScene) -> None:
     """FC-07: some in flight, many behind them, no broker answers: close(0) tells each once."""
     topic, sender = scene.primed()
@@ -102,6 +115,11 @@ ROWS = [
     Row(test_idempotence.test_id_02_sequences_have_no_holes),
     *(Row(test_idempotence.test_id_03_lost_answers, {"lost": lost}) for lost in (1, 5)),
     Row(test_idempotence.test_id_04_a_refused_first_holds_those_behind_it),
+    Row(
+        id_04_the_very_first_is_refused,
+        settings={"delivery.timeout.ms": 1_500, "request.timeout.ms": 1_400},
+        departs=r"not delivered: Expiring 1 record",
+    ),
     Row(test_idempotence.test_sn_04_the_retry_comes_next),
     Row(test_idempotence.test_id_05_second_ok_first_unknown),
     Row(test_idempotence.test_id_05_duplicate_sequence_is_success),
@@ -127,12 +145,13 @@ ROWS = [
     Row(test_deadlines.test_id_09_refused_to_its_end),
     Row(test_deadlines.test_id_09_in_doubt_with_nothing_behind_it),
     Row(test_deadlines.test_id_09_a_batch_that_never_left),
+    Row(test_drain.test_ac_05_drain_goes_on_where_it_stopped),
+    Row(test_drain.test_ac_05_a_partition_that_waits_is_skipped),
     Row(test_deadlines.test_bp_06_memory_comes_back_once),
     Row(test_deadlines.test_ac_07_two_halves, settings={"compression.type": "gzip"}),
     Row(test_deadlines.test_ac_07_split, departs=r"not delivered: Expiring \d+ record"),
     Row(test_memory.test_bp_05_memory_of_an_expired_batch_is_not_used_again),
     Row(test_memory.always_refused, {"records": 10_000, "size": 0}),
-    Row(test_memory.always_refused, {"records": 16, "size": 950 << 10}),
     Row(test_metadata.test_md_02_many_ask_for_one_topic),
     Row(test_metadata.test_md_03_a_topic_that_never_comes),
     Row(test_aging_metadata.test_md_05_an_unused_topic_is_asked_for_no_more),

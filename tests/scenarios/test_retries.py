@@ -11,6 +11,7 @@ from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.fault_rules import on
 from sidecar.testing.kafka_frames import Api
+from sidecar.testing.waiting import wait_until
 
 from .scene import FAST, Scene
 
@@ -156,6 +157,7 @@ def test_sn_10_acks(scene_with: SceneWith, acks: str) -> None:
             sender.send()
         offsets = [outcome.offset for outcome in sender.outcomes()]
         assert offsets == ([-1] * 101 if acks == "0" else list(range(101)))
+        wait_until(lambda: len(scene.kafka.records(topic)) == 101, "what nobody waited for")
         scene.balance(sender)
         scene.kafka.message_bytes_max = 5_000
         try:

@@ -12,12 +12,12 @@ import msgpack
 from kafka.record.memory_records import MemoryRecords
 
 from client_stub.wire import SubmitFlag
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
 from sidecar.deadletter.letters import Undelivered
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
-from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from client_stub.wire import LocalCode
+from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import Node
 from sidecar.kernel import Entry
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
-from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_id import ProducerIds
