@@ -14,6 +14,8 @@ COMMANDS = {
     "produce": "sidecar.cli.produce:produce",
     "topics": "sidecar.cli.topics:topics",
     "config": "sidecar.cli.config:config",
+    "replay": "sidecar.cli.replay:replay",
+    "recover": "sidecar.cli.recover:recover",
     "doctor": "sidecar.cli.doctor:doctor",
     "demo": "sidecar.cli.demo:demo",
     "bench": "sidecar.cli.bench:bench",

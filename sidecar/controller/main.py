@@ -69,6 +69,7 @@ def _run(config: SidecarConfig, run_dir: RunDir) -> int:
                 f"http.listen = {listen} cannot be used ({error.strerror or error}): "
                 "choose another address, or port 0 for any free one."
             ) from None
+        _check_dead_letters(config.text("dead_letters.path"))
         for done in run_dir.clear_leftovers():
             log.warning("Cleaned up: %s.", done)
         for done in end_slot_holders(run_dir.workers_lock):
@@ -106,6 +107,23 @@ def _check_cpus(config: SidecarConfig) -> None:
         raise RunDirError(
             f"daemon.cpus names CPU {', '.join(map(str, wrong))}, and this process may use only "
             f"{', '.join(map(str, sorted(usable)))}: change it or leave it out."
+        )
+
+
+def _check_dead_letters(path: str) -> None:
+    """A folder that was named must be usable now, not at the first failure. The usual one is made when needed."""
+    if not path:
+        return
+    folder = Path(path).absolute()
+    try:
+        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunDirError(
+            f"dead_letters.path = {path} cannot be used ({error.strerror or error}): choose another folder."
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RunDirError(
+            f"dead_letters.path = {path} cannot be written by this user: change its rights, or choose another folder."
         )
 
 

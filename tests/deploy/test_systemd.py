@@ -52,6 +52,12 @@ def test_exposure_is_low(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
 
 
+def test_dead_letters_survive_a_reboot() -> None:
+    text = UNIT.read_text()
+    assert "StateDirectory=kafka-sidecar" in text
+    assert "-X dead_letters.path=/var/lib/kafka-sidecar/" in text
+
+
 def test_segment_survives_a_restart_by_systemd() -> None:
     """DynamicUser and RemoveIPC delete the segment on stop, and with it accepted records."""
     lines = UNIT.read_text().splitlines()

@@ -1,0 +1,200 @@
+"""``kafka-sidecar recover``: what is in a segment that no daemon goes on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.replay import describe, replay_through
+from sidecar.cli.times import shown_bytes, table
+from sidecar.common.model import ExitStatus
+from sidecar.controller.run_dir import RunDir, read_json
+from sidecar.deadletter.replay import Replay, ReplayRunning
+from sidecar.deadletter.salvage import Finding, Salvage, SalvageError, SegmentInUse, write_letters
+
+DAMAGE_SHOWN = 5
+
+
+@click.command()
+@run_dir_option
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Say what is in FILE; write and send nothing.")
+@click.option("--spool-only", is_flag=True, help="Write the dead letters; leave sending them to `replay`.")
+@click.option("--remove", is_flag=True, help="Delete FILE once all that is in it stands in the dead letters.")
+@click.option("--path", "folder", type=click.Path(path_type=Path), help="Folder for the dead letters.")
+@click.option(
+    "--clients-max",
+    type=click.IntRange(1, 65_536),
+    help="daemon.clients_max of a FILE with a damaged header.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=150.0,
+    show_default=True,
+    help="Seconds to wait for the outcomes of a chunk.",
+)
+def recover(
+    run_dir: RunDir,
+    file: Path | None,
+    dry_run: bool,
+    spool_only: bool,
+    remove: bool,
+    folder: Path | None,
+    clients_max: int | None,
+    timeout_s: float,
+) -> None:
+    """List segments without a daemon, or deliver what is in FILE.
+
+    A daemon that finds a segment it cannot read (another layout version, a damaged header) keeps it as
+    NAME.set-aside-MILLISECONDS. Without FILE all of this run dir are listed. With FILE its undelivered records
+    become dead letters, and go out through the running daemon as `replay` sends them; without a daemon they stay
+    dead letters. FILE is never changed, and deleted only with --remove, when everything in it could be read.
+
+    Exit 0 when all that was asked for is done, 1 when something could not be read or failed again, 2 when FILE is a
+    running daemon's or the next daemon's business.
+
+    \b
+    kafka-sidecar recover
+    kafka-sidecar recover --dry-run /dev/shm/kafka-sidecar-1f0c-2a.segment.set-aside-1766287000000
+    kafka-sidecar recover --remove /dev/shm/kafka-sidecar-1f0c-2a.segment.set-aside-1766287000000
+    """
+    if file is None:
+        click.echo(_listed(run_dir, clients_max))
+        return
+    try:
+        with Salvage.open(file, clients_max=clients_max) as salvage:
+            for note in salvage.notes:
+                click.echo(note, err=True)
+            if dry_run:
+                for _ in salvage.undelivered():
+                    pass
+                click.echo(_counts(file, salvage.found))
+                raise SystemExit(int(ExitStatus.FAILED if salvage.found.damage else ExitStatus.OK))
+            if not remove and _is_next(run_dir, file):
+                fail(
+                    f"{file} is what the next daemon on run dir {run_dir.path} goes on with: start that, and it "
+                    "delivers it. To take it out of its hands: --remove.",
+                    ExitStatus.USAGE,
+                )
+            where = folder or _folder(run_dir)
+            letters, unreadable = write_letters(salvage, where)
+            click.echo(_counts(file, salvage.found))
+            records, damage = salvage.found.records, salvage.found.damage
+            if not records:
+                letters.unlink()
+            else:
+                click.echo(f"They are dead letters in {letters} now.")
+            if remove:
+                _remove(file, is_whole=not damage)
+    except SegmentInUse as error:
+        fail(str(error), ExitStatus.USAGE)
+    except SalvageError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"The dead letters of {file} cannot be written: {error}. Nothing was removed.")
+    is_good = not damage and not unreadable
+    if records and not spool_only:
+        is_good = _send(run_dir, where, letters, timeout_s) and is_good
+    if not is_good:
+        raise SystemExit(int(ExitStatus.FAILED))
+
+
+def _send(run_dir: RunDir, folder: Path, letters: Path, timeout_s: float) -> bool:
+    """Replay just these letters; False when some failed. Without a daemon they wait."""
+    if run_dir.holder() is None:
+        click.echo(
+            f"No daemon runs on run dir {run_dir.path}: start one, then `kafka-sidecar replay` sends them."
+        )
+        return True
+    work = Replay(folder, files=[letters])
+    try:
+        replay_through(run_dir, work, timeout_s)
+    except ReplayRunning as running:
+        fail(f"{running} Then `kafka-sidecar replay` sends them.")
+    click.echo(describe(work.tally, folder, is_dry=False))
+    return not work.tally.total("failed")
+
+
+def _remove(file: Path, *, is_whole: bool) -> None:
+    if is_whole:
+        file.unlink()
+        click.echo(f"{file} is removed.")
+    else:
+        click.echo(
+            f"{file} is kept: not all of it could be read. Remove it by hand when you are done with it."
+        )
+
+
+def _counts(file: Path, found: Finding) -> str:
+    topics = ", ".join(sorted(found.topics)) or "none"
+    lines = [
+        f"{file}",
+        f"  undelivered         {found.undelivered:>12,}",
+        f"  failed, not told    {found.failed:>12,}",
+        f"  possibly persisted  {found.possibly_persisted:>12,}  of these were sent: they may be there already",
+        f"  unreadable          {len(found.damage):>12,}  places",
+        f"  topics              {topics}",
+    ]
+    lines += [f"    {damage}" for damage in found.damage[:DAMAGE_SHOWN]]
+    if len(found.damage) > DAMAGE_SHOWN:
+        lines.append(f"    and {len(found.damage) - DAMAGE_SHOWN:,} more")
+    return "\n".join(lines)
+
+
+def _listed(run_dir: RunDir, clients_max: int | None) -> str:
+    rows: list[list[str]] = []
+    for path in _candidates(run_dir):
+        size = shown_bytes(path.stat().st_blocks * 512)
+        try:
+            with Salvage.open(path, clients_max=clients_max) as salvage:
+                for _ in salvage.undelivered():
+                    pass
+                found = salvage.found
+                what = f"{found.undelivered:,} undelivered, {found.failed:,} failed and not told"
+                if found.damage:
+                    what += f", {len(found.damage):,} unreadable places"
+                state = "the next daemon's" if _is_next(run_dir, path) else "set aside"
+                if salvage.notes:
+                    state = "damaged header"
+        except SegmentInUse:
+            state, what = "in use", "a daemon has it and delivers it"
+        except SalvageError as error:
+            state, what = "not readable", str(error)
+        rows.append([str(path), size, state, what])
+    if not rows:
+        return f"No segment of run dir {run_dir.path} is left anywhere."
+    return table(["segment", "memory", "state", "what is in it"], rows)
+
+
+def _candidates(run_dir: RunDir) -> list[Path]:
+    """Segments of this run dir: the one recorded, those under their usual name, and what was set aside beside them."""
+    usual = run_dir.default_segment_path("*")
+    found = set(usual.parent.glob(f"{usual.name}*"))
+    recorded = _recorded(run_dir)
+    if recorded is not None:
+        found |= {
+            path
+            for path in (recorded, *recorded.parent.glob(f"{recorded.name}.set-aside-*"))
+            if path.exists()
+        }
+    return sorted(found)
+
+
+def _recorded(run_dir: RunDir) -> Path | None:
+    said = read_json(run_dir.segment_json)
+    return Path(said["path"]) if said and isinstance(said.get("path"), str) else None
+
+
+def _is_next(run_dir: RunDir, file: Path) -> bool:
+    recorded = _recorded(run_dir)
+    return recorded is not None and recorded.absolute() == file.absolute()
+
+
+def _folder(run_dir: RunDir) -> Path:
+    """The daemon's folder of dead letters; the usual one when none runs."""
+    if run_dir.holder() is None:
+        return run_dir.dead_letters
+    return Path(daemon_info(run_dir)["dead_letters"])

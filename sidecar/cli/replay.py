@@ -1,0 +1,196 @@
+"""``kafka-sidecar replay``: dead letters, sent again through the daemon."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.times import Since, shown_bytes, shown_time, table
+from sidecar.common.model import ExitStatus
+from sidecar.controller.run_dir import RunDir
+from sidecar.deadletter.letters import Letter
+from sidecar.deadletter.replay import Replay, ReplayRunning, Tally
+
+REASONS_SHOWN = 3
+
+
+@click.command()
+@run_dir_option
+@click.option("--dry-run", is_flag=True, help="Show what is there; send and change nothing.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option("--since", type=Since(), help="Only what failed since then: 90m, 2h, 1d, or 2026-11-21T03:00.")
+@click.option(
+    "--certain-only", is_flag=True, help="Leave out what may be in its topic already (possibly persisted)."
+)
+@click.option(
+    "--path", "folder", type=click.Path(path_type=Path), help="Another folder [default: the daemon's]."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=150.0,
+    show_default=True,
+    help="Seconds to wait for the outcomes of a chunk.",
+)
+def replay(
+    run_dir: RunDir,
+    dry_run: bool,
+    topics: tuple[str, ...],
+    since: int | None,
+    certain_only: bool,
+    folder: Path | None,
+    timeout_s: float,
+) -> None:
+    """Send dead letters again: records that failed when their client was gone.
+
+    What is delivered leaves the folder, what fails again stays. Ctrl-C ends it after the chunk under way; run it
+    again to go on. A replay that was killed may send its last chunk (500 records) twice.
+
+    Exit 0 when everything chosen was delivered, 1 when something failed or cannot be sent, 69 when no daemon
+    runs, 75 when outcomes did not come in time.
+
+    \b
+    kafka-sidecar replay --dry-run
+    kafka-sidecar replay
+    kafka-sidecar replay --topic orders --since 2h
+    kafka-sidecar replay --path /var/lib/kafka-sidecar/dead-letters
+    """
+
+    def wants(letter: Letter) -> bool:
+        return (
+            (not topics or letter.topic in topics)
+            and (since is None or letter.failed_ms >= since)
+            and not (certain_only and letter.possibly_persisted)
+        )
+
+    # A look needs no daemon where it is known which folder.
+    where = folder or run_dir.dead_letters
+    if not (dry_run and (folder is not None or (where.is_dir() and run_dir.holder() is None))):
+        info = daemon_info(run_dir)
+        where = folder or Path(info["dead_letters"])
+        if not info["takes_records"] and not dry_run:
+            fail(f"The daemon takes no records now: {info['sentence']}")
+    work = Replay(where, wants=wants)
+    try:
+        if dry_run:
+            work.look()
+            click.echo(describe(work.tally, where, is_dry=True))
+            return
+        replay_through(run_dir, work, timeout_s)
+    except ReplayRunning as running:
+        fail(str(running))
+    except OSError as error:
+        fail(f"The dead letters in {where} cannot be read or written: {error}.")
+    click.echo(describe(work.tally, where, is_dry=False))
+    if work.tally.total("failed") or work.tally.total("unreadable") or work.tally.broken_lines:
+        raise SystemExit(int(ExitStatus.FAILED))
+
+
+def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
+    """Run ``work`` with the stub on ``run_dir``; ends the command when the daemon cannot be reached or is too slow."""
+    from client_stub import Producer
+    from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+
+    producer = Producer(run_dir=str(run_dir.path), client_name="kafka-sidecar replay")
+
+    def send(letters: list[Letter]) -> Sequence[str | None]:
+        results: list[str | None] = ["no outcome"] * len(letters)
+        for place, letter in enumerate(letters):
+
+            def told(error: Exception | None, _metadata: object, place: int = place) -> None:
+                results[place] = None if error is None else str(error)
+
+            try:
+                producer.send(
+                    letter.topic,
+                    value=letter.value,
+                    key=letter.key,
+                    headers=letter.headers or None,
+                    partition=letter.partition,
+                    timestamp_ms=letter.timestamp_ms,
+                    on_delivery=told,
+                )
+            except (DaemonUnreachable, BufferExhausted):
+                raise
+            except (SidecarError, ValueError, TypeError) as error:
+                results[place] = str(error)
+        producer.flush(timeout=timeout_s)
+        return results
+
+    try:
+        with _stop_between_chunks() as is_asked:
+            work.run(send, is_asked)
+        producer.close()
+        if is_asked():
+            done, found = work.tally.total("delivered"), work.tally.total("found")
+            fail(
+                f"Stopped: {done:,} of the {found:,} letters read so far were delivered; run it again to go on."
+            )
+    except DaemonUnreachable as error:
+        producer.close(0)
+        fail(str(error), ExitStatus.DAEMON_UNREACHABLE)
+    except (TimeoutError, BufferExhausted) as error:
+        producer.close(0)
+        done = work.tally.total("delivered")
+        fail(
+            f"{done:,} letters were delivered, then outcomes did not come in time: {error} What had none is kept.",
+            ExitStatus.TIMED_OUT,
+        )
+
+
+@contextmanager
+def _stop_between_chunks() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM end the replay where nothing is under way."""
+    asked: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _frame: asked.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def describe(tally: Tally, folder: Path, *, is_dry: bool) -> str:
+    """The table for people."""
+    found = tally.total("found")
+    files = f"{tally.files:,} file{'' if tally.files == 1 else 's'}"
+    lines = [f"{found:,} dead letter{'' if found == 1 else 's'} in {files} of {folder}"]
+    rows: list[list[str]] = []
+    for topic, each in sorted(tally.topics.items()):
+        why = ", ".join(f"{error} {count:,}" for error, count in each.errors.most_common(REASONS_SHOWN))
+        counts = (
+            [shown_bytes(each.bytes), shown_time(each.oldest_ms), shown_time(each.newest_ms)]
+            if is_dry
+            else [f"{each.delivered:,}", f"{each.failed:,}", f"{each.unreadable:,}"]
+        )
+        rows.append([topic, f"{each.found:,}", *counts, why])
+    if rows:
+        head = ["bytes", "oldest", "newest"] if is_dry else ["delivered", "failed", "unreadable"]
+        lines.append(table(["topic", "records", *head, "why they were there"], rows))
+    maybe = tally.total("possibly_persisted")
+    if maybe:
+        lines.append(f"{maybe:,} of them may have been in their topics already (possibly persisted).")
+    if tally.in_doubt:
+        lines.append(
+            f"A replay before was killed with {tally.in_doubt:,} letters under way: those may be there twice."
+        )
+    if tally.doubles:
+        lines.append(f"{tally.doubles:,} stood there twice or were delivered before: not sent again.")
+    if tally.left_out:
+        lines.append(f"{tally.left_out:,} others were not chosen and stay.")
+    if tally.total("unreadable") or tally.broken_lines:
+        lines.append(
+            f"{tally.total('unreadable') + tally.broken_lines:,} lines are no records that can be sent; they stay."
+        )
+    for topic, each in sorted(tally.topics.items()):
+        for reason, count in each.reasons.most_common(REASONS_SHOWN):
+            lines.append(f"{topic}: {count:,} failed again and stay: {reason}")
+    return "\n".join(lines)

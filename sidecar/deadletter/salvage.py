@@ -1,0 +1,363 @@
+"""Salvage: what a segment without a daemon still holds, read by the same chains, words and descriptors as alive.
+
+The file is copied into memory first (only the stretches that are there), so it is never changed, and a hole in it
+harms nobody. A header that is damaged is replaced, in that copy, by the layout that fits the file best.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, Persistence
+from sidecar.deadletter.letters import NOT_SENT_CODE, Undelivered
+from sidecar.kernel import Chain, Entry, entry_payload, entry_words
+from sidecar.shm import layout
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.client_table import ClientRow
+from sidecar.shm.descriptors import Descriptor, DescriptorState, DescriptorTable
+from sidecar.shm.layout import Layout
+from sidecar.shm.recovery import linked_pages
+from sidecar.shm.segment import Segment, SegmentError
+
+_PAGE_SIZES: Final = (16_384, 4_096, 8_192, 32_768, 65_536)
+_NOT_SENT: Final = "Accepted and not sent when its daemon ended."
+_SENT: Final = "Sent, and not answered when its daemon ended."
+
+
+class SalvageError(Exception):
+    """The file cannot be read; the text says why and what to do."""
+
+
+class SegmentInUse(SalvageError):
+    """A daemon has it: that one delivers it."""
+
+
+@dataclass
+class Finding:
+    """What a walk over a segment found, in records."""
+
+    undelivered: int = 0
+    """Never answered by a broker, and not failed."""
+    possibly_persisted: int = 0
+    """Of all of them: those that were sent, and may be in their topics."""
+    failed: int = 0
+    """Failed, and their client did not hear of it."""
+    damage: list[str] = field(default_factory=list)
+    """What cannot be read, one sentence each; nobody knows how many records are there."""
+    topics: set[str] = field(default_factory=set)
+
+    @property
+    def records(self) -> int:
+        return self.undelivered + self.failed
+
+
+class Salvage:
+    """One segment file, read into memory and locked while this is open. Use it as a context manager."""
+
+    def __init__(self, path: Path, fd: int, segment: Segment, notes: list[str]) -> None:
+        self.path = path
+        self._fd = fd
+        self.segment = segment
+        self.notes = notes
+        """What had to be assumed, in sentences."""
+        self.found = Finding()
+
+    @classmethod
+    def open(cls, path: Path, *, clients_max: int | None = None) -> Salvage:
+        """Lock and read the file. ``clients_max``: daemon.clients_max of its maker, for a damaged header.
+
+        Raises SegmentInUse, or SalvageError: another layout version, or nothing to recognise.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise SalvageError(f"{path} cannot be opened: {error.strerror}.") from None
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SegmentInUse(
+                    f"{path} is in use by a running daemon: that one delivers what is in it."
+                ) from None
+            segment, notes = _read(path, fd, clients_max)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(path, fd, segment, notes)
+
+    @property
+    def name(self) -> str:
+        """A name for this very segment, the same each time: its instance and when it was made or last changed."""
+        fields = layout.HEADER_FIELDS.unpack_from(self.segment.header, layout.HEADER_FIELDS_OFFSET)
+        made_ms = int(fields[10])
+        if not 0 < made_ms < 1 << 47:
+            made_ms = os.fstat(self._fd).st_mtime_ns // 1_000_000
+        return f"recovered-{self.segment.instance_id[:4].hex()}-{made_ms}"
+
+    def undelivered(self) -> Iterator[Undelivered]:
+        """Every record without an end, by submission and fate, oldest first in each chain; counts into ``found``."""
+        self.found = Finding()
+        clients = self._clients()
+        pages = linked_pages(self.segment)
+        for slot in self.segment.prepared_slots():
+            table = ChainTable(self.segment, slot)
+            by_chain: dict[int, list[Descriptor]] = {}
+            for descriptor in self._descriptors(slot):
+                by_chain.setdefault(descriptor.chain_id, []).append(descriptor)
+            for name in table.names():
+                own = pages.get((slot, name.chain_id))
+                if not own:
+                    continue
+                chain = table.recover(name.chain_id, own)
+                where = f"slot {slot}, topic {name.topic}"
+                self.found.damage += [f"{where}: {damage}" for damage in chain.damage]
+                for entry in chain.entries():
+                    yield from self._entry(chain, entry, name.topic, by_chain.get(name.chain_id, []), clients)
+
+    def close(self) -> None:
+        self.segment.close()
+        os.close(self._fd)
+
+    def __enter__(self) -> Salvage:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _entry(
+        self,
+        chain: Chain,
+        entry: Entry,
+        topic: str,
+        descriptors: list[Descriptor],
+        clients: dict[tuple[int, int], ClientRow],
+    ) -> Iterator[Undelivered]:
+        fates: dict[tuple[int | None, int, int, str], list[int]] = {}
+        near = [d for d in descriptors if d.first_cursor[0] <= entry.ordinal <= d.last_cursor[0]]
+        for index, word in enumerate(entry_words(chain, entry)):
+            fate = _fate(word, (entry.ordinal, index), near)
+            if fate is not None:
+                fates.setdefault(fate, []).append(index)
+        if not fates:
+            return
+        try:
+            payload = entry_payload(chain, entry)
+        except ValueError as error:
+            self.found.damage.append(f"topic {topic}: {error}")
+            return
+        row = clients.get((entry.client_row, entry.client_generation))
+        named = f"{self.segment.instance_id.hex()}.row-{entry.client_row}.{entry.client_generation}"
+        self.found.topics.add(topic)
+        for (partition, code, persistence, text), indexes in fates.items():
+            if code == NOT_SENT_CODE:
+                self.found.undelivered += len(indexes)
+            else:
+                self.found.failed += len(indexes)
+            if persistence == Persistence.POSSIBLY_PERSISTED:
+                self.found.possibly_persisted += len(indexes)
+            yield Undelivered(
+                client=row.client_id.hex() if row is not None else named,
+                client_name=row.name if row is not None else "",
+                pid=row.pid if row is not None else 0,
+                topic=topic,
+                partition=partition,
+                stream=entry.stream,
+                seq=entry.seq,
+                base_timestamp_ms=entry.base_timestamp_ms,
+                record_count=entry.count,
+                payload=payload,
+                indexes=indexes,
+                code=code,
+                text=text,
+                persistence=persistence,
+            )
+
+    def _clients(self) -> dict[tuple[int, int], ClientRow]:
+        """Rows by (index, generation); an identity that cannot be read is named by its row."""
+        found: dict[tuple[int, int], ClientRow] = {}
+        try:
+            for row in self.segment.clients.rows():
+                found[row.index, row.generation] = row
+        except (ValueError, struct.error, UnicodeDecodeError) as error:
+            self.found.damage.append(f"the table of clients: {error}")
+        return found
+
+    def _descriptors(self, slot: int) -> list[Descriptor]:
+        try:
+            return list(DescriptorTable(self.segment, slot))
+        except ValueError as error:
+            self.found.damage.append(f"slot {slot}: the table of batches cannot be read ({error})")
+            return []
+
+
+def _fate(
+    word: int, cursor: tuple[int, int], near: list[Descriptor]
+) -> tuple[int | None, int, int, str] | None:
+    """(partition, code, persistence, text) of a record that has not ended; None for one that has."""
+    if word == WORD_DONE:
+        return None
+    if WORD_FAILED_MIN <= word < WORD_DONE:
+        return None, word, Persistence.NOT_PERSISTED, ""
+    if word > WORD_DONE:
+        return None, NOT_SENT_CODE, Persistence.NOT_PERSISTED, _NOT_SENT
+    for each in near:
+        if each.partition == word and each.first_cursor <= cursor <= each.last_cursor:
+            if each.state == DescriptorState.SENT_UNDER:
+                return word, NOT_SENT_CODE, Persistence.POSSIBLY_PERSISTED, _SENT
+            if each.state == DescriptorState.SETTLED and each.code:
+                return word, each.code, each.persistence, ""
+            return None
+    return word, NOT_SENT_CODE, Persistence.NOT_PERSISTED, _NOT_SENT
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path, fd: int, clients_max: int | None) -> tuple[Segment, list[str]]:
+    size = os.fstat(fd).st_size
+    head = os.pread(fd, layout.HEADER_BYTES, 0)
+    is_ours = head[: len(layout.MAGIC)] == layout.MAGIC
+    version = int.from_bytes(head[layout.VERSION_OFFSET : layout.VERSION_OFFSET + 8], "little")
+    if is_ours and version not in (0, layout.LAYOUT_VERSION) and version < 1 << 16:
+        raise SalvageError(
+            f"{path} has layout version {version}, and this kafka-sidecar reads version {layout.LAYOUT_VERSION}. "
+            f"The one that made it delivers it: start that version with -X pool.path={path} on a run dir of its own. "
+            "Nothing was changed."
+        )
+    if Segment.is_unfinished(path):
+        raise SalvageError(f"{path} was never finished by its maker: nothing was ever accepted into it.")
+    try:
+        whole = Segment.attach(path)
+    except SegmentError as error:
+        return _guess(path, fd, size, head, clients_max, str(error))
+    places, instance = whole.layout, whole.instance_id
+    whole.close()
+    return Segment(os.dup(fd), _copy(fd, size), places, instance, writable=True), []
+
+
+def _copy(fd: int, size: int) -> mmap.mmap:
+    """The file in anonymous memory; only stretches with data are read, the rest is zeros."""
+    copied = mmap.mmap(-1, size)
+    view = memoryview(copied)
+    at = 0
+    try:
+        while at < size:
+            try:
+                start = os.lseek(fd, at, os.SEEK_DATA)
+            except OSError:
+                break  # only a hole is left
+            at = os.lseek(fd, start, os.SEEK_HOLE)
+            while start < at:
+                got = os.preadv(fd, [view[start : min(at, start + (16 << 20))]], start)
+                if not got:
+                    break
+                start += got
+    finally:
+        view.release()
+    return copied
+
+
+def _guess(
+    path: Path, fd: int, size: int, head: bytes, clients_max: int | None, why: str
+) -> tuple[Segment, list[str]]:
+    """The layout of a file whose header is damaged: the one in which most entries can be read."""
+    best: Segment | None = None
+    best_entries = 0
+    for places in _candidates(size, head, clients_max):
+        segment = Segment(os.dup(fd), _copy(fd, size), places, _instance(head), writable=True)
+        _mend(segment, places)
+        entries = _entries(segment)
+        if entries > best_entries:
+            best, segment, best_entries = segment, best or segment, entries
+        if segment is not best:
+            segment.close()
+    if best is None:
+        raise SalvageError(
+            f"{path}: {why}, and no layout of this version fits it. Try again with --clients-max, if its daemon had "
+            "another daemon.clients_max than the default."
+        )
+    note = (
+        f"The header is damaged ({why}). Read as {best.page_count:,} pages of {best.page_bytes:,} bytes and "
+        f"{best.layout.clients_max:,} clients, the layout in which most submissions can be read."
+    )
+    return best, [note]
+
+
+def _candidates(size: int, head: bytes, clients_max: int | None) -> Iterator[Layout]:
+    fields = layout.HEADER_FIELDS.unpack_from(
+        head.ljust(layout.HEADER_BYTES, b"\0"), layout.HEADER_FIELDS_OFFSET
+    )
+    pages = dict.fromkeys([fields[0] if fields[0] in _PAGE_SIZES else _PAGE_SIZES[0], *_PAGE_SIZES])
+    said = fields[4] if 1 <= fields[4] <= 65_536 else layout.CLIENTS_MAX_DEFAULT
+    clients = dict.fromkeys([clients_max] if clients_max else [said, layout.CLIENTS_MAX_DEFAULT])
+    for count in clients:
+        for page_bytes in pages:
+            fixed = Layout.of(page_bytes=page_bytes, page_count=0, clients_max=count).total
+            near = (size - fixed) // (page_bytes + 8)
+            for page_count in range(max(near - 2, 1), near + 3):
+                places = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=count)
+                if places.total == size:
+                    yield places
+
+
+def _mend(segment: Segment, places: Layout) -> None:
+    """In the copy: which slots were ever used is seen in the slots themselves."""
+    prepared = 0
+    for slot in range(layout.SLOT_COUNT):
+        position = places.slot(slot)
+        if any(segment.view[position : position + 8]):
+            prepared |= 1 << slot
+    struct.pack_into("<Q", segment.header, layout.PREPARED_SLOTS_OFFSET, prepared)
+
+
+def _entries(segment: Segment) -> int:
+    pages = linked_pages(segment)
+    count = 0
+    for slot in segment.prepared_slots():
+        table = ChainTable(segment, slot)
+        for name in table.names():
+            own = pages.get((slot, name.chain_id))
+            if own:
+                count += table.recover(name.chain_id, own).live_entries
+    return count
+
+
+def _instance(head: bytes) -> bytes:
+    start = layout.HEADER_FIELDS_OFFSET + struct.calcsize("<IIQIIQQ")
+    return head[start : start + 16].ljust(16, b"\0")
+
+
+def write_letters(salvage: Salvage, folder: Path) -> tuple[Path, int]:
+    """All undelivered records of a segment as one spool file; returns it and how many of them are no records.
+
+    The file has the same name each time and takes the place of an earlier one, so a second salvage doubles
+    nothing. Raises OSError; then nothing stands there.
+    """
+    from sidecar.deadletter.letters import lines, parse
+
+    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    path = folder / f"{salvage.name}.jsonl"
+    temporary = folder / f".{salvage.name}.new"
+    now_ms = time.time_ns() // 1_000_000
+    unreadable = 0
+    try:
+        with temporary.open("wb") as out:
+            temporary.chmod(0o640)
+            for group in salvage.undelivered():
+                for line in lines(group, now_ms):
+                    unreadable += not parse(line).is_readable
+                    out.write(line)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path, unreadable

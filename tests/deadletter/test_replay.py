@@ -1,0 +1,170 @@
+"""Goal: a replay sends each letter once, keeps what fails, and goes on where an earlier one was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sidecar.deadletter.letters import Letter
+from sidecar.deadletter.progress import KEPT_S, SUFFIX, read_progress
+from sidecar.deadletter.replay import Replay, ReplayRunning
+from sidecar.deadletter.spool import SpoolWriter, spool_files
+from tests.deadletter.groups import group
+
+
+class Topic:
+    """Takes letters; ``refuses`` values fail; dies (as kill -9 would) when it has taken ``dies_after``."""
+
+    def __init__(self, *refuses: bytes, dies_after: int | None = None) -> None:
+        self.taken: list[bytes | None] = []
+        self.refuses = refuses
+        self.dies_after = dies_after
+
+    def __call__(self, letters: list[Letter]) -> Sequence[str | None]:
+        results: list[str | None] = []
+        for letter in letters:
+            if len(self.taken) == self.dies_after:
+                raise KeyboardInterrupt
+            if letter.value in self.refuses:
+                results.append("refused")
+            else:
+                self.taken.append(letter.value)
+                results.append(None)
+        return results
+
+
+def fill(folder: Path, count: int, *, close: bool = True, topic: str = "orders", seq: int = 1) -> None:
+    writer = SpoolWriter(folder, f"w{seq}", max_bytes=1 << 20, drop_oldest=False)
+    writer.append([group([[None, b"%d" % number] for number in range(count)], topic=topic, seq=seq)])
+    if close:
+        writer.close()
+
+
+def values(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def test_all_delivered_leaves_nothing_but_the_identities_of_the_day(tmp_path: Path) -> None:
+    fill(tmp_path, 12)
+    topic = Topic()
+    tally = Replay(tmp_path, chunk_records=5).run(topic)
+    assert topic.taken == values(12)
+    assert (tally.total("found"), tally.total("delivered"), tally.total("failed")) == (12, 12, 0)
+    assert spool_files(tmp_path) == []
+    assert len(read_progress(tmp_path)[0]) == 12
+    fill(tmp_path, 12)  # a crash wrote them again
+    again = Replay(tmp_path).run(topic)
+    assert (again.total("found"), again.doubles) == (0, 12)
+    assert topic.taken == values(12)
+    assert spool_files(tmp_path) == []
+
+
+def test_what_fails_stays_and_goes_next_time(tmp_path: Path) -> None:
+    fill(tmp_path, 6)
+    tally = Replay(tmp_path).run(Topic(b"2", b"4"))
+    assert (tally.total("delivered"), tally.total("failed")) == (4, 2)
+    assert tally.of("orders").reasons == {"refused": 2}
+    (left,) = spool_files(tmp_path)
+    assert len(left.read_bytes().splitlines()) == 2
+    topic = Topic()
+    Replay(tmp_path).run(topic)
+    assert topic.taken == [b"2", b"4"]
+    assert spool_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("dies_after", range(0, 11))
+def test_killed_anywhere_only_the_chunk_under_way_is_sent_twice(tmp_path: Path, dies_after: int) -> None:
+    fill(tmp_path, 10)
+    topic = Topic(dies_after=dies_after)
+    try:
+        Replay(tmp_path, chunk_records=3).run(topic)
+    except KeyboardInterrupt:
+        assert dies_after < 10
+    topic.dies_after = None
+    tally = Replay(tmp_path, chunk_records=3).run(topic)
+    assert sorted(set(topic.taken)) == values(10)
+    twice = len(topic.taken) - 10
+    assert twice == (dies_after % 3 if dies_after < 10 else 0)
+    assert tally.in_doubt == (0 if dies_after == 10 else 1 if dies_after == 9 else 3)
+    assert spool_files(tmp_path) == []
+    assert Replay(tmp_path).look().in_doubt == 0
+
+
+def test_stopped_between_chunks_doubles_nothing(tmp_path: Path) -> None:
+    fill(tmp_path, 10)
+    topic = Topic()
+    Replay(tmp_path, chunk_records=4).run(topic, should_stop=lambda: len(topic.taken) >= 4)
+    assert topic.taken == values(4)
+    Replay(tmp_path, chunk_records=4).run(topic)
+    assert topic.taken == values(10)
+
+
+def test_a_file_that_is_still_written_to_is_read_and_left(tmp_path: Path) -> None:
+    fill(tmp_path, 3, close=False)
+    topic = Topic()
+    Replay(tmp_path).run(topic)
+    Replay(tmp_path).run(topic)
+    assert topic.taken == values(3)
+    assert len(spool_files(tmp_path)) == 1
+
+
+def test_only_what_was_chosen(tmp_path: Path) -> None:
+    fill(tmp_path, 3, topic="orders", seq=1)
+    fill(tmp_path, 2, topic="payments", seq=2)
+    topic = Topic()
+    tally = Replay(tmp_path, wants=lambda letter: letter.topic == "payments").run(topic)
+    assert (len(topic.taken), tally.left_out) == (2, 3)
+    assert Replay(tmp_path).look().of("orders").found == 3
+
+
+def test_a_look_changes_nothing(tmp_path: Path) -> None:
+    fill(tmp_path, 3)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    tally = Replay(tmp_path).look()
+    assert (tally.total("found"), tally.files) == (3, 1)
+    assert tally.of("orders").errors
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert Replay(tmp_path / "nothing").look().files == 0
+
+
+def test_lines_that_are_no_records_are_told_and_kept(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, "w", max_bytes=1 << 20, drop_oldest=False)
+    writer.append(
+        [group([], record_count=2, payload=b"\xc1\xc1", indexes=[0, 1]), group([[None, b"good"]], seq=2)]
+    )
+    writer.close()
+    (path,) = spool_files(tmp_path)
+    with path.open("ab") as file:
+        file.write(b"not json\n")
+    topic = Topic()
+    tally = Replay(tmp_path).run(topic)
+    assert topic.taken == [b"good"]
+    assert (tally.total("unreadable"), tally.broken_lines) == (2, 1)
+    assert len(path.read_bytes().splitlines()) == 3
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path, 1)
+
+    def second(letters: list[Letter]) -> list[str | None]:
+        with pytest.raises(ReplayRunning, match="Another replay"):
+            Replay(tmp_path).run(Topic())
+        return [None] * len(letters)
+
+    assert Replay(tmp_path).run(second).total("delivered") == 1
+
+
+def test_progress_is_forgotten_after_a_day(tmp_path: Path) -> None:
+    import os
+
+    fill(tmp_path, 1)
+    Replay(tmp_path).run(Topic())
+    (progress,) = tmp_path.glob(f"*{SUFFIX}")
+    Replay(tmp_path).run(Topic())
+    assert progress.exists()
+    old = progress.stat().st_mtime - KEPT_S - 1
+    os.utime(progress, (old, old))
+    Replay(tmp_path).run(Topic())
+    assert not progress.exists()
