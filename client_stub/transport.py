@@ -64,17 +64,19 @@ class Transport:
         self._poller = zmq.Poller()
         self._poller.register(self.wake_fd, zmq.POLLIN)
         self._writable_wanted = False
+        self._stillborn: list[Message] = []
+        """Connections that were lost before they could take a frame: told by the next poll."""
 
     def open_control(self, frames: Sequence[Any]) -> None:
         self._control = self._drop(self._control)
         self._control = self._open(f"ipc://{self._control_path}")
-        self._control.socket.send_multipart(frames, zmq.NOBLOCK)
+        self._greet("control", self._control, frames)
 
     def open_worker(self, endpoint: str, frames: Sequence[Any]) -> None:
         self._control = self._drop(self._control)
         self._worker = self._drop(self._worker)
         self._worker = self._open(endpoint if "://" in endpoint else f"ipc://{endpoint}")
-        self._worker.socket.send_multipart(frames, zmq.NOBLOCK)
+        self._greet("worker", self._worker, frames)
 
     def send(self, frames: Sequence[Any]) -> bool:
         """Give one message to the worker's socket; False when its queue is full (poll tells when it is not)."""
@@ -96,7 +98,7 @@ class Transport:
         """Wait for messages, broken connections, room to write, or ``wake_fd``; at most one bounded turn."""
         wait_ms = None if timeout_ms is None else max(0, int(timeout_ms + 0.999))
         ready = dict(self._poller.poll(wait_ms))
-        messages: list[Message] = []
+        messages, self._stillborn = self._stillborn, []
         if self.wake_fd in ready:
             os.eventfd_read(self.wake_fd)
         for name, link in (("control", self._control), ("worker", self._worker)):
@@ -114,6 +116,7 @@ class Transport:
         return messages
 
     def close_sockets(self) -> None:
+        self._stillborn.clear()
         self._control = self._drop(self._control)
         self._worker = self._drop(self._worker)
 
@@ -133,6 +136,14 @@ class Transport:
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
         return link
+
+    def _greet(self, name: str, link: _Link, frames: Sequence[Any]) -> None:
+        """The first message of a connection. libzmq may have seen by now that nobody listens, and takes it no more."""
+        try:
+            link.socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            self._stillborn.append(("lost", [f"{name} connection: nobody listens there".encode()]))
+            self.wake()
 
     def _drop(self, link: _Link | None, linger_ms: int = 0) -> _Link | None:
         """Close ``link``; returns None, what its owner is to hold from now on."""

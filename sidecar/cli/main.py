@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": "sidecar.cli.doctor:doctor",
     "demo": "sidecar.cli.demo:demo",
     "bench": "sidecar.cli.bench:bench",
+    "chaos": "sidecar.cli.chaos:chaos",
 }
 """Name → module:attribute."""
 

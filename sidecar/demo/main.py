@@ -22,7 +22,7 @@ from sidecar.demo.steps import Steps, rows_table
 from sidecar.testing.daemon import DaemonFailed, SidecarDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster, exit_on_sigterm
 from sidecar.testing.kafka_jars import KafkaUnavailable, kafka_version
-from sidecar.testing.kafka_topics import create_topics, quiet_config
+from sidecar.testing.kafka_topics import create_topics, delete_topics, quiet_config
 from sidecar.testing.metrics import http_address, metric
 from sidecar.testing.mock_broker import MockBroker
 
@@ -144,7 +144,7 @@ class _Demo:
                 self._bootstrap, self._topics = bootstrap_servers, (name, f"{name}-short-lived")
                 create_topics(bootstrap_servers, dict.fromkeys(self._topics, PARTITIONS))
                 if not self._keep:
-                    stack.callback(_delete_topics, bootstrap_servers, self._topics)
+                    stack.callback(delete_topics, bootstrap_servers, self._topics)
         elif self._mock:
             steps.aloud(
                 "Mock cluster: no Java needed, and neither Spark nor exactness is shown. "
@@ -263,12 +263,3 @@ def broker_ports(bootstrap_servers: str) -> list[int]:
 
     admin = AdminClient(quiet_config(bootstrap_servers))
     return sorted({int(broker.port) for broker in admin.list_topics(timeout=30).brokers.values()})
-
-
-def _delete_topics(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient(quiet_config(bootstrap_servers))
-    for deleted in admin.delete_topics(list(topics)).values():
-        with contextlib.suppress(Exception):
-            deleted.result(10)

@@ -14,11 +14,12 @@ from rich.table import Table
 
 
 class Steps:
-    """Prints to standard output; one step at a time."""
+    """Prints to standard output, or with ``stderr`` to standard error; one step at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stderr: bool = False) -> None:
         # In a pipe rich assumes 80 columns and would break the table's lines.
-        self.console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+        stream = sys.stderr if stderr else sys.stdout
+        self.console = Console(highlight=False, stderr=stderr, width=None if stream.isatty() else 120)
         self._number = 0
 
     @contextlib.contextmanager

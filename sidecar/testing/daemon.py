@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -67,6 +67,8 @@ class SidecarDaemon:
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start the process and return at once."""
         arguments = [f"{name}={value}" for name, value in self._settings.items()]
+        if self._log is not None:
+            self._log.close()  # that of its life before
         self._log = self.log_path.open("ab")
         self.process = subprocess.Popen(
             [
@@ -135,6 +137,11 @@ class SidecarDaemon:
 
     def worker_pids(self) -> list[int]:
         return [int(worker["pid"]) for worker in self.info()["workers"]]
+
+    def log_lines(self) -> Iterator[str]:
+        """Of all its lives so far, oldest first."""
+        with self.log_path.open(errors="replace") as log:
+            yield from log
 
     def log_tail(self, lines: int = 30) -> str:
         if not self.log_path.exists():

@@ -42,12 +42,18 @@ class FaultProxy(FaultServer):
 
     Rules with ``refuse`` refuse the whole request, also when it carries other partitions than the rule names.
     Broker ids are those of the real brokers; bootstrap addresses have ids -1, -2, ...
+    ``log_max`` bounds the log of requests (and the memory of a run of hours); None keeps all.
     """
 
     def __init__(
-        self, bootstrap_servers: str, *, host: str = "127.0.0.1", receive_buffer_bytes: int | None = None
+        self,
+        bootstrap_servers: str,
+        *,
+        host: str = "127.0.0.1",
+        receive_buffer_bytes: int | None = None,
+        log_max: int | None = None,
     ) -> None:
-        super().__init__(host=host, receive_buffer_bytes=receive_buffer_bytes)
+        super().__init__(host=host, receive_buffer_bytes=receive_buffer_bytes, log_max=log_max)
         self._brokers: dict[int, tuple[str, int]] = {}
         self._bootstrap: list[int] = []
         for number, address in enumerate(bootstrap_servers.split(","), 1):

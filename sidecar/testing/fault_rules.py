@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -194,11 +195,11 @@ def on(
 
 
 class RuleBook:
-    """The rules in force and the log of requests. Thread-safe."""
+    """The rules in force and the log of requests (the newest ``log_max``; None: all). Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_max: int | None = None) -> None:
         self._rules: list[Rule] = []
-        self._requests: list[Request] = []
+        self._requests: deque[Request] = deque(maxlen=log_max)
         self._lock = threading.Lock()
 
     def add(self, rule: Rule) -> Rule:

@@ -75,10 +75,16 @@ class Channel(ABC):
 class FaultServer(ABC):
     """One listener for each broker; subclasses say what is behind them. All methods are thread-safe."""
 
-    def __init__(self, *, host: str = "127.0.0.1", receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        receive_buffer_bytes: int | None = None,
+        log_max: int | None = None,
+    ) -> None:
         self._host = host
         self._receive_buffer_bytes = receive_buffer_bytes
-        self._book = RuleBook()
+        self._book = RuleBook(log_max)
         self._listeners: dict[int, Listener] = {}
         self._connections: set[Connection] = set()
         self._connection_count = 0
@@ -123,6 +129,11 @@ class FaultServer(ABC):
     def read_again(self, node: int | None = None) -> None:
         for listener in self._listeners_of(node):
             listener.reading.set()
+
+    def nodes(self) -> list[int]:
+        """The brokers that were heard of so far; a proxy's bootstrap addresses are not among them."""
+        with self._lock:
+            return sorted(node for node in self._listeners if node >= 0)
 
     def connections(self, node: int | None = None) -> list[int]:
         """Numbers of the connections that are open, as requests in the log name them."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sidecar.testing.waiting import wait_until
@@ -50,6 +51,16 @@ def create_topics(
         )
 
     wait_until(all_led, f"leaders of {', '.join(topics)}", timeout_s=timeout_s)
+
+
+def delete_topics(bootstrap_servers: str, topics: Iterable[str], timeout_s: float = 10.0) -> None:
+    """Delete them as far as the cluster lets us; what it refuses stays and is no error."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(quiet_config(bootstrap_servers))
+    for deleted in admin.delete_topics(list(topics)).values():
+        with contextlib.suppress(Exception):
+            deleted.result(timeout_s)
 
 
 def quiet_config(bootstrap_servers: str, settings: Mapping[str, str | int] | None = None) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sidecar.testing.kafka_topics import quiet_config
+from sidecar.testing.waiting import wait_until
 
 CONSUME_BATCH = 10_000
 
@@ -38,9 +39,92 @@ def iterate_topic(
     bootstrap_servers: str, topic: str, *, isolation: str = "read_committed", timeout_s: float = 60.0
 ) -> Iterator[ReadRecord]:
     """As :func:`read_topic`, without holding all records in memory."""
-    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+    for message in iterate_messages(bootstrap_servers, topic, isolation=isolation, timeout_s=timeout_s):
+        yield ReadRecord(
+            _int(message.partition()),
+            _int(message.offset()),
+            message.key(),
+            message.value(),
+            _headers(message.headers()),
+            message.timestamp()[1],
+        )
 
-    consumer = Consumer(
+
+def iterate_messages(
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    start: Mapping[int, int] | None = None,
+    isolation: str = "read_committed",
+    timeout_s: float = 60.0,
+) -> Iterator[Any]:
+    """confluent-kafka's own messages, from the offsets in ``start`` (else 0) to the ends seen on the way.
+
+    Raises as :func:`read_topic` does.
+    """
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    consumer = _consumer(bootstrap_servers, isolation)
+    try:
+        partitions = consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, index, (start or {}).get(index, 0)) for index in partitions])
+        unfinished = set(partitions)
+        deadline = time.monotonic() + timeout_s
+        while unfinished:
+            messages = consumer.consume(CONSUME_BATCH, timeout=0.2)
+            if messages:
+                deadline = time.monotonic() + timeout_s
+            elif time.monotonic() > deadline:
+                raise ReadTimeout(f"{topic}: partitions {sorted(unfinished)} not read to their ends")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard(_int(message.partition()))
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+
+
+def end_offsets(bootstrap_servers: str, topic: str, timeout_s: float = 60.0) -> dict[int, int]:
+    """Where each partition ends now. Raises KafkaException when that cannot be learned in time."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    consumer = _consumer(bootstrap_servers, "read_uncommitted")
+    deadline = time.monotonic() + timeout_s
+
+    def end(partition: int) -> int | None:
+        try:
+            found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
+        except KafkaException:
+            # The leader of a topic made a moment ago may not know of it yet.
+            if time.monotonic() > deadline:
+                raise
+            return None
+        return None if found is None else _int(found[1])
+
+    def known(partition: int) -> int:
+        return wait_until(
+            lambda: None if (place := end(partition)) is None else (place,),
+            f"the end of {topic}-{partition}",
+            timeout_s=timeout_s,
+        )[0]
+
+    try:
+        return {
+            partition: known(partition)
+            for partition in consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions
+        }
+    finally:
+        consumer.close()
+
+
+def _consumer(bootstrap_servers: str, isolation: str) -> Any:
+    from confluent_kafka import Consumer
+
+    return Consumer(
         quiet_config(
             bootstrap_servers,
             {
@@ -55,36 +139,6 @@ def iterate_topic(
             },
         )
     )
-    try:
-        partitions = consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
-        unfinished = set(partitions)
-        deadline = time.monotonic() + timeout_s
-        while unfinished:
-            messages = consumer.consume(CONSUME_BATCH, timeout=0.2)
-            if messages:
-                deadline = time.monotonic() + timeout_s
-            elif time.monotonic() > deadline:
-                raise ReadTimeout(f"{topic}: partitions {sorted(unfinished)} not read to their ends")
-            for message in messages:
-                error = message.error()
-                partition = message.partition()
-                assert partition is not None
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        unfinished.discard(partition)
-                        continue
-                    raise KafkaException(error)
-                yield ReadRecord(
-                    partition,
-                    _int(message.offset()),
-                    message.key(),
-                    message.value(),
-                    _headers(message.headers()),
-                    message.timestamp()[1],
-                )
-    finally:
-        consumer.close()
 
 
 def _int(value: int | None) -> int:

@@ -1,0 +1,183 @@
+"""The ledger of a chaos run: what every client was told of every record, against what is in the topic.
+
+Made for tens of millions of records, where :class:`sidecar.testing.ledger.Ledger` keeps objects: the clients'
+journals are one mapped word per record, what was found is one byte per record. The rules are the same; a killed
+client adds one: what it was told is certain, and of the rest a *prefix* of what it sent is there, without holes,
+since the daemon takes a stream's records in order and loses none that it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sidecar.chaos.client import RECORD_ID
+from sidecar.chaos.client_journal import (
+    DELIVERED,
+    FAILED,
+    POSSIBLY,
+    ClientJournal,
+    Head,
+    delivered_word,
+    word_kind,
+    word_place,
+)
+
+SHOWN_MAX = 5
+
+
+@dataclass
+class Counts:
+    """Records. The first group must all be zero."""
+
+    lost: int = 0
+    """Told as delivered and not there, or a hole in what a killed client left."""
+    doubled: int = 0
+    reordered: int = 0
+    wrong_offset: int = 0
+    """Told at a place where another record is."""
+    failed_yet_there: int = 0
+    """Told as failed, certainly not in the log, and there."""
+    never_sent: int = 0
+    never_told: int = 0
+    """Records of clients that lived to their end without an outcome."""
+    told_twice: int = 0
+
+    sent: int = 0
+    found: int = 0
+    """In the topic, each record once."""
+    told_delivered: int = 0
+    offset_unknown: int = 0
+    """Told as delivered where the broker could not say at which offset."""
+    told_failed: int = 0
+    possibly_persisted: int = 0
+    untold_found: int = 0
+    """Delivered for a client that was killed before it heard of it."""
+    untold_gone: int = 0
+    """Sent by a killed client and never taken by the daemon."""
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        """Those of the first group that are not zero."""
+        names = (
+            "lost",
+            "doubled",
+            "reordered",
+            "wrong_offset",
+            "failed_yet_there",
+            "never_sent",
+            "never_told",
+            "told_twice",
+        )
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+
+class Account:
+    """One client's records: told as its journal says, found as the reader says."""
+
+    def __init__(self, number: int, journal: ClientJournal, *, killed: bool) -> None:
+        self.number = number
+        self._killed = killed
+        self._told_twice = journal.head[Head.TOLD_TWICE]
+        self._words = journal.words
+        self._sent = journal.sent
+        self._found = bytearray(self._sent)
+        self._last: dict[int, int] = {}
+        self.examples: list[str] = []
+        self._counts = Counts(sent=self._sent, told_twice=self._told_twice)
+
+    def read(self, number: int, partition: int, offset: int) -> None:
+        """The reader found record ``number`` next in ``partition``; in the order of offsets."""
+        if number >= self._sent:
+            self._counts.never_sent += 1
+            self._show(number, f"is at {partition}/{offset} and was never sent")
+            return
+        if self._found[number]:
+            self._counts.doubled += 1
+            self._show(number, f"is once more at {partition}/{offset}")
+            return
+        self._found[number] = 1
+        if number < self._last.get(partition, -1):
+            self._counts.reordered += 1
+            self._show(number, f"is at {partition}/{offset}, behind {self._last[partition]}")
+        else:
+            self._last[partition] = number
+        word = self._words[number]
+        if word_kind(word) == DELIVERED and word != delivered_word(partition, offset):
+            told = word_place(word)
+            if told[1] >= 0 or told[0] != partition:
+                self._counts.wrong_offset += 1
+                self._show(number, f"was told at {told[0]}/{told[1]} and is at {partition}/{offset}")
+
+    def close(self) -> Counts:
+        """Book what was told against what was found."""
+        counts, words, found = self._counts, self._words, self._found
+        counts.found = self._sent - found.count(0)
+        last = found.rfind(1)
+        for number in range(self._sent):
+            word, is_found = words[number], found[number]
+            kind = word_kind(word)
+            if kind == DELIVERED:
+                counts.told_delivered += 1
+                if word_place(word)[1] < 0:
+                    counts.offset_unknown += 1
+                if not is_found:
+                    counts.lost += 1
+                    self._show(number, f"was told at {word_place(word)} and is not there")
+            elif kind in (FAILED, POSSIBLY):
+                counts.told_failed += 1
+                if kind == POSSIBLY:
+                    counts.possibly_persisted += 1
+                elif is_found:
+                    counts.failed_yet_there += 1
+                    self._show(number, "was told as failed for certain and is there")
+            elif not self._killed:
+                counts.never_told += 1
+                self._show(number, "was never told of")
+            elif is_found:
+                counts.untold_found += 1
+            elif number < last:
+                counts.lost += 1
+                self._show(number, f"is not there, but later ones up to {last} are")
+            else:
+                counts.untold_gone += 1
+        return counts
+
+    def _show(self, number: int, text: str) -> None:
+        if len(self.examples) < SHOWN_MAX:
+            self.examples.append(f"record {number} of client {self.number} {text}")
+
+
+@dataclass
+class ChaosLedger:
+    """All clients of one run. Feed it every message of the topic, then :meth:`close`."""
+
+    run: int
+    accounts: Mapping[int, Account]
+    foreign: int = 0
+    """Messages of others in the topic."""
+    counts: Counts = field(default_factory=Counts)
+    examples: list[str] = field(default_factory=list)
+
+    def read(self, value: bytes | None, partition: int, offset: int) -> None:
+        if value is None or len(value) < RECORD_ID.size:
+            self.foreign += 1
+            return
+        run, client, number = RECORD_ID.unpack_from(value)
+        if run != self.run:
+            self.foreign += 1
+            return
+        account = self.accounts.get(client)
+        if account is None:
+            self.counts.never_sent += 1
+            return
+        account.read(number, partition, offset)
+
+    def close(self) -> Counts:
+        """Sum up; ``examples`` name the first records that are not as they should be."""
+        for account in self.accounts.values():
+            found = account.close()
+            for name in Counts.__dataclass_fields__:
+                setattr(self.counts, name, getattr(self.counts, name) + getattr(found, name))
+            self.examples += account.examples[: SHOWN_MAX - len(self.examples)]
+        return self.counts

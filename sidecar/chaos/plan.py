@@ -1,0 +1,122 @@
+"""The plan of faults: what happens to whom, in which order and with which pauses. Sans-IO, from a seed alone.
+
+The same seed gives the same plan on every machine. What a fault hits (which of the workers that happen to live)
+is a share in the plan and becomes a process only when it is carried out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class FaultKind(StrEnum):
+    WORKER_KILLED = "worker killed"
+    REPLACEMENT_KILLED = "worker killed, then its replacement"
+    DAEMON_KILLED = "whole daemon killed"
+    CONTROLLER_KILLED = "controller killed"
+    CLIENT_KILLED = "client killed"
+    WORKER_STOPPED = "worker stopped past its heartbeat"
+    WORKER_PAUSED = "worker paused"
+    DAEMON_PAUSED = "daemon paused"
+    CLIENT_PAUSED = "client paused"
+    CONNECTIONS_CUT = "connections cut"
+    ANSWERS_LOST = "answers lost"
+    BROKER_AWAY = "broker unreachable"
+
+
+KILLS: Mapping[FaultKind, int] = MappingProxyType(
+    {
+        FaultKind.WORKER_KILLED: 1,
+        FaultKind.REPLACEMENT_KILLED: 2,
+        FaultKind.DAEMON_KILLED: 1,
+        FaultKind.CONTROLLER_KILLED: 1,
+        FaultKind.CLIENT_KILLED: 1,
+        FaultKind.WORKER_STOPPED: 1,
+    }
+)
+"""How many kills a fault counts as; the whole daemon is one, however many processes it has."""
+
+NEEDS_PROXY = frozenset({FaultKind.CONNECTIONS_CUT, FaultKind.ANSWERS_LOST, FaultKind.BROKER_AWAY})
+
+WEIGHTS: Mapping[FaultKind, int] = MappingProxyType(
+    {
+        FaultKind.WORKER_KILLED: 30,
+        FaultKind.REPLACEMENT_KILLED: 5,
+        FaultKind.DAEMON_KILLED: 9,
+        FaultKind.CONTROLLER_KILLED: 5,
+        FaultKind.CLIENT_KILLED: 25,
+        FaultKind.WORKER_STOPPED: 3,
+        FaultKind.WORKER_PAUSED: 4,
+        FaultKind.DAEMON_PAUSED: 2,
+        FaultKind.CLIENT_PAUSED: 3,
+        FaultKind.CONNECTIONS_CUT: 6,
+        FaultKind.ANSWERS_LOST: 6,
+        FaultKind.BROKER_AWAY: 2,
+    }
+)
+
+GAP_S_MAX = 0.5
+SETTLED_SHARE = 0.7
+"""After so many of the faults the workload is let recover; the others overlap with what comes next."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault. ``choice`` in [0, 1) names the victim among those alive; ``hold_s`` is how long it lasts."""
+
+    kind: FaultKind
+    gap_s: float
+    """Pause before it."""
+    choice: float
+    hold_s: float
+    settles: bool
+    """Recovery is awaited before the next one."""
+    times: int
+    """How many answers are lost."""
+
+    @property
+    def kills(self) -> int:
+        return KILLS.get(self.kind, 0)
+
+    def pick(self, count: int) -> int:
+        """The victim's place among ``count`` that are alive."""
+        return min(int(self.choice * count), count - 1)
+
+
+def make_plan(seed: int, *, heartbeat_s: float, cuts: bool = True) -> Iterator[Fault]:
+    """Faults without end; ``cuts`` False leaves out those that need the fault proxy.
+
+    Every fault takes the same number of draws, so that a plan without cuts differs in nothing else.
+    """
+    source = random.Random(seed)
+    kinds = list(WEIGHTS)
+    weights = list(WEIGHTS.values())
+    while True:
+        (kind,) = source.choices(kinds, weights)
+        gap_s, choice, hold, settles = (source.random() for _ in range(4))
+        times = source.randint(1, 4)
+        if kind in NEEDS_PROXY and not cuts:
+            continue
+        yield Fault(
+            kind, gap_s * GAP_S_MAX, choice, _hold_s(kind, hold, heartbeat_s), settles < SETTLED_SHARE, times
+        )
+
+
+def _hold_s(kind: FaultKind, share: float, heartbeat_s: float) -> float:
+    match kind:
+        case FaultKind.WORKER_STOPPED:
+            return heartbeat_s * (2.0 + share)
+        case FaultKind.WORKER_PAUSED | FaultKind.DAEMON_PAUSED | FaultKind.CLIENT_PAUSED:
+            return heartbeat_s * (0.1 + 0.5 * share)
+        case FaultKind.REPLACEMENT_KILLED:
+            return 0.02 + 0.4 * share
+        case FaultKind.DAEMON_KILLED | FaultKind.CONTROLLER_KILLED:
+            return 0.3 * share
+        case FaultKind.BROKER_AWAY:
+            return 0.1 + 0.9 * share
+        case _:
+            return 0.0

@@ -1,0 +1,93 @@
+"""RecoveryWatch: how long after a fault records flow again, for the slowest client.
+
+A client has recovered when a record that it sent *after* the fault has been told as delivered.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sidecar.chaos.client_journal import Head
+from sidecar.chaos.plan import FaultKind
+from sidecar.chaos.workload import ClientRun
+
+LOOK_S = 0.003
+
+
+class RecoveryTimes(NamedTuple):
+    """Seconds."""
+
+    median_s: float
+    max_s: float
+
+
+class Recovery:
+    """One fault's. Clients that are over by then have no say."""
+
+    def __init__(self, kind: FaultKind, clients: Sequence[ClientRun]) -> None:
+        self.kind = kind
+        self.took_s: float | None = None
+        self._waiting = [(client, client.journal.sent) for client in clients]
+        self._start_s = time.monotonic()
+
+    def look(self) -> bool:
+        """Whether it is over, one way or the other."""
+        self._waiting = [
+            (client, mark)
+            for client, mark in self._waiting
+            if not client.over and client.journal.head[Head.NEWEST] <= mark
+        ]
+        if self._waiting:
+            return False
+        self.took_s = time.monotonic() - self._start_s
+        return True
+
+    @property
+    def describe(self) -> str:
+        return ", ".join(
+            f"client {client.number} at {client.journal.head[Head.NEWEST]} of {mark}"
+            for client, mark in self._waiting
+        )
+
+
+class RecoveryWatch:
+    """Looks in a thread of its own, so that whoever inflicts faults may block meanwhile."""
+
+    def __init__(self) -> None:
+        self._pending: list[Recovery] = []
+        self._done: dict[FaultKind, list[float]] = defaultdict(list)
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recovery-watch", daemon=True)
+        self._thread.start()
+
+    def begin(self, kind: FaultKind, clients: Sequence[ClientRun]) -> Recovery:
+        """The clock starts now."""
+        recovery = Recovery(kind, clients)
+        with self._lock:
+            self._pending.append(recovery)
+        return recovery
+
+    def times(self) -> dict[FaultKind, RecoveryTimes]:
+        with self._lock:
+            return {
+                kind: RecoveryTimes(statistics.median(found), max(found))
+                for kind, found in self._done.items()
+            }
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(LOOK_S):
+            with self._lock:
+                for recovery in [each for each in self._pending if each.look()]:
+                    self._pending.remove(recovery)
+                    assert recovery.took_s is not None
+                    self._done[recovery.kind].append(recovery.took_s)

@@ -1,0 +1,126 @@
+"""What a chaos run found, as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from sidecar.chaos.ledger import Counts
+from sidecar.chaos.plan import FaultKind
+from sidecar.chaos.recovery import RecoveryTimes
+
+
+@dataclass
+class Books:
+    """What the daemon counted, over all its lives: the counters live in the segment."""
+
+    accepted: int = 0
+    delivered: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    adopted: int = 0
+    resent_unknown: int = 0
+
+    @property
+    def held(self) -> int:
+        """Accepted and without an end: 0 once all is over."""
+        return self.accepted - self.delivered - self.failed - self.dead_lettered
+
+
+@dataclass
+class ChaosReport:
+    """Everything that was seen; ``ok`` is what the exit status says."""
+
+    seed: int
+    seconds: float
+    counts: Counts
+    books: Books
+    faults: Counter[FaultKind]
+    kills: int
+    recoveries: Mapping[FaultKind, RecoveryTimes]
+    problems: list[str] = field(default_factory=list)
+    """One sentence each: what clients raised, what did not recover, the first records that are wrong."""
+    alarms: list[str] = field(default_factory=list)
+    """Lines of the daemon's log that tell of a bug."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.counts.wrong and not self.problems and self.books.held == 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 3),
+            "kills": self.kills,
+            "records": asdict(self.counts),
+            "daemon": asdict(self.books) | {"held": self.books.held},
+            "faults": {
+                kind.name.lower(): {
+                    "count": count,
+                    "recovery_median_s": _seconds(self.recoveries.get(kind), "median_s"),
+                    "recovery_max_s": _seconds(self.recoveries.get(kind), "max_s"),
+                }
+                for kind, count in sorted(self.faults.items())
+            },
+            "problems": self.problems,
+            "alarms": self.alarms,
+        }
+
+    def tables(self) -> list[Table]:
+        """The ledger, and the faults."""
+        counts, books = self.counts, self.books
+        ledger = Table(title="Ledger", title_justify="left", show_header=False)
+        ledger.add_column("what")
+        ledger.add_column("records", justify="right")
+        for text, number, must_be_zero in (
+            ("sent, or about to be when the client was killed", counts.sent, False),
+            ("accepted, as the daemon counts", books.accepted, False),
+            ("delivered, as the daemon counts", books.delivered, False),
+            ("in the topic", counts.found, False),
+            ("told as delivered", counts.told_delivered, False),
+            ("    at an offset that the broker no longer knew", counts.offset_unknown, False),
+            ("told as failed", counts.told_failed, False),
+            ("    possibly persisted", counts.possibly_persisted, False),
+            ("delivered for a killed client that was not told any more", counts.untold_found, False),
+            ("never accepted from a killed client", counts.untold_gone, False),
+            ("adopted from dead workers", books.adopted, False),
+            ("resent where the broker could not say", books.resent_unknown, False),
+            ("dead-lettered", books.dead_lettered, False),
+            ("accepted and without an end", books.held, True),
+            ("LOST", counts.lost, True),
+            ("DOUBLED", counts.doubled, True),
+            ("REORDERED", counts.reordered, True),
+            ("told at a wrong offset", counts.wrong_offset, True),
+            ("failed for certain, and there", counts.failed_yet_there, True),
+            ("there and never sent", counts.never_sent, True),
+            ("callback never called", counts.never_told, True),
+            ("callback called twice", counts.told_twice, True),
+        ):
+            shown = f"{number:,}"
+            ledger.add_row(text, f"[bold red]{shown}[/]" if must_be_zero and number else shown)
+        return [ledger, self._faults_table()]
+
+    def _faults_table(self) -> Table:
+        faults = Table(
+            title=f"Faults: {sum(self.faults.values())}, of them {self.kills} kills, in {self.seconds:.0f} s "
+            f"(seed {self.seed})",
+            title_justify="left",
+        )
+        for column in ("fault", "times", "records flow again: median", "slowest"):
+            faults.add_column(column, justify="left" if column == "fault" else "right")
+        for kind in FaultKind:
+            if self.faults[kind]:
+                times = self.recoveries.get(kind)
+                median = "-" if times is None else f"{times.median_s * 1000:,.0f} ms"
+                slowest = "-" if times is None else f"{times.max_s * 1000:,.0f} ms"
+                faults.add_row(kind.value, str(self.faults[kind]), median, slowest)
+        return faults
+
+
+def _seconds(times: RecoveryTimes | None, name: str) -> float | None:
+    return None if times is None else round(float(getattr(times, name)), 4)

@@ -1,0 +1,160 @@
+"""The workload: some places, each with one client at a time; who is killed or has sent enough gets a successor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidecar.chaos.client_journal import ClientJournal, ClientState, Head
+from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.waiting import wait_until
+
+LIFE_RECORDS_MAX = 2_000_000
+"""A client that has sent so many ends by itself."""
+BROKEN_MAX = 5
+END_TIMEOUT_S = 240.0
+
+
+class WorkloadFailed(RuntimeError):
+    """Clients end by themselves again and again, or do not end when they are told to."""
+
+
+@dataclass(eq=False)
+class ClientRun:
+    """One client's life. ``killed`` by us, or ended by itself (``over``)."""
+
+    number: int
+    place: int
+    journal: ClientJournal
+    process: subprocess.Popen[bytes]
+    killed: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.killed or self.journal.state >= ClientState.ENDED
+
+
+class Workload:
+    """Use from the main thread: a child dies with the thread that started it."""
+
+    def __init__(
+        self,
+        *,
+        run_dir: Path,
+        topic: str,
+        folder: Path,
+        run: int,
+        places: int,
+        rate: float,
+        value_bytes: int,
+    ) -> None:
+        self._run_dir = run_dir
+        self._topic = topic
+        self._folder = folder
+        self.run = run
+        self._rate = max(1, int(rate / places)) if rate else 0
+        self._value_bytes = value_bytes
+        self.clients: list[ClientRun] = []
+        """All that ever lived."""
+        self._places: list[ClientRun] = [self._start(place) for place in range(places)]
+
+    @property
+    def live(self) -> list[ClientRun]:
+        return [client for client in self._places if not client.over]
+
+    @property
+    def sent(self) -> int:
+        return sum(client.journal.sent for client in self.clients)
+
+    def kill(self, client: ClientRun) -> ClientRun:
+        """SIGKILL; its successor, started at once."""
+        client.killed = True
+        client.process.kill()
+        client.process.wait()
+        self._places[client.place] = self._start(client.place)
+        return self._places[client.place]
+
+    def tend(self) -> None:
+        """Successors for those that ended by themselves. Raises WorkloadFailed when too many raised."""
+        for client in list(self._places):
+            if client.process.poll() is not None:
+                if client.journal.state is not ClientState.ENDED and not client.killed:
+                    self._note_broken(client)
+                self._places[client.place] = self._start(client.place)
+
+    def hurry(self) -> None:
+        """From now on as fast as records are taken."""
+        self._rate = 0
+        for client in self.live:
+            client.journal.head[Head.RATE] = 0
+
+    def finish(self, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Tell all to flush and close, and wait for them."""
+        for client in self._places:
+            client.journal.head[Head.STOP] = 1
+        wait_until(
+            lambda: all(client.process.poll() is not None for client in self._places),
+            "the clients to have every outcome",
+            timeout_s=timeout_s,
+            describe=lambda: str(
+                [(each.number, each.journal.sent, each.journal.state.name) for each in self.live]
+            ),
+        )
+        for client in self._places:
+            if client.journal.state is not ClientState.ENDED and not client.killed:
+                self._note_broken(client)
+
+    @property
+    def raised(self) -> list[str]:
+        """What clients raised, or how they ended: nothing of that may happen."""
+        return [
+            f"client {client.number}: "
+            + (client.journal.raised_text or f"ended with status {client.process.returncode}")
+            for client in self.clients
+            if not client.killed
+            and client.process.poll() is not None
+            and client.journal.state is not ClientState.ENDED
+        ]
+
+    def stop(self) -> None:
+        """Kill what is left. Safe to call twice."""
+        for client in self.clients:
+            if client.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(client.process.pid, signal.SIGKILL)
+                client.process.wait()
+
+    def close(self) -> None:
+        self.stop()
+        for client in self.clients:
+            client.journal.close()
+
+    def _note_broken(self, client: ClientRun) -> None:
+        if len(self.raised) >= BROKEN_MAX:
+            raise WorkloadFailed("clients end by themselves:\n" + "\n".join(self.raised))
+
+    def _start(self, place: int) -> ClientRun:
+        number = len(self.clients)
+        journal = ClientJournal.create(self._folder / f"client-{number}", LIFE_RECORDS_MAX)
+        journal.head[Head.RATE] = self._rate
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "sidecar.chaos.client",
+                str(self._run_dir),
+                self._topic,
+                str(journal.path),
+                *map(str, (self.run, number, self._value_bytes)),
+            ],
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
+        client = ClientRun(number, place, journal, process)
+        self.clients.append(client)
+        return client
