@@ -196,7 +196,7 @@ class ClientTable:
         self.capacity = places.clients_max
 
     def take_row(self, client_id: bytes, name: str, pid: int, slot: int, secret: bytes) -> ClientRow | None:
-        """A fresh row for a client of this slot; None when the table is full.
+        """A fresh row for a client of this slot; None when the table is full. ``pid`` 0: not known.
 
         Raises SegmentError when the row's memory cannot be allocated, ValueError for an id or secret of the wrong
         size. A name is cut at 62 bytes.

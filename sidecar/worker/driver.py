@@ -376,8 +376,7 @@ class Driver:
             self._stub_port.cut_unread(
                 now_ms, descriptors_are_scarce=self._produce_port.descriptors_are_scarce
             )
-            for session in self._sessions.reclaim(now_ms):
-                self._stub_port.abandon(session)
+            self._stub_port.reclaim_rows(now_ms)
             self._dead_letters.step(now_ms)
             for session in self._sessions:
                 self._intake.reclaim_reservations(list(session.streams.values()), now_ms)

@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
+import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,8 @@ log = logging.getLogger(__name__)
 MESSAGES_PER_TURN_MAX = 64
 """Bound of one drain, so that brokers and timers get their turn under a flood of submissions."""
 RECEIVE_QUEUE_MESSAGES = 2000
+_CREDENTIALS = struct.Struct("3i")
+"""struct ucred: pid, uid, gid."""
 
 
 class Endpoint:
@@ -69,6 +74,19 @@ class Endpoint:
         if not self._scheduled and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._schedule()
         return True
+
+    def peer_process(self, frame: zmq.Frame) -> int:
+        """The pid behind the connection that a received frame came by, as the kernel knows it; 0: not in sight.
+
+        A process of another pid namespace has none here.
+        """
+        try:
+            with socket.socket(fileno=os.dup(frame.get(zmq.SRCFD))) as peer:
+                found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except (OSError, zmq.ZMQError):
+            return 0  # the connection has ended since
+        pid, _, _ = _CREDENTIALS.unpack(found)
+        return int(pid)
 
     def close(self, linger_ms: int = 0) -> None:
         """Unbind; what stubs did not take within ``linger_ms`` is dropped, and this waits so long at most.

@@ -34,6 +34,16 @@ class Refused(Exception):
         self.code = code
 
 
+class TableFull(Refused):
+    """No row is free now; those of clients that will not come back may be given back first."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(
+            "TOO_MANY_CLIENTS",
+            f"The daemon's client table is full ({capacity} clients, daemon.clients_max).",
+        )
+
+
 class Sessions:
     """The attached stubs of one worker. Not thread-safe."""
 
@@ -83,12 +93,15 @@ class Sessions:
             if session.unsettled_records == 0:
                 session.unsettled_bytes = 0  # what rounding left
 
-    def attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> tuple[ClientSession, bool]:
+    def attach(
+        self, routing_id: bytes, fields: list[Any], now_ms: float, *, process: int = 0
+    ) -> tuple[ClientSession, bool]:
         """Admit a stub: returns its session and whether its row (positions, outcomes) was still there.
 
-        Raises Refused with the sentence for the stub.
+        ``process``: its pid as the kernel knows it, 0 when that cannot be seen. Raises Refused with the
+        sentence for the stub.
         """
-        version, client_id, name, pid, worker_epoch, ticket, secret = fields
+        version, client_id, name, _, worker_epoch, ticket, secret = fields
         if version != PROTOCOL_VERSION:
             raise Refused(
                 "UNSUPPORTED_VERSION",
@@ -113,12 +126,11 @@ class Sessions:
             self._by_routing_id.pop(before.routing_id, None)
             before.attached = False
         else:
-            row = self._table.take_row(client_id, name, pid, self._slot, secrets.token_bytes(SECRET_BYTES))
+            row = self._table.take_row(
+                client_id, name, process, self._slot, secrets.token_bytes(SECRET_BYTES)
+            )
             if row is None:
-                raise Refused(
-                    "TOO_MANY_CLIENTS",
-                    f"The daemon's client table is full ({self._table.capacity} clients, daemon.clients_max).",
-                )
+                raise TableFull(self._table.capacity)
             self._rows[row.index] = row
         self._gone_since_ms.pop(row.index, None)
         session = ClientSession(routing_id, row, name, now_ms)
@@ -151,6 +163,8 @@ class Sessions:
         ``for_good`` (a clean BYE): nobody will come back for them.
         """
         if not session.attached:
+            if for_good and session.row.index in self._gone_since_ms:
+                self._gone_since_ms[session.row.index] = float("-inf")
             return
         session.attached = False
         self._by_routing_id.pop(session.routing_id, None)

@@ -14,13 +14,14 @@ import msgpack
 
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Format, Kind
 from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
-from sidecar.worker.sessions import Refused, Sessions, welcome
+from sidecar.worker.sessions import Refused, Sessions, TableFull, welcome
 
 if TYPE_CHECKING:
     import zmq
 
     from sidecar.common.clock import MonotonicClock
     from sidecar.shm.slots import Counters
+    from sidecar.worker.client_processes import ClientProcesses
     from sidecar.worker.endpoint import Endpoint
     from sidecar.worker.intake import Intake
     from sidecar.worker.tellings import Teller
@@ -48,6 +49,7 @@ class StubPort:
         limits: dict[str, int],
         client_ack_timeout_ms: float,
         sessions: Sessions,
+        processes: ClientProcesses,
         intake: Intake,
         teller: Teller,
         counters: Counters,
@@ -63,6 +65,7 @@ class StubPort:
         }
         self._client_ack_timeout_ms = client_ack_timeout_ms
         self._sessions = sessions
+        self._processes = processes
         self._intake = intake
         self._teller = teller
         self._counters = counters
@@ -90,7 +93,7 @@ class StubPort:
                 self._intake.submit(session, fields, frames[1].buffer, now_ms)
                 self._to_tell.add(session)
             elif kind == Kind.ATTACH:
-                self._on_attach(routing_id, fields, now_ms)
+                self._on_attach(routing_id, fields, self._process_of(frames[0], fields), now_ms)
             elif session is None:
                 # A stub of before: its session ended, or the worker was replaced under the same path.
                 self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
@@ -211,19 +214,41 @@ class StubPort:
         if for_good:
             self._teller.abandon(session)
 
-    def abandon(self, session: ClientSession) -> None:
-        """The grace is over: what this client was not told counts as told."""
-        self._teller.abandon(session)
+    def reclaim_rows(self, now_ms: float) -> None:
+        """Give back the rows of those who will not come back: dead, or gone for longer than the grace.
 
-    def _on_attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> None:
+        What such a client was not told counts as told.
+        """
+        for row in self._processes.take_dead():
+            session = self._sessions.of_row(row)
+            if session is not None:
+                log.info("client %s has died; what it had accepted is delivered", session.name)
+                self.end(session, now_ms, for_good=True)
+        for session in self._sessions.reclaim(now_ms):
+            self._teller.abandon(session)
+            if self._sessions.of_row(session.row.index) is None:
+                self._processes.forget(session.row.index)
+
+    def _process_of(self, frame: zmq.Frame, fields: list[Any]) -> int:
+        """The stub's pid where kernel and stub agree on it; 0 otherwise: one of them is in another namespace."""
+        assert self.endpoint is not None
+        process = self.endpoint.peer_process(frame)
+        return process if len(fields) > 3 and fields[3] == process else 0
+
+    def _on_attach(self, routing_id: bytes, fields: list[Any], process: int, now_ms: float) -> None:
         if self._intake.draining:
             self._send_now(routing_id, [Kind.REFUSED, "DRAINING", DRAINING_TEXT, None])
             return
         try:
-            session, known = self._sessions.attach(routing_id, fields, now_ms)
+            try:
+                session, known = self._sessions.attach(routing_id, fields, now_ms, process=process)
+            except TableFull:
+                self.reclaim_rows(now_ms)
+                session, known = self._sessions.attach(routing_id, fields, now_ms, process=process)
         except Refused as refusal:
             self._send_now(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
             return
+        self._processes.watch(session.row.index, process)
         self._intake.grant_credit(session)
         message = welcome(session, known, self._worker_epoch, self._limits)
         session.outbox.append([msgpack.packb(message)])

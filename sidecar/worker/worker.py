@@ -45,6 +45,7 @@ from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.rate_words import find_clock
 from sidecar.shm.recovery import take_over_pages
 from sidecar.worker.adoption import Adoption
+from sidecar.worker.client_processes import ClientProcesses
 from sidecar.worker.dead_letters import DeadLetters
 from sidecar.worker.driver import Driver
 from sidecar.worker.endpoint import Endpoint
@@ -129,6 +130,7 @@ class Worker:
             instance_key=start.instance_key,
             counters=counters,
         )
+        self._processes = ClientProcesses(loop)
         self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
         self._dead_letters = dead_letters = DeadLetters(
             spool=_spool(settings, start),
@@ -187,6 +189,7 @@ class Worker:
             limits={"max_request_size": config.max_request_size, "max_block_ms": int(config.max_block_ms)},
             client_ack_timeout_ms=float(settings["daemon.client_ack_timeout_s"]) * 1000,
             sessions=sessions,
+            processes=self._processes,
             intake=intake,
             teller=teller,
             counters=counters,
@@ -271,6 +274,8 @@ class Worker:
             counters=counters,
         )
         inquiry.begin(adoption.run(left_pages, clock.now_ms()))
+        for row in segment.clients.rows(start.slot):
+            self._processes.watch(row.index, row.pid)
         self._endpoint = Endpoint(
             loop,
             start.endpoint.removeprefix("ipc://"),
@@ -293,6 +298,7 @@ class Worker:
         if self._own_wake_fd is not None:
             self._loop.remove_reader(self._own_wake_fd)
         self._endpoint.close(LAST_WORDS_MS if status == ExitStatus.OK else 0)
+        self._processes.close()
         self._links.close_all()
         self._channel.close()
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -24,10 +24,10 @@ def test_this_very_plan_stays() -> None:
     """A seed that found a bug must find it again in a later version."""
     assert [(fault.kind, fault.pick(4)) for fault in plan(1, 5)] == [
         (FaultKind.WORKER_KILLED, 3),
-        (FaultKind.CLIENT_KILLED, 2),
-        (FaultKind.WORKER_KILLED, 1),
-        (FaultKind.CONTROLLER_KILLED, 1),
-        (FaultKind.WORKER_KILLED, 0),
+        (FaultKind.CONTROLLER_KILLED, 0),
+        (FaultKind.DAEMON_KILLED, 0),
+        (FaultKind.CLIENT_KILLED, 1),
+        (FaultKind.ANSWERS_LOST, 0),
     ]
 
 

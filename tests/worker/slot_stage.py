@@ -153,7 +153,11 @@ class SlotStage:
         self.accumulator = RecordAccumulator(self.config, self.ids)
         self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
         self.sessions = Sessions(
-            table=segment.clients, slot=0, worker_epoch=EPOCH, instance_key=KEY, counters=self.counters
+            table=segment.clients,
+            slot=0,
+            worker_epoch=EPOCH,
+            instance_key=KEY,
+            counters=self.counters,
         )
         self.teller = Teller(
             row_of=self.sessions.row,

@@ -81,6 +81,15 @@ def test_a_gone_clients_row_outlives_its_grace_while_records_of_it_live(scene: S
     assert scene.sessions.of_row(session.row.index) is None
 
 
+def test_who_is_dead_needs_no_grace(scene: Scene) -> None:
+    """Also one that was lost sight of before it was known to be dead."""
+    session = scene.client()
+    scene.sessions.detach(session, 0.0)
+    scene.sessions.detach(session, 1.0, for_good=True)
+    assert scene.sessions.reclaim(2.0) == [session]
+    assert list(scene.segment.clients.rows()) == []
+
+
 def test_the_table_has_a_bound_and_says_so(scene: Scene) -> None:
     for _ in range(16):
         scene.client()

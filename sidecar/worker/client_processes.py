@@ -1,0 +1,78 @@
+"""ClientProcesses: which clients' processes have died. The kernel tells each death once, by pidfd.
+
+A stub that is killed says no goodbye, and its connection tells nothing for sure: a child forked from it may still hold
+the sockets. Who is dead can never come back for its outcomes, so its row need not wait through the grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+log = logging.getLogger(__name__)
+
+
+class ClientProcesses:
+    """Belongs to the worker's loop. One descriptor a process, however many clients it has."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._rows: dict[int, set[int]] = {}
+        self._handles: dict[int, int] = {}
+        self._process_of: dict[int, int] = {}
+        self._dead_rows: set[int] = set()
+
+    def watch(self, row: int, pid: int) -> None:
+        """The client of ``row`` is that process; 0: it cannot be seen, only its silence will tell.
+
+        A process that cannot be watched (no descriptor left) counts as one that cannot be seen.
+        """
+        self.forget(row)
+        if not pid:
+            return
+        if pid not in self._handles:
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._dead_rows.add(row)
+                return
+            except OSError as error:
+                log.warning("the process of a client (pid %d) cannot be watched: %s", pid, error)
+                return
+            self._handles[pid] = handle
+            self._rows[pid] = set()
+            self._loop.add_reader(handle, self._died, pid)
+        self._rows[pid].add(row)
+        self._process_of[row] = pid
+
+    def forget(self, row: int) -> None:
+        """The row is another's from now on, or nobody's."""
+        self._dead_rows.discard(row)
+        pid = self._process_of.pop(row, None)
+        if pid is not None:
+            self._rows[pid].discard(row)
+            if not self._rows[pid]:
+                self._drop(pid)
+
+    def take_dead(self) -> set[int]:
+        """Rows whose process has died since the last call."""
+        dead, self._dead_rows = self._dead_rows, set()
+        return dead
+
+    def close(self) -> None:
+        for pid in list(self._handles):
+            self._drop(pid)
+
+    def _died(self, pid: int) -> None:
+        rows = self._rows[pid]
+        self._dead_rows |= rows
+        for row in rows:
+            del self._process_of[row]
+        self._drop(pid)
+
+    def _drop(self, pid: int) -> None:
+        handle = self._handles.pop(pid)
+        del self._rows[pid]
+        self._loop.remove_reader(handle)
+        os.close(handle)
