@@ -133,7 +133,11 @@ class Chaos:
         with steps.step("The clients end: every record has its outcome"):
             proxy.clear_rules()
             seconds = time.monotonic() - start_s
-            workload.finish()
+            try:
+                workload.finish()
+            except ConditionTimeout as error:
+                self._problems.append(str(error))
+                workload.stop()
             seconds = max(seconds, time.monotonic() - start_s)
             self._problems += workload.raised
             books = self._books(daemon)
@@ -178,7 +182,11 @@ class Chaos:
                 break
             time.sleep(fault.gap_s)
             workload.tend()
-            recovery = faults.inflict(fault)
+            try:
+                recovery = faults.inflict(fault)
+            except ConditionTimeout as error:
+                self._problems.append(f"{fault.kind.value}: {error}")
+                continue
             self._faults[fault.kind] += 1
             self._kills += fault.kills
             if recovery is not None and fault.settles:

@@ -59,7 +59,7 @@ WEIGHTS: Mapping[FaultKind, int] = MappingProxyType(
     }
 )
 
-GAP_S_MAX = 0.5
+GAP_S_MAX = 0.3
 SETTLED_SHARE = 0.7
 """After so many of the faults the workload is let recover; the others overlap with what comes next."""
 

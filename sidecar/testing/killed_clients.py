@@ -1,0 +1,114 @@
+"""Clients that are killed one after another: ``python -m sidecar.testing.killed_clients RUN_DIR TOPIC COUNT AT_ONCE``.
+
+Runs as a program of its own, since it forks. Each child opens a producer, waits until its first record was told as
+delivered, says so through a pipe and goes on sending until its parent kills it. The result is one line of JSON: how
+many said so, and how many ended by themselves (which none may).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+from sidecar.testing.ledger import RecordId
+
+FIRST_S = 120.0
+TOLD, FAILED = b"+", b"-"
+
+
+class KilledClients(NamedTuple):
+    killed: int
+    failed: int
+
+
+def run_killed_clients(
+    run_dir: Path, topic: str, count: int, *, at_once: int = 4, timeout_s: float = 600.0
+) -> KilledClients:
+    """Run the program; raises RuntimeError with its words when it failed."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sidecar.testing.killed_clients",
+            str(run_dir),
+            topic,
+            str(count),
+            str(at_once),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the killed clients failed: {done.stderr.strip()[-3000:]}")
+    return KilledClients(**json.loads(done.stdout))
+
+
+def client_name(number: int) -> str:
+    return f"killed-{number}"
+
+
+def live(run_dir: str, topic: str, number: int, pipe: int) -> None:
+    """A client's life: it never ends by itself."""
+    from client_stub import Producer
+
+    name = client_name(number)
+    producer = Producer(run_dir=run_dir, client_name=name)
+    for record in itertools.count():
+        delivery = producer.send(topic, RecordId(name, record).encode())
+        if record == 0:
+            delivery.result(timeout=FIRST_S)
+            os.write(pipe, TOLD)
+
+
+def start(run_dir: str, topic: str, number: int) -> tuple[int, int]:
+    """(pid, pipe) of a forked client."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            live(run_dir, topic, number, writer)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os.write(writer, FAILED)
+            os._exit(1)
+    os.close(writer)
+    return pid, reader
+
+
+def main() -> int:
+    run_dir, topic, count, at_once = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    # Imported before the fork, as a pre-forking server does.
+    import client_stub.io_thread
+    import client_stub.transport  # noqa: F401
+
+    living: list[tuple[int, int]] = []
+    killed = failed = 0
+    for number in range(count + at_once):
+        if number >= at_once:
+            pid, reader = living.pop(0)
+            told = os.read(reader, 1) == TOLD
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(reader)
+            killed += told
+            failed += not told
+        if number < count:
+            living.append(start(run_dir, topic, number))
+    print(json.dumps(KilledClients(killed, failed)._asdict()))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
