@@ -26,7 +26,7 @@ from client_stub.ack_window import AckWindow
 from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit
 from client_stub.stream_table import StreamTable
 from client_stub.submission import Submission, lost_error
-from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, Kind, unpack_outcomes
+from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, Kind, OutcomeKind, SubmitFlag, unpack_outcomes
 
 log = logging.getLogger("client_stub")
 
@@ -35,6 +35,12 @@ BACKOFF_FIRST_MS: Final = 20.0
 BACKOFF_MAX_MS: Final = 1_000.0
 UNDER_WAY_PER_STREAM: Final = 2
 PING_INTERVAL_MS: Final = 10_000.0
+ACK_DELAY_MS: Final = 50.0
+"""An ACK travels with the next SUBMIT, or after this time, or when one of the two below is reached: the daemon's ring
+for this client holds 252 KiB of outcomes, and a message of its own for each acknowledgement costs both sides more than
+all else about it."""
+ACK_OUTCOMES_MAX: Final = 64
+ACK_BYTES_MAX: Final = 32 << 10
 FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "BAD_TOKEN", "NOT_ALLOWED", "MALFORMED_FRAME"})
 """Asking again would get the same answer. Everything else (draining, no worker yet, table full) may pass."""
 
@@ -96,6 +102,9 @@ class Session:
         self._sent_bytes = 0
         self._outcomes_seen = 0
         self._acked = 0
+        self._unacked_bytes = 0
+        self._ack_at_ms: float | None = None
+        self._ack_is_due = False
         self._draining = False
         self._deadline_ms = 0.0
         self._backoff_ms = 0.0
@@ -154,14 +163,11 @@ class Session:
         """The next message for the worker, None when nothing may or need be sent. The caller must send it."""
         if self.state is not State.ATTACHED:
             return None
-        if self._acked < self._outcomes_seen:
-            self._acked = self._outcomes_seen
-            return [_pack([Kind.ACK, self._acked])]
         if not self._draining:
             frames = self._next_submit()
             if frames is not None:
                 return frames
-        return self._next_flush()
+        return self._next_flush() or self._next_ack()
 
     def _next_submit(self) -> list[Any] | None:
         turn = self.streams.next_to_send()
@@ -175,6 +181,10 @@ class Session:
             return None
         self.streams.mark_sent(window, submission)
         self._sent_bytes += submission.payload_bytes
+        flags = submission.flags
+        if self.streams.flush_goes_with(window, submission):
+            flags |= SubmitFlag.FLUSH
+        self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
         header = [
             Kind.SUBMIT,
             self._worker_epoch,
@@ -183,14 +193,28 @@ class Session:
             submission.topic,
             submission.base_timestamp_ms,
             submission.format,
-            submission.flags,
+            flags,
             submission.count,
+            self._acked,
         ]
         return [_pack(header), submission.payload()]
 
     def _next_flush(self) -> list[Any] | None:
         due = self.streams.next_flush()
         return None if due is None else [_pack([Kind.FLUSH, *due])]
+
+    def _next_ack(self) -> list[Any] | None:
+        """An ACK that cannot wait for the next SUBMIT to carry it."""
+        behind = self._outcomes_seen - self._acked
+        if not behind or not (
+            behind >= ACK_OUTCOMES_MAX
+            or self._unacked_bytes >= ACK_BYTES_MAX
+            or self._ack_is_due
+            or self._draining
+        ):
+            return None
+        self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
+        return [_pack([Kind.ACK, self._acked])]
 
     # --- what the sockets bring ---------------------------------------------------------------------
 
@@ -237,12 +261,10 @@ class Session:
 
     def _attached_message(self, kind: int, message: list[Any], frames: list[bytes]) -> None:
         if kind == Kind.ACCEPTED:
-            self._credit_bytes = message[1]
-            for number, up_to_seq in message[2]:
-                window = self.streams.get(number)
-                if window is not None:
-                    self._accept(window, up_to_seq)
+            self._accepted(message[1], message[2])
         elif kind == Kind.OUTCOMES:
+            if len(message) > 3:
+                self._accepted(message[3], message[4])
             self._outcomes(frames[1], message[2])
         elif kind == Kind.CREDIT:
             self._credit_bytes = message[1]
@@ -282,6 +304,8 @@ class Session:
             self._away(f"no answer within {seconds:.0f} s", now_ms, at_once=False)
         elif self.state is State.BACKOFF and now_ms >= self._deadline_ms:
             self._hello(now_ms)
+        elif self._ack_at_ms is not None and now_ms >= self._ack_at_ms:
+            self._ack_at_ms, self._ack_is_due = None, True
         if self._away_since_ms is not None and now_ms - self._away_since_ms > self._delivery_timeout_ms:
             self._give_up_on_the_old(now_ms)
 
@@ -305,7 +329,11 @@ class Session:
         if self.state in (State.HELLO, State.ATTACH, State.BACKOFF):
             return self._deadline_ms
         if self.state is State.ATTACHED:
-            return self._ping_at_ms
+            if self._acked == self._outcomes_seen:
+                self._ack_at_ms = None
+            elif self._ack_at_ms is None:
+                self._ack_at_ms = now_ms + ACK_DELAY_MS
+            return self._ping_at_ms if self._ack_at_ms is None else min(self._ping_at_ms, self._ack_at_ms)
         return None
 
     @property
@@ -335,6 +363,8 @@ class Session:
         self.limits = dict(limits)
         self._credit_bytes = credit_bytes
         self._accepted_bytes = self._sent_bytes = 0
+        # Whether the worker of before has noted our last ACK is not known: it is said again.
+        self._acked = 0
         self._draining = False
         self.state = State.ATTACHED
         self.last_word = ""
@@ -420,6 +450,13 @@ class Session:
 
     # --- acceptance and outcomes --------------------------------------------------------------------
 
+    def _accepted(self, credit_bytes: int, positions: list[list[int]]) -> None:
+        self._credit_bytes = credit_bytes
+        for number, up_to_seq in positions:
+            window = self.streams.get(number)
+            if window is not None:
+                self._accept(window, up_to_seq)
+
     def _accept(self, window: AckWindow, up_to_seq: int) -> None:
         sent_before = window.sent_count
         news = window.accept(up_to_seq)
@@ -433,12 +470,15 @@ class Session:
         for outcome in unpack_outcomes(data):
             if outcome.number <= seen:
                 continue
+            if outcome.kind == OutcomeKind.FAILED:
+                self._ack_is_due = True  # the daemon keeps a failed record until its sender knows
             window = self.streams.get(outcome.stream)
             if window is not None:
                 submission = window.apply(outcome)
                 if submission is not None:
                     self.streams.finished.append(submission)
         self._outcomes_seen = max(seen, last_number)
+        self._unacked_bytes += len(data)
         self.told = True
 
     def _new_client_id(self) -> bytes:

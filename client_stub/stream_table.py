@@ -81,6 +81,14 @@ class StreamTable:
         if window.flush_to_seq > window.flush_told_seq and (window.queue or window.accepted):
             self._flushing.add(window.number)
 
+    def flush_goes_with(self, window: AckWindow, submission: Submission) -> bool:
+        """True when the flush that is due goes up to this submission, which is being sent; it counts as told."""
+        if window.number not in self._flushing or window.flush_seq_due() != submission.seq:
+            return False
+        window.flush_told_seq = submission.seq
+        self._flushing.discard(window.number)
+        return True
+
     def next_flush(self) -> tuple[int, int] | None:
         """(stream, up to seq) of a FLUSH that is due now; it counts as told."""
         for number in list(self._flushing):

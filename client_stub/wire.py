@@ -42,13 +42,15 @@ class Kind(IntEnum):
     ATTACH = 10  # stub: version, client_id, name, pid, worker_epoch, ticket, secret|nil
     # daemon: worker_epoch, secret, known, credit_bytes, limits{...}, [[stream, topic, position, held], ...]
     WELCOME = 11
-    SUBMIT = 12  # stub: worker_epoch, stream, seq, topic, base_timestamp_ms, format, flags, count  + payload
+    # stub: worker_epoch, stream, seq, topic, base_timestamp_ms, format, flags, count[, outcomes_up_to]  + payload
+    SUBMIT = 12
     ACCEPTED = 13  # daemon: credit_bytes, [[stream, up_to_seq], ...]
     RESEND = 14  # daemon: stream, from_seq
     HELLO_AGAIN = 15  # daemon: worker_epoch
     HOLD = 16  # daemon: stream, from_seq, reason
     RESUME = 17  # daemon: stream, from_seq
-    OUTCOMES = 18  # daemon: first_number, last_number  + outcome entries (see Outcome)
+    # daemon: first_number, last_number[, credit_bytes, [[stream, up_to_seq], ...]]  + outcome entries (see Outcome)
+    OUTCOMES = 18
     ACK = 19  # stub: outcomes_up_to
     FLUSH = 20  # stub: stream, up_to_seq
     BYE = 21  # stub: cancel
@@ -98,6 +100,8 @@ COLUMN_HEADER_VALUES: Final = 7
 class SubmitFlag(IntEnum):
     WANT_INDEXES = 1
     """Outcomes must say which record indexes they cover: futures or callbacks wait for each record."""
+    FLUSH = 2
+    """As a FLUSH of this stream up to this seq, sent behind it."""
 
 
 class OutcomeKind(IntEnum):

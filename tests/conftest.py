@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
@@ -14,6 +15,10 @@ from sidecar.testing.ledger import Ledger
 from sidecar.testing.mock_broker import MockBroker
 
 _serial = itertools.count(1)
+
+# A busy machine is no finding: no example is judged by its time.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -453,10 +453,6 @@ class RecordAccumulator:
     def has_incomplete(self) -> bool:
         return any(self._incomplete.values())
 
-    @property
-    def has_undrained(self) -> bool:
-        return any(batch.queued for batch in self.incomplete())
-
     def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
         """What waits in the deques of a topic, in all lanes; what is on the wire is not among it."""
         found: list[ProducerBatch] = []

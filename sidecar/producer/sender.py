@@ -214,7 +214,9 @@ class Sender:
                 if batch.done(persistence=Persistence.POSSIBLY_PERSISTED):
                     self._fates.finish(batch)
                 self._fates.settled(batch.queue, now_ms)
-        self._wake_now = True
+        # The way to that broker is free again: of interest only if something waits for one.
+        if request.acks == 0 or self._accumulator.ready_nodes():
+            self._wake_now = True
 
     def on_request_not_sent(self, request: ProduceRequest, now_ms: float) -> None:
         """The driver could not prepare the request (no buffer) and no byte of it left: as if never drained.

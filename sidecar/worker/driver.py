@@ -126,6 +126,7 @@ class Driver:
         self._halted = False
         self._turn_handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = float("inf")
         self._drain_deadline_ms: float | None = None
         self._acks_deadline_ms: float | None = None
         self._drained = False
@@ -302,20 +303,23 @@ class Driver:
         due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
         if self._stub_port.has_unsent:
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
+        due_ms = min(due_ms, self._stub_port.next_due_ms)
         if self._drain_deadline_ms is not None and not self._drained:
             due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
         if self._failed_turns:
             due_ms = now_ms + FAILED_TURN_PAUSE_MS
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if due_ms <= now_ms:
             self.wake()
-        elif due_ms != float("inf"):
+        elif due_ms < self._timer_due_ms:
+            # One that rings too early is left: it finds nothing to do, once; arming one costs every turn.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due_ms = due_ms
             self._timer = self._loop.call_later((due_ms - now_ms) / 1000, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._timer_due_ms = float("inf")
         self.wake()
 
     # --- effects -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Kind
+from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Kind, SubmitFlag
 from sidecar.kernel import records_from_columns
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.shares import RESUME_AT
@@ -127,7 +127,7 @@ class Intake:
             seq=seq,
             base_timestamp_ms=base_timestamp_ms,
             format=format_,
-            flags=flags,
+            flags=flags & ~SubmitFlag.FLUSH,
         )
         entry.accepted_ms = now_ms
         if queue.rate is not None:
@@ -153,11 +153,11 @@ class Intake:
         self._on_entry(queue, entry, now_ms)
 
     def acceptance(self, session: ClientSession) -> list[Any]:
-        """The ACCEPTED message for everything that moved in this turn, with the credit that follows from it."""
+        """The fields of ACCEPTED for everything that moved in this turn, with the credit that follows from it."""
         self.grant_credit(session)
         positions = [[stream.stream, stream.position] for stream in session.accepted_streams]
         session.accepted_streams.clear()
-        return [Kind.ACCEPTED, session.credit_bytes, positions]
+        return [session.credit_bytes, positions]
 
     def grant_credit(self, session: ClientSession) -> None:
         """Let the stub send one window beyond what was accepted; an absolute limit, so a repeat does no harm."""

@@ -285,8 +285,10 @@ class ProducePort:
         def taken(complete: bool) -> None:
             self._buffers.give(buffer)
             if complete:
-                self._sender.on_request_sent(request, self._clock.now_ms())
-                self._wake()
+                now_ms = self._clock.now_ms()
+                self._sender.on_request_sent(request, now_ms)
+                if self._sender.next_wakeup_ms <= now_ms:
+                    self._wake()
 
         buffers = encode_produce(
             version,

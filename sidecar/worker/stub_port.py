@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Format, Kind
+from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Format, Kind, SubmitFlag
 from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
 from sidecar.worker.sessions import Refused, Sessions, TableFull, welcome
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+POSITION_DELAY_MS = 2.0
+"""How long ACCEPTED waits to travel with the outcomes of a submission that was flushed."""
 LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its successor."
 DRAINING_TEXT = (
     "The daemon is draining; what it has accepted is being delivered, send again to its successor."
@@ -72,6 +74,8 @@ class StubPort:
         self._on_flush = on_flush
         self._on_cancel = on_cancel
         self._to_tell: set[ClientSession] = set()
+        self._to_tell_later: dict[ClientSession, float] = {}
+        """Sessions whose positions may wait for the outcomes that follow them, until then (ms)."""
         self._handlers: dict[int, Callable[[ClientSession, list[Any], float], None]] = {
             Kind.ACK: self._on_ack,
             Kind.FLUSH: self._on_flush_message,
@@ -90,8 +94,7 @@ class StubPort:
             kind, fields = message[0], message[1:]
             if kind == Kind.SUBMIT and session is not None:
                 session.last_heard_ms = now_ms
-                self._intake.submit(session, fields, frames[1].buffer, now_ms)
-                self._to_tell.add(session)
+                self._on_submit(session, fields, frames[1].buffer, now_ms)
             elif kind == Kind.ATTACH:
                 self._on_attach(routing_id, fields, self._process_of(frames[0], fields), now_ms)
             elif session is None:
@@ -120,12 +123,21 @@ class StubPort:
 
     def end_turn(self) -> None:
         """Tell every stub what this turn brought: positions, messages, outcomes."""
+        if self._to_tell_later:
+            now_ms = self._clock.now_ms()
+            self._to_tell.update(each for each, due_ms in self._to_tell_later.items() if due_ms <= now_ms)
         if not self._to_tell:
             return
         sessions, self._to_tell = self._to_tell, set()
         for session in sessions:
+            self._to_tell_later.pop(session, None)
             if session.attached and not self._tell(session):
                 self._to_tell.add(session)
+
+    @property
+    def next_due_ms(self) -> float:
+        """When ``end_turn`` has something to tell though nothing happens; infinity when it has not."""
+        return min(self._to_tell_later.values(), default=float("inf"))
 
     @property
     def has_unsent(self) -> bool:
@@ -256,11 +268,29 @@ class StubPort:
         self._to_tell.add(session)
         log.debug("client %s attached", session.name)
 
+    def _on_submit(self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float) -> None:
+        """SUBMIT, and the ACK and FLUSH that may travel with it."""
+        if len(fields) > 8:
+            acked = fields.pop()
+            if acked > session.row.acked_number:
+                self._acked(session, acked, now_ms)
+        self._intake.submit(session, fields, payload, now_ms)
+        if fields[6] & SubmitFlag.FLUSH:
+            self._on_flush_message(session, [fields[1]], now_ms)
+            if session not in self._to_tell:
+                # Its stub waits for outcomes: a position alone would only wake it for nothing.
+                self._to_tell_later.setdefault(session, now_ms + POSITION_DELAY_MS)
+                return
+        self._to_tell.add(session)
+
     def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
-        session.row.ring_ack(fields[0])
+        self._acked(session, fields[0], now_ms)
+        self._to_tell.add(session)
+
+    def _acked(self, session: ClientSession, up_to_number: int, now_ms: float) -> None:
+        session.row.ring_ack(up_to_number)
         self._teller.acked(session, now_ms)
         self._intake.ring_acked(session)
-        self._to_tell.add(session)
 
     def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         stream = session.streams.get(fields[0])
@@ -282,16 +312,20 @@ class StubPort:
             if not self._put(session, session.outbox[0]):
                 return not session.attached
             session.outbox.popleft()
-        if session.accepted_streams:
-            streams = set(session.accepted_streams)
-            if not self._put(session, [msgpack.packb(self._intake.acceptance(session))]):
-                session.accepted_streams |= streams
-                return not session.attached
+        streams = set(session.accepted_streams)
+        acceptance = self._intake.acceptance(session) if streams else []
         news = session.row.ring_slice_from(session.told_number + 1)
         if news is not None:
             first, last, data = news
-            if not self._put(session, [msgpack.packb([Kind.OUTCOMES, first, last]), data]):
-                return not session.attached
+            frames = [msgpack.packb([Kind.OUTCOMES, first, last, *acceptance]), data]
+        elif streams:
+            frames = [msgpack.packb([Kind.ACCEPTED, *acceptance])]
+        else:
+            return True
+        if not self._put(session, frames):
+            session.accepted_streams |= streams
+            return not session.attached
+        if news is not None:
             session.told_number = last
         return True
 

@@ -239,12 +239,13 @@ class FakeDaemon:
         elif kind == Kind.SUBMIT:
             submit = Submit(client.client_id, *message[2:9], frames[1])
             assert message[1] == self.worker_epoch
+            self._acked(client, message[9])
+            if submit.flags & SubmitFlag.FLUSH:
+                self.flushes.append((submit.stream, submit.seq))
             self.received.append(submit)
             self._submit(client, submit)
         elif kind == Kind.ACK:
-            self.acks.append(message[1])
-            client.acked = message[1]
-            client.ring = [(number, data) for number, data in client.ring if number > client.acked]
+            self._acked(client, message[1])
         elif kind == Kind.FLUSH:
             self.flushes.append((message[1], message[2]))
         elif kind == Kind.BYE:
@@ -252,6 +253,11 @@ class FakeDaemon:
         elif kind == Kind.PING:
             self.pings += 1
             self.tell(client, [Kind.PONG])
+
+    def _acked(self, client: Client, up_to_number: int) -> None:
+        self.acks.append(up_to_number)
+        client.acked = up_to_number
+        client.ring = [(number, data) for number, data in client.ring if number > client.acked]
 
     def _attach(self, routing_id: bytes, message: list[Any]) -> None:
         self.attaches.append(message)

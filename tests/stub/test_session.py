@@ -11,7 +11,15 @@ import pytest
 
 from client_stub.errors import DaemonLost
 from client_stub.outbox import Outbox
-from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session, State
+from client_stub.session import (
+    ACK_DELAY_MS,
+    ACK_OUTCOMES_MAX,
+    CloseSockets,
+    OpenControl,
+    OpenWorker,
+    Session,
+    State,
+)
 from client_stub.submission import Submission
 from client_stub.wire import Kind, Outcome, OutcomeKind, Shape, SubmitFlag, pack_outcome
 
@@ -52,6 +60,9 @@ class ModelWorker:
         self.awaited.clear()
         streams = [[s, self.topics[s], p, s in self.held] for s, p in self.positions.items()]
         return [Kind.WELCOME, self.epoch, self.secret, known, self.window_bytes, {}, streams]
+
+    def acked(self, up_to_number: int) -> None:
+        self.ring = [(number, data) for number, data in self.ring if number > up_to_number]
 
     def submit(self, message: list[Any], payload: bytes) -> list[list[Any]]:
         _, epoch, stream, seq, topic, *_ = message
@@ -109,7 +120,10 @@ class ModelWorker:
         if not untold:
             return None
         self.told_number = untold[-1][0]
-        return [Kind.OUTCOMES, untold[0][0], untold[-1][0]], b"".join(data for _, data in untold)
+        message = [Kind.OUTCOMES, untold[0][0], untold[-1][0]]
+        if self.rng.random() < 0.5:  # positions may travel with outcomes
+            message += self.acceptance(list(self.positions))[1:]
+        return message, b"".join(data for _, data in untold)
 
 
 class Run:
@@ -169,10 +183,11 @@ class Run:
                 return
             message = msgpack.unpackb(frames[0])
             if message[0] == Kind.SUBMIT:
+                self.worker.acked(message[9])
                 for answer in self.worker.submit(message, bytes(frames[1])):
                     self.tell(answer)
             elif message[0] == Kind.ACK:
-                self.worker.ring = [(n, d) for n, d in self.worker.ring if n > message[1]]
+                self.worker.acked(message[1])
 
     def cut(self, *, forget: bool) -> None:
         """The worker dies; its successor has the journal, unless ``forget``."""
@@ -306,3 +321,113 @@ def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() ->
         session.tick(now)
     assert waits[0] < 30 and 700 < waits[-1] < 1300
     assert all(later > earlier for earlier, later in pairwise(waits[:6]))
+
+
+class Scene:
+    """A session attached to a worker that the test plays by hand."""
+
+    def __init__(self) -> None:
+        self.run = Run(1)
+        self.run.act()
+        self.session = self.run.session
+        assert self.session.state is State.ATTACHED
+        self.drain()
+
+    def drain(self) -> list[list[Any]]:
+        """Every message that the session wants to send now."""
+        found = []
+        while (frames := self.session.next_frames()) is not None:
+            found.append(msgpack.unpackb(frames[0]))
+        return found
+
+    def outcomes(self, *numbers: int) -> None:
+        data = b"".join(
+            pack_outcome(
+                Outcome(OutcomeKind.DELIVERED, 2, Shape.RANGE, number, 9, 0, 1, 0, 0, 1, 1, -1, b"", "")
+            )
+            for number in numbers
+        )
+        self.run.tell([Kind.OUTCOMES, numbers[0], numbers[-1]], data)
+
+
+def test_an_ack_travels_with_the_next_submission() -> None:
+    scene = Scene()
+    scene.outcomes(1, 2, 3)
+    assert scene.drain() == [], "nobody waits for it yet"
+    scene.run.add()
+    (submit,) = scene.drain()
+    assert submit[0] == Kind.SUBMIT
+    assert submit[9] == 3
+    scene.session.next_wakeup_ms(0.0)
+    scene.run.pass_time(1_000.0)
+    assert scene.drain() == [], "it was said"
+
+
+def test_an_ack_without_a_submission_comes_after_a_while() -> None:
+    scene = Scene()
+    scene.outcomes(1)
+    assert scene.session.next_wakeup_ms(0.0) == ACK_DELAY_MS
+    scene.run.pass_time(ACK_DELAY_MS)
+    assert scene.drain() == [[Kind.ACK, 1]]
+    assert scene.session.next_wakeup_ms(ACK_DELAY_MS) > 2 * ACK_DELAY_MS
+
+
+def test_many_outcomes_are_acknowledged_at_once() -> None:
+    """The daemon's ring is bounded; a client that reads must never fill it."""
+    scene = Scene()
+    scene.outcomes(*range(1, ACK_OUTCOMES_MAX))
+    assert scene.drain() == []
+    scene.outcomes(ACK_OUTCOMES_MAX)
+    assert scene.drain() == [[Kind.ACK, ACK_OUTCOMES_MAX]]
+
+
+def test_a_failure_is_acknowledged_at_once() -> None:
+    """The daemon keeps a failed record until its sender knows, for the case that it is gone."""
+    scene = Scene()
+    outcome = Outcome(OutcomeKind.FAILED, 0, Shape.RANGE, 1, 9, 1, 1, 0, 0, 1, -1, -1, b"", "no")
+    scene.run.tell([Kind.OUTCOMES, 1, 1], pack_outcome(outcome))
+    assert scene.drain() == [[Kind.ACK, 1]]
+
+
+def test_a_draining_daemon_hears_acks_at_once() -> None:
+    scene = Scene()
+    scene.outcomes(1)
+    scene.run.tell([Kind.DRAINING, "bye"])
+    assert scene.drain() == [[Kind.ACK, 1]]
+
+
+def test_the_last_ack_is_said_again_to_a_new_worker() -> None:
+    """Whether the one before has noted it is not known."""
+    scene = Scene()
+    scene.outcomes(1)
+    scene.run.add()
+    scene.drain()
+    scene.run.cut(forget=False)
+    scene.run.pass_time(1.0)
+    assert scene.session.state is State.ATTACHED
+    assert scene.drain()[0][9] == 1
+
+
+@pytest.mark.rule("A9")
+def test_a_flush_travels_with_the_last_submission_it_names() -> None:
+    scene = Scene()
+    for _ in range(6):
+        scene.run.add()
+    scene.session.request_flush()
+    messages = scene.drain()
+    assert {message[0] for message in messages} == {Kind.SUBMIT}
+    last = {message[2]: message[3] for message in messages}
+    flushed = {message[2]: message[3] for message in messages if message[7] & SubmitFlag.FLUSH}
+    assert flushed == last, "once for each stream, with its last submission"
+    scene.session.request_flush()
+    assert [message[0] for message in scene.drain()] == [], "it is said once"
+
+
+@pytest.mark.rule("A9")
+def test_a_flush_behind_everything_sent_is_a_message_of_its_own() -> None:
+    scene = Scene()
+    scene.run.add()
+    (submit,) = scene.drain()
+    assert not submit[7] & SubmitFlag.FLUSH
+    scene.session.request_flush()
+    assert scene.drain() == [[Kind.FLUSH, submit[2], submit[3]]]
