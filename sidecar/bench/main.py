@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.bench.bed import PARTITIONS, TOPIC, Bed, daemon_before, describe_machine
+from sidecar.bench.crash_safety import measure_crash_safety
 from sidecar.bench.fleet import jmx_options, measure_first_ack, measure_fleet, measure_memory
 from sidecar.bench.idle import measure_idle
 from sidecar.bench.interference import measure_interference
@@ -33,6 +34,7 @@ ONE, MANY = "one caller", "8 callers"
 PARTS: Final = (
     "kernel",
     "throughput",
+    "crash-safety",
     "callers",
     "java",
     "spark",
@@ -84,6 +86,8 @@ def run_bench(
                 measure_idle(bed, results)
             if "throughput" in parts:
                 measure_throughput(bed, results)
+            if "crash-safety" in parts:
+                measure_crash_safety(bed, results)
             if "java" in parts:
                 measure_java(bed, results)
             compare_throughput(results)

@@ -43,7 +43,7 @@ def bench(
     kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch --only throughput
 
     \b
-    Parts: kernel throughput callers java spark sync open-loop interference fleet
+    Parts: kernel throughput crash-safety callers java spark sync open-loop interference fleet
            first-ack memory idle scale
     """
     try:
