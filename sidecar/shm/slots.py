@@ -18,6 +18,11 @@ STATE_HELD: Final = 2
 """A dead worker's, with records that wait for adoption."""
 
 READ_TRIES_MAX: Final = 64
+_FIRST: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
+_SUBMISSIONS, _ACCEPTED, _BYTES, _HELD = (
+    _FIRST + ROW_INDEX[row]
+    for row in ("submissions_total", "records_accepted_total", "bytes_accepted_total", "records_held")
+)
 
 
 class Counters:
@@ -32,7 +37,7 @@ class Counters:
     def __init__(self, slot_area: memoryview) -> None:
         self._block = slot_area[layout.COUNTERS_OFFSET : layout.CHAINS_OFFSET]
         self._words = self._block.cast("Q")
-        self._first = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
+        self._first = _FIRST
 
     def inc(self, row: str, amount: int = 1) -> None:
         """Add to a row; KeyError for a name that is not in COUNTER_ROWS."""
@@ -51,6 +56,17 @@ class Counters:
         for row, amount in amounts.items():
             index = first + ROW_INDEX[row]
             words[index] = max(words[index] + amount, 0)
+        words[0] = sequence + 2
+
+    def count_accepted(self, records: int, payload_bytes: int) -> None:
+        """One submission: as :meth:`add` of its four rows, without a dictionary for each."""
+        words = self._words
+        sequence = words[0]
+        words[0] = sequence + 1
+        words[_SUBMISSIONS] += 1
+        words[_ACCEPTED] += records
+        words[_BYTES] += payload_bytes
+        words[_HELD] += records
         words[0] = sequence + 2
 
     def set(self, row: str, value: int) -> None:

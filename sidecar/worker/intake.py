@@ -142,14 +142,7 @@ class Intake:
         session.accepted_streams.add(stream)
         queue.last_used_ms = now_ms
         counters = self._counters
-        counters.add(
-            {
-                "submissions_total": 1,
-                "records_accepted_total": count,
-                "bytes_accepted_total": len(payload),
-                "records_held": count,
-            }
-        )
+        counters.count_accepted(count, len(payload))
         self._on_entry(queue, entry, now_ms)
 
     def acceptance(self, session: ClientSession) -> list[Any]:

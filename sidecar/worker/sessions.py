@@ -123,6 +123,11 @@ class Sessions:
             if secret is None or not hmac.compare_digest(row.secret, secret):
                 raise Refused("NOT_ADMITTED", "Another client already uses this client id.")
             before = self._by_row[row.index]
+            if before.is_gone:
+                # Some of its outcomes went to the dead letters, others nowhere: it would wait for them for ever.
+                raise Refused(
+                    "NOT_ADMITTED", "This client was given up; its failed records are dead letters."
+                )
             self._by_routing_id.pop(before.routing_id, None)
             before.attached = False
         else:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.deadletter.progress import read_progress
 from sidecar.deadletter.spool import spool_files
 from sidecar.shm import layout
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.daemon import SidecarDaemon, StartDaemon, cli
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
 from sidecar.testing.ledger import Ledger, RecordId
@@ -73,6 +74,29 @@ def doomed_client(daemon: SidecarDaemon, topic: str, count: int = COUNT) -> None
         client.wait()
 
 
+def interrupt_replay(daemon: SidecarDaemon, folder: Path) -> None:
+    """Ctrl-C once its first chunk is delivered: it ends where nothing is under way (or was quicker than that)."""
+    running = subprocess.Popen(
+        [*cli("replay"), "--run-dir", str(daemon.run_dir)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(
+        lambda: running.poll() is not None or read_progress(folder)[0],
+        "letters to be delivered",
+        interval_s=0.002,
+    )
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    if running.returncode:
+        assert running.returncode == 1
+        assert "run it again to go on" in err, out + err
+    delivered, in_doubt = read_progress(folder)
+    assert delivered
+    assert in_doubt == 0
+
+
 def check_topic(kafka: KafkaCluster, topic: str, count: int = COUNT) -> None:
     """Every record is there once. (Its sender never heard of it: it was told by the replay.)"""
     ledger = Ledger()
@@ -121,6 +145,7 @@ def test_a_killed_client_s_failures_come_back_by_replay(
     assert metric(daemon, "kafka_sidecar_records_dead_lettered_total") == COUNT, "replay was there to be told"
 
     kafka.create_topics({topic: 3})
+    interrupt_replay(daemon, folder)
     sent = daemon.command("replay", "--topic", topic, "--since", "1h")
     assert sent.returncode == 0, sent.stdout + sent.stderr
     check_topic(kafka, topic)

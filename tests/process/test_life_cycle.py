@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 import pytest
 
 from sidecar.common.model import ExitStatus
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.daemon import DaemonFailed, SidecarDaemon, StartDaemon
 from sidecar.testing.forked_clients import collect, enter, start_clients
 from sidecar.testing.kafka_cluster import KafkaCluster, free_ports
 from sidecar.testing.kafka_topics import NewTopic
@@ -176,3 +176,13 @@ def _alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return not Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].startswith(" Z")
     return False
+
+
+def test_a_dead_letter_folder_that_cannot_be_used_is_refused_at_the_start(
+    mock_broker: MockBroker, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DaemonFailed, match=r"dead_letters.path = .* cannot be used"):
+        start_daemon(
+            mock_broker.bootstrap_servers, settings={"dead_letters.path": tmp_path / "file" / "letters"}
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -107,8 +106,8 @@ class FakeCounters(Counter[str]):
     def inc(self, name: str, amount: int = 1) -> None:
         self[name] += amount
 
-    def add(self, amounts: Mapping[str, int]) -> None:
-        super().update(amounts)
+    def count_accepted(self, records: int, payload_bytes: int) -> None:
+        self.update({"records_accepted_total": records, "bytes_accepted_total": payload_bytes})
 
 
 class Scene:

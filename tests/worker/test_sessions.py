@@ -90,6 +90,18 @@ def test_who_is_dead_needs_no_grace(scene: Scene) -> None:
     assert list(scene.segment.clients.rows()) == []
 
 
+def test_who_was_given_up_comes_back_as_somebody_else(scene: Scene) -> None:
+    client_id = b"g" * 20
+    gone, _ = scene.sessions.attach(b"first", fields_of(client_id), 0.0)
+    gone.unsettled_records = 1
+    scene.sessions.detach(gone, 0.0)
+    (over,) = scene.sessions.reclaim(ROW_GRACE_MS)
+    scene.teller.abandon(over)
+    with pytest.raises(Refused, match="given up") as refused:
+        scene.sessions.attach(b"second", fields_of(client_id, secret=gone.row.secret), ROW_GRACE_MS + 1)
+    assert refused.value.code == "NOT_ADMITTED", "the stub takes a new id, and fails what it had sent"
+
+
 def test_the_table_has_a_bound_and_says_so(scene: Scene) -> None:
     for _ in range(16):
         scene.client()
