@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from client_stub.errors import SidecarError
 from client_stub.packer import Headers
@@ -81,9 +81,14 @@ class AsyncProducer:
     async def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
         return await self._in_thread(lambda: self._producer.send_arrow(topic, table))
 
-    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (Producer's argument)
+    async def flush(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 (Producer's argument)
+        *,
+        until: Literal["delivered", "accepted"] = "delivered",
+    ) -> None:
         """As Producer.flush(). Cancelling it does not cancel the records."""
-        await self._in_thread(lambda: self._producer.flush(timeout))
+        await self._in_thread(lambda: self._producer.flush(timeout, until=until))
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """As Producer.close()."""

@@ -40,6 +40,8 @@ class Outbox:
         self.changed = threading.Condition(self.lock)
         """Room, attachment, outcomes: notified only while ``waiters`` says that somebody waits."""
         self.waiters = 0
+        self.accept_waiters = 0
+        """Those of them that wait for ACCEPTED, not for room or outcomes."""
         self.max_block_ms = max_block_ms
         self.connect_timeout_ms = connect_timeout_ms
         self.path = path
@@ -254,6 +256,16 @@ class Outbox:
                 self.waiters -= 1
         return True
 
+    def wait_until_accepted(self, submissions: list[Submission], timeout: float | None) -> bool:
+        """Wait until the daemon answers for each of these; False when ``timeout`` seconds passed first."""
+        with self.lock:
+            self.accept_waiters += 1
+        try:
+            return self.wait_until(lambda: all(each.is_accepted for each in submissions), timeout)
+        finally:
+            with self.lock:
+                self.accept_waiters -= 1
+
     def request_flush(self) -> list[Submission]:
         """Seal what is open, ask for it to be sent without linger; returns all undecided submissions."""
         with self.lock:
@@ -337,7 +349,7 @@ class Outbox:
                 if packer is not None:
                     self._keep_packer(packer)
             # Half, not the first free byte: a caller that wakes for one record would sleep again at once.
-            if self.waiters and self.buffered_bytes <= self.buffer_bytes // 2:
+            if self.accept_waiters or (self.waiters and self.buffered_bytes <= self.buffer_bytes // 2):
                 self.changed.notify_all()
 
     def completed(self, submissions: Iterable[Submission]) -> None:

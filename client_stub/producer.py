@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from client_stub import sender
 from client_stub.delivery import BulkDelivery
@@ -159,17 +159,29 @@ class Producer(Sender):
 
     # --- waiting ------------------------------------------------------------------------------------
 
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(
+        self, timeout: float | None = None, *, until: Literal["delivered", "accepted"] = "delivered"
+    ) -> None:
         """Wait until every record sent before this call has an outcome; ends linger for them.
 
-        Raises TimeoutError after ``timeout`` seconds, and the first error of a send_many() or send_arrow()
+        ``until="accepted"`` waits only until the daemon answers for each: what it has accepted outlives this process
+        and the daemon's, and with pool.sync = accept the host's crash too. Raises ValueError for another word,
+        TimeoutError after ``timeout`` seconds, and the first error of a send_many() or send_arrow()
         whose future nobody asked. Records of send() tell their errors by their own futures and callbacks.
         """
         outbox = self._outbox
         outbox.refuse_wait_in_callback("flush()")
+        if until not in {"delivered", "accepted"}:
+            raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
         if self._io is not None and not outbox.closed:
             waiting = outbox.request_flush()
-            if not outbox.wait_until(lambda: all(s.completed for s in waiting), timeout):
+            if until == "accepted":
+                if not outbox.wait_until_accepted(waiting, timeout):
+                    left = sum(s.count for s in waiting if not s.is_accepted)
+                    raise TimeoutError(
+                        f"flush() was not done after {timeout} s: {left} records are not accepted yet."
+                    )
+            elif not outbox.wait_until(lambda: all(s.completed for s in waiting), timeout):
                 left = sum(max(0, s.remaining) for s in waiting)
                 raise TimeoutError(
                     f"flush() was not done after {timeout} s: {left} records have no outcome yet."

@@ -120,6 +120,11 @@ class Submission(SubmissionCore):
         return self.payload_bytes if self.packer is not None or self._data is not None else 0
 
     @property
+    def is_accepted(self) -> bool:
+        """The daemon answers for it, or it has its outcome already."""
+        return self.completed or not self.held_bytes
+
+    @property
     def completed(self) -> bool:
         return self.remaining <= 0
 

@@ -50,6 +50,10 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
     page_bytes = _int(values, "pool.page_bytes")
     if page_bytes & (page_bytes - 1):
         faults.append(f"pool.page_bytes = {page_bytes} must be a power of two, such as 16384.")
+    if values["pool.sync"] == "accept" and not values["pool.path"]:
+        faults.append(
+            "pool.sync = accept needs pool.path: a file on a disk, such as /var/lib/kafka-sidecar/pool."
+        )
     listen = values["http.listen"]
     if isinstance(listen, str) and listen and parse_address(listen) is None:
         faults.append(

@@ -333,9 +333,21 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "dies is replaced without a Python start.",
     ),
     # [pool]
-    Setting("pool.path", Kind.TEXT, "", 'File of the shared segment; "": one of its own under /dev/shm.'),
+    Setting(
+        "pool.path",
+        Kind.TEXT,
+        "",
+        'File of the shared segment; "": one of its own under /dev/shm. With pool.sync = accept the folder PATH.log is '
+        "beside it.",
+    ),
     _integer("pool.page_bytes", 16_384, 4_096, 65_536, "Bytes of one page, a power of two."),
-    _choice("pool.sync", "none", ("none",), "When accepted records are forced to disk."),
+    _choice(
+        "pool.sync",
+        "none",
+        ("none", "accept"),
+        "What accepted survives. none: the death of any process. accept: also a crash of the host; records are forced "
+        "to the disk of pool.path before they count as accepted (docs/durability.md).",
+    ),
     # [recover]
     _choice(
         "recover.unknown",

@@ -19,7 +19,7 @@ from sidecar.controller.admission import Refusal, check_hello
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint, Topics
-from sidecar.controller.health import Health
+from sidecar.controller.health import Health, disk_sentence
 from sidecar.controller.run_dir import RunDir
 from sidecar.controller.segment_store import SegmentStore
 from sidecar.controller.supervisor import Supervisor
@@ -288,6 +288,9 @@ class Daemon:
             what = "its first metadata" if ready else "its workers"
             servers = ", ".join(self.config.words("bootstrap.servers"))
             return Health("starting", f"The daemon waits for {what} (bootstrap.servers {servers}).")
+        disk_errno = self.store.highest("accept_log_errno")
+        if disk_errno:
+            return Health("refusing", disk_sentence(disk_errno, self.config.text("pool.path")))
         if ready < wanted:
             return Health(
                 "degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}"

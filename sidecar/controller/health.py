@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import NamedTuple
 
 
 class Health(NamedTuple):
-    """``state``: running, degraded, starting, unreachable or draining; ``sentence`` why, empty when all is
-    well."""
+    """``state``: running, degraded, refusing, starting, unreachable or draining; ``sentence`` why, empty when
+    all is well."""
 
     state: str
     sentence: str
@@ -20,3 +22,13 @@ class Health(NamedTuple):
     def takes_records(self) -> bool:
         """One worker down costs throughput, not the service."""
         return self.state in {"running", "degraded"}
+
+
+def disk_sentence(code: int, pool_path: str) -> str:
+    """Why no record is accepted while the log beside ``pool.path`` cannot be written (pool.sync = accept)."""
+    if code in {errno.ENOSPC, errno.EDQUOT}:
+        return f"The disk of pool.path {pool_path} is full: no record is accepted until it has room again."
+    return (
+        f"The disk of pool.path {pool_path} failed ({os.strerror(code)}): no record is accepted any more, what is here "
+        "is still delivered. Look after the disk, then restart the daemon."
+    )

@@ -82,6 +82,8 @@ def _run(config: SidecarConfig, run_dir: RunDir) -> int:
             buffer_memory_bytes=config.integer("buffer.memory"),
             clients_max=config.integer("daemon.clients_max"),
             instance_id=instance,
+            sync=config.text("pool.sync"),
+            workers=config.integer("daemon.workers"),
         )
         if exporter is not None:
             exporter.attach(store.segment)

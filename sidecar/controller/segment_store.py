@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from sidecar.controller.left_log import LeftLog, check_place, check_room
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
+from sidecar.shm.disk import Folder
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.recovery import has_content, last_incarnation
 from sidecar.shm.segment import Segment, SegmentError, describe_undelivered
@@ -24,8 +26,12 @@ LOCK_WAIT_S = 3.0
 class SegmentStore:
     """Owns the daemon's Segment. Belongs to the controller's main thread."""
 
-    def __init__(self, segment: Segment, path: Path, lock_fd: int) -> None:
+    def __init__(
+        self, segment: Segment, path: Path, lock_fd: int, *, log_folder: Folder | None = None
+    ) -> None:
         self.segment = segment
+        self.log_folder = log_folder
+        """Where the logs of accepted records are, or would be."""
         self.path = path
         self._lock_fd = lock_fd
         self._incarnation = last_incarnation(segment)
@@ -40,38 +46,67 @@ class SegmentStore:
         buffer_memory_bytes: int,
         clients_max: int,
         instance_id: bytes,
+        sync: str = "none",
+        workers: int = 1,
     ) -> SegmentStore:
         """The segment of the daemon before, if anything is in it, else a fresh one.
 
         The caller has made sure that no process of before is alive. One of ours that cannot be read is set aside
-        under another name, never overwritten. Raises RunDirError with the sentence for the user: no room, another
+        under another name, never overwritten. After a crash of the host the log beside ``configured_path`` counts, and
+        the segment is made again from it. Raises RunDirError with the sentence for the user: no room, another
         daemon's file.
         """
+        if sync == "accept":
+            check_place(configured_path)
+        left_log = LeftLog(configured_path)
         path = Path(configured_path) if configured_path else run_dir.default_segment_path(instance_id.hex())
         before = read_json(run_dir.segment_json)
         recorded = Path(before["path"]) if before and isinstance(before.get("path"), str) else None
         found = None
         for old in dict.fromkeys((recorded, path) if recorded else (path,)):
             if found is None:
-                found = _find(cls, old, is_ours=old == recorded)
+                found = _find(cls, old, left_log, is_ours=old == recorded)
         if found is not None:
+            full = [slot for slot in found.segment.prepared_slots() if found.has_content(slot)]
+            left_log.keep_only(full if sync == "accept" else ())
             found._say_what_is_found(page_bytes, buffer_memory_bytes)
             run_dir.publish_segment(found.path)
             return found
-        try:
-            segment = Segment.create(
+        if left_log.has_entries:
+            segment = left_log.restore(
                 path,
                 page_bytes=page_bytes,
                 buffer_memory_bytes=buffer_memory_bytes,
                 clients_max=clients_max,
-                instance_id=instance_id,
             )
-        except (SegmentError, OSError) as error:
-            raise RunDirError(_sentence(f"The segment {path} cannot be made: {error}")) from None
+            if sync != "accept":
+                segment.flush()
+                left_log.clear()
+        else:
+            left_log.clear()
+            path.unlink(missing_ok=True)  # one of another boot, which its log overruled
+            try:
+                segment = Segment.create(
+                    path,
+                    page_bytes=page_bytes,
+                    buffer_memory_bytes=buffer_memory_bytes,
+                    clients_max=clients_max,
+                    instance_id=instance_id,
+                )
+            except (SegmentError, OSError) as error:
+                raise RunDirError(_sentence(f"The segment {path} cannot be made: {error}")) from None
+        if sync == "accept":
+            try:
+                check_room(configured_path, segment.page_count * segment.page_bytes, workers)
+            except RunDirError:
+                segment.close()
+                if not left_log.has_entries:
+                    path.unlink(missing_ok=True)
+                raise
         lock_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         run_dir.publish_segment(path)
-        return cls(segment, path, lock_fd)
+        return cls(segment, path, lock_fd, log_folder=left_log.folder)
 
     @property
     def fd(self) -> int:
@@ -125,6 +160,11 @@ class SegmentStore:
         """One counter summed over all slots."""
         return sum(self.segment.slot(slot).counters.get(name) for slot in self.segment.prepared_slots())
 
+    def highest(self, name: str) -> int:
+        """The highest of a gauge over all slots."""
+        slots = self.segment.prepared_slots()
+        return max((self.segment.slot(slot).counters.get(name) for slot in slots), default=0)
+
     def clients_connected(self, slot: int) -> int:
         """Clients attached to the slot's worker, as it counts them."""
         return self.segment.slot(slot).counters.get("clients_connected")
@@ -138,6 +178,8 @@ class SegmentStore:
         left = describe_undelivered(self.segment)
         self.segment.close()
         if not left:
+            if self.log_folder is not None:
+                self.log_folder.remove_all()  # first: without the segment it would count
             self.path.unlink(missing_ok=True)
         os.close(self._lock_fd)
         return describe(left) if left else ""
@@ -155,8 +197,11 @@ def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
     return f"{records:,} undelivered {what} ({'topic' if len(topics) == 1 else 'topics'} {named})"
 
 
-def _find(store: type[SegmentStore], path: Path, *, is_ours: bool) -> SegmentStore | None:
-    """The segment at ``path`` if there is something in it; without content it is removed, unreadable set aside."""
+def _find(store: type[SegmentStore], path: Path, left_log: LeftLog, *, is_ours: bool) -> SegmentStore | None:
+    """The segment at ``path`` if there is something in it; without content it is removed, unreadable set aside.
+
+    One that the log overrules stays where it is until there is another.
+    """
     if not path.exists():
         return None
     try:
@@ -173,10 +218,15 @@ def _find(store: type[SegmentStore], path: Path, *, is_ours: bool) -> SegmentSto
         except SegmentError as error:
             _put_away(path, error, is_ours=is_ours)
             return None
+        if left_log.overrules(segment):
+            segment.close()
+            return None
+        segment.begin_boot()
         if any(has_content(segment, slot) for slot in segment.prepared_slots()):
             keep = True
-            return store(segment, path, fd)
+            return store(segment, path, fd, log_folder=left_log.folder)
         segment.close()
+        left_log.clear()
         path.unlink(missing_ok=True)
         return None
     finally:

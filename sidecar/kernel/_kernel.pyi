@@ -110,12 +110,18 @@ class Chain:
         """Rebuild a chain from page headers and tail. Reads only; ``page_indexes`` spares the scan of all pages."""
     def entries(self) -> Iterator[Entry]:
         """Live entries in order. Of a recovered chain: those with a record not done."""
+    def take_finished(self) -> list[tuple[int, int, int]]:
+        """(ordinal, log file, payload bytes) of entries in a log that ended since the last call."""
 
 @final
 class Entry:
     """One accepted submission in a chain. Made by Chain only."""
 
     accepted_ms: float
+    log_file: int
+    """Number of the file of the accept log that holds it; 0: in none."""
+    @property
+    def chain_id(self) -> int: ...
     @property
     def ordinal(self) -> int: ...
     @property

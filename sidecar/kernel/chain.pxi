@@ -31,6 +31,7 @@ cdef class Chain:
     cdef Py_ssize_t linked
     cdef Py_ssize_t releasable
     cdef dict live                    # ordinal -> Entry
+    cdef list finished                # (ordinal, log file, payload bytes) of ended entries that are in a log
 
     def __cinit__(self):
         self.page_of = NULL
@@ -60,6 +61,7 @@ cdef class Chain:
         self.chain_id = chain_id
         self.incarnation = incarnation
         self.live = {}
+        self.finished = []
         self.damage = []
         self.accepted = load_acquire(self.tail_word)
         self.write_at = self.page_up(self.accepted)
@@ -90,6 +92,10 @@ cdef class Chain:
 
     def entries(self):
         return iter(list(self.live.values()))
+
+    def take_finished(self):
+        finished, self.finished = self.finished, []
+        return finished
 
     # ---- pages -------------------------------------------------------------------------------------------------
 
@@ -279,6 +285,7 @@ cdef class Chain:
         entry.flags = header.flags
         entry.txn_number = header.txn_number
         entry.accepted_ms = 0.0
+        entry.log_file = 0
         entry.chain_id = self.chain_id
         self.live[position // LINE] = entry
         self.live_records += remaining
@@ -295,6 +302,8 @@ cdef class Chain:
         if entry.remaining:
             return False
         del self.live[entry.position // LINE]
+        if entry.log_file:
+            self.finished.append((entry.position // LINE, entry.log_file, entry.payload_bytes))
         size = entry_bytes_of(entry.count, entry.payload_bytes)
         page = entry.position // self.payload
         last = (entry.position + size - 1) // self.payload

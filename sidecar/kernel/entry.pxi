@@ -63,7 +63,8 @@ cdef class Entry:
     cdef readonly uint8_t flags
     cdef readonly uint64_t txn_number
     cdef public double accepted_ms
-    cdef uint32_t chain_id
+    cdef public uint64_t log_file
+    cdef readonly uint32_t chain_id
 
     def __init__(self):
         raise TypeError("an Entry is made by Chain.append or Chain.recover")

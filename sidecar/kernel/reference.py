@@ -272,6 +272,8 @@ def entry_words(chain: Chain, entry: Entry) -> list[int]:
 
 
 def entry_payload(chain: Chain, entry: Entry) -> bytes:
+    if not chain.is_live(entry):
+        raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
     return chain.read(entry.payload_at, entry.payload_bytes)
 
 

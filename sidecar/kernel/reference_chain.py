@@ -53,6 +53,7 @@ class Entry:
         self.position = position
         self.remaining = remaining
         self.accepted_ms = 0.0
+        self.log_file = 0
 
     @property
     def payload_at(self) -> int:
@@ -93,6 +94,7 @@ class Chain:
         if len(self._owners) < 8 * self._pages_total or len(self._tail_word) < 8:
             raise ValueError("owner words or tail word are too short")
         self._live: dict[int, Entry] = {}
+        self._finished: list[tuple[int, int, int]] = []
         self._page_of: dict[int, int] = {}
         self.tail: int = struct.unpack_from("<Q", self._tail_word)[0]
         self._write_at = self._page_up(self.tail)
@@ -119,6 +121,10 @@ class Chain:
 
     def entries(self) -> Iterator[Entry]:
         return iter(list(self._live.values()))
+
+    def take_finished(self) -> list[tuple[int, int, int]]:
+        finished, self._finished = self._finished, []
+        return finished
 
     # ---- bytes -------------------------------------------------------------------------------------------------
 
@@ -245,6 +251,8 @@ class Chain:
         if entry.remaining:
             return False
         del self._live[entry.ordinal]
+        if entry.log_file:
+            self._finished.append((entry.ordinal, entry.log_file, entry.payload_bytes))
         return True
 
     # ---- recovery ----------------------------------------------------------------------------------------------

@@ -96,6 +96,12 @@ COUNTER_ROWS: Final = (
         "counter",
         "Records in the oldest spool files, removed for room (dead_letters.when_full = drop_oldest).",
     ),
+    CounterRow("accept_log_commits_total", "counter", "Groups of accepted records that were synced to disk."),
+    CounterRow(
+        "accept_log_errno",
+        "gauge",
+        "Error number with which the disk of pool.path refuses accepted records; 0: it takes them.",
+    ),
 )
 
 ROW_INDEX: Final = {row.name: index for index, row in enumerate(COUNTER_ROWS)}

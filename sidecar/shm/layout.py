@@ -44,6 +44,7 @@ HEADER_FIELDS: Final = struct.Struct("<IIQIIQQ16s16sQqQQQQQQ")
 """page_bytes, zero, page_count, slot_count, clients_max, slot_stride, client_stride, instance, boot, controller
 epoch, created wall ms, total bytes, positions of client words, owner words, pages, slots, clients."""
 HEADER_FIELDS_OFFSET: Final = 16
+BOOT_ID_OFFSET: Final = HEADER_FIELDS_OFFSET + struct.calcsize("<IIQIIQQ16s")
 PREPARED_SLOTS_OFFSET: Final = 1024
 """One bit per slot whose area is allocated."""
 TICKET_OFFSET: Final = 1032

@@ -99,7 +99,7 @@ class Segment:
             layout.SLOT_STRIDE,
             layout.CLIENT_STRIDE,
             segment.instance_id,
-            _boot_id(),
+            current_boot_id(),
             0,
             time.time_ns() // 1_000_000,
             places.total,
@@ -184,6 +184,24 @@ class Segment:
     def boot_id(self) -> bytes:
         fields = layout.HEADER_FIELDS.unpack_from(self.header, layout.HEADER_FIELDS_OFFSET)
         return bytes(fields[8])
+
+    def begin_boot(self) -> None:
+        """Found on a disk after a reboot: no clock reading and no place in a line of before means anything now."""
+        if self.boot_id == current_boot_id():
+            return
+        for slot in self.prepared_slots():
+            self.slot(slot).store_heartbeat(0)
+        for table in (layout.SLOT_TICKETS_OFFSET, layout.SLOT_BORROWED_OFFSET, layout.SLOT_TAKEN_OFFSET):
+            self.header[table : table + 8 * layout.SLOT_COUNT] = bytes(8 * layout.SLOT_COUNT)
+        rates = layout.RATE_ROWS_OFFSET
+        self.header[rates : rates + layout.RATE_ROWS_MAX * layout.RATE_ROW_BYTES] = bytes(
+            layout.RATE_ROWS_MAX * layout.RATE_ROW_BYTES
+        )
+        self.header[layout.BOOT_ID_OFFSET : layout.BOOT_ID_OFFSET + 16] = current_boot_id()
+
+    def flush(self) -> None:
+        """Force the file out to its disk, where it has one."""
+        os.fsync(self._fd)
 
     @property
     def clients(self) -> ClientTable:
@@ -284,7 +302,7 @@ def _allocate(fd: int, position: int, size: int, path: Path | str | None) -> Non
         ) from None
 
 
-def _boot_id() -> bytes:
+def current_boot_id() -> bytes:
     """Another boot means: every pid in the file is void."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text()

@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
     from sidecar.worker.dead_letters import DeadLetters
+    from sidecar.worker.group_commit import GroupCommit
     from sidecar.worker.inquiry import Inquiry
     from sidecar.worker.intake import Intake
     from sidecar.worker.produce_port import ProducePort
-    from sidecar.worker.session import ClientSession
+    from sidecar.worker.session import ClientSession, StreamState
     from sidecar.worker.sessions import Sessions
     from sidecar.worker.settlement import Settlement
     from sidecar.worker.stub_port import StubPort
@@ -99,6 +100,7 @@ class Driver:
         wake_workers: Callable[[], None],
         store_heartbeat: Callable[[], None],
         give_up: Callable[[str], None],
+        commit: GroupCommit | None = None,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -124,6 +126,7 @@ class Driver:
         self._give_up = give_up
         self._failed_turns = 0
         self._halted = False
+        self._commit = commit
         self._turn_handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = float("inf")
@@ -194,6 +197,12 @@ class Driver:
     def on_cancel(self, session: ClientSession) -> None:
         """A stub left without waiting. What it had accepted is still delivered: it was promised."""
         log.info("client %s left without waiting for %d records", session.name, session.unsettled_records)
+
+    def on_committed(self, streams: set[StreamState]) -> None:
+        """What these streams sent is on disk: their stubs may know."""
+        for session in self._intake.committed(streams):
+            self._stub_port.has_news(session)
+        self.wake()
 
     def on_pool_wake(self) -> None:
         """Another worker gave pages back."""
@@ -271,6 +280,8 @@ class Driver:
         self._intake.rates_due(now_ms)
         self._ask_for_topics(now_ms)
         self._give_pages_back(now_ms)
+        if self._commit is not None:
+            self._commit.step()
         self._stub_port.end_turn()
         self._drain_step(now_ms)
 
@@ -286,7 +297,10 @@ class Driver:
     def _give_pages_back(self, now_ms: float) -> None:
         finished = self._settlement.take_finished_chains()
         for chain in finished:
-            self._topics.queue_of(chain).last_settled_ms = now_ms
+            queue = self._topics.queue_of(chain)
+            queue.last_settled_ms = now_ms
+            if self._commit is not None:
+                self._commit.entries_ended(chain, queue.topic)
             pages = chain.release_pages()
             if pages and self._pool.give(pages):
                 self._wake_workers()
@@ -386,6 +400,8 @@ class Driver:
                 self._intake.reclaim_reservations(list(session.streams.values()), now_ms)
             self._release_idle(now_ms)
             self._intake.shares_freed(now_ms)
+            if self._commit is not None:
+                self._commit.keep_house()
             used = self._topics.take_used()
             if used:
                 self._send_control(NeedTopics(used=tuple(used)))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sidecar.kernel import Entry
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
+    from sidecar.worker.group_commit import GroupCommit
     from sidecar.worker.shares import Shares
     from sidecar.worker.topic_queue import TopicQueue
 
@@ -46,6 +47,7 @@ class Intake:
         topic_queue: Callable[[str], TopicQueue | None],
         on_entry: Callable[[TopicQueue, Entry, float], None],
         send: Callable[[ClientSession, list[Any]], None],
+        commit: GroupCommit | None = None,
     ) -> None:
         self.worker_epoch = worker_epoch
         self.draining = False
@@ -56,6 +58,9 @@ class Intake:
         self._topic_queue = topic_queue
         self._on_entry = on_entry
         self._send = send
+        self._commit = commit
+        """What must be on disk before it is accepted goes there; None: the journal is enough."""
+        self._commit_held: list[StreamState] = []
         self._share_held: deque[tuple[StreamState, int]] = deque()
         """Streams over a share with the pages they need, longest waiting first."""
         self._rate_held: list[tuple[float, StreamState]] = []
@@ -86,6 +91,10 @@ class Intake:
         if stream.held or self.draining:
             return
         self._check(count, format_, base_timestamp_ms, len(payload))
+        if self._commit is not None and self._commit.refusal:
+            self._hold(stream, self._commit.refusal)
+            self._commit_held.append(stream)
+            return
         payload_bytes = len(payload)
         if format_ == Format.ARROW:
             # Columns become rows once, natively, before they are accepted: the journal has one reader.
@@ -139,7 +148,11 @@ class Intake:
         stream.position = seq
         session.row.store_position(stream_id, seq)
         session.accepted_bytes += payload_bytes
-        session.accepted_streams.add(stream)
+        if self._commit is None:
+            stream.accepted = seq
+            session.accepted_streams.add(stream)
+        else:
+            self._commit.add(queue, stream, entry, payload)
         queue.last_used_ms = now_ms
         counters = self._counters
         counters.count_accepted(count, len(payload))
@@ -148,7 +161,7 @@ class Intake:
     def acceptance(self, session: ClientSession) -> list[Any]:
         """The fields of ACCEPTED for everything that moved in this turn, with the credit that follows from it."""
         self.grant_credit(session)
-        positions = [[stream.stream, stream.position] for stream in session.accepted_streams]
+        positions = [[stream.stream, stream.accepted] for stream in session.accepted_streams]
         session.accepted_streams.clear()
         return [session.credit_bytes, positions]
 
@@ -189,6 +202,17 @@ class Intake:
         for stream in due:
             if stream.held:
                 self.resume(stream)
+
+    def committed(self, streams: set[StreamState]) -> set[ClientSession]:
+        """These reached the disk: who is to be told. Streams that waited for the disk go on."""
+        for stream in streams:
+            stream.session.accepted_streams.add(stream)
+        if self._commit_held and self._commit is not None and not self._commit.refusal:
+            held, self._commit_held = self._commit_held, []
+            for stream in held:
+                if stream.held:
+                    self.resume(stream)
+        return {stream.session for stream in streams if stream.session.attached}
 
     @property
     def next_rate_ms(self) -> float:

@@ -102,6 +102,9 @@ def _run(start: Start, control: socket.socket) -> int:
         except ValueError as error:
             log.error("%s", error)
             return ExitStatus.WORKER_BAD_CONFIG
+        except OSError as error:
+            log.error("what this slot holds cannot be written to the disk of pool.path: %s", error)
+            return ExitStatus.FAILED
         # What is there now lives as long as the process: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()

@@ -19,11 +19,13 @@ Over it the stub is detached: it says HELLO again when it reads, and learns ever
 class StreamState:
     """One (client, topic): where it stands and whether it is held.
 
-    ``position`` is the last accepted sequence. ``awaited`` is the sequence the stub was told to send from
+    ``position`` is the last sequence in the journal, ``accepted`` the last that its stub is told: behind it while a
+    group is being written to disk, else the same. ``awaited`` is the sequence the stub was told to send from
     (by RESEND or RESUME); until it arrives everything else of the stream is dropped without another answer.
     """
 
     __slots__ = (
+        "accepted",
         "awaited",
         "hold_reason",
         "position",
@@ -40,6 +42,7 @@ class StreamState:
         self.stream = stream
         self.topic_queue = topic_queue
         self.position = position
+        self.accepted = position
         self.awaited: int | None = None
         self.hold_reason: str | None = None
         self.waiting_pages = 0

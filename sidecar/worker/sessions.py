@@ -217,7 +217,7 @@ class Sessions:
 def welcome(session: ClientSession, known: bool, worker_epoch: int, limits: dict[str, int]) -> list[Any]:
     """WELCOME: where every stream of this client stands, so that the stub knows what to send again."""
     streams = [
-        [stream, state.topic_queue.topic, state.position, state.held]
+        [stream, state.topic_queue.topic, state.accepted, state.held]
         for stream, state in session.streams.items()
     ]
     return [

@@ -117,8 +117,8 @@ class StubPort:
         session.outbox.append([msgpack.packb(message)])
         self._to_tell.add(session)
 
-    def ring_written(self, session: ClientSession) -> None:
-        """There is news in this client's ring."""
+    def has_news(self, session: ClientSession) -> None:
+        """There is news in this client's ring, or of its streams' positions."""
         self._to_tell.add(session)
 
     def end_turn(self) -> None:

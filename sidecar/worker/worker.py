@@ -39,9 +39,11 @@ from sidecar.producer.request_buffers import RequestBufferPool
 from sidecar.producer.sender import Sender
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.connection_states import ConnectionConfig
+from sidecar.shm.accept_log import AcceptLog, accept_log_file_bytes, accept_log_folder
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.disk import Folder
 from sidecar.shm.rate_words import find_clock
 from sidecar.shm.recovery import take_over_pages
 from sidecar.worker.adoption import Adoption
@@ -49,6 +51,7 @@ from sidecar.worker.client_processes import ClientProcesses
 from sidecar.worker.dead_letters import DeadLetters
 from sidecar.worker.driver import Driver
 from sidecar.worker.endpoint import Endpoint
+from sidecar.worker.group_commit import GroupCommit
 from sidecar.worker.inquiry import Inquiry
 from sidecar.worker.intake import Intake
 from sidecar.worker.placement import Placement
@@ -64,9 +67,12 @@ from sidecar.worker.topics import Topics
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from sidecar.kernel import Entry
     from sidecar.shm.segment import Segment
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.session import StreamState
     from sidecar.worker.topic_queue import TopicQueue
 
 log = logging.getLogger(__name__)
@@ -76,10 +82,12 @@ CREDIT_WINDOW_BYTES = 8 << 20
 COMPRESSION_THREADS = 2
 LAST_WORDS_MS = 200
 """How long a worker that ends in good order waits for its stubs to take what it has told them."""
+COMMIT_PENDING_BYTES_MAX = 32 << 20
+"""What may wait for the disk before streams are held; at most a quarter of the pool."""
 
 
 class Worker:
-    """One worker process. Raises ValueError when its configuration cannot be used."""
+    """One worker process. Raises ValueError when its configuration cannot be used, OSError when its disk cannot."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, start: Start, segment: Segment, control: socket.socket
@@ -144,7 +152,7 @@ class Worker:
             on_gone=dead_letters.put,
             row_of=sessions.row,
             session_of=sessions.of_row,
-            on_ring_written=lambda session: self._stub_port.ring_written(session),
+            on_ring_written=lambda session: self._stub_port.has_news(session),
         )
         settlement = Settlement(
             config=config,
@@ -168,6 +176,14 @@ class Worker:
             ),
         )
         self._topics = topics
+        self._commit = _group_commit(
+            loop,
+            start,
+            segment,
+            counters=counters,
+            queues=lambda: topics,
+            on_accepted=lambda streams: self._driver.on_committed(streams),
+        )
         intake = Intake(
             worker_epoch=start.worker_epoch,
             pool=pool,
@@ -182,6 +198,7 @@ class Worker:
             topic_queue=topics.get,
             on_entry=self._on_entry,
             send=lambda session, message: self._stub_port.send(session, message),
+            commit=self._commit,
         )
         self._stub_port = StubPort(
             clock=clock,
@@ -258,6 +275,7 @@ class Worker:
             wake_workers=self._wake_workers,
             store_heartbeat=lambda: slot.store_heartbeat(time.monotonic_ns()),
             give_up=self._give_up,
+            commit=self._commit,
         )
         adoption = Adoption(
             segment=segment,
@@ -276,6 +294,8 @@ class Worker:
         inquiry.begin(adoption.run(left_pages, clock.now_ms()))
         for row in segment.clients.rows(start.slot):
             self._processes.watch(row.index, row.pid)
+        if self._commit is not None:
+            self._commit.begin()
         self._endpoint = Endpoint(
             loop,
             start.endpoint.removeprefix("ipc://"),
@@ -304,6 +324,8 @@ class Worker:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._spooling.shutdown(wait=True, cancel_futures=True)
         self._dead_letters.close()
+        if self._commit is not None:
+            self._commit.close()
         return status
 
     def _submit_spooling(
@@ -394,6 +416,37 @@ def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
         writer,
         max_bytes=int(settings["dead_letters.max_bytes"]),
         drop_oldest=settings["dead_letters.when_full"] == "drop_oldest",
+    )
+
+
+def _group_commit(
+    loop: asyncio.AbstractEventLoop,
+    start: Start,
+    segment: Segment,
+    *,
+    counters: Counters,
+    queues: Callable[[], Topics],
+    on_accepted: Callable[[set[StreamState]], None],
+) -> GroupCommit | None:
+    """What makes accepted mean on disk; None unless pool.sync asks for it."""
+    counters.set("accept_log_errno", 0)
+    if start.config["pool.sync"] != "accept":
+        return None
+    pool_bytes = segment.page_count * segment.page_bytes
+    accept_log = AcceptLog(
+        Folder(accept_log_folder(str(start.config["pool.path"]))),
+        start.slot,
+        segment.instance_id,
+        accept_log_file_bytes(pool_bytes),
+    )
+    return GroupCommit(
+        loop=loop,
+        accept_log=accept_log,
+        thread=ThreadPoolExecutor(1, thread_name_prefix="accept-log"),
+        pending_bytes_max=min(COMMIT_PENDING_BYTES_MAX, pool_bytes // 4),
+        counters=counters,
+        queues=queues,
+        on_accepted=on_accepted,
     )
 
 

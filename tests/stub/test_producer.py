@@ -10,7 +10,7 @@ import pytest
 
 from client_stub import Producer, RecordMetadata, errors
 from client_stub.errors import error_for
-from client_stub.wire import LocalCode, OutcomeKind, Persistence, Shape
+from client_stub.wire import Kind, LocalCode, OutcomeKind, Persistence, Shape
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
@@ -58,6 +58,27 @@ def test_flush_waits_for_what_was_sent_before_it_and_ends_linger(
     daemon.do(daemon.deliver_log)
     thread.join(10)
     assert done.is_set() and all(delivery.done() for delivery in first)
+
+
+def test_flush_until_accepted_does_not_wait_for_outcomes(producer: Producer, daemon: FakeDaemon) -> None:
+    daemon.deliver = None
+    daemon.accept = lambda client, submit: False
+    delivery = producer.send("a", b"1")
+    with pytest.raises(TimeoutError, match="1 records are not accepted yet"):
+        producer.flush(0.1, until="accepted")
+
+    def accept() -> None:
+        daemon.accept = lambda client, submit: True
+        daemon.tell(daemon.only_client, [Kind.RESUME, 1, 1])
+
+    daemon.do(accept)
+    producer.flush(10, until="accepted")
+    assert not delivery.done()
+    daemon.do(daemon.deliver_log)
+    producer.flush(10)
+    assert delivery.done()
+    with pytest.raises(ValueError, match="'delivered' or 'accepted'"):
+        producer.flush(until="gone")  # type: ignore[arg-type]
 
 
 def test_flush_returns_when_the_callbacks_have_run(producer: Producer) -> None:
@@ -333,8 +354,6 @@ def test_a_refused_client_hears_why(run_dir: Path) -> None:
 
 
 def test_a_refused_stream_fails_its_records_and_no_others(producer: Producer, daemon: FakeDaemon) -> None:
-    from client_stub.wire import Kind
-
     def accept(client: Client, submit: Submit) -> bool:
         if submit.topic == "bad":
             daemon.tell(client, [Kind.REFUSED, "TOO_MANY_STREAMS", "Too many topics.", submit.stream])

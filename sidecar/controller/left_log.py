@@ -1,0 +1,140 @@
+"""LeftLog: the accept logs that a daemon before left beside ``pool.path``, and whether they count.
+
+While the host lives the segment says everything and the logs are only kept up; they count when the host has crashed
+(the segment is of another boot), or when the segment is gone or cannot be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from sidecar.controller.run_dir import RunDirError
+from sidecar.shm.accept_log import (
+    LogContents,
+    accept_log_file_bytes,
+    accept_log_folder,
+    logged_slots,
+    read_log,
+)
+from sidecar.shm.accept_log_format import FileHeader
+from sidecar.shm.disk import Folder, memory_file_system
+from sidecar.shm.restore import restore
+from sidecar.shm.segment import Segment, SegmentError, current_boot_id
+
+log = logging.getLogger(__name__)
+
+FILES_PER_WORKER = 2
+"""The file that is written to, and one at hand for when it is full."""
+
+
+class LeftLog:
+    """The logs beside one ``pool.path``; none where no path is configured. Raises RunDirError in one sentence."""
+
+    def __init__(self, pool_path: str) -> None:
+        self.folder = Folder(accept_log_folder(pool_path)) if pool_path else None
+        self._contents: dict[int, LogContents] = {}
+        if self.folder is not None:
+            try:
+                self._contents = {slot: read_log(self.folder, slot) for slot in logged_slots(self.folder)}
+            except OSError as error:
+                raise RunDirError(
+                    f"The log of accepted records {self.folder.path} cannot be read: {error.strerror}."
+                ) from None
+
+    @property
+    def has_entries(self) -> bool:
+        return any(contents.entries or contents.damage for contents in self._contents.values())
+
+    def overrules(self, segment: Segment) -> bool:
+        """Whether the host has crashed since: what reached the segment's file nobody knows, the logs say.
+
+        Raises RunDirError where the logs hold records of another pool: neither may be thrown away.
+        """
+        owners = {contents.instance_id for contents in self._contents.values() if contents.instance_id}
+        if segment.instance_id in owners:
+            return segment.boot_id != current_boot_id()
+        if self.has_entries and self.folder is not None:
+            raise RunDirError(
+                f"{self.folder.path} holds accepted records of another pool than the segment that this run dir "
+                "names: give this daemon its own pool.path, or move that folder away."
+            )
+        return False
+
+    def restore(self, path: Path, *, page_bytes: int, buffer_memory_bytes: int, clients_max: int) -> Segment:
+        """A fresh segment that holds what the logs hold. They stay until the workers have logged it anew."""
+        assert self.folder is not None
+        damage = [each for contents in self._contents.values() for each in contents.damage]
+        instance_id = next(each.instance_id for each in self._contents.values() if each.instance_id)
+        try:
+            segment, restored = restore(
+                path,
+                {slot: contents.entries for slot, contents in self._contents.items()},
+                page_bytes=page_bytes,
+                buffer_memory_bytes=buffer_memory_bytes,
+                clients_max=clients_max,
+                instance_id=instance_id,
+            )
+        except (SegmentError, OSError) as error:
+            raise RunDirError(f"The segment {path} cannot be made again from its log: {error}.") from None
+        for each in (*damage, *restored.damage):
+            log.error("ALARM: the log of accepted records %s is damaged: %s", self.folder.path, each)
+        if damage or restored.damage:
+            log.error("What could not be read is kept in %s.", self._set_aside(self.folder))
+        log.warning(
+            "The host has crashed, or the segment is gone: %d accepted records (%d submissions) are taken from %s. "
+            "What their brokers have of them is not known; some may be delivered twice.",
+            restored.records,
+            restored.submissions,
+            self.folder.path,
+        )
+        return segment
+
+    def keep_only(self, slots: Iterable[int]) -> None:
+        """Remove the logs of all other slots: the segment says that nothing of theirs is open."""
+        if self.folder is None:
+            return
+        kept = set(slots)
+        for name in self.folder.names():
+            header = FileHeader.read(self.folder.read(name))
+            if header is None or header.slot not in kept:
+                self.folder.remove(name)
+
+    def clear(self) -> None:
+        if self.folder is not None:
+            self.folder.remove_all()
+
+    def _set_aside(self, folder: Folder) -> Path:
+        """Second names of the same files; the workers remove the first ones."""
+        aside = folder.path.with_name(f"{folder.path.name}.set-aside-{time.time_ns() // 1_000_000}")
+        aside.mkdir(mode=0o700)
+        for name in folder.names():
+            os.link(folder.path / name, aside / name)
+        return aside
+
+
+def check_place(pool_path: str) -> None:
+    """``pool.sync = accept`` means something only on a disk. Raises RunDirError."""
+    kind = memory_file_system(Path(pool_path))
+    if kind:
+        raise RunDirError(
+            f"pool.sync = accept needs a disk, and pool.path {pool_path} is on a {kind}, which a crash of the host "
+            "empties: choose another pool.path, or pool.sync = none."
+        )
+
+
+def check_room(pool_path: str, pool_bytes: int, workers: int) -> None:
+    """There is room for the files that the workers begin with. Raises RunDirError."""
+    folder = accept_log_folder(pool_path)
+    needed = FILES_PER_WORKER * workers * accept_log_file_bytes(pool_bytes)
+    disk = os.statvfs(folder.parent)
+    room = disk.f_bavail * disk.f_frsize
+    if room < needed:
+        raise RunDirError(
+            f"The disk of pool.path {pool_path} has {room / 1_048_576:.0f} MiB free, and the log of accepted "
+            f"records (pool.sync = accept) begins with {needed / 1_048_576:.0f} MiB: make room, or "
+            "choose another pool.path."
+        )

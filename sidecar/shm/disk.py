@@ -1,0 +1,164 @@
+"""Disk: the few things the accept log asks of a file system, in one place, so that a test can cut the power.
+
+What they promise (Linux, a file system with write barriers): bytes of ``write`` may reach the medium at any time,
+in any order and any part of them, 512-byte sectors whole; after ``sync`` has returned they are there. A file that
+``create`` has returned is there, with its size and zeros. Nothing else is assumed.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
+
+_BUFFERS_MAX: Final = 1024
+_ZEROS: Final = bytes(1 << 20)
+_MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+
+
+class DiskFile(Protocol):
+    """An open file of fixed size. One thread at a time. All methods raise OSError."""
+
+    name: str
+    size: int
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Put the buffers one behind the other at ``position``."""
+
+    def sync(self) -> None:
+        """Return when everything written is on the medium. After an error nobody knows what is (fsyncgate)."""
+
+    def close(self) -> None: ...
+
+
+class DiskFolder(Protocol):
+    """A folder of such files."""
+
+    def names(self) -> list[str]:
+        """The files there are; none for a folder that does not exist."""
+
+    def read(self, name: str) -> memoryview: ...
+
+    def create(self, name: str, size: int) -> DiskFile:
+        """A new file of zeros, on the medium with its name when this returns; OSError leaves nothing behind."""
+
+    def open(self, name: str) -> DiskFile: ...
+
+    def remove(self, name: str) -> None: ...
+
+
+class File:
+    """DiskFile on a real file system. Writing and syncing give the GIL away."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.name = path.name
+        self.size = os.fstat(fd).st_size
+        self._fd = fd
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        waiting = [memoryview(each).cast("B") for each in buffers]
+        while waiting:
+            written = os.pwritev(self._fd, waiting[:_BUFFERS_MAX], position)
+            position += written
+            while waiting and written >= len(waiting[0]):
+                written -= len(waiting.pop(0))
+            if written:
+                waiting[0] = waiting[0][written:]
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Folder:
+    """DiskFolder on a real file system; made with its first file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(each.name for each in self.path.iterdir() if each.is_file())
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> memoryview:
+        with (self.path / name).open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+    def create(self, name: str, size: int) -> DiskFile:
+        if not self.path.exists():
+            self.path.mkdir(mode=0o700)
+            _sync_folder(self.path.parent)
+        path = self.path / name
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            # Written once, so that a later sync has bytes to force out and no metadata.
+            for position in range(0, size, len(_ZEROS)):
+                os.pwrite(fd, _ZEROS[: size - position], position)
+            os.fsync(fd)
+            _sync_folder(self.path)
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        return File(path, fd)
+
+    def open(self, name: str) -> DiskFile:
+        path = self.path / name
+        return File(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def remove_all(self) -> None:
+        """The files and the folder itself."""
+        for name in self.names():
+            self.remove(name)
+        try:
+            self.path.rmdir()
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.ENOTEMPTY}:
+                raise
+
+
+def memory_file_system(path: Path) -> str:
+    """The type of the file system that ``path`` is or will be on, when it is one that a host crash empties."""
+    nearest = path.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    nearest = nearest.resolve()
+    best, kind = "", ""
+    for mount_point, file_system in _mounts():
+        is_above = nearest == Path(mount_point) or Path(mount_point) in nearest.parents
+        if is_above and len(mount_point) >= len(best):
+            best, kind = mount_point, file_system
+    return kind if kind in _MEMORY_FILE_SYSTEMS else ""
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    """(mount point, type) of every mount, a later one over the same point last."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        yield before.split()[4].replace("\\040", " "), after.split()[0]
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,115 @@
+"""Restore: a fresh segment from what the accept logs hold, after a crash of the host.
+
+The segment of before is void then: nobody knows which of its pages reached the disk. Every submission that the logs
+hold without an end is accepted anew, in its order, into the slot that it was in; the workers then adopt the slots as
+those of any dead predecessor. Nothing is known of what the brokers had: all of it counts as perhaps sent before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sidecar.kernel import ENTRY_HEADER_BYTES, take_pages
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.layout import PAGE_HEADER_BYTES
+from sidecar.shm.segment import Segment
+
+if TYPE_CHECKING:
+    from sidecar.kernel import Chain
+    from sidecar.shm.accept_log_format import LoggedEntry
+
+_LINE: Final = 64
+NOBODY: Final = 0
+"""Row and generation of a client that died with its host; no row ever has generation 0."""
+
+
+class Restored(NamedTuple):
+    submissions: int
+    records: int
+    damage: list[str]
+
+
+def pages_for(logs: Mapping[int, Sequence[LoggedEntry]], page_bytes: int) -> int:
+    """Pages that the entries of all slots need."""
+    chains: dict[tuple[int, int, str], int] = {}
+    for slot, entries in logs.items():
+        for entry in entries:
+            words = -(-2 * entry.records // 8) * 8
+            size = ENTRY_HEADER_BYTES + words + len(memoryview(entry.payload))
+            key = (slot, entry.lane, entry.topic)
+            chains[key] = chains.get(key, 0) + -(-size // _LINE) * _LINE
+    payload = page_bytes - PAGE_HEADER_BYTES
+    return sum(-(-size // payload) for size in chains.values())
+
+
+def restore(
+    path: Path,
+    logs: Mapping[int, Sequence[LoggedEntry]],
+    *,
+    page_bytes: int,
+    buffer_memory_bytes: int,
+    clients_max: int,
+    instance_id: bytes,
+) -> tuple[Segment, Restored]:
+    """Make the segment at ``path`` and fill it; it is larger than ``buffer_memory_bytes`` if it must be.
+
+    Until this returns, ``path`` does not exist: a death in the middle leaves the logs as they are. Raises SegmentError.
+    """
+    needed = max(buffer_memory_bytes, page_bytes * pages_for(logs, page_bytes))
+    making = path.with_name(f"{path.name}.restoring")
+    making.unlink(missing_ok=True)
+    segment = Segment.create(
+        making,
+        page_bytes=page_bytes,
+        buffer_memory_bytes=needed,
+        clients_max=clients_max,
+        instance_id=instance_id,
+    )
+    submissions = records = 0
+    damage: list[str] = []
+    for incarnation, (slot, entries) in enumerate(sorted(logs.items()), 1):
+        if not entries:
+            continue
+        segment.prepare_slot(slot)
+        view = segment.slot(slot)
+        view.claim(pid=os.getpid(), incarnation=incarnation)
+        table = ChainTable(segment, slot, incarnation=incarnation)
+        taken = 0
+        for entry in entries:
+            chain = table.open(entry.lane, entry.topic)
+            try:
+                _append(segment, chain, entry, incarnation)
+            except ValueError as error:
+                damage.append(f"A submission of {entry.records} records for topic {entry.topic}: {error}.")
+                continue
+            submissions += 1
+            taken += entry.records
+        view.counters.inc("records_resent_unknown_total", taken)
+        records += taken
+    making.rename(path)
+    return segment, Restored(submissions, records, damage)
+
+
+def _append(segment: Segment, chain: Chain | None, entry: LoggedEntry, incarnation: int) -> None:
+    if chain is None:
+        raise ValueError("the table of topics is full")
+    needed = chain.pages_needed(entry.records, len(memoryview(entry.payload)))
+    if needed:
+        pages = take_pages(segment.owners, incarnation, needed)
+        assert len(pages) == needed, "the pool was made large enough"
+        chain.link_pages(pages)
+    chain.append(
+        entry.payload,
+        count=entry.records,
+        client_row=NOBODY,
+        client_generation=NOBODY,
+        stream=entry.stream,
+        seq=entry.seq,
+        base_timestamp_ms=entry.base_timestamp_ms,
+        format=entry.format,
+        flags=entry.flags,
+        txn_number=entry.txn_number,
+    )

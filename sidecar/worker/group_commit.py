@@ -1,0 +1,285 @@
+"""GroupCommit: accepted means on disk (``pool.sync = accept``). One group is being written, the next one gathers.
+
+The loop never waits for the disk: a thread writes and syncs a group in the accept log; what arrives meanwhile is the
+next group. A stream's position is told to its stub only once the group that holds it is on disk. Delivery does not
+wait for that: what a broker has needs no second disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar.kernel import entry_payload
+from sidecar.shm.accept_log import DiskFull
+from sidecar.shm.accept_log_format import LoggedEntry, packed_bytes
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from typing_extensions import Buffer
+
+    from sidecar.kernel import Chain, Entry
+    from sidecar.shm.accept_log import AcceptLog, Packed
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.session import StreamState
+    from sidecar.worker.topic_queue import TopicQueue
+
+log = logging.getLogger(__name__)
+
+GARBAGE_FILES = 4
+"""Files of ended entries that may stand beside twice what is live before the oldest file is emptied."""
+
+
+class _Item(NamedTuple):
+    entry: Entry
+    topic: str
+    stream: StreamState | None
+    """None: an entry that moves from the log's oldest file."""
+    seq: int
+    packed: Packed
+
+
+class _FileUse:
+    """What the loop knows of one file of the log."""
+
+    __slots__ = ("live_bytes", "live_entries")
+
+    def __init__(self) -> None:
+        self.live_entries = 0
+        self.live_bytes = 0
+
+
+class GroupCommit:
+    """Belongs to the worker's loop; ``thread``, an executor of one, touches nothing but the log.
+
+    ``on_accepted`` is told the streams of which something reached the disk; ``queues`` gives every topic's queue.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        accept_log: AcceptLog,
+        thread: Executor,
+        pending_bytes_max: int,
+        counters: Counters,
+        queues: Callable[[], Iterable[TopicQueue]],
+        on_accepted: Callable[[set[StreamState]], None],
+    ) -> None:
+        self._loop = loop
+        self._log = accept_log
+        self._pending_bytes_max = pending_bytes_max
+        self._counters = counters
+        self._queues = queues
+        self._on_accepted = on_accepted
+        self._thread = thread
+        self._pending: list[_Item] = []
+        self._pending_bytes = 0
+        self._endings: list[tuple[int, int]] = []
+        self._running: tuple[list[_Item], list[tuple[int, int]]] | None = None
+        self._files: dict[int, _FileUse] = {}
+        self._head = accept_log.head
+        self._moved_below = 0
+        self._failure = ""
+        self._is_full = False
+
+    # ---- life ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        """Before anything is taken: write what the slot holds into a log that begins anew. Returns the entries.
+
+        Raises OSError: then nothing was accepted, and the log of before stands.
+        """
+        live = [(queue, entry) for queue in self._queues() for entry in queue.chain.entries()]
+        numbers = self._log.add_to_base(
+            _logged(queue, entry, entry_payload(queue.chain, entry)) for queue, entry in live
+        )
+        self._log.end_base()
+        for (queue, entry), number in zip(live, numbers, strict=True):
+            self._keep(entry, queue.topic, number)
+        return len(live)
+
+    def close(self) -> None:
+        """Wait for what is being written and note the last endings. Nobody is told any more."""
+        self._thread.shutdown(wait=True)
+        if self._endings and not self.refusal:
+            try:
+                self._log.commit([], self._endings)
+            except OSError as error:
+                log.warning("the last endings could not be noted in the accept log: %s", error)
+        self._log.close()
+
+    # ---- what the worker says ------------------------------------------------------------------------------
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing new may be taken now; empty when it may."""
+        if self._failure:
+            return self._failure
+        if self._is_full:
+            return "the disk of pool.path is full"
+        if self._pending_bytes > self._pending_bytes_max:
+            return "the disk of pool.path does not keep up"
+        return ""
+
+    def add(self, queue: TopicQueue, stream: StreamState, entry: Entry, payload: Buffer) -> None:
+        """An entry was appended to the journal; its stub is told when the group is on disk."""
+        packed = _logged(queue, entry, payload).pack()
+        self._pending.append(_Item(entry, queue.topic, stream, entry.seq, packed))
+        self._pending_bytes += packed_bytes(queue.topic, entry.payload_bytes)
+
+    def entries_ended(self, chain: Chain, topic: str) -> None:
+        """Something of this chain has its end: what was logged of it is over."""
+        for ordinal, number, payload_bytes in chain.take_finished():
+            use = self._files.get(number)
+            if use is not None:
+                use.live_entries -= 1
+                use.live_bytes -= packed_bytes(topic, payload_bytes)
+                self._endings.append((chain.chain_id, ordinal))
+
+    def step(self) -> None:
+        """Once a turn: write what has gathered, unless a group is under way."""
+        if self._pending and self._running is None and not self._failure and not self._is_full:
+            self._start()
+
+    def keep_house(self) -> None:
+        """Now and then: note endings that no group has taken along, so that a crash would double as little."""
+        if self._failure or self._running is not None:
+            return
+        if self._is_full or self._endings or self._pending:
+            self._start()
+
+    # ---- inside --------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        items, self._pending, self._pending_bytes = self._pending, [], 0
+        endings, self._endings = self._endings, []
+        self._running = items, endings
+        packed = [item.packed for item in items]
+        future = self._thread.submit(self._log.commit, packed, endings, self._advance_head())
+        future.add_done_callback(self._written)
+
+    def _prepare(self) -> None:
+        try:
+            self._log.prepare()
+        except OSError as error:
+            log.info(
+                "no spare file for the accept log yet: %s", error
+            )  # the commit that needs it will say so
+
+    def _written(self, future: Future[list[int]]) -> None:
+        """In the thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._committed, future)
+        except RuntimeError:
+            return  # the loop has ended, and with it everybody who could be told
+
+    def _committed(self, future: Future[list[int]]) -> None:
+        assert self._running is not None
+        items, endings = self._running
+        self._running = None
+        error = future.exception()
+        if error is not None:
+            self._not_written(items, endings, error)
+            return
+        if self._is_full:
+            self._is_full = False
+            self._counters.set("accept_log_errno", 0)
+            log.warning("The disk of pool.path has room again: records are accepted.")
+        self._counters.inc("accept_log_commits_total")
+        streams: set[StreamState] = set()
+        for item, number in zip(items, future.result(), strict=True):
+            entry = item.entry
+            if entry.remaining:
+                self._keep(entry, item.topic, number)
+            else:
+                self._endings.append((entry.chain_id, entry.ordinal))
+            if item.stream is not None:
+                item.stream.accepted = max(item.stream.accepted, item.seq)
+                streams.add(item.stream)
+        if not self._log.has_spare:
+            self._thread.submit(self._prepare)
+        self._empty_oldest()
+        self._on_accepted(streams)
+        self.step()
+
+    def _not_written(self, items: list[_Item], endings: list[tuple[int, int]], error: BaseException) -> None:
+        code = error.errno if isinstance(error, OSError) and error.errno else -1
+        self._counters.set("accept_log_errno", max(code, 1))
+        if isinstance(error, DiskFull):
+            self._pending = items + self._pending
+            self._pending_bytes += sum(packed_bytes(item.topic, item.entry.payload_bytes) for item in items)
+            self._endings = endings + self._endings
+            if not self._is_full:
+                log.error("The disk of pool.path is full: no record is accepted until it has room again.")
+            self._is_full = True
+            return
+        # What reached the disk is unknown now, and a second sync would not say (it forgets the error): no more.
+        why = (os.strerror(code) if code > 0 else repr(error)) or repr(error)
+        self._failure = (
+            f"writing accepted records to the disk of pool.path failed ({why}); restart the daemon"
+        )
+        log.error(
+            "The accept log cannot be written (%s): what was not told accepted is not, and nothing more is taken. What "
+            "is here is still delivered. Look after the disk of pool.path, then restart the daemon.",
+            why,
+        )
+
+    def _keep(self, entry: Entry, topic: str, number: int) -> None:
+        """The entry is live, and in this file now."""
+        size = packed_bytes(topic, entry.payload_bytes)
+        before = self._files.get(entry.log_file)
+        if before is not None:
+            before.live_entries -= 1
+            before.live_bytes -= size
+        entry.log_file = number
+        use = self._files.setdefault(number, _FileUse())
+        use.live_entries += 1
+        use.live_bytes += size
+
+    def _advance_head(self) -> int:
+        """Files at the front of the queue without anything live go back; never the one that is written to."""
+        while self._head < self._log.number:
+            use = self._files.get(self._head)
+            if use is not None and use.live_entries:
+                break
+            self._files.pop(self._head, None)
+            self._head += 1
+        return self._head
+
+    def _empty_oldest(self) -> None:
+        """One stuck entry must not keep every file behind it: what is live in the oldest is written again."""
+        head = self._advance_head()
+        garbage_bytes = (self._log.number - head + 1) * self._log.file_bytes
+        garbage_bytes -= 2 * sum(use.live_bytes for use in self._files.values())
+        if garbage_bytes <= GARBAGE_FILES * self._log.file_bytes or self._moved_below > head:
+            return
+        self._moved_below = head + 1
+        for queue in self._queues():
+            for entry in queue.chain.entries():
+                if entry.log_file == head:
+                    packed = _logged(queue, entry, entry_payload(queue.chain, entry)).pack()
+                    self._pending.append(_Item(entry, queue.topic, None, entry.seq, packed))
+
+
+def _logged(queue: TopicQueue, entry: Entry, payload: Buffer) -> LoggedEntry:
+    return LoggedEntry(
+        chain_id=entry.chain_id,
+        ordinal=entry.ordinal,
+        lane=queue.lane,
+        topic=queue.topic,
+        seq=entry.seq,
+        stream=entry.stream,
+        client_row=entry.client_row,
+        client_generation=entry.client_generation,
+        base_timestamp_ms=entry.base_timestamp_ms,
+        txn_number=entry.txn_number,
+        records=entry.count,
+        format=entry.format,
+        flags=entry.flags,
+        payload=payload,
+    )
