@@ -20,6 +20,7 @@ from typing import Protocol
 
 from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop
 from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker
+from sidecar.controller.run_dir import process_state
 from sidecar.controller.worker_process import (
     FATAL_EXITS,
     WorkerIdentity,
@@ -373,7 +374,10 @@ class Supervisor:
                 worker.pid,
                 self._look_s * MISSES_MAX,
             )
-            # SIGABRT first: faulthandler writes where it hangs. A stopped process only obeys SIGKILL.
+            if process_state(worker.pid) in {"T", "t"}:
+                worker.signal(signal.SIGKILL)  # a stopped process obeys nothing else, and has nothing to say
+                return
+            # SIGABRT first: faulthandler writes where it hangs.
             worker.signal(signal.SIGABRT)
             self._loop.call_later(ABORT_GRACE_S, worker.signal, signal.SIGKILL)
 

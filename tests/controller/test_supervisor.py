@@ -75,14 +75,26 @@ async def test_a_fatal_exit_stops_the_daemon(it: Stage) -> None:
 
 @on_stage(heartbeat_timeout_s=0.6)
 async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
-    """It hangs (SIGSTOP: only SIGKILL ends it); the first misses alone do nothing."""
+    """It hangs: SIGABRT, so that it can say where; the first misses alone do nothing."""
     await it.supervisor.wait_all_ready()
-    os.kill(it.worker().pid, signal.SIGSTOP)
     it.slots.silent.add(0)
     await it.until(lambda: it.left)
     it.slots.silent.clear()
     await it.until(lambda: len(it.joined) == 2)
-    assert "killed by" in it.supervisor.last_death
+    assert "killed by SIGABRT" in it.supervisor.last_death
+
+
+@on_stage(heartbeat_timeout_s=0.6)
+async def test_a_stopped_worker_is_killed_at_once(it: Stage) -> None:
+    """It obeys SIGKILL only: no time is given to it for last words."""
+    await it.supervisor.wait_all_ready()
+    with mock.patch("sidecar.controller.supervisor.ABORT_GRACE_S", 3_600.0):
+        os.kill(it.worker().pid, signal.SIGSTOP)
+        it.slots.silent.add(0)
+        await it.until(lambda: it.left)
+        it.slots.silent.clear()
+        await it.until(lambda: len(it.joined) == 2)
+    assert "killed by SIGKILL" in it.supervisor.last_death
 
 
 @pytest.mark.rule("S2")
