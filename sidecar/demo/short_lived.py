@@ -8,14 +8,14 @@ start: sockets, metadata, first acknowledgement. The result is one line of JSON.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import NamedTuple
+
+from sidecar.testing.forking import fork_and_collect
 
 PROCESSES = 50
 RECORDS = 100
@@ -91,46 +91,19 @@ def send_by_confluent(bootstrap_servers: str, topic: str, number: int) -> tuple[
 def fork_all(send: Send, target: str, topic: str, processes: int) -> ShortLived:
     """Fork ``processes`` children at once, wait for all, and sum up; raises RuntimeError if one failed."""
     start = time.monotonic()
-    pipes: list[tuple[int, int]] = []
-    for number in range(processes):
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                os.close(reader)
-                os.write(writer, json.dumps(send(target, topic, number)).encode())
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        os.close(writer)
-        pipes.append((pid, reader))
-    firsts: list[float] = []
-    acked = failed = 0
-    for pid, reader in pipes:
-        with os.fdopen(reader) as pipe:
-            text = pipe.read()
-        _, status = os.waitpid(pid, 0)
-        if status or not text:
-            failed += 1
-            continue
-        first, count = json.loads(text)
-        firsts.append(first)
-        acked += count
-    if failed:
+    results = fork_and_collect(processes, lambda number: send(target, topic, number))
+    total_s = time.monotonic() - start
+    if failed := results.count(None):
         raise RuntimeError(f"{failed} of {processes} processes failed")
-    return ShortLived(statistics.median(firsts), max(firsts), time.monotonic() - start, acked)
+    firsts = [first for first, _ in results]
+    return ShortLived(statistics.median(firsts), max(firsts), total_s, sum(acked for _, acked in results))
 
 
 def main() -> int:
     kind, target, topic, processes = sys.argv[1:]
     if kind == "sidecar":
-        # Imported before the fork, as a pre-forking server does; transport is where pyzmq comes in.
-        import client_stub.io_thread
-        import client_stub.transport  # noqa: F401
+        # Imported before the fork, as a pre-forking server does, and pyzmq with it.
+        import client_stub  # noqa: F401
 
         send: Send = send_by_sidecar
     else:

@@ -29,6 +29,21 @@ cdef struct Record:
     bint timestamp_invalid
 
 
+cdef inline Parse read_size(const uint8_t *p, int64_t have, int64_t *at, int64_t width, int64_t *size) noexcept nogil:
+    """The length of ``width`` bytes (1, 2, 4) behind the tag at ``at``: moves ``at`` behind it."""
+    cdef int64_t end = at[0] + 1 + width
+    at[0] = end
+    if end > have:
+        return PARSE_NEED_MORE
+    if width == 1:
+        size[0] = p[end - 1]
+    elif width == 2:
+        size[0] = get16(p + end - 2)
+    else:
+        size[0] = get32(p + end - 4)
+    return PARSE_OK
+
+
 cdef inline Parse read_bin(const uint8_t *p, int64_t have, int64_t *at, int64_t *size, bint is_text) noexcept nogil:
     """bin or nil (``is_text``: str) at ``at``: moves ``at`` to its first byte, ``size`` -1 for nil."""
     cdef int64_t i = at[0]
@@ -45,29 +60,12 @@ cdef inline Parse read_bin(const uint8_t *p, int64_t have, int64_t *at, int64_t 
         if not 0xd9 <= tag <= 0xdb:
             return PARSE_MALFORMED
         tag -= 0xd9 - 0xc4
-    if tag == 0xc4:
-        if i + 2 > have:
-            at[0] = i + 2
-            return PARSE_NEED_MORE
-        size[0] = p[i + 1]
-        at[0] = i + 2
-    elif tag == 0xc0:
-        size[0] = -1
-        at[0] = i + 1
-    elif tag == 0xc5:
-        if i + 3 > have:
-            at[0] = i + 3
-            return PARSE_NEED_MORE
-        size[0] = get16(p + i + 1)
-        at[0] = i + 3
-    elif tag == 0xc6:
-        if i + 5 > have:
-            at[0] = i + 5
-            return PARSE_NEED_MORE
-        size[0] = get32(p + i + 1)
-        at[0] = i + 5
-    else:
+    if 0xc4 <= tag <= 0xc6:
+        return read_size(p, have, at, 1 << (tag - 0xc4), size)
+    if tag != 0xc0:
         return PARSE_MALFORMED
+    size[0] = -1
+    at[0] = i + 1
     return PARSE_OK
 
 
@@ -117,26 +115,15 @@ cdef inline Parse read_array(const uint8_t *p, int64_t have, int64_t *at, int64_
         at[0] = i + 1
         return PARSE_NEED_MORE
     tag = p[i]
+    if 0xdc <= tag <= 0xdd:
+        return read_size(p, have, at, 2 << (tag - 0xdc), count)
     if 0x90 <= tag <= 0x9f:
         count[0] = tag & 15
-        at[0] = i + 1
     elif tag == 0xc0:
         count[0] = -1
-        at[0] = i + 1
-    elif tag == 0xdc:
-        if i + 3 > have:
-            at[0] = i + 3
-            return PARSE_NEED_MORE
-        count[0] = get16(p + i + 1)
-        at[0] = i + 3
-    elif tag == 0xdd:
-        if i + 5 > have:
-            at[0] = i + 5
-            return PARSE_NEED_MORE
-        count[0] = get32(p + i + 1)
-        at[0] = i + 5
     else:
         return PARSE_MALFORMED
+    at[0] = i + 1
     return PARSE_OK
 
 

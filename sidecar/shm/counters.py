@@ -74,7 +74,7 @@ COUNTER_ROWS: Final = (
     CounterRow("broker_connections", "gauge", "Open connections to brokers."),
     CounterRow("metadata_version", "gauge", "Version of the metadata snapshot in use."),
     CounterRow("topics_waiting", "gauge", "Topics that wait for metadata."),
-    CounterRow("lane_rows_full_total", "counter", "Sequence rows that found no place in the slot's table."),
+    CounterRow("lane_rows_full_total", "counter", "Sequences that found no row in the slot's full table."),
     CounterRow("adoptions_total", "counter", "Times a worker took over what a dead one left in its slot."),
     CounterRow("records_adopted_total", "counter", "Records without an end that were taken over so."),
     CounterRow(

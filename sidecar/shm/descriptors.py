@@ -243,11 +243,18 @@ class DescriptorTable:
 
 
 class LaneRows:
-    """Per (chain, partition) one word {epoch, next sequence}, stored before the descriptor it comes from is freed."""
+    """Per (chain, partition) one word {epoch, next sequence}, stored before the descriptor it comes from is freed.
+
+    Written by the slot's owner only; not thread-safe. A table that is full takes no row for a partition that has
+    none (counted in ``lane_rows_full_total``). Nothing is lost by that: an adopter goes on under a fresh producer id
+    and asks the broker about what is in doubt; a row is what a person finds of a sequence without a broker.
+    """
 
     def __init__(self, segment: Segment, slot: int) -> None:
         start = layout.LANE_ROWS_OFFSET
-        self._table = segment.slot(slot).area[start : start + layout.LANE_ROWS_MAX * layout.LANE_ROW_BYTES]
+        view = segment.slot(slot)
+        self._table = view.area[start : start + layout.LANE_ROWS_MAX * layout.LANE_ROW_BYTES]
+        self._counters = view.counters
         self._places: dict[tuple[int, int], int] = {}
         for position in range(0, len(self._table), layout.LANE_ROW_BYTES):
             chain, partition = struct.unpack_from("<II", self._table, position)
@@ -258,21 +265,21 @@ class LaneRows:
     def __len__(self) -> int:
         return len(self._places)
 
-    def store(self, chain: int, partition: int, epoch: int, next_sequence: int) -> bool:
-        """Publish where the sequence stands; False when the table is full (the row is then simply not known)."""
+    def store(self, chain: int, partition: int, epoch: int, next_sequence: int) -> None:
+        """Publish where the sequence stands."""
         position = self._places.get((chain, partition))
         if position is None:
             position = len(self._places) * layout.LANE_ROW_BYTES
             if position >= len(self._table):
-                return False
+                self._counters.inc("lane_rows_full_total")
+                return
             struct.pack_into("<Q", self._table, position + 8, 0)
             store_release_u64(self._table, position, (chain + 1) | partition << 32)
             self._places[chain, partition] = position
         store_release_u64(self._table, position + 8, (epoch & 0xFFFFFFFF) << 32 | next_sequence)
-        return True
 
     def load(self, chain: int, partition: int) -> tuple[int, int]:
-        """(epoch, next sequence); (0, 0) for a partition never stored."""
+        """(epoch, next sequence); (0, 0) for a partition without a row."""
         position = self._places.get((chain, partition))
         word = 0 if position is None else load_acquire_u64(self._table, position + 8)
         return word >> 32, word & 0xFFFFFFFF

@@ -34,7 +34,7 @@ from sidecar.testing.refusals import produced, refused
 VERSIONS: Final = {
     Api.PRODUCE: (3, 13),
     1: (4, 11),  # Fetch is not served; librdkafka takes a broker without it for one of format v0
-    Api.METADATA: (4, 12),
+    Api.METADATA: (4, 13),
     Api.API_VERSIONS: (0, 4),
     Api.INIT_PRODUCER_ID: (0, 4),
     Api.DESCRIBE_PRODUCERS: (0, 0),
@@ -237,6 +237,7 @@ class FakeBroker(FaultServer):
             cluster_id="fake",
             controller_id=self._nodes[0],
             topics=topics,
+            error_code=ErrorCode(0),
         )
 
     def _topic_metadata(self, version: int, name: str) -> Any:

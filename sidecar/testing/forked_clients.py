@@ -9,13 +9,12 @@ a :class:`ClientReport` for each sender.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sidecar.testing.forking import fork_and_collect
 from sidecar.testing.ledger import Ledger, RecordId
 
 if TYPE_CHECKING:
@@ -124,50 +123,25 @@ def run_child(name: str, producer: Producer, topic: str, records: int) -> Client
 
 
 def main() -> int:
-    """Fork the clients, gather their reports through pipes, print all as one JSON array."""
+    """Fork the clients, gather their reports, print all as one JSON array."""
     from client_stub import Producer
 
     run_dir, topic, clients, records = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     with Producer(run_dir=run_dir, client_name="parent") as inherited:
         parent = Sender("parent", inherited, topic)
         parent.send(PARENT_RECORDS)  # not flushed: the children are forked with these in flight
-        pipes: list[tuple[int, int]] = []
-        for index in range(clients):
-            reader, writer = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                status = 1
-                try:
-                    os.close(reader)
-                    name = f"client-{index}"
-                    if index % 2:
-                        report = run_child(name, inherited, topic, records)
-                    else:
-                        with Producer(run_dir=run_dir, client_name=name) as own:
-                            report = run_child(name, own, topic, records)
-                    with os.fdopen(writer, "w") as pipe:
-                        json.dump(report, pipe)
-                    status = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stderr.flush()
-                    os._exit(status)
-            os.close(writer)
-            pipes.append((pid, reader))
-        reports: list[Any] = []
-        failed = 0
-        for pid, reader in pipes:
-            with os.fdopen(reader) as pipe:
-                text = pipe.read()
-            _, status = os.waitpid(pid, 0)
-            if status or not text:
-                failed += 1
-            else:
-                reports.append(json.loads(text))
-        reports.append(parent.report())
-    print(json.dumps(reports))
-    return 1 if failed else 0
+
+        def child(index: int) -> ClientReport:
+            name = f"client-{index}"
+            if index % 2:
+                return run_child(name, inherited, topic, records)
+            with Producer(run_dir=run_dir, client_name=name) as own:
+                return run_child(name, own, topic, records)
+
+        reports = fork_and_collect(clients, child)
+        ended = [report for report in reports if report is not None]
+        print(json.dumps([*ended, parent.report()]))
+    return 0 if len(ended) == clients else 1
 
 
 if __name__ == "__main__":

@@ -57,8 +57,13 @@ public class JavaProducers {
             JsonNode partition = command.get("partition");
             Integer place = partition.isNull() ? null : partition.asInt();
             byte[] key = command.get("key").binaryValue();
-            var record =
-                new ProducerRecord<>(command.get("topic").asText(), place, key, command.get("value").binaryValue());
+            JsonNode timestamp = command.get("timestamp");
+            Long when = timestamp.isNull() ? null : timestamp.asLong();
+            var record = new ProducerRecord<>(
+                command.get("topic").asText(), place, when, key, command.get("value").binaryValue());
+            for (JsonNode header : command.get("headers")) {
+                record.headers().add(header.get(0).asText(), header.get(1).binaryValue());
+            }
             PRODUCERS.get(id).send(record, (metadata, error) -> {
                 Map<String, Object> told = about(command, error);
                 if (error == null) {

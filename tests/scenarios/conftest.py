@@ -9,7 +9,14 @@ import pytest
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 
+from .java_producers import JavaProducers
 from .scene import FAST, Scene, pool_is_whole
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[JavaProducers]:
+    with JavaProducers() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import contextlib
 import json
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
@@ -54,6 +54,10 @@ def error_of(told: Mapping[str, Any]) -> SidecarError:
         error = error_for(int(told["code"]), text)
     error.persistence = NOT_TOLD  # type: ignore[assignment]
     return error
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()
 
 
 class JavaProducers:
@@ -127,11 +131,13 @@ class JavaProducer:
     def send(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         thread: str,
         key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
         partition: int | None = None,
+        timestamp_ms: int | None = None,
         on_delivery: Callable[[object, object], None] | None = None,
     ) -> Future[RecordMetadata]:
         """``thread`` names the caller's thread: what it sends goes one after the other."""
@@ -158,9 +164,11 @@ class JavaProducer:
             producer=self._number,
             thread=f"{self._number} {thread}",
             topic=topic,
-            value=base64.b64encode(value).decode(),
-            key=None if key is None else base64.b64encode(key).decode(),
+            value=_text(value),
+            key=_text(key),
+            headers=[(name, _text(header)) for name, header in headers],
             partition=partition,
+            timestamp=timestamp_ms,
         )
         return delivery
 

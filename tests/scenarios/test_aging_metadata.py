@@ -1,4 +1,4 @@
-"""Metadata that ages: MD-05 and MD-07 on the fake broker, with a full refresh every 300 ms."""
+"""Metadata that ages: MD-05, MD-07, the broker's part of MD-15 on the fake broker; a full refresh every 300 ms."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api
@@ -15,6 +16,7 @@ from .scene import Scene
 
 pytestmark = [pytest.mark.process]
 
+REBOOTSTRAP_REQUIRED = 129
 SETTINGS = {"metadata.max.age.ms": 300, "metadata.max.idle.ms": 5_000, "linger.ms": 0}
 
 
@@ -89,3 +91,26 @@ def test_md_07_a_stale_broker_cannot_pull_the_leader_back(scene: Scene) -> None:
         assert scene.produced(topic)[-1].node == old
         assert len([each for each in scene.produced(topic) if each.codes.get((topic, 0))]) == refused
         scene.balance(sender)
+
+
+def test_md_15_a_broker_asks_to_bootstrap_again(scene: Scene) -> None:
+    """MD-15: REBOOTSTRAP_REQUIRED (KIP-1102): metadata is asked for by a new connection, once, and records go on."""
+
+    def required(entity: Any) -> Any:
+        return dataclasses.replace(entity, error_code=ErrorCode(REBOOTSTRAP_REQUIRED))
+
+    topic, sender = scene.primed()
+    with sender:
+        rule = scene.kafka.add(on(Api.METADATA).edit_answer(required))
+        rule.wait()
+        asked = scene.kafka.requests(Api.METADATA)
+        known = {request.connection for request in asked}
+        seen = len(asked)
+        wait_until(
+            lambda: any(r.connection not in known for r in scene.kafka.requests(Api.METADATA)[seen:]),
+            "metadata to be asked for by another connection",
+        )
+        sender.send()
+        assert sender.offsets() == [0, 1]
+        scene.balance(sender)
+    assert len(scene.produced(topic)) == 2

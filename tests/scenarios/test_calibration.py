@@ -156,6 +156,7 @@ ROWS = [
     Row(test_metadata.test_md_03_a_topic_that_never_comes),
     Row(test_aging_metadata.test_md_05_an_unused_topic_is_asked_for_no_more),
     Row(test_aging_metadata.test_md_07_a_stale_broker_cannot_pull_the_leader_back),
+    Row(test_aging_metadata.test_md_15_a_broker_asks_to_bootstrap_again),
     Row(test_metadata.test_md_08_a_topic_is_made_anew),
     *(Row(test_metadata.test_md_11_leaders_move, {"with_hint": hint}) for hint in (True, False)),
     Row(test_metadata.test_md_11_a_hint_is_enough),
@@ -178,12 +179,6 @@ ROWS = [
     Row(fc_07_close_at_once),
     Row(er_04_refused_by_send, settings={"max.block.ms": 500}),
 ]
-
-
-@pytest.fixture(scope="module")
-def java() -> Iterator[JavaProducers]:
-    with JavaProducers() as made:
-        yield made
 
 
 @pytest.fixture

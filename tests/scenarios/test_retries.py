@@ -13,7 +13,7 @@ from sidecar.testing.fault_rules import on
 from sidecar.testing.kafka_frames import Api
 from sidecar.testing.waiting import wait_until
 
-from .scene import FAST, Scene
+from .scene import FAST, Scene, pool_is_whole
 
 pytestmark = [pytest.mark.process]
 
@@ -29,27 +29,43 @@ def kafka() -> Iterator[FakeBroker]:
         yield broker
 
 
+def ends_whole(scene: Scene) -> None:
+    """Pages taken equal pages given back."""
+    scene.kafka.clear_rules()
+    with scene.sender(scene.new_topic()) as probe:
+        pool_is_whole(scene.daemon, probe)
+
+
 @pytest.fixture(scope="module")
 def plain(kafka: FakeBroker) -> Iterator[Scene]:
     """Not idempotent, one retry."""
     settings = {**FAST, "retries": 1, "enable.idempotence": "false"}
     with SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon:
-        yield Scene(kafka, daemon)
+        made = Scene(kafka, daemon)
+        yield made
+        ends_whole(made)
 
 
 @pytest.fixture(scope="module")
 def no_retries(kafka: FakeBroker) -> Iterator[Scene]:
     with SidecarDaemon(kafka.bootstrap_servers, settings={**FAST, "retries": 0}) as daemon:
-        yield Scene(kafka, daemon)
+        made = Scene(kafka, daemon)
+        yield made
+        ends_whole(made)
 
 
 @pytest.fixture
-def scene_with(kafka: FakeBroker, start_daemon: StartDaemon) -> SceneWith:
+def scene_with(kafka: FakeBroker, start_daemon: StartDaemon) -> Iterator[SceneWith]:
+    made: list[Scene] = []
+
     def make(**settings: object) -> Scene:
         named = {name.replace("_", "."): value for name, value in settings.items()}
-        return Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, **named}))
+        made.append(Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, **named})))
+        return made[-1]
 
-    return make
+    yield make
+    for scene in made:
+        ends_whole(scene)
 
 
 def test_sn_01_one_cut_is_survived(plain: Scene) -> None:

@@ -161,16 +161,27 @@ def test_a_descriptor_becomes_true_by_one_store(worker: Slot, segment: Segment) 
 def test_lane_rows(segment: Segment, slot: int) -> None:
     rows = LaneRows(segment, slot)
     assert rows.load(0, 0) == (0, 0)
-    assert rows.store(0, 0, 3, (1 << 31) - 1)
-    assert rows.store(0, 5, 0, 0)
-    assert rows.store(0, 0, 4, 1)
+    rows.store(0, 0, 3, (1 << 31) - 1)
+    rows.store(0, 5, 0, 0)
+    rows.store(0, 0, 4, 1)
     again = LaneRows(segment, slot)
     assert (len(again), again.load(0, 0), again.load(0, 5)) == (2, (4, 1), (0, 0))
-    for partition in range(10, 10 + layout.LANE_ROWS_MAX - 2):
-        assert again.store(9, partition, 0, partition)
-    assert not again.store(10, 0, 0, 1)
-    assert again.store(9, 10, 1, 2)
-    assert LaneRows(segment, slot).load(9, 10) == (1, 2)
+
+
+def test_a_full_table_of_lane_rows_takes_no_new_partition_and_counts_it(segment: Segment, slot: int) -> None:
+    rows = LaneRows(segment, slot)
+    for partition in range(layout.LANE_ROWS_MAX):
+        rows.store(9, partition, 0, partition)
+    counters = segment.slot(slot).counters
+    assert counters.get("lane_rows_full_total") == 0
+    before = bytes(segment.slot(slot).area[layout.LANE_RECORDS_OFFSET :])
+    rows.store(10, 0, 7, 7)
+    rows.store(10, 0, 7, 8)
+    rows.store(9, 10, 1, 2)
+    assert counters.get("lane_rows_full_total") == 2
+    again = LaneRows(segment, slot)
+    assert (len(again), again.load(10, 0), again.load(9, 10)) == (layout.LANE_ROWS_MAX, (0, 0), (1, 2))
+    assert bytes(segment.slot(slot).area[layout.LANE_RECORDS_OFFSET :]) == before
 
 
 def test_what_a_new_daemon_finds(worker: Slot, segment: Segment, segment_path: Path) -> None:
