@@ -15,6 +15,7 @@ import fcntl
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import struct
@@ -51,6 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     # The controller drains us by message; a Ctrl-C or systemd's SIGTERM to the group must not cut us off.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Two descriptors a client, its connection and its process; many systems begin with 1,024 for all.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     control = socket.socket(fileno=arguments.control_fd)
     if os.getppid() != arguments.parent_pid:
         return ExitStatus.WORKER_CONTROLLER_GONE

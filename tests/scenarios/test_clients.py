@@ -29,14 +29,16 @@ RECORDS = 1_000
 LEADER_NOT_AVAILABLE = 5
 
 CLIENT = """
-import signal, sys
+import os, signal, sys
 from client_stub import Producer
 from sidecar.testing.ledger import RecordId
 run_dir, topic, name, count = sys.argv[1:5]
 producer = Producer(run_dir=run_dir, client_name=name)
 for number in range(int(count)):
     producer.send(topic, RecordId(name, number).encode())
-print("sent", flush=True)
+child = os.fork() if "forks" in sys.argv else -1
+if child != 0:
+    print("sent", child, flush=True)
 signal.pause()
 """
 
@@ -50,7 +52,7 @@ def start_client(scene: Scene, topic: str, name: str, records: int = RECORDS) ->
     words = [sys.executable, "-c", CLIENT, str(scene.daemon.run_dir), topic, name, str(records)]
     client = subprocess.Popen(words, stdout=subprocess.PIPE)
     assert client.stdout is not None
-    assert client.stdout.readline() == b"sent\n"
+    assert client.stdout.readline() == b"sent -1\n"
     return client
 
 
@@ -120,6 +122,23 @@ def test_cl_03_a_killed_clients_accepted_records(scene: Scene) -> None:
     ledger = Ledger()
     enter_killed(ledger, scene, topic, "cl-03")
     ledger.check()
+
+
+def test_cl_03_a_forked_child_holds_its_killed_parents_sockets(scene: Scene) -> None:
+    """CL-03: no connection ends with the parent; its row is free all the same, long before its grace is over."""
+    topic = scene.new_topic()
+    words = [sys.executable, "-c", CLIENT, str(scene.daemon.run_dir), topic, "cl-03-parent", "10", "forks"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline().split()[1])
+        try:
+            wait_until(lambda: len(scene.kafka.records(topic)) == 10, "its records")
+            assert rows_of(scene, parent.pid) == 1
+            parent.kill()
+            wait_until(lambda: rows_of(scene, parent.pid) == 0, "its row to be free", timeout_s=15)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            parent.kill()
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["worker", "daemon"])
