@@ -13,6 +13,7 @@ from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir, read_json
 from sidecar.deadletter.replay import Replay, ReplayRunning
 from sidecar.deadletter.salvage import Finding, Salvage, SalvageError, SegmentInUse, write_letters
+from sidecar.shm.accept_log import accept_log_folder
 
 DAMAGE_SHOWN = 5
 
@@ -77,6 +78,12 @@ def recover(
                 fail(
                     f"{file} is what the next daemon on run dir {run_dir.path} goes on with: start that, and it "
                     "delivers it. To take it out of its hands: --remove.",
+                    ExitStatus.USAGE,
+                )
+            if accept_log_folder(str(file)).exists():
+                fail(
+                    f"{file} has a log of accepted records beside it, and that is what counts: start a daemon with "
+                    "this pool.path, and it delivers them.",
                     ExitStatus.USAGE,
                 )
             where = folder or _folder(run_dir)

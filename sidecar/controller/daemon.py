@@ -280,6 +280,9 @@ class Daemon:
         ready, wanted = len(self.supervisor.ready), self.supervisor.wanted
         if self._is_stopping:
             return Health("draining", "The daemon is draining and takes no new records.")
+        disk_errno = self.store.highest("accept_log_errno")
+        if disk_errno:
+            return Health("refusing", disk_sentence(disk_errno, self.config.text("pool.path")))
         if self.cluster.error:
             return Health("unreachable", self.cluster.error)
         if not ready and self.supervisor.last_death:
@@ -288,9 +291,6 @@ class Daemon:
             what = "its first metadata" if ready else "its workers"
             servers = ", ".join(self.config.words("bootstrap.servers"))
             return Health("starting", f"The daemon waits for {what} (bootstrap.servers {servers}).")
-        disk_errno = self.store.highest("accept_log_errno")
-        if disk_errno:
-            return Health("refusing", disk_sentence(disk_errno, self.config.text("pool.path")))
         if ready < wanted:
             return Health(
                 "degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}"

@@ -86,7 +86,8 @@ class LeftLog:
             log.error("What could not be read is kept in %s.", self._set_aside(self.folder))
         log.warning(
             "The host has crashed, or the segment is gone: %d accepted records (%d submissions) are taken from %s. "
-            "What their brokers have of them is not known; some may be delivered twice.",
+            "What their brokers have of them is not known; some may be delivered twice. A segment that was set aside "
+            "holds nothing that is not in this one.",
             restored.records,
             restored.submissions,
             self.folder.path,

@@ -6,6 +6,7 @@ The crash: everything is killed by SIGKILL and the segment says another boot (or
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -185,3 +186,33 @@ def test_a_place_that_is_no_disk_is_refused(start_daemon: StartDaemon) -> None:
     assert daemon.process is not None
     assert daemon.process.wait(30) == 1
     assert "is on a tmpfs, which a crash of the host empties" in daemon.log_tail()
+
+
+def test_a_disk_that_fails_is_said_and_nothing_is_accepted_on_it(
+    start_daemon: StartDaemon, pool: Path
+) -> None:
+    """The kernel refuses the worker's writes (RLIMIT_FSIZE): a real error of a real file, in a running daemon."""
+    daemon = start_daemon(NOWHERE, wait=False, settings=settings_of(pool, **{"daemon.workers": 1}))
+    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    producer = Producer(run_dir=str(daemon.run_dir), connect_timeout_ms=30_000)
+    try:
+        producer.send("orders", b"early")
+        producer.flush(30, until="accepted")
+        (pid,) = daemon.worker_pids()
+        _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (256 << 10, most))
+        for _ in range(6):
+            producer.send("orders", bytes(100_000))
+        wait_until(lambda: "The accept log cannot be written" in daemon.log_path.read_text(), "the error")
+        with pytest.raises(TimeoutError, match="records are not accepted yet"):
+            producer.flush(0.5, until="accepted")
+        wait_until(lambda: "refusing" in daemon.command("status").stdout, "status to say so")
+        shown = daemon.command("status")
+        assert shown.returncode == 1
+        assert "failed (File too large): no record is accepted any more" in shown.stdout + shown.stderr
+        daemon.kill()
+        daemon.spawn()
+        producer.flush(60, until="accepted")
+        assert metric(daemon, "kafka_sidecar_records_accepted_total") == 7
+    finally:
+        producer.close(0)
