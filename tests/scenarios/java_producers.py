@@ -23,6 +23,7 @@ from client_stub.record_metadata import RecordMetadata
 from sidecar.testing.kafka_jars import java_command, resolve_jars
 
 SOURCE: Final = Path(__file__).with_name("JavaProducers.java")
+START_S: Final = 120.0
 ANSWER_S: Final = 20.0
 
 
@@ -71,10 +72,12 @@ class JavaProducers:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._waiting: dict[int, Callable[[dict[str, Any]], None]] = {}
+        runs: Future[dict[str, Any]] = Future()
+        self._waiting: dict[int, Callable[[dict[str, Any]], None]] = {0: runs.set_result}
         self._numbers = count(1)
         self._lock = threading.Lock()
         threading.Thread(target=self._read, daemon=True, name="java-producers").start()
+        runs.result(START_S)
 
     def open(self, settings: Mapping[str, object]) -> JavaProducer:
         """A producer with Kafka's settings; raises SidecarError with Java's words for those it refuses."""
