@@ -27,6 +27,7 @@ from sidecar.producer.effects import (
 )
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
+from sidecar.producer.throttle_times import ThrottleTimes
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
@@ -74,6 +75,7 @@ class Sender:
         self._leaderless_asked: frozenset[str] = frozenset()
         self._leaderless_ask_again_ms = 0.0
         self._muted_until_ms: dict[int, float] = {}
+        self.throttle_times = ThrottleTimes()
         self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
         self._first_lane = 0
         self._wake_now = True
@@ -245,6 +247,7 @@ class Sender:
     ) -> None:
         """An answer came. Late ones (the request has timed out meanwhile) and doubled entries change
         nothing."""
+        self.throttle_times.note(throttle_ms, now_ms)
         if throttle_ms > 0:
             self.counts.throttle_ms += throttle_ms
             self._muted_until_ms[request.node_id] = now_ms + throttle_ms

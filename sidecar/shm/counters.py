@@ -102,6 +102,12 @@ COUNTER_ROWS: Final = (
         "gauge",
         "Error number with which the disk of pool.path refuses accepted records; 0: it takes them.",
     ),
+    CounterRow(
+        "produce_throttle_avg_ms",
+        "gauge",
+        "Throttle time that brokers asked for, averaged over the answers of the last 30 to 60 s.",
+    ),
+    CounterRow("produce_throttle_max_ms", "gauge", "The longest such throttle time."),
 )
 
 ROW_INDEX: Final = {row.name: index for index, row in enumerate(COUNTER_ROWS)}

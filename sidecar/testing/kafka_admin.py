@@ -172,3 +172,16 @@ class KafkaAdmin:
             ElectionType.PREFERRED, [TopicPartition(topic, index) for index in partitions]
         )
         elected.result(TIMEOUT_S)
+
+    def elect_unclean(self, topic: str, partitions: Sequence[int]) -> None:
+        """Let any living replica lead, whatever it lacks, and wait until one does."""
+        from confluent_kafka import ElectionType, TopicPartition
+
+        self._admin.elect_leaders(
+            ElectionType.UNCLEAN, [TopicPartition(topic, index) for index in partitions]
+        ).result(TIMEOUT_S)
+        wait_until(
+            lambda: all(self.leaders(topic)[index] >= 0 for index in partitions),
+            f"a leader of {topic}",
+            timeout_s=TIMEOUT_S,
+        )

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,8 +40,8 @@ class KafkaCluster:
     and controller; with ``own_controller`` the nodes are brokers only and one more JVM is the controller, so
     that any number of brokers may be down. ``light`` (by default with more than one node): JVMs that start
     sooner and do less. ``log_requests``: for :mod:`sidecar.testing.kafka_request_log`. ``jvm_options``: further
-    ones for every node. Node ids count from 1,
-    indexes of ``nodes`` from 0.
+    ones for every node. ``log_dirs``: how many each node has. Node ids count from 1, indexes of ``nodes``
+    from 0.
 
     Raises KafkaUnavailable (one sentence) when Java, Maven or the download is missing, RuntimeError with
     the end of the broker's log when it does not start. Call it from the main thread.
@@ -58,6 +59,7 @@ class KafkaCluster:
         light: bool | None = None,
         log_requests: bool = False,
         jvm_options: Sequence[str] = (),
+        log_dirs: int = 1,
     ) -> None:
         self.nodes: list[KafkaNode] = []
         self._controller: KafkaNode | None = None
@@ -65,6 +67,7 @@ class KafkaCluster:
         self._own_controller = own_controller
         self._log_requests = log_requests
         self._jvm_options = tuple(jvm_options)
+        self._log_dirs = log_dirs
         self._light = node_count > 1 if light is None else light
         self._node_count = node_count
         self._topics = dict(topics or {})
@@ -104,7 +107,14 @@ class KafkaCluster:
         ports = free_ports(2 * self._node_count + 1)
         roles = "broker" if self._own_controller else "broker,controller"
         self.nodes = [
-            KafkaNode(i + 1, self._folder / f"node-{i + 1}", ports[2 * i], ports[2 * i + 1], roles=roles)
+            KafkaNode(
+                i + 1,
+                self._folder / f"node-{i + 1}",
+                ports[2 * i],
+                ports[2 * i + 1],
+                roles=roles,
+                log_dirs=self._log_dirs,
+            )
             for i in range(self._node_count)
         ]
         if self._own_controller:
@@ -168,6 +178,39 @@ class KafkaCluster:
         node.log_path.rename(node.log_path.with_suffix(".previous.log"))
         self._spawn(node)
         self.wait_started()
+
+    def run_tool(self, main_class: str, *words: str) -> str:
+        """Run one of Kafka's own tools against the cluster and return what it said: a JVM for each call.
+
+        Raises RuntimeError with its output when it fails.
+        """
+        command = [self._java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", main_class]
+        done = subprocess.run(
+            [*command, "--bootstrap-server", self.bootstrap_servers, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{main_class} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def set_quota(self, client_id: str, byte_rate: int | None) -> None:
+        """How many bytes a second clients of that id may produce (kafka-configs); None: as many as they like."""
+        change = (
+            ["--delete-config", "producer_byte_rate"]
+            if byte_rate is None
+            else ["--add-config", f"producer_byte_rate={byte_rate}"]
+        )
+        self.run_tool(
+            "kafka.admin.ConfigCommand",
+            "--alter",
+            "--entity-type",
+            "clients",
+            "--entity-name",
+            client_id,
+            *change,
+        )
 
     def admin(self) -> KafkaAdmin:
         """An operator's client: leaders, replicas, deletion, growth, settings."""

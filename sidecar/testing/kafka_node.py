@@ -39,7 +39,8 @@ _PROPERTIES = {
 class KafkaNode:
     """One JVM: its ports, folder, process. Not thread-safe; use it from one thread.
 
-    ``roles`` as in Kafka's process.roles; a node without the role of a broker serves no clients.
+    ``roles`` as in Kafka's process.roles; a node without the role of a broker serves no clients. ``log_dirs``:
+    with more than one, any of them may fail without the node's end (its metadata lies apart from them then).
     """
 
     def __init__(
@@ -50,8 +51,12 @@ class KafkaNode:
         controller_port: int,
         *,
         roles: str = "broker,controller",
+        log_dirs: int = 1,
     ) -> None:
         self.roles = roles
+        self.log_dirs = (
+            [folder / "data"] if log_dirs == 1 else [folder / f"data-{n}" for n in range(log_dirs)]
+        )
         self.node_id = node_id
         self.folder = folder
         self.broker_port = broker_port
@@ -80,7 +85,7 @@ class KafkaNode:
             "node.id": str(self.node_id),
             "controller.quorum.voters": voters,
             "listeners": ",".join(self._listeners()),
-            "log.dirs": str(self.folder / "data"),
+            "log.dirs": ",".join(map(str, self.log_dirs)),
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
             "transaction.state.log.replication.factor": replicas,
@@ -89,6 +94,8 @@ class KafkaNode:
             "share.coordinator.state.topic.min.isr": "1",
             **overrides,
         }
+        if len(self.log_dirs) > 1:
+            properties["metadata.log.dir"] = str(self.folder / "metadata")
         if self.is_broker:
             properties["advertised.listeners"] = f"PLAINTEXT://{self.address}"
         else:
@@ -181,6 +188,10 @@ class KafkaNode:
         if not self.log_path.is_file():
             return "(no log)"
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def log_dir_of(self, topic: str, partition: int) -> Path:
+        """The one of ``log_dirs`` that has the partition. Raises StopIteration when none has."""
+        return next(each for each in self.log_dirs if (each / f"{topic}-{partition}").is_dir())
 
     def signal(self, number: int) -> None:
         """Send a signal to the JVM: SIGSTOP and SIGCONT make a broker that hangs and comes back."""

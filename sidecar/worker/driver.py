@@ -405,7 +405,7 @@ class Driver:
             used = self._topics.take_used()
             if used:
                 self._send_control(NeedTopics(used=tuple(used)))
-            self._publish_gauges()
+            self._publish_gauges(now_ms)
             await asyncio.sleep(HOUSEKEEPING_S)
 
     def _release_idle(self, now_ms: float) -> None:
@@ -417,7 +417,7 @@ class Driver:
                 if pages and self._pool.give(pages):
                     self._wake_workers()
 
-    def _publish_gauges(self) -> None:
+    def _publish_gauges(self, now_ms: float) -> None:
         counters, counts = self._counters, self._sender.counts
         counters.set("buffer_pages_taken", self._pool.taken_count)
         counters.set("buffer_waiters", self._pool.waiting_count)
@@ -433,3 +433,5 @@ class Driver:
         counters.set("record_errors_total", counts.record_errors)
         counters.set("epoch_bumps_total", self._ids.epoch_bumps)
         counters.set("produce_throttle_ms_total", counts.throttle_ms)
+        counters.set("produce_throttle_avg_ms", self._sender.throttle_times.average_ms(now_ms))
+        counters.set("produce_throttle_max_ms", self._sender.throttle_times.max_ms(now_ms))

@@ -13,6 +13,7 @@ from sidecar.common.errors import Code, classify
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
+from sidecar.producer.throttle_times import SAMPLE_MS, ThrottleTimes
 
 MIB = 1024 * 1024
 
@@ -164,3 +165,18 @@ def test_an_unknown_code_is_final_and_may_have_been_appended() -> None:
 def test_code_names_are_kafkas() -> None:
     for code in Code:
         assert ERROR_CODES[code].name == code.name
+
+
+def test_throttle_times_are_those_of_the_last_samples() -> None:
+    """Kafka: SenderTest.testQuotaMetrics. 400, 100, 200, 300: 250 on average, 400 at most."""
+    times = ThrottleTimes()
+    assert (times.average_ms(0.0), times.max_ms(0.0)) == (0, 0)
+    for number, throttle_ms in enumerate((400, 100, 200, 300)):
+        times.note(throttle_ms, 1_000_000.0 + number)
+    assert (times.average_ms(1_000_010.0), times.max_ms(1_000_010.0)) == (250, 400)
+    times.note(0, 1_000_000.0 + SAMPLE_MS)
+    assert (times.average_ms(1_000_000.0 + SAMPLE_MS), times.max_ms(1_000_000.0 + SAMPLE_MS)) == (200, 400)
+    assert (times.average_ms(1_000_000.0 + 2 * SAMPLE_MS), times.max_ms(1_000_000.0 + 2 * SAMPLE_MS)) == (
+        0,
+        0,
+    )

@@ -1,0 +1,44 @@
+"""ThrottleTimes: what brokers asked for lately, as Kafka's produce-throttle-time-avg and -max tell it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SAMPLE_MS: Final = 30_000.0
+"""Two samples are kept, as by Kafka's defaults metrics.sample.window.ms and metrics.num.samples."""
+
+
+class ThrottleTimes:
+    """Average and maximum over the answers of the last 30 to 60 seconds, those without a throttle included."""
+
+    __slots__ = ("_begun_ms", "_now", "_past")
+
+    def __init__(self) -> None:
+        self._begun_ms = 0.0
+        self._now = (0, 0, 0)
+        """Answers, sum, maximum."""
+        self._past = (0, 0, 0)
+
+    def note(self, throttle_ms: int, now_ms: float) -> None:
+        """An answer to a Produce request came."""
+        self._roll(now_ms)
+        answers, total_ms, max_ms = self._now
+        self._now = answers + 1, total_ms + throttle_ms, max(max_ms, throttle_ms)
+
+    def average_ms(self, now_ms: float) -> int:
+        """0 when nothing was answered."""
+        self._roll(now_ms)
+        answers = self._now[0] + self._past[0]
+        return round((self._now[1] + self._past[1]) / answers) if answers else 0
+
+    def max_ms(self, now_ms: float) -> int:
+        self._roll(now_ms)
+        return max(self._now[2], self._past[2])
+
+    def _roll(self, now_ms: float) -> None:
+        age_ms = now_ms - self._begun_ms
+        if age_ms < SAMPLE_MS:
+            return
+        self._past = self._now if age_ms < 2 * SAMPLE_MS else (0, 0, 0)
+        self._now = (0, 0, 0)
+        self._begun_ms = now_ms
