@@ -13,9 +13,10 @@ from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api
+from sidecar.testing.metrics import metric
 from sidecar.testing.waiting import wait_until
 
-from .scene import FAST, Scene, sequences
+from .scene import FAST, METRIC, Scene, sequences
 
 pytestmark = [pytest.mark.process]
 
@@ -33,8 +34,13 @@ def alone(start_daemon: StartDaemon) -> Iterator[Scene]:
         kafka.clear_rules()
 
 
-def stop(scene: Scene) -> None:
-    """Ask the daemon to end; returns at once."""
+def stop(scene: Scene, accepted: int) -> None:
+    """Ask the daemon to end once it has accepted so many records (what it has not taken stays with the stub); returns
+    at once."""
+    wait_until(
+        lambda: metric(scene.daemon, f"{METRIC}records_accepted_total") >= accepted,
+        f"{accepted} accepted records",
+    )
     assert scene.daemon.process is not None
     scene.daemon.process.send_signal(signal.SIGTERM)
 
@@ -122,7 +128,7 @@ def test_fc_06_the_daemon_stops_while_no_producer_id_comes(start_daemon: StartDa
             for _ in range(10):
                 sender.send()
             wait_until(lambda: kafka.requests(Api.INIT_PRODUCER_ID), "InitProducerId")
-            stop(scene)
+            stop(scene, 10)
             for outcome in sender.outcomes():
                 assert isinstance(outcome.error, errors.DeliveryAborted)
                 assert outcome.error.persistence == 0
@@ -152,7 +158,7 @@ def test_id_10_epochs_run_out_while_closing(alone: Scene) -> None:
         for _ in range(50):
             sender.send()
         refused.wait()
-        stop(alone)
+        stop(alone, 51)
         wait_until(lambda: alone.daemon.info()["state"] == "draining", "the drain to begin")
         refused.release()
         assert sender.offsets() == list(range(1, 51))
@@ -172,13 +178,13 @@ def test_id_10_epochs_run_out_while_force_closing(alone: Scene) -> None:
         alone.kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).hold())
         sender.send()
         refused.wait()
-        stop(alone)
+        stop(alone, 2)
         wait_until(lambda: alone.daemon.info()["state"] == "draining", "the drain to begin")
         refused.release()
         wait_until(
             lambda: len(alone.kafka.requests(Api.INIT_PRODUCER_ID)) == asked + 1, "a new id to be asked for"
         )
-        stop(alone)
+        stop(alone, 2)
         (told,) = sender.outcomes()
         assert isinstance(told.error, errors.DeliveryAborted)
         assert told.error.persistence == 0
