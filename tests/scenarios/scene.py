@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from sidecar.testing.fault_server import FaultServer
 
 OUTCOME_S = 20.0
+CONNECT_MS = 20_000
+"""No scenario is about how long a daemon takes to answer on a busy machine."""
 PAGE_BYTES = 16 << 10
 METRIC = "kafka_sidecar_"
 
@@ -57,7 +59,10 @@ class Sender:
         self.name = name or f"sender-{next(_serial)}"
         self.topic = topic
         self.producer = producer or Producer(
-            run_dir=str(daemon.run_dir), client_name=self.name, max_block_ms=max_block_ms
+            run_dir=str(daemon.run_dir),
+            client_name=self.name,
+            max_block_ms=max_block_ms,
+            connect_timeout_ms=CONNECT_MS,
         )
         self.deliveries: list[Delivery] = []
         self.told: dict[int, int] = {}
