@@ -86,3 +86,23 @@ def full_record(
     if checked is None and partition is None and timestamp_ms is None:
         return (key, value), size
     return (key, value, checked, partition, timestamp_ms), size
+
+
+def kafka_size_bound(record: tuple[Any, ...]) -> int:
+    """What Kafka's producer compares with max.request.size for a checked record, whatever partition, timestamp or
+    codec it will have (``AbstractRecords.estimateSizeInBytesUpperBound``)."""
+    headers = record[2] if len(record) > 2 else None
+    size = KAFKA_RECORD_OVERHEAD_BYTES + _field_bytes(record[0]) + _field_bytes(record[1])
+    size += _length_bytes(len(headers or ()))
+    for name, content in headers or ():
+        size += _field_bytes(name.encode()) + _field_bytes(content)
+    return size
+
+
+def _field_bytes(content: bytes | None) -> int:
+    return 1 if content is None else _length_bytes(len(content)) + len(content)
+
+
+def _length_bytes(length: int) -> int:
+    """Of a length as zig-zag varint: one bit is for the sign that it has not."""
+    return max(1, -(-(length.bit_length() + 1) // 7))

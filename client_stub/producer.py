@@ -27,7 +27,7 @@ from client_stub.hot import OnDelivery, OpenStream, native, plain_pairs
 # Imported with the package, zmq and all, so that a parent that preloads it pays once for all forked children.
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
-from client_stub.packer import KAFKA_RECORD_OVERHEAD_BYTES, LARGE_BYTES, PLAIN_OVERHEAD_BYTES, full_record
+from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound
 from client_stub.run_dir import control_path
 from client_stub.session import Session
 from client_stub.submission import Submission
@@ -263,13 +263,13 @@ class Producer(Sender):
             max_block_ms=self._max_block_ms, connect_timeout_ms=self._connect_timeout_ms, path=self._path
         )
 
-    def _check_size(self, topic: str, size: int) -> None:
+    def _check_size(self, topic: str, record: tuple[Any, ...]) -> None:
         limit = self._outbox.max_request_bytes
         if limit is None:
             with self._outbox.lock:
                 self._outbox.wait_for_room(self._outbox.streams[topic])
             limit = self._outbox.max_request_bytes
-        estimate = size - PLAIN_OVERHEAD_BYTES + KAFKA_RECORD_OVERHEAD_BYTES
+        estimate = kafka_size_bound(record)
         if limit is not None and estimate > limit:
             raise RecordTooLarge(
                 f"The message is {estimate} bytes when serialized which is larger than {limit}, which is the value "
@@ -289,7 +289,7 @@ class Producer(Sender):
             except (TypeError, ValueError) as error:
                 raise type(error)(f"record {number}: {error}") from None
             if size > LARGE_BYTES:
-                self._check_size(topic, size)
+                self._check_size(topic, record)
             checked.append(record)
         timestamps = [record[4] if len(record) == 5 else None for record in checked]
         return checked, timestamps if any(own is not None for own in timestamps) else None

@@ -148,7 +148,9 @@ class BatchFates:
         # A batch that the broker may have is not given up for having been tried often: only its deadline ends
         # it.
         tries_left = batch.attempts < self._config.retries or (idempotent and batch.in_doubt)
-        if retry and tries_left:
+        if retry and batch.last_chance is not None:
+            self.fail(batch, *batch.last_chance, now_ms)
+        elif retry and tries_left:
             batch.attempts += 1
             self.counts.batches_retried += 1
             retry_at_ms = now_ms + self._backoff.backoff_ms(batch.attempts - 1)

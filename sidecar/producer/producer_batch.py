@@ -50,6 +50,7 @@ class ProducerBatch:
         "full",
         "in_doubt",
         "lane",
+        "last_chance",
         "last_error",
         "load",
         "on_wire",
@@ -103,6 +104,9 @@ class ProducerBatch:
         self.retry_at_ms = 0.0
         self.failed_node: int | None = None
         self.last_error: str | None = None
+        self.last_chance: tuple[int, str] | None = None
+        """Its partition was deleted while it was on the wire: the (code, text) that it fails with instead of being
+        sent again."""
         self.in_doubt = False
         self.appended = False
         """The broker has said that it has the batch: it is sent again only to learn where."""

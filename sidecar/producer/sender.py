@@ -352,10 +352,14 @@ class Sender:
         self, topic: str, partitions: Iterable[int] | None, code: int, text: str, now_ms: float
     ) -> None:
         """Fail what waits for these partitions (deleted topics: rule U5). What is on the wire gets its own
-        answer.
+        answer, and is not sent again after it.
         """
         for batch in self._accumulator.batches_of(topic, partitions):
             self._fates.fail(batch, code, text, now_ms)
+        deleted = None if partitions is None else set(partitions)
+        for batch in self._accumulator.incomplete():
+            if batch.on_wire and batch.topic == topic and (deleted is None or batch.partition in deleted):
+                batch.last_chance = (code, text)
 
     def give_up(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
         """A dead worker's batch that must not be sent again: it may be in the log."""

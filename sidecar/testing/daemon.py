@@ -33,7 +33,8 @@ class DaemonFailed(RuntimeError):
 class SidecarDaemon:
     """Start, watch and stop one daemon. Use it as a context manager from one thread.
 
-    ``settings`` are what ``-X`` takes: Kafka's names bare, the other tables dotted.
+    ``settings`` are what ``-X`` takes: Kafka's names bare, the other tables dotted. ``prefix`` are words before the
+    command, of something that ends by exec'ing it (``prlimit``, ``unshare``, ``sh -c 'exec "$@"'``).
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class SidecarDaemon:
         settings: Mapping[str, object] | None = None,
         run_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self._settings: dict[str, object] = {
             "bootstrap.servers": bootstrap_servers,
@@ -56,6 +58,7 @@ class SidecarDaemon:
         self.run_dir = run_dir or Path(tempfile.mkdtemp(prefix="ks-", dir="/tmp"))
         self.log_path = Path(f"{self.run_dir}.log")
         self._environment = dict(environment or {})
+        self._prefix = list(prefix)
         self._log: IO[bytes] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self._segment: Path | None = None
@@ -72,6 +75,7 @@ class SidecarDaemon:
         self._log = self.log_path.open("ab")
         self.process = subprocess.Popen(
             [
+                *self._prefix,
                 *cli("run"),
                 "--run-dir",
                 str(self.run_dir),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Kind
 from sidecar.common.tickets import attach_ticket
+from sidecar.shm.segment import SegmentError
 from sidecar.worker.session import ClientSession
 
 if TYPE_CHECKING:
@@ -131,9 +132,12 @@ class Sessions:
             self._by_routing_id.pop(before.routing_id, None)
             before.attached = False
         else:
-            row = self._table.take_row(
-                client_id, name, process, self._slot, secrets.token_bytes(SECRET_BYTES)
-            )
+            try:
+                row = self._table.take_row(
+                    client_id, name, process, self._slot, secrets.token_bytes(SECRET_BYTES)
+                )
+            except SegmentError as error:
+                raise Refused("NO_MEMORY", f"There is no room for another client: {error}.") from None
             if row is None:
                 raise TableFull(self._table.capacity)
             self._rows[row.index] = row

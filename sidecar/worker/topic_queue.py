@@ -23,6 +23,7 @@ class TopicQueue:
     __slots__ = (
         "chain",
         "has_leader",
+        "is_deleted",
         "lane",
         "last_settled_ms",
         "last_used_ms",
@@ -53,6 +54,8 @@ class TopicQueue:
         self.partition_count = 0
         self.has_leader = False
         """Some partition has a live leader."""
+        self.is_deleted = False
+        """The last push took the topic away: what comes now waits for it to come again, with other partitions."""
         self.last_settled_ms = 0.0
         """When something of the topic was last told and done."""
         self.waiting: deque[Entry] = deque()
@@ -79,3 +82,9 @@ class TopicQueue:
             self.partitioner.update(partition_count, preferred)
         self.partition_count = partition_count
         self.has_leader = bool(available)
+        self.is_deleted = False
+
+    def delete(self) -> None:
+        """The topic is gone. The partitioner stays for what already waits for a partition out of range."""
+        self.is_deleted = self.partitioner is not None
+        self.has_leader = False

@@ -97,7 +97,7 @@ class Topics:
     def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float) -> None:
         """An entry was accepted: partition it now, or queue it behind those that wait (strictly in order)."""
         self._used.add(queue.topic)
-        if queue.partitioner is None or queue.waiting:
+        if queue.partitioner is None or queue.is_deleted or queue.waiting:
             queue.waiting.append(entry)
             self._waiting_queues[queue.topic] = queue
             self.missing.add(queue.topic)
@@ -119,6 +119,7 @@ class Topics:
         for queue in self._queues.values():
             before = queue.partition_count
             if not self._placement.follow(queue, snapshot):
+                queue.delete()
                 continue
             self.missing.discard(queue.topic)
             if queue.partition_count > before:

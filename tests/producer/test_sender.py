@@ -616,8 +616,29 @@ def test_a_deleted_topics_waiting_batches_fail() -> None:
     core.poll()
     assert payloads_of(core.completed) == ["a"]
     core.respond(sent, answer(1, 3))
+    core.poll(400)
+    assert payloads_of(core.completed) == ["a", "b"], "what was on the wire is not sent again"
+    assert {each.code for each in core.completed} == {LocalCode.TOPIC_DELETED}
+    # A leader may say so after it has appended, too.
+    assert [each.persistence for each in core.completed] == [
+        Persistence.NOT_PERSISTED,
+        Persistence.POSSIBLY_PERSISTED,
+    ]
+
+
+def test_what_was_on_the_wire_when_its_topic_went_may_still_be_delivered_or_be_in_doubt() -> None:
+    core = Core(leaders=(1, 1, 1))
+    delivered, lost = core.send("a", partition=0), core.send("b", partition=1)
+    core.sender.fail_partitions(
+        TOPIC, [0, 1], LocalCode.TOPIC_DELETED, "Topic orders was deleted.", core.now_ms
+    )
+    core.acknowledge(delivered)
+    core.sender.on_disconnect(1, core.now_ms)
     core.poll()
-    assert len(core.completed) == 1
+    (good, bad) = core.completed
+    assert (good.code, good.persistence) == (0, Persistence.PERSISTED)
+    assert list(lost.batches) == [bad]
+    assert (bad.code, bad.persistence) == (LocalCode.TOPIC_DELETED, Persistence.POSSIBLY_PERSISTED)
 
 
 def test_completed_batches_of_a_partition_come_in_order() -> None:

@@ -255,10 +255,23 @@ def test_send_many_checks_all_types_before_it_queues_any(producer: Producer, dae
 def test_a_record_over_max_request_size_is_refused_naming_size_and_limit(
     producer: Producer, daemon: FakeDaemon
 ) -> None:
-    producer.send("t", bytes((1 << 20) - 82)).result(10)
-    with pytest.raises(errors.RecordTooLarge, match=r"1048577 bytes .* larger than 1048576"):
-        producer.send("t", bytes((1 << 20) - 81))
-    assert len(daemon.received) == 1
+    """Exactly as Kafka's producer judges: a partition or timestamp costs nothing, key and headers their lengths."""
+    fits = bytes((1 << 20) - 87)
+    producer.send("t", fits).result(10)
+    producer.send("t", fits, partition=3, timestamp_ms=1).result(10)
+    producer.send("t", fits[4:], headers=[("h", b"1")]).result(10)
+    producer.send("t", fits[3:], headers=[("h", b"")], key=b"").result(10)
+    producer.send_many("t", [(None, fits, None, 1, 5)]).result(10)
+    too_large: list[dict[str, Any]] = [
+        {"value": fits + b"x"},
+        {"value": fits, "key": b"1"},
+        {"value": fits + b"x", "partition": 3},
+        {"value": fits[3:], "headers": [("h", b"1")]},
+    ]
+    for record in too_large:
+        with pytest.raises(errors.RecordTooLarge, match=r"1048577 bytes .* larger than 1048576"):
+            producer.send("t", **record)
+    assert len(daemon.received) == 5
 
 
 def test_a_record_larger_than_a_submission_travels_alone(run_dir: Path) -> None:

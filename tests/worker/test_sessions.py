@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sidecar.common.tickets import attach_ticket
+from sidecar.shm.segment import SegmentError
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.sessions import ROW_GRACE_MS, SILENCE_MS_MAX, Refused
 from sidecar.worker.topic_queue import TopicQueue
@@ -42,6 +43,22 @@ def test_who_was_not_admitted_does_not_attach(scene: Scene, changes: dict[str, A
     with pytest.raises(Refused) as refusal:
         scene.sessions.attach(b"r", fields_of(secrets.token_bytes(20), **changes), 0.0)
     assert refusal.value.code == code
+
+
+def test_no_room_for_another_client_is_a_refusal_that_may_pass(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(position: int, size: int) -> None:
+        raise SegmentError("0 MiB cannot be allocated: No space left on device")
+
+    client_id = secrets.token_bytes(20)
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.segment, "allocate", full)
+        with pytest.raises(Refused, match="No space left") as refusal:
+            scene.sessions.attach(b"r", fields_of(client_id), 0.0)
+    assert refusal.value.code == "NO_MEMORY"
+    session, _ = scene.sessions.attach(b"r", fields_of(client_id), 0.0)
+    assert session.row.index == 0, "the row was given back"
 
 
 def test_a_second_client_cannot_take_the_id_of_another(scene: Scene) -> None:

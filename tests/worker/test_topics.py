@@ -117,6 +117,27 @@ def test_a_topic_that_came_before_its_first_record_here_needs_no_push(topics: To
     assert topics.topics.missing == set()
 
 
+@pytest.mark.rule("U5")
+def test_after_a_deletion_records_wait_for_the_topic_to_come_again(topics: TopicScene) -> None:
+    """Placed by the old partitions they would wait for one that may never be there again, until their deadline."""
+    topics.topics.on_snapshot(snapshot(a=6), 0.0)
+    topics.entry("a", 1.0, partition=9)
+    topics.topics.on_snapshot(snapshot(2, b=1), 2.0)
+    for _ in range(20):
+        topics.entry("a", 3.0)
+    assert topics.batched("a") == 0
+    assert topics.topics.missing == {"a"}
+    topics.topics.on_snapshot(snapshot(3, a=2), 4.0)
+    assert {batch.partition for batch in topics.accumulator.batches_of("a", None)} <= {0, 1}
+    assert topics.batched("a") == 40
+    topics.topics.on_snapshot(snapshot(4, b=1), 5.0)
+    topics.entry("a", 900.0)
+    topics.topics.expire(1_001.0)
+    assert [(seq, code) for _, seq, ((_, code), *_) in topics.failed] == [(1, LocalCode.INVALID_PARTITION)]
+    topics.topics.expire(1_900.0)
+    assert topics.failed[-1][2][0][1] == LocalCode.METADATA_TIMEOUT
+
+
 @pytest.mark.rule("M5")
 @pytest.mark.rule("M8")
 def test_a_partition_not_there_yet_is_waited_for_and_holds_nothing_else(topics: TopicScene) -> None:

@@ -1,0 +1,170 @@
+"""Metadata that is wrong for a while, or for good: MD-12 (a storage error that stands) and MD-13 (partitions left out
+of answers, shortly and lastingly)."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from client_stub import errors
+from sidecar.testing.fault_rules import ALWAYS, Rule, on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.metrics import metric
+from sidecar.testing.waiting import wait_until
+
+from .scene import METRIC, OUTCOME_S, Scene, Sender
+
+pytestmark = [pytest.mark.process]
+
+NOT_LEADER, STORAGE_ERROR = 6, 56
+STANDING_S = 3.0
+REQUESTS_MAX = 9
+"""What librdkafka allows itself in those three seconds."""
+NOT_PERSISTED = 0
+SETTINGS = {
+    "retry.backoff.ms": 100,
+    "retry.backoff.max.ms": 1_000,
+    "request.timeout.ms": 1_500,
+    "max.block.ms": 2_500,
+    'topics."left-out-*".delivery.timeout.ms': 2_500,
+}
+
+
+def asked(scene: Scene) -> int:
+    return len(scene.kafka.requests(Api.METADATA))
+
+
+def at_least(scene: Scene, count: int) -> bool:
+    return asked(scene) >= count
+
+
+def edit_topic(scene: Scene, topic: str, edit: Callable[[Any], Any]) -> Rule:
+    """From now on every answer about the topic tells its partitions as ``edit(partitions)`` returns them."""
+
+    def edited(entity: Any) -> Any:
+        topics = tuple(
+            dataclasses.replace(each, partitions=tuple(edit(each.partitions))) if each.name == topic else each
+            for each in entity.topics
+        )
+        return dataclasses.replace(entity, topics=topics)
+
+    return scene.kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(edited))
+
+
+def leave_out_partition_1(scene: Scene, sender: Sender) -> Rule:
+    """From now on no answer names it, and the worker has heard of that; costs a record for partition 0."""
+    version = metric(scene.daemon, f"{METRIC}metadata_version")
+    rule = edit_topic(scene, sender.topic, lambda partitions: partitions[:1])
+    scene.kafka.add(on(Api.PRODUCE, topic=sender.topic, partition=0).refuse(NOT_LEADER))
+    sender.send(0)
+    rule.wait()
+    wait_until(
+        lambda: metric(scene.daemon, f"{METRIC}metadata_version") > version, "the worker to hear of it"
+    )
+    return rule
+
+
+@pytest.mark.parametrize("is_led", [True, False], ids=["with its leader", "without leader"])
+def test_md_12_a_storage_error_that_stands(scene: Scene, is_led: bool) -> None:
+    """MD-12: the error in a Produce answer, then in all metadata for three seconds: the backoff is kept, however much
+    is sent; where a leader is named sends go on, and no record fails in either case."""
+    topic, sender = scene.primed(2)
+
+    def broken(partitions: Any) -> Any:
+        return (
+            dataclasses.replace(
+                each,
+                error_code=ErrorCode(STORAGE_ERROR),
+                **({} if is_led else {"leader_id": -1, "isr_nodes": ()}),
+            )
+            for each in partitions
+        )
+
+    with sender:
+        standing = edit_topic(scene, topic, broken)
+        scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(STORAGE_ERROR))
+        before, began = asked(scene), time.monotonic()
+        sender.send()
+        standing.wait()
+        sent = 0
+        while time.monotonic() - began < STANDING_S:
+            delivery = sender.send(sent % 2)
+            sent += 1
+            if is_led:
+                assert delivery.exception(OUTCOME_S) is None
+            else:
+                wait_until(partial(at_least, scene, before + sent), "another request")
+        elapsed = time.monotonic() - began
+        count = asked(scene) - before
+        assert count <= REQUESTS_MAX * max(1.0, elapsed / STANDING_S)
+        standing.remove()
+        assert all(outcome.error is None for outcome in sender.outcomes())
+        scene.balance(sender)
+
+
+def test_md_13_partitions_left_out_for_a_while(scene: Scene) -> None:
+    """MD-13: a broker that lags behind leaves partition 1 out: its records wait and are delivered in order, those of
+    partition 0 go on."""
+    topic, sender = scene.primed(2)
+    with sender:
+        left_out = leave_out_partition_1(scene, sender)
+        seen = len(scene.produced(topic))
+        for _ in range(5):
+            sender.send(1)
+        for _ in range(5):
+            sender.send(0).exception(OUTCOME_S)
+        left_out.wait(left_out.hits + 2)  # it is asked for again, at the pace of the backoff
+        requests = scene.produced(topic)[seen:]
+        assert {batch.partition for request in requests for batch in request.batches} == {0}
+        left_out.remove()
+        assert sender.offsets() == [0, 0, 1, *range(1, 6), *range(2, 7)]
+        scene.balance(sender)
+
+
+def test_md_13_partitions_left_out_for_good(scene: Scene) -> None:
+    """MD-13: lastingly: they fail at delivery.timeout.ms, certainly not persisted; keyless records go where there is a
+    leader; metadata is asked for no more often than its backoff allows."""
+    topic = "left-out-1"
+    scene.kafka.create_topic(topic, 2)
+    with scene.sender(topic) as sender:
+        for partition in (0, 1):
+            sender.send(partition)
+        sender.offsets()
+        left_out = leave_out_partition_1(scene, sender)
+        before, began = asked(scene), time.monotonic()
+        lost = [sender.send(1) for _ in range(5)]
+        keyless = [sender.producer.send(topic, b"keyless") for _ in range(20)]
+        assert {delivery.result(OUTCOME_S).partition for delivery in keyless} == {0}
+        for delivery in lost:
+            error = delivery.exception(OUTCOME_S)
+            assert isinstance(error, errors.DeliveryTimeout)
+            assert int(error.persistence) == NOT_PERSISTED
+        elapsed = time.monotonic() - began
+        assert asked(scene) - before <= REQUESTS_MAX * max(1.0, elapsed / STANDING_S)
+        left_out.remove()
+        # Its numbers were never sent: what comes now continues the partition.
+        wait_until(lambda: sender.send(1).exception(OUTCOME_S) is None, "the partition to be known again")
+        assert sender.outcomes()[-1].offset == 1
+    assert not scene.kafka.bad_batches
+
+
+def test_md_13_a_partition_that_was_never_there(scene: Scene) -> None:
+    """MD-13: left out from the first answer on: its records fail after max.block.ms with the range, others go on."""
+    topic = scene.new_topic(2)
+    left_out = edit_topic(scene, topic, lambda partitions: partitions[:1])
+    with scene.sender(topic) as sender:
+        sender.send(1)
+        sender.send(0)
+        assert sender.outcomes()[1].offset == 0
+        assert isinstance(sender.outcomes()[0].error, errors.InvalidPartition)
+        left_out.remove()
+        scene.kafka.add(on(Api.PRODUCE, topic=topic, partition=0).refuse(NOT_LEADER))
+        sender.send(0)
+        wait_until(lambda: sender.send(1).exception(OUTCOME_S) is None, "the partition to be known")
+        scene.balance(sender)

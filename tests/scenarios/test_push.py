@@ -1,0 +1,260 @@
+"""MD-16: what the controller pushes, as its workers take it: with the real controller over two workers, and with one
+real worker whose controller is this test, which may say what no controller of ours would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgpack
+import pytest
+import zmq
+
+from client_stub import Producer, errors
+from client_stub.wire import Kind
+from sidecar.common.control import (
+    ControlDecoder,
+    ControlMessage,
+    Endpoint,
+    LiveBroker,
+    PartitionUpdate,
+    Ready,
+    Start,
+    UpdateError,
+    UpdateMetadata,
+    UpdateMetadataReply,
+    encode_message,
+)
+from sidecar.common.tickets import attach_ticket
+from sidecar.controller.bare_worker import BareWorker
+from sidecar.controller.config_loader import load_config
+from sidecar.shm.segment import Segment
+from sidecar.testing.daemon import StartDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.waiting import wait_until
+
+from .scene import FAST, OUTCOME_S, Scene
+
+pytestmark = [pytest.mark.process]
+
+CLIENTS = 4
+WORKER_EPOCH = 7
+CONTROLLER_EPOCH = 5
+TIMEOUT_S = 20.0
+POLL_MS = 50
+DELETED_S = 60.0
+"""A topic is taken as deleted after several answers over two seconds; a busy machine takes its time."""
+Message = TypeVar("Message", Ready, UpdateMetadataReply)
+
+
+def test_md_16_a_topic_is_deleted_and_made_anew(start_daemon: StartDaemon) -> None:
+    """MD-16: all workers: the topic goes (records that wait, or are on the wire in vain, fail as deleted), comes again
+    under another id with other partitions, and nothing of the old one is left."""
+    with contextlib.ExitStack() as stack:
+        kafka = stack.enter_context(FakeBroker(nodes=2))
+        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, "daemon.workers": 2}))
+        topic = scene.new_topic(6)
+        clients = [stack.enter_context(scene.sender(topic)) for _ in range(CLIENTS)]
+        for client in clients:
+            for partition in range(6):
+                client.send(partition)
+            client.offsets()
+        pids = scene.daemon.worker_pids()
+        assert len({request.connection for request in scene.produced(topic)}) == 4, (
+            "two workers on two brokers"
+        )
+
+        for partition in range(6):
+            kafka.move_leader(topic, partition, -1)
+        waiting = [client.send(5) for client in clients]
+        kafka.delete_topic(topic)
+        for delivery in waiting:
+            assert isinstance(delivery.exception(DELETED_S), errors.UnknownTopicOrPartition)
+
+        kafka.create_topic(topic, 2)
+        for client in clients:
+            keyless = [client.producer.send(topic, b"new|%d" % number) for number in range(50)]
+            assert {delivery.result(OUTCOME_S).partition for delivery in keyless} <= {0, 1}
+        assert len(kafka.records(topic)) == CLIENTS * 50
+        assert not kafka.bad_batches
+        assert scene.daemon.worker_pids() == pids
+
+
+class OwnController:
+    """One worker process, and everything that it needs of a controller: START, the control endpoint, pushes."""
+
+    def __init__(self, folder: Path, bootstrap_servers: str) -> None:
+        self.run_dir = folder
+        self._key = secrets.token_bytes(32)
+        self._path = Path("/dev/shm") / f"kafka-sidecar-push-{uuid.uuid4().hex[:8]}"
+        self.segment = Segment.create(
+            self._path, buffer_memory_bytes=8 << 20, clients_max=16, instance_id=b"push"
+        )
+        self.segment.prepare_slot(0)
+        self._decoder = ControlDecoder()
+        self._heard: list[ControlMessage] = []
+        servers = [f"bootstrap.servers={bootstrap_servers}", "buffer.memory=8388608", "linger.ms=0"]
+        self._endpoint = f"ipc://{folder}/worker-0.sock"
+        self._worker = BareWorker()
+        self._worker.socket.settimeout(TIMEOUT_S)
+        with self._path.open("r+b") as file:
+            start = Start(
+                worker_index=0,
+                worker_epoch=WORKER_EPOCH,
+                slot=0,
+                incarnation=1,
+                endpoint=self._endpoint,
+                instance_key=self._key,
+                segment_fd=file.fileno(),
+                controller_pid=os.getpid(),
+                controller_epoch=CONTROLLER_EPOCH,
+                segment_path=str(self._path),
+                config=load_config(None, servers, {}).to_mapping(),
+                extra={
+                    "controller_id": 1,
+                    "run_dir": str(folder),
+                    "workers_lock": str(folder / "workers.lock"),
+                },
+            )
+            self._worker.hand_over(start)
+            self.say(start)
+            self.hear(Ready)
+        self._ended = threading.Event()
+        self._admitting = threading.Thread(target=self._admit, daemon=True)
+        self._admitting.start()
+
+    def say(self, message: ControlMessage) -> None:
+        self._worker.socket.sendall(encode_message(message))
+
+    def hear(self, kind: type[Message]) -> Message:
+        """The next message of that kind; others are passed over."""
+        while True:
+            while self._heard:
+                message = self._heard.pop(0)
+                if isinstance(message, kind):
+                    return message
+            data = self._worker.socket.recv(1 << 16)
+            assert data, "the worker has ended"
+            self._heard += self._decoder.feed(data)
+
+    def push(
+        self,
+        *partitions: PartitionUpdate,
+        brokers: tuple[LiveBroker, ...],
+        controller_epoch: int = CONTROLLER_EPOCH,
+        worker_epoch: int = WORKER_EPOCH,
+    ) -> int:
+        """A full update; the error that the worker answers with."""
+        self.say(
+            UpdateMetadata(
+                controller_id=controller_epoch,
+                controller_epoch=controller_epoch,
+                worker_epoch=worker_epoch,
+                brokers=brokers,
+                partitions=partitions,
+                is_full=True,
+                cluster_id="own",
+            )
+        )
+        return self.hear(UpdateMetadataReply).error
+
+    def counter(self, name: str) -> int:
+        return self.segment.slot(0).counters.get(name)
+
+    def end(self) -> None:
+        self._ended.set()
+        self._admitting.join()
+        self._worker.end()
+        self.segment.close()
+        self._path.unlink()
+
+    def _admit(self) -> None:
+        """Every HELLO is assigned to the one worker."""
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as endpoint:
+            endpoint.linger = 0
+            endpoint.bind(f"ipc://{self.run_dir}/control.sock")
+            while not self._ended.is_set():
+                if not endpoint.poll(POLL_MS):
+                    continue
+                routing_id, body = endpoint.recv_multipart()
+                _, _, client_id, name, *_ = msgpack.unpackb(body)
+                ticket = attach_ticket(self._key, client_id, name, WORKER_EPOCH)
+                answer = msgpack.packb([Kind.ASSIGNED, self._endpoint, WORKER_EPOCH, ticket])
+                endpoint.send_multipart([routing_id, answer])
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeBroker]:
+    with FakeBroker({"x": 2}, nodes=2) as made:
+        yield made
+
+
+@pytest.fixture
+def controller(kafka: FakeBroker) -> Iterator[OwnController]:
+    folder = Path(tempfile.mkdtemp(prefix="ks-", dir="/tmp"))
+    made = OwnController(folder, kafka.bootstrap_servers)
+    yield made
+    made.end()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_md_16_a_stale_push_is_refused(kafka: FakeBroker, controller: OwnController) -> None:
+    """MD-16: an update of an older controller, or for an earlier worker, is refused and counted and changes nothing:
+    records go on to where the newest update says; one without the topic takes it away whole."""
+    addresses = {node: kafka.address(node).rpartition(":") for node in (1, 2)}
+    brokers = tuple(
+        LiveBroker(node, (Endpoint("PLAINTEXT", host, int(port)),))
+        for node, (host, _, port) in addresses.items()
+    )
+    topic_id = kafka._topic_ids["x"].bytes
+    good = [PartitionUpdate("x", topic_id, index, index + 1, 0) for index in (0, 1)]
+    wrong = PartitionUpdate("x", topic_id, 0, 2, 9)
+    assert controller.push(*good, brokers=brokers) == UpdateError.NONE
+    version = controller.counter("metadata_version")
+
+    stale = [
+        controller.push(wrong, brokers=brokers[1:], controller_epoch=CONTROLLER_EPOCH - 1),
+        controller.push(wrong, brokers=brokers[1:], worker_epoch=WORKER_EPOCH - 1),
+        controller.push(brokers=(), controller_epoch=0),
+    ]
+    assert stale == [
+        UpdateError.STALE_CONTROLLER_EPOCH,
+        UpdateError.STALE_WORKER_EPOCH,
+        UpdateError.STALE_CONTROLLER_EPOCH,
+    ]
+    assert controller.counter("metadata_version") == version
+    assert controller.counter("stale_updates_refused_total") == 3
+    with Producer(
+        run_dir=controller.run_dir, client_name="push", delivery_timeout_ms=OUTCOME_S * 1_000
+    ) as producer:
+        for partition in (0, 1):
+            assert producer.send("x", b"1", partition=partition).result(OUTCOME_S).offset == 0
+        assert [request.node for request in kafka.requests(Api.PRODUCE, "x")] == [1, 2]
+
+        # A newer controller: without x first, then x under another id with one partition only.
+        newer = CONTROLLER_EPOCH + 1
+        for partition in (0, 1):
+            kafka.move_leader("x", partition, -1)
+        waiting = producer.send("x", b"2", partition=1)
+        wait_until(lambda: controller.counter("records_accepted_total") == 3, "the record to be accepted")
+        assert controller.push(brokers=brokers, controller_epoch=newer) == UpdateError.NONE
+        error = waiting.exception(OUTCOME_S)
+        assert isinstance(error, errors.UnknownTopicOrPartition)
+        kafka.delete_topic("x")
+        kafka.create_topic("x", 1)
+        anew = PartitionUpdate("x", kafka._topic_ids["x"].bytes, 0, 1, 0)
+        assert controller.push(*good, brokers=brokers) == UpdateError.STALE_CONTROLLER_EPOCH
+        assert controller.push(anew, brokers=brokers, controller_epoch=newer) == UpdateError.NONE
+        told = [producer.send("x", b"3").result(OUTCOME_S) for _ in range(10)]
+        assert {(each.partition, each.offset) for each in told} == {(0, offset) for offset in range(10)}
+    assert controller.counter("sender_exceptions_total") == 0
+    assert not kafka.bad_batches
