@@ -28,6 +28,9 @@ REASONS_SHOWN = 3
     "--certain-only", is_flag=True, help="Leave out what may be in its topic already (possibly persisted)."
 )
 @click.option(
+    "--with-poison", is_flag=True, help="Also what killed its worker three times; it may do so again."
+)
+@click.option(
     "--path", "folder", type=click.Path(path_type=Path), help="Another folder [default: the daemon's]."
 )
 @click.option(
@@ -43,6 +46,7 @@ def replay(
     topics: tuple[str, ...],
     since: int | None,
     certain_only: bool,
+    with_poison: bool,
     folder: Path | None,
     timeout_s: float,
 ) -> None:
@@ -75,7 +79,7 @@ def replay(
         where = folder or Path(info["dead_letters"])
         if not info["takes_records"] and not dry_run:
             fail(f"The daemon takes no records now: {info['sentence']}")
-    work = Replay(where, wants=wants)
+    work = Replay(where, wants=wants, with_poison=with_poison)
     try:
         if dry_run:
             work.look()
@@ -184,6 +188,11 @@ def describe(tally: Tally, folder: Path, *, is_dry: bool) -> str:
         )
     if tally.doubles:
         lines.append(f"{tally.doubles:,} stood there twice or were delivered before: not sent again.")
+    if tally.poison:
+        lines.append(
+            f"{tally.poison:,} killed their worker three times (POISON_SUBMISSION) and stay: look at them first; "
+            "--with-poison sends them."
+        )
     if tally.left_out:
         lines.append(f"{tally.left_out:,} others were not chosen and stay.")
     if tally.total("unreadable") or tally.broken_lines:

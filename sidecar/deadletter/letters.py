@@ -15,9 +15,11 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from client_stub.error_codes import ERROR_CODES
-from client_stub.wire import Persistence
+from client_stub.wire import LocalCode, Persistence
 
 FORMAT_VERSION: Final = 1
+POISON: Final = ERROR_CODES[LocalCode.POISON_SUBMISSION].name
+"""The error of what killed its worker again and again: kept for who looks for the reason, not to be sent again."""
 NOT_SENT_CODE: Final = 0
 """A record without any outcome: its segment was set aside before it was delivered."""
 

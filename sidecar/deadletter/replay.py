@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sidecar.deadletter.letters import Letter
+from sidecar.deadletter.letters import POISON, Letter
 from sidecar.deadletter.progress import Progress, forget_old, read_progress
 from sidecar.deadletter.spool import OPEN_SUFFIX, SUFFIX, read_letters, spool_files
 
@@ -65,6 +65,8 @@ class Tally:
     """Letters that stand there twice, or were delivered by a replay before: not sent."""
     left_out: int = 0
     """Letters that the caller did not choose."""
+    poison: int = 0
+    """Letters that killed their worker: left out."""
     broken_lines: int = 0
     in_doubt: int = 0
     """Letters under way when a replay before was killed: they may be in their topics already."""
@@ -84,10 +86,12 @@ class Replay:
         folder: Path,
         *,
         wants: Callable[[Letter], bool] = lambda letter: True,
+        with_poison: bool = False,
         files: list[Path] | None = None,
         chunk_records: int = CHUNK_RECORDS,
     ) -> None:
-        """``files``: only these; None: all of the folder."""
+        """``files``: only these; None: all of the folder. Poison is left out unless ``with_poison``."""
+        self._with_poison = with_poison
         self._folder = folder
         self._wants = wants
         self._files = files
@@ -144,6 +148,8 @@ class Replay:
                 self.tally.doubles += 1
             elif not self._wants(letter):
                 self.tally.left_out += 1
+            elif letter.error == POISON and not self._with_poison:
+                self.tally.poison += 1
             else:
                 self._seen.add(letter.identity)
                 tally = self.tally.of(letter.topic)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from client_stub.wire import LocalCode
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.progress import KEPT_S, SUFFIX, read_progress
 from sidecar.deadletter.replay import Replay, ReplayRunning
@@ -117,6 +118,19 @@ def test_only_what_was_chosen(tmp_path: Path) -> None:
     tally = Replay(tmp_path, wants=lambda letter: letter.topic == "payments").run(topic)
     assert (len(topic.taken), tally.left_out) == (2, 3)
     assert Replay(tmp_path).look().of("orders").found == 3
+
+
+def test_poison_is_not_sent_again_unless_somebody_insists(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, "w", max_bytes=1 << 20, drop_oldest=False)
+    poison = group([[None, b"poison"]], code=int(LocalCode.POISON_SUBMISSION))
+    writer.append([poison, group([[None, b"good"]], seq=2)])
+    writer.close()
+    topic = Topic()
+    assert Replay(tmp_path).run(topic).poison == 1
+    assert topic.taken == [b"good"]
+    assert Replay(tmp_path, with_poison=True).run(topic).poison == 0
+    assert topic.taken == [b"good", b"poison"]
+    assert spool_files(tmp_path) == []
 
 
 def test_a_look_changes_nothing(tmp_path: Path) -> None:
