@@ -12,7 +12,7 @@ from sidecar.cli.times import shown_bytes, table
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir, read_json
 from sidecar.deadletter.replay import Replay, ReplayRunning
-from sidecar.deadletter.salvage import Finding, Salvage, SalvageError, SegmentInUse, write_letters
+from sidecar.deadletter.salvage import Finding, Salvage, SalvageError, SegmentInUse, forget_log, write_letters
 from sidecar.shm.accept_log import accept_log_folder
 
 DAMAGE_SHOWN = 5
@@ -80,10 +80,10 @@ def recover(
                     "delivers it. To take it out of its hands: --remove.",
                     ExitStatus.USAGE,
                 )
-            if accept_log_folder(str(file)).exists():
+            if not remove and accept_log_folder(str(file)).exists():
                 fail(
-                    f"{file} has a log of accepted records beside it, and that is what counts: start a daemon with "
-                    "this pool.path, and it delivers them.",
+                    f"{file} has a log of accepted records beside it, and the next daemon with this pool.path "
+                    "delivers them: start that. To take them out of its hands: --remove.",
                     ExitStatus.USAGE,
                 )
             where = folder or _folder(run_dir)
@@ -127,6 +127,7 @@ def _send(run_dir: RunDir, folder: Path, letters: Path, timeout_s: float) -> boo
 
 def _remove(file: Path, *, is_whole: bool) -> None:
     if is_whole:
+        forget_log(file)  # first: without the segment it would count
         file.unlink()
         click.echo(f"{file} is removed.")
     else:
@@ -169,7 +170,7 @@ def _listed(run_dir: RunDir, clients_max: int | None) -> str:
         except SegmentInUse:
             state, what = "in use", "a daemon has it and delivers it"
         except SalvageError as error:
-            state, what = "not readable", str(error)
+            state, what = "not readable", str(error).replace(f"{path} ", "").replace(str(path), "FILE")
         rows.append([str(path), size, state, what])
     if not rows:
         return f"No segment of run dir {run_dir.path} is left anywhere."

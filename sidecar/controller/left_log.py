@@ -49,6 +49,12 @@ class LeftLog:
     def has_entries(self) -> bool:
         return any(contents.entries or contents.damage for contents in self._contents.values())
 
+    def replaces(self, path: Path) -> bool:
+        """Whether a segment that cannot be read is made again from here."""
+        return (
+            self.folder is not None and self.folder.path == accept_log_folder(str(path)) and self.has_entries
+        )
+
     def overrules(self, segment: Segment) -> bool:
         """Whether the host has crashed since: what reached the segment's file nobody knows, the logs say.
 

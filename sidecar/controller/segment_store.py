@@ -216,7 +216,7 @@ def _find(store: type[SegmentStore], path: Path, left_log: LeftLog, *, is_ours: 
         try:
             segment = Segment.attach(path)
         except SegmentError as error:
-            _put_away(path, error, is_ours=is_ours)
+            _put_away(path, error, is_ours=is_ours, is_logged=left_log.replaces(path))
             return None
         if left_log.overrules(segment):
             segment.close()
@@ -249,7 +249,7 @@ def _lock(fd: int, path: Path) -> None:
         time.sleep(0.02)  # flock has no wait with an end
 
 
-def _put_away(path: Path, error: SegmentError, *, is_ours: bool) -> None:
+def _put_away(path: Path, error: SegmentError, *, is_ours: bool, is_logged: bool) -> None:
     if Segment.is_unfinished(path):
         # The version is stamped last: its maker died before any worker could have mapped it.
         path.unlink()
@@ -257,11 +257,17 @@ def _put_away(path: Path, error: SegmentError, *, is_ours: bool) -> None:
     what = f"{path} is no segment that this version can read ({error})."
     if not is_ours and not Segment.is_one(path):
         raise RunDirError(f"{what} Nothing is overwritten: move the file away, or choose another pool.path.")
-    aside = path.with_name(f"{path.name}.set-aside-{time.time_ns() // 1_000_000}")
+    how = "superseded" if is_logged else "set-aside"
+    aside = path.with_name(f"{path.name}.{how}-{time.time_ns() // 1_000_000}")
     path.rename(aside)
+    if is_logged:
+        log.error(
+            "%s It is kept as %s; what was accepted into it stands in its log and goes on.", what, aside
+        )
+        return
     log.error(
-        "%s What is in it is kept as %s and not delivered; the version that made it can deliver it. Going on with a "
-        "new segment.",
+        "%s What is in it is kept as %s and not delivered (`kafka-sidecar recover` says what that is, and delivers "
+        "it). Going on with a new segment.",
         what,
         aside,
     )

@@ -20,12 +20,14 @@ from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, Persistence
 from sidecar.deadletter.letters import NOT_SENT_CODE, Undelivered
 from sidecar.kernel import Chain, Entry, entry_payload, entry_words
 from sidecar.shm import layout
+from sidecar.shm.accept_log import accept_log_folder, logged_slots
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientRow
 from sidecar.shm.descriptors import Descriptor, DescriptorState, DescriptorTable
+from sidecar.shm.disk import Folder
 from sidecar.shm.layout import Layout
 from sidecar.shm.recovery import linked_pages
-from sidecar.shm.segment import Segment, SegmentError
+from sidecar.shm.segment import Segment, SegmentError, current_boot_id
 
 _PAGE_SIZES: Final = (16_384, 4_096, 8_192, 32_768, 65_536)
 _NOT_SENT: Final = "Accepted and not sent when its daemon ended."
@@ -87,7 +89,9 @@ class Salvage:
                 raise SegmentInUse(
                     f"{path} is in use by a running daemon: that one delivers what is in it."
                 ) from None
+            _check_name(path)
             segment, notes = _read(path, fd, clients_max)
+            _check_log(path, segment)
         except BaseException:
             os.close(fd)
             raise
@@ -218,6 +222,32 @@ def _fate(
     return word, NOT_SENT_CODE, Persistence.NOT_PERSISTED, _NOT_SENT
 
 
+def forget_log(path: Path) -> None:
+    """Remove the log of accepted records beside a segment: without it the next daemon would read it from there."""
+    folder = accept_log_folder(str(path))
+    if folder.is_dir():
+        Folder(folder).remove_all()
+
+
+def _check_log(path: Path, segment: Segment) -> None:
+    """After a crash of the host the log beside a pool on a disk says more than the file does."""
+    folder = accept_log_folder(str(path))
+    if segment.boot_id != current_boot_id() and folder.is_dir() and logged_slots(Folder(folder)):
+        segment.close()
+        raise SalvageError(
+            f"The host was booted again since {path} was written, and what was accepted stands in {folder}: start a "
+            f"daemon with -X pool.path={path} -X pool.sync=accept, which reads it and delivers it."
+        )
+
+
+def _check_name(path: Path) -> None:
+    if ".superseded-" in path.name:
+        raise SalvageError(
+            f"What was accepted into {path} was taken over from its log by the daemon that put it away: nothing is "
+            "to be recovered. Remove it when nobody wants to look at it."
+        )
+
+
 # --- the file ------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +267,7 @@ def _read(path: Path, fd: int, clients_max: int | None) -> tuple[Segment, list[s
     try:
         whole = Segment.attach(path)
     except SegmentError as error:
-        return _guess(path, fd, size, head, clients_max, str(error))
+        return _guess(fd, size, head, clients_max, str(error))
     places, instance = whole.layout, whole.instance_id
     whole.close()
     return Segment(os.dup(fd), _copy(fd, size), places, instance, writable=True), []
@@ -265,9 +295,7 @@ def _copy(fd: int, size: int) -> mmap.mmap:
     return copied
 
 
-def _guess(
-    path: Path, fd: int, size: int, head: bytes, clients_max: int | None, why: str
-) -> tuple[Segment, list[str]]:
+def _guess(fd: int, size: int, head: bytes, clients_max: int | None, why: str) -> tuple[Segment, list[str]]:
     """The layout of a file whose header is damaged: the one in which most entries can be read."""
     best: Segment | None = None
     best_entries = 0
@@ -281,7 +309,7 @@ def _guess(
             segment.close()
     if best is None:
         raise SalvageError(
-            f"{path}: {why}, and no layout of this version fits it. Try again with --clients-max, if its daemon had "
+            f"{why}, and no layout of this version fits it. Try again with --clients-max, if its daemon had "
             "another daemon.clients_max than the default."
         )
     note = (

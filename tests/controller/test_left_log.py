@@ -17,7 +17,7 @@ from sidecar.controller.segment_store import SegmentStore
 from sidecar.shm.accept_log import AcceptLog, accept_log_folder
 from sidecar.shm.accept_log_format import LoggedEntry
 from sidecar.shm.disk import Folder, memory_file_system
-from sidecar.shm.layout import BOOT_ID_OFFSET
+from sidecar.shm.layout import BOOT_ID_OFFSET, HEADER_FIELDS_OFFSET
 from sidecar.shm.segment import describe_undelivered
 
 INSTANCE = b"i" * 16
@@ -131,6 +131,19 @@ def test_without_a_segment_the_log_counts_and_the_pool_grows_for_it(place: Path)
     assert store.buffer_memory_bytes > 1 << 20
     store.segment.close()
     os.close(store.fd)
+
+
+def test_a_damaged_segment_that_the_log_replaces_is_not_there_to_be_recovered(place: Path) -> None:
+    die(open_store(place), of_another_boot=False)
+    with (place / "pool").open("r+b") as file:
+        file.seek(HEADER_FIELDS_OFFSET)
+        file.write(b"\xff" * 32)
+    write_log(place, 0, 3)
+    store = open_store(place)
+    assert records_in(store) == [(0, "orders", 3)]
+    (kept,) = place.glob("pool.*-*")
+    assert ".superseded-" in kept.name
+    store.close()
 
 
 def test_what_cannot_be_read_is_kept(place: Path, caplog: pytest.LogCaptureFixture) -> None:

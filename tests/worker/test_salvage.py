@@ -11,9 +11,17 @@ import pytest
 
 from client_stub.wire import LocalCode
 from sidecar.deadletter.letters import Letter, parse
-from sidecar.deadletter.salvage import Salvage, SalvageError, SegmentInUse, write_letters
+from sidecar.deadletter.salvage import (
+    Salvage,
+    SalvageError,
+    SegmentInUse,
+    forget_log,
+    write_letters,
+)
 from sidecar.kernel import fail_remaining
 from sidecar.shm import layout
+from sidecar.shm.accept_log import AcceptLog, accept_log_folder
+from sidecar.shm.disk import Folder
 from sidecar.shm.segment import Segment
 
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
@@ -148,3 +156,27 @@ def test_a_damaged_page_is_said_and_the_rest_is_read(path: Path, tmp_path: Path)
         write_letters(salvage, tmp_path)
         assert salvage.found.damage
         assert "slot 0, topic t" in salvage.found.damage[0]
+
+
+def test_one_that_its_log_replaced_is_not_sent_again(path: Path) -> None:
+    put_away = path.rename(path.with_name(f"{path.name}.superseded-1766287000000"))
+    with pytest.raises(SalvageError, match="taken over from its log"):
+        Salvage.open(put_away)
+
+
+def test_after_a_crash_of_the_host_the_log_counts(path: Path, tmp_path: Path) -> None:
+    folder = Folder(accept_log_folder(str(path)))
+    log = AcceptLog(folder, 0, b"instance-of-test", 1 << 20)
+    log.end_base()
+    log.close()
+    with Salvage.open(path) as salvage:
+        check(letters(salvage, tmp_path / "before"))  # while the host lives the segment says everything
+    with path.open("r+b") as file:
+        file.seek(layout.BOOT_ID_OFFSET)
+        file.write(b"another boot....")
+    with pytest.raises(SalvageError, match=r"-X pool.sync=accept"):
+        Salvage.open(path)
+    forget_log(path)
+    assert not folder.names()
+    with Salvage.open(path) as salvage:
+        check(letters(salvage, tmp_path / "spool"))
