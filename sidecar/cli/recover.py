@@ -170,7 +170,7 @@ def _listed(run_dir: RunDir, clients_max: int | None) -> str:
         except SegmentInUse:
             state, what = "in use", "a daemon has it and delivers it"
         except SalvageError as error:
-            state, what = "not readable", str(error).replace(f"{path} ", "").replace(str(path), "FILE")
+            state, what = "not readable", str(error).removeprefix(f"{path} ").replace(str(path), "FILE")
         rows.append([str(path), size, state, what])
     if not rows:
         return f"No segment of run dir {run_dir.path} is left anywhere."
