@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 FILE_BYTES_DEFAULT: Final = 16 << 20
 FILE_BYTES_MIN: Final = 1 << 20
-SPARES_MAX: Final = 2
+SPARES_MAX: Final = 4
+"""Files kept to be used again: a new one is written twice, once with zeros."""
 BASE_CHUNK_BYTES: Final = 4 << 20
 
 Packed = tuple[bytes, "Buffer", bytes]

@@ -122,7 +122,7 @@ def test_endings_are_remembered_and_files_used_again(tmp_path: Path) -> None:
         if number != 7:
             stage.end(number)
     stage.settle()
-    assert len(disk.names()) <= 9
+    assert len(disk.names()) <= 11
     contents = read_log(PowerDisk(disk.image(len(disk.steps), random.Random(1))), 0)
     assert numbers_of(contents) == [7]
     assert not contents.damage
