@@ -40,8 +40,8 @@ class MetadataFetcher:
     """The task that keeps the controller's Metadata up to date. Belongs to the loop's thread.
 
     ``on_snapshot(old, new, expired)`` after each update (``expired``: topics dropped for being unused, not
-    deleted); ``on_topic_errors(errors)`` when the refused topics changed; ``on_error(text)`` after each
-    failed attempt with one sentence, and with "" when the cluster answers again.
+    deleted); ``on_topic_errors(errors)`` after each answer that refuses topics or no longer does;
+    ``on_error(text)`` after each failed attempt with one sentence, and with "" when the cluster answers again.
     """
 
     def __init__(
@@ -218,7 +218,8 @@ class MetadataFetcher:
         self._tell_error("")
         self._on_snapshot(result.old, result.new, result.expired)
         errors = self.metadata.topic_errors
-        if errors != self._told_errors:
+        if errors or self._told_errors:
+            # Also what was told before: records that came since wait for this answer.
             self._told_errors = errors
             self._on_topic_errors(errors)
         self.awaitable.notify()

@@ -22,6 +22,7 @@ from sidecar.testing.kafka_topics import NewTopic
 
 from . import (
     test_aging_metadata,
+    test_authorization,
     test_connections,
     test_deadlines,
     test_drain,
@@ -167,6 +168,7 @@ ROWS = [
     Row(test_connections.test_sn_11_version_negotiation_ends, departs=r"assert \d+ <= 2"),
     Row(test_connections.test_bf_04_a_broker_restarts_on_its_port),
     Row(test_connections.test_bf_04_metadata_still_names_the_dead_leader),
+    Row(test_authorization.test_se_06_denied_then_granted),
     Row(test_slow_brokers.test_bf_02_a_broker_that_hears_nothing),
     Row(test_slow_brokers.test_rf_11_keyless_records_avoid_a_broker_that_hangs),
     Row(test_retries.test_sn_01_one_cut_is_survived, settings=PLAIN),

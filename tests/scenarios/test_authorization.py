@@ -1,0 +1,59 @@
+"""A topic that may not be written to: SE-06 on the fake broker."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from client_stub import errors
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.waiting import wait_until
+
+from .scene import Scene
+
+pytestmark = [pytest.mark.process]
+
+TOPIC_AUTHORIZATION_FAILED = 29
+
+
+@pytest.mark.rule("M9")
+def test_se_06_denied_then_granted(scene: Scene) -> None:
+    """SE-06: denied in metadata, and denied by the broker when the topic was known: the record fails at once and alone,
+    other topics go on; after the grant records flow with no restart."""
+    _, other = scene.primed()
+    topic = scene.new_topic()
+
+    def denied(entity: Any) -> Any:
+        code = ErrorCode(TOPIC_AUTHORIZATION_FAILED)
+        return dataclasses.replace(
+            entity,
+            topics=tuple(
+                dataclasses.replace(each, error_code=code, partitions=()) if each.name == topic else each
+                for each in entity.topics
+            ),
+        )
+
+    def is_denied(error: errors.SidecarError | None) -> bool:
+        return isinstance(error, errors.TopicAuthorizationFailed) and error.persistence == 0
+
+    with scene.sender(topic) as sender, other:
+        rule = scene.kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(denied))
+        for _ in range(2):
+            sender.send()
+            assert is_denied(sender.outcomes()[-1].error)
+            assert topic in str(sender.outcomes()[-1].error)
+            other.send()
+        assert other.offsets() == [0, 1, 2]
+        assert not scene.produced(topic)
+        rule.remove()
+        wait_until(lambda: sender.send().exception(10) is None, "a record to be delivered after the grant")
+        scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(TOPIC_AUTHORIZATION_FAILED))
+        sender.send()
+        assert is_denied(sender.outcomes()[-1].error)
+        sender.send()
+        assert sender.outcomes()[-1].error is None
+        scene.balance(sender, other)
