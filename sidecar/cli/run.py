@@ -19,15 +19,26 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML).")
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated.")
 @click.option("--run-dir", type=click.Path(path_type=Path), default=None, help="Folder of sockets and lock.")
+@click.option(
+    "--takeover",
+    is_flag=True,
+    help="Take the place of the daemon on this run dir, if one runs: clients keep sending.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log details too.")
 @click.pass_context
 def run(
-    ctx: click.Context, file: Path | None, overrides: tuple[str, ...], run_dir: Path | None, verbose: bool
+    ctx: click.Context,
+    file: Path | None,
+    overrides: tuple[str, ...],
+    run_dir: Path | None,
+    takeover: bool,
+    verbose: bool,
 ) -> None:
     """Run the daemon in the foreground; it logs to stderr and ends on SIGTERM or Ctrl-C.
 
     On the first signal it takes nothing new and delivers what it has (daemon.shutdown_timeout_s); on the
-    second it fails what is left to its senders.
+    second it fails what is left to its senders. With --takeover it first prepares everything, then ends the
+    daemon that holds the run dir and goes on where that one stopped; an upgrade so costs clients nothing.
 
     \b
     kafka-sidecar run -X bootstrap.servers=localhost:9092
@@ -45,4 +56,5 @@ def run(
         stream=sys.stderr, level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT
     )
     root = ctx.find_root().obj
-    raise SystemExit(run_daemon(config, run_dir or (root if isinstance(root, Path) else None)))
+    chosen = run_dir or (root if isinstance(root, Path) else None)
+    raise SystemExit(run_daemon(config, chosen, takeover=takeover))

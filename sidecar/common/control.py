@@ -40,6 +40,7 @@ class ControlKind(IntEnum):
     DRAIN = 7
     DRAINED = 8
     STOP = 9
+    WARM = 10
 
 
 class UpdateError(IntEnum):
@@ -214,8 +215,25 @@ class Stop:
     kind: ClassVar[ControlKind] = ControlKind.STOP
 
 
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """worker → controller, before START: everything is imported."""
+
+    kind: ClassVar[ControlKind] = ControlKind.WARM
+    pid: int
+
+
 ControlMessage: TypeAlias = (
-    Start | Ready | UpdateMetadata | UpdateMetadataReply | NeedTopics | TopicErrors | Drain | Drained | Stop
+    Start
+    | Ready
+    | UpdateMetadata
+    | UpdateMetadataReply
+    | NeedTopics
+    | TopicErrors
+    | Drain
+    | Drained
+    | Stop
+    | Warm
 )
 
 _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
@@ -230,6 +248,7 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
         Drain,
         Drained,
         Stop,
+        Warm,
     )
 }
 

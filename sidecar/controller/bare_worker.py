@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -47,6 +48,16 @@ class BareWorker:
     def is_usable(self) -> bool:
         """It runs: not dead, and not stopped by somebody's SIGSTOP."""
         return process_state(self.pid) not in {None, "Z", "X", "T", "t"}
+
+    async def wait_warm(self) -> None:
+        """Until it has said that everything is imported, or is dead. The message stays in the socket."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self.socket.fileno(), readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self.socket.fileno())
 
     def hand_over(self, start: Start) -> None:
         """Give it the descriptors that START names; START itself follows on the socket.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import os
@@ -15,6 +16,7 @@ from sidecar.controller.admission import Refusal
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
+from sidecar.metadata.errors import MetadataError
 from sidecar.metadata.metadata import MetadataConfig
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.connector import LinkError
@@ -35,15 +37,13 @@ class Cluster:
     ``error`` is the sentence why Kafka does not answer, empty while it does.
     """
 
-    def __init__(
-        self, config: SidecarConfig, *, controller_epoch: int, on_change: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: SidecarConfig) -> None:
         self.controller_id = os.getpid()
         self.error = ""
-        self._on_change = on_change
+        self._on_change: Callable[[], None] = lambda: None
         self._topic_errors: Mapping[str, TopicError] = {}
         self._workers: dict[int, WorkerProcess] = {}
-        self._pusher = MetadataPusher(controller_id=self.controller_id, controller_epoch=controller_epoch)
+        self._pusher = MetadataPusher(controller_id=self.controller_id, controller_epoch=0)
         addresses = [parse_address(server) for server in config.words("bootstrap.servers")]
         self._fetcher = MetadataFetcher(
             [address for address in addresses if address is not None],
@@ -74,6 +74,28 @@ class Cluster:
 
     def start(self) -> None:
         self._fetcher.start()
+
+    def rule(self, controller_epoch: int, on_change: Callable[[], None]) -> None:
+        """From now on workers may join, under this epoch; ``on_change`` hears of what changed."""
+        self._pusher.controller_epoch = controller_epoch
+        self._on_change = on_change
+
+    async def know(self, topics: Iterable[str], timeout_s: float) -> bool:
+        """Ask for these topics ahead of their use; True once they or their errors are known, False when time is up."""
+        names = frozenset(topics)
+        self._fetcher.add_topics(names)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (self.is_known and all(self._is_answered(name) for name in names)):
+                    await self._fetcher.awaitable.await_update(
+                        self._fetcher.request_update(), timeout_s * 1000
+                    )
+        except (MetadataError, TimeoutError):
+            return False
+        return True
+
+    def _is_answered(self, topic: str) -> bool:
+        return self.snapshot.partition_count(topic) is not None or topic in self._topic_errors
 
     async def close(self) -> None:
         self._pusher.close()

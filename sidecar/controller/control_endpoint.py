@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ HELLOS_WAITING_MAX = 4096
 FRAME_BYTES_MAX = 64 << 10
 
 Topics = list[list[object]]
+Hello = Callable[[list[Any]], tuple[str, int, bytes] | None]
+AskTopics = Callable[[list[str] | None], Awaitable[Topics]]
 
 
 class ControlEndpoint:
@@ -38,9 +41,10 @@ class ControlEndpoint:
         self,
         path: Path,
         *,
-        hello: Callable[[list[Any]], tuple[str, int, bytes] | None],
-        topics: Callable[[list[str] | None], Awaitable[Topics]],
+        hello: Hello = lambda fields: None,
+        topics: AskTopics | None = None,
     ) -> None:
+        """``path`` is replaced in one step when it is there: a daemon before us loses it, nobody finds none."""
         self._hello = hello
         self._topics = topics
         self.malformed = 0
@@ -51,8 +55,10 @@ class ControlEndpoint:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
-        self._socket.bind(f"ipc://{path}")
-        path.chmod(0o660)
+        temporary = path.with_name(f".control.{os.getpid()}")
+        self._socket.bind(f"ipc://{temporary}")
+        temporary.chmod(0o660)
+        temporary.rename(path)
         self._fd = int(self._socket.getsockopt(zmq.FD))
         self._is_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,6 +78,12 @@ class ControlEndpoint:
         self._waiting.clear()
         self._socket.close(linger=0)
         self._context.term()
+
+    def serve(self, *, hello: Hello, topics: AskTopics) -> None:
+        """From now on these answer, also those who have waited."""
+        self._hello = hello
+        self._topics = topics
+        self.ask_again()
 
     @property
     def waiting(self) -> int:
@@ -173,6 +185,8 @@ class ControlEndpoint:
 
     async def _answer_topics(self, routing_id: bytes, names: list[str] | None) -> None:
         try:
+            if self._topics is None:
+                raise Refusal("NOT_READY", "The daemon is taking over from another; try again.")
             self._send(routing_id, [Kind.TOPICS_REPLY, await self._topics(names)])
         except Refusal as refusal:
             self._refuse(routing_id, refusal)

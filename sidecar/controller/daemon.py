@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +18,7 @@ from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.admission import Refusal, check_hello
 from sidecar.controller.assignment import Assignment
+from sidecar.controller.bare_worker import BareWorker
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint, Topics
 from sidecar.controller.health import Health, disk_sentence
@@ -49,7 +51,18 @@ def dead_letter_folder(config: SidecarConfig, run_dir: RunDir) -> Path:
 class Daemon:
     """One running daemon. Everything happens in the loop of the main thread (workers are spawned from it)."""
 
-    def __init__(self, config: SidecarConfig, run_dir: RunDir, store: SegmentStore, instance: bytes) -> None:
+    def __init__(
+        self,
+        config: SidecarConfig,
+        run_dir: RunDir,
+        store: SegmentStore,
+        instance: bytes,
+        cluster: Cluster,
+        *,
+        bare: deque[BareWorker] | None = None,
+        control: ControlEndpoint | None = None,
+    ) -> None:
+        """``cluster`` is started already; ``bare`` workers and ``control`` too where they were made ahead."""
         self.config = config
         self.run_dir = run_dir
         self.store = store
@@ -89,10 +102,14 @@ class Daemon:
             on_change=self._changed,
             on_fatal=self._fail,
             with_standby=bool(config.values["daemon.standby"]),
+            bare=bare,
         )
-        self.cluster = Cluster(config, controller_epoch=self._epoch, on_change=self._changed)
+        self.cluster = cluster
+        self.cluster.rule(self._epoch, self._changed)
         self.exporter: Exporter | None = None
-        self._control: ControlEndpoint | None = None
+        self.is_handed_over = False
+        """A successor has asked for everything: nothing is drained, all is left as it is."""
+        self._control = control
 
     # ---- life
 
@@ -103,8 +120,9 @@ class Daemon:
             exporter.start(health=self._judge, status=self.status)
         self._publish()
         self.supervisor.start()
-        self.cluster.start()
-        self._control = ControlEndpoint(self.run_dir.control_socket, hello=self._hello, topics=self._topics)
+        if self._control is None:
+            self._control = ControlEndpoint(self.run_dir.control_socket)
+        self._control.serve(hello=self._hello, topics=self._topics)
         self._spawn(self._remind())
         if self._systemd.watchdog_interval_s is not None:
             self._spawn(self._feed_watchdog(self._systemd.watchdog_interval_s))
@@ -130,7 +148,16 @@ class Daemon:
             log.warning("%s again: what is not delivered now is failed to its senders.", why)
             self._spawn(self.supervisor.drain(0.0))
 
+    def hand_over(self) -> None:
+        """Stop where we stand: a successor is there and adopts what is in the segment."""
+        log.info("A successor takes over: ending without a drain.")
+        self.is_handed_over = True
+        self._is_stopping = True
+        self._stop_asked.set()
+
     async def _end(self) -> int:
+        if self.is_handed_over:
+            return 0
         timeout_s = 0.0 if self._fatal else self.config.number("daemon.shutdown_timeout_s")
         failed_before, dead_before = (self.store.total(name) for name in (_FAILED, _DEAD_LETTERED))
         # A forced end fails the records to their senders; what even that could not settle is `left`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import logging
@@ -10,23 +11,38 @@ import os
 import secrets
 import signal
 import sys
+from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
 from sidecar.common.settings import SidecarConfig
+from sidecar.controller.bare_worker import BareWorker
+from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
 from sidecar.controller.run_dir import RunDir, RunDirError, default_run_dir
 from sidecar.controller.slot_holders import end_slot_holders
+from sidecar.controller.systemd import Systemd
+
+if TYPE_CHECKING:
+    from sidecar.controller.cluster import Cluster
+    from sidecar.controller.control_endpoint import ControlEndpoint
+    from sidecar.controller.segment_store import SegmentStore
+    from sidecar.telemetry.exporter import Exporter
 
 log = logging.getLogger(__name__)
 
 INSTANCE_ID_BYTES = 16
+PREPARE_S = 10.0
+"""How long a takeover waits for metadata, and for its workers' imports, before the old daemon is asked to go."""
 
 
-def run(config: SidecarConfig, run_dir: Path | None) -> int:
+def run(config: SidecarConfig, run_dir: Path | None, *, takeover: bool = False) -> int:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Returns the exit status; logs to stderr.
 
-    Everything that can be refused is refused before the first worker starts, in one sentence each.
+    Everything that can be refused is refused before the first worker gets its work, in one sentence each.
+    ``takeover``: in the place of the daemon that holds the run dir, if one does; what can be refused is refused
+    before that one is asked to go.
     """
     if sys.flags.optimize:
         return _refuse(
@@ -37,7 +53,8 @@ def run(config: SidecarConfig, run_dir: Path | None) -> int:
     for sentence in config.warnings:
         log.warning("%s", sentence)
     try:
-        return _run(config, RunDir(run_dir or Path(config.text("daemon.run_dir") or default_run_dir())))
+        path = run_dir or Path(config.text("daemon.run_dir") or default_run_dir())
+        return _run(config, RunDir(path), takeover=takeover)
     except RunDirError as error:
         return _refuse(str(error))
 
@@ -47,58 +64,23 @@ def _refuse(sentence: str) -> int:
     return ExitStatus.FAILED
 
 
-def _run(config: SidecarConfig, run_dir: RunDir) -> int:
+def _run(config: SidecarConfig, run_dir: RunDir, *, takeover: bool) -> int:
     try:
-        from sidecar.controller.segment_store import SegmentStore
+        import sidecar.shm.segment  # noqa: F401
     except ImportError as error:
         # Most of all the compiled kernel, which says itself how to get it; or a package of [daemon].
         return _refuse(f"The daemon is not completely installed. {error}")
-    from sidecar.telemetry.exporter import Exporter
-
     _check_cpus(config)
-    run_dir.acquire()
-    forget_segment = False  # a refused one stays findable
+    _check_dead_letters(config.text("dead_letters.path"))
+    predecessor = Predecessor.find(run_dir) if takeover else None
+    if predecessor is None:
+        run_dir.acquire()
+    service = _Service(config, run_dir, predecessor)
     try:
-        listen = config.text("http.listen")
-        address = parse_address(listen) if listen else None
-        # The port first: it is the cheapest thing to be refused.
-        try:
-            exporter = Exporter.bind(*address) if address else None
-        except OSError as error:
-            raise RunDirError(
-                f"http.listen = {listen} cannot be used ({error.strerror or error}): "
-                "choose another address, or port 0 for any free one."
-            ) from None
-        _check_dead_letters(config.text("dead_letters.path"))
-        for done in run_dir.clear_leftovers():
-            log.warning("Cleaned up: %s.", done)
-        for done in end_slot_holders(run_dir.workers_lock):
-            log.warning("Cleaned up: %s.", done)
-        instance = secrets.token_bytes(INSTANCE_ID_BYTES)
-        store = SegmentStore.open(
-            run_dir,
-            configured_path=config.text("pool.path"),
-            page_bytes=config.integer("pool.page_bytes"),
-            buffer_memory_bytes=config.integer("buffer.memory"),
-            clients_max=config.integer("daemon.clients_max"),
-            instance_id=instance,
-            sync=config.text("pool.sync"),
-            workers=config.integer("daemon.workers"),
-        )
-        if exporter is not None:
-            exporter.attach(store.segment)
-        status: int = ExitStatus.FAILED
-        try:
-            status = _serve(config, run_dir, store, instance, exporter)
-        finally:
-            left = store.close()
-            forget_segment = not left
-            if left:
-                log.error("The segment %s is kept: it holds %s.", store.path, left)
-                status = ExitStatus.FAILED
-        return status
+        service.start_workers()
+        return service.run()
     finally:
-        run_dir.release(forget_segment=forget_segment)
+        service.end()
 
 
 def _check_cpus(config: SidecarConfig) -> None:
@@ -129,31 +111,172 @@ def _check_dead_letters(path: str) -> None:
         )
 
 
-def _serve(config: SidecarConfig, run_dir: RunDir, store: object, instance: bytes, exporter: object) -> int:
-    import uvloop
+class _Service:
+    """The steps of one daemon's life, and what has to be given back at its end however far it came."""
 
-    from sidecar.protocol.kio_guard import hide_hypothesis
+    def __init__(self, config: SidecarConfig, run_dir: RunDir, predecessor: Predecessor | None) -> None:
+        self.config = config
+        self.run_dir = run_dir
+        self.predecessor = predecessor
+        self.forget_segment = False
+        """A refused one stays findable."""
+        self.is_handed_over = False
+        self.bare: deque[BareWorker] = deque()
 
-    hide_hypothesis()
-    from sidecar.controller.daemon import Daemon
-    from sidecar.controller.segment_store import SegmentStore
-    from sidecar.telemetry.exporter import Exporter
+    def start_workers(self) -> None:
+        """Before anything else: they import at the same time as we do, and end with us if we are refused."""
+        count = self.config.integer("daemon.workers")
+        try:
+            for _ in range(count):
+                self.bare.append(BareWorker())
+        except OSError as error:
+            raise RunDirError(f"A worker process cannot be started: {error}.") from None
 
-    assert isinstance(store, SegmentStore)
-    assert exporter is None or isinstance(exporter, Exporter)
-    _set_title()
-    faulthandler.enable()
+    def run(self) -> int:
+        import uvloop
 
-    async def serve() -> int:
-        daemon = Daemon(config, run_dir, store, instance)
+        from sidecar.protocol.kio_guard import hide_hypothesis
+
+        hide_hypothesis()
+        _set_title()
+        faulthandler.enable()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(self._serve())
+
+    def end(self) -> None:
+        while self.bare:
+            self.bare.popleft().end()
+        self.run_dir.release(forget_segment=self.forget_segment, handed_over=self.is_handed_over)
+        self._let_go_of_predecessor()
+
+    def _let_go_of_predecessor(self) -> None:
+        if self.predecessor is not None:
+            self.predecessor.close()
+            self.predecessor = None
+
+    async def _serve(self) -> int:
+        from sidecar.controller.cluster import Cluster
+
+        cluster = Cluster(self.config)
+        control: ControlEndpoint | None = None
+        exporter: Exporter | None = None
+        try:
+            exporter = self._bind() if self._is_address_free() else None
+            cluster.start()
+            if self.predecessor is not None:
+                control = await self._succeed(self.predecessor, cluster)
+            if exporter is None and self.config.text("http.listen"):
+                exporter = self._bind()
+            store, instance = self._open_segment(keep_control=control is not None)
+        except BaseException:
+            for each in (control, exporter):
+                if each is not None:
+                    each.close()
+            await cluster.close()
+            raise
+        try:
+            if exporter is not None:
+                exporter.attach(store.segment)
+            status = await self._live(store, instance, cluster, control, exporter)
+        finally:
+            is_empty = self._close(store)
+        return status if is_empty else ExitStatus.FAILED
+
+    async def _live(
+        self,
+        store: SegmentStore,
+        instance: bytes,
+        cluster: Cluster,
+        control: ControlEndpoint | None,
+        exporter: Exporter | None,
+    ) -> int:
+        from sidecar.controller.daemon import Daemon
+
+        daemon = Daemon(self.config, self.run_dir, store, instance, cluster, bare=self.bare, control=control)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, daemon.ask_stop, number.name)
+        loop.add_signal_handler(HAND_OVER_SIGNAL, daemon.hand_over)
+        self._let_go_of_predecessor()  # from here on somebody may take over from us
         gc.freeze()
-        return await daemon.run(exporter)
+        try:
+            return await daemon.run(exporter)
+        finally:
+            self.is_handed_over = daemon.is_handed_over
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve())
+    # ---- the steps
+
+    def _is_address_free(self) -> bool:
+        """False where the port is the predecessor's until it ends."""
+        listen = self.config.text("http.listen")
+        return bool(listen) and (self.predecessor is None or self.predecessor.info.get("http") != listen)
+
+    def _bind(self) -> Exporter:
+        from sidecar.telemetry.exporter import Exporter
+
+        listen = self.config.text("http.listen")
+        address = parse_address(listen)
+        assert address is not None, "checked with the configuration"
+        try:
+            return Exporter.bind(*address)
+        except OSError as error:
+            raise RunDirError(
+                f"http.listen = {listen} cannot be used ({error.strerror or error}): "
+                "choose another address, or port 0 for any free one."
+            ) from None
+
+    async def _succeed(self, predecessor: Predecessor, cluster: Cluster) -> ControlEndpoint:
+        """Prepare all that can be, then end the daemon before; returns with the run dir held and HELLOs waiting."""
+        from sidecar.controller.control_endpoint import ControlEndpoint
+        from sidecar.controller.segment_store import look_ahead
+
+        topics = look_ahead(predecessor.segment_path)
+        if not await cluster.know(topics, PREPARE_S):
+            log.warning("Kafka has not told of all topics in use; taking over all the same.")
+        with contextlib.suppress(TimeoutError):  # late ones finish their imports afterwards
+            async with asyncio.timeout(PREPARE_S):
+                for bare in self.bare:
+                    await bare.wait_warm()
+        Systemd().take_main_process()
+        # Clients that lose their worker from here on come to us, and wait for ours.
+        control = ControlEndpoint(self.run_dir.control_socket)
+        try:
+            await predecessor.end()
+        except BaseException:
+            control.close()
+            raise
+        return control
+
+    def _open_segment(self, *, keep_control: bool) -> tuple[SegmentStore, bytes]:
+        from sidecar.controller.segment_store import SegmentStore
+
+        for done in self.run_dir.clear_leftovers(keep_control=keep_control):
+            log.warning("Cleaned up: %s.", done)
+        for done in end_slot_holders(self.run_dir.workers_lock):
+            log.warning("Cleaned up: %s.", done)
+        instance = secrets.token_bytes(INSTANCE_ID_BYTES)
+        store = SegmentStore.open(
+            self.run_dir,
+            configured_path=self.config.text("pool.path"),
+            page_bytes=self.config.integer("pool.page_bytes"),
+            buffer_memory_bytes=self.config.integer("buffer.memory"),
+            clients_max=self.config.integer("daemon.clients_max"),
+            instance_id=instance,
+            sync=self.config.text("pool.sync"),
+            workers=self.config.integer("daemon.workers"),
+        )
+        return store, instance
+
+    def _close(self, store: SegmentStore) -> bool:
+        """False when records without an end are left in it."""
+        if self.is_handed_over:
+            store.leave()
+            return True
+        left = store.close()
+        self.forget_segment = not left
+        if left:
+            log.error("The segment %s is kept: it holds %s.", store.path, left)
+        return not left
 
 
 def _set_title() -> None:

@@ -111,6 +111,11 @@ class RunDir:
 
         Raises RunDirError when the path is too long for sockets, cannot be made, or another daemon holds it.
         """
+        if not self.try_acquire():
+            raise RunDirError(self._taken_sentence())
+
+    def try_acquire(self) -> bool:
+        """As :meth:`acquire`, but False when another daemon holds it."""
         self.check_length()
         try:
             self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -123,10 +128,17 @@ class RunDir:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise RunDirError(self._taken_sentence()) from None
+            return False
+        # With the start time a re-used pid, or that of another container, is told apart.
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(fd, f"{os.getpid()} {process_start_time(os.getpid())}\n".encode(), 0)
         self._lock_fd = fd
+        return True
+
+    @property
+    def is_held(self) -> bool:
+        """By this process."""
+        return self._lock_fd is not None
 
     def holder(self) -> int | None:
         """Pid of the live daemon that holds the run dir, or None. Does not disturb it."""
@@ -146,16 +158,24 @@ class RunDir:
             os.close(fd)
         return None
 
-    def clear_leftovers(self) -> list[str]:
+    def holder_start_time(self) -> int | None:
+        """When the process that ``holder`` names was started, as it wrote itself; None: not told."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int((self.path / "daemon.lock").read_text().split()[1])
+        return None
+
+    def clear_leftovers(self, *, keep_control: bool = False) -> list[str]:
         """Kill what a dead daemon left running, remove its sockets. Only by the holder. Returns what was
-        done."""
+        done. ``keep_control``: control.sock is ours already."""
         assert self._lock_fd is not None, "only the holder may clear a run dir"
         done: list[str] = []
         before = read_json(self.daemon_json) or {}
         for worker in before.get("workers", []):
             if isinstance(worker, dict) and _kill_worker(worker):
                 done.append(f"killed worker {worker.get('index')} (pid {worker.get('pid')}) of a dead daemon")
-        sockets = [*self.path.glob("worker-*.sock"), self.control_socket]
+        sockets = [*self.path.glob("worker-*.sock")]
+        if not keep_control:
+            sockets.append(self.control_socket)
         stale = [path for path in sockets if path.is_socket()]
         for path in stale:
             path.unlink(missing_ok=True)
@@ -180,17 +200,18 @@ class RunDir:
     def publish_segment(self, path: Path) -> None:
         _write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
 
-    def release(self, *, forget_segment: bool) -> None:
+    def release(self, *, forget_segment: bool, handed_over: bool = False) -> None:
         """Remove what this daemon published and let go of the lock (the file stays: deleting it would
-        race)."""
+        race). ``handed_over``: all is the successor's, whose control.sock is there already."""
         if self._lock_fd is None:
             return
-        self.daemon_json.unlink(missing_ok=True)
-        self.control_socket.unlink(missing_ok=True)
-        for path in self.path.glob("worker-*.sock"):
-            path.unlink(missing_ok=True)
-        if forget_segment:
-            self.segment_json.unlink(missing_ok=True)
+        if not handed_over:
+            self.daemon_json.unlink(missing_ok=True)
+            self.control_socket.unlink(missing_ok=True)
+            for path in self.path.glob("worker-*.sock"):
+                path.unlink(missing_ok=True)
+            if forget_segment:
+                self.segment_json.unlink(missing_ok=True)
         os.close(self._lock_fd)
         self._lock_fd = None
 

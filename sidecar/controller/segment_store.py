@@ -12,9 +12,10 @@ from pathlib import Path
 
 from sidecar.controller.left_log import LeftLog, check_place, check_room
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
+from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.disk import Folder
 from sidecar.shm.layout import SLOT_COUNT
-from sidecar.shm.recovery import has_content, last_incarnation
+from sidecar.shm.recovery import has_content, last_incarnation, linked_pages
 from sidecar.shm.segment import Segment, SegmentError, describe_undelivered
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,12 @@ class SegmentStore:
         path = Path(configured_path) if configured_path else run_dir.default_segment_path(instance_id.hex())
         before = read_json(run_dir.segment_json)
         recorded = Path(before["path"]) if before and isinstance(before.get("path"), str) else None
+        if recorded is not None and not recorded.exists() and not left_log.has_entries:
+            log.warning(
+                "The segment %s, which the daemon before had, is gone: it was deleted, or the host was started anew. "
+                "What was in it cannot be delivered; its clients are told.",
+                recorded,
+            )
         found = None
         for old in dict.fromkeys((recorded, path) if recorded else (path,)):
             if found is None:
@@ -173,6 +180,11 @@ class SegmentStore:
         self._incarnation += 1
         return self._incarnation
 
+    def leave(self) -> None:
+        """Unmap and leave everything as it is: somebody comes after us."""
+        self.segment.close()
+        os.close(self._lock_fd)
+
     def close(self) -> str:
         """Unmap; unlink when nothing is left in it. Returns what is left as text, or nothing."""
         left = describe_undelivered(self.segment)
@@ -183,6 +195,36 @@ class SegmentStore:
             self.path.unlink(missing_ok=True)
         os.close(self._lock_fd)
         return describe(left) if left else ""
+
+
+def look_ahead(path: Path | None) -> set[str]:
+    """The topics that a living daemon's segment has records of. Reads only.
+
+    Raises RunDirError when this version could not go on with it: a takeover must not begin then.
+    """
+    if path is None or not path.exists():
+        where = "Its segment's file" if path is None else str(path)
+        raise RunDirError(
+            f"{where} is not there, so what the daemon that runs has accepted cannot be taken over. That one goes on; "
+            "stop it (SIGTERM delivers what it has), then start this one."
+        )
+    try:
+        segment = Segment.attach(path)
+    except SegmentError as error:
+        raise RunDirError(
+            f"This version cannot go on with the segment of the daemon that runs ({error}). That one goes on; stop it "
+            "(SIGTERM delivers what it has), then start this one."
+        ) from None
+    chains = linked_pages(segment).keys()
+    topics = {
+        name.topic
+        for slot in {slot for slot, _ in chains}
+        if segment.is_slot_prepared(slot)
+        for name in ChainTable(segment, slot).names()
+        if (slot, name.chain_id) in chains
+    }
+    segment.close()
+    return topics
 
 
 def describe(left: Iterable[tuple[int, str, int, int]]) -> str:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop
+from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop, Warm
 from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.worker_process import (
@@ -90,10 +90,10 @@ class Supervisor:
         on_change: Callable[[], None],
         on_fatal: Callable[[str], None],
         with_standby: bool = False,
-        bare: Sequence[BareWorker] = (),
+        bare: deque[BareWorker] | None = None,
         worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
-        """``bare``: processes that were started ahead; ours from now on."""
+        """``bare``: processes that were started ahead; whatever is still in it is ours to end."""
         self._count = workers
         self._seats = list(seats)
         """Slot by index; from ``workers`` on those that only finish what a dead daemon left."""
@@ -110,7 +110,7 @@ class Supervisor:
         self._on_fatal = on_fatal
         self._worker_command = worker_command
         self._with_standby = with_standby
-        self._bare = deque(bare)
+        self._bare: deque[BareWorker] = deque() if bare is None else bare
         self._standby_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.workers: list[WorkerProcess | None] = [None] * len(seats)
@@ -301,6 +301,8 @@ class Supervisor:
                     self._want_standby(STANDBY_DELAY_S)
         elif isinstance(message, Drained):
             worker.left = message.left
+        elif isinstance(message, Warm):
+            return  # said before START; whoever waited for it has seen it in the socket
         else:
             self._on_message(worker, message)
             return

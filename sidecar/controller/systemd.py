@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Mapping
 
@@ -28,6 +29,32 @@ class Systemd:
 
     def stopping(self, text: str) -> None:
         self._send(f"STOPPING=1\nSTATUS={text}")
+
+    def take_main_process(self, timeout_s: float = 5.0) -> None:
+        """Become the unit's main process, before the one there ends: returns when systemd has read it (BARRIER).
+
+        Blocks at most ``timeout_s``.
+        """
+        self._send(f"MAINPID={os.getpid()}\nSTATUS=Taking over")
+        if not self._address:
+            return
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
+                notify.connect(self._address)
+                socket.send_fds(notify, [b"BARRIER=1"], [write_end])
+            os.close(write_end)
+            write_end = -1
+            # Its copy of our end is closed when everything before it was read.
+            poller = select.poll()
+            poller.register(read_end, select.POLLHUP)
+            poller.poll(timeout_s * 1000)
+        except OSError:
+            return
+        finally:
+            os.close(read_end)
+            if write_end >= 0:
+                os.close(write_end)
 
     def watchdog(self) -> None:
         self._send("WATCHDOG=1")

@@ -67,8 +67,12 @@ class SidecarDaemon:
         """Settings for the next start, over those of before."""
         self._settings |= settings
 
-    def spawn(self) -> subprocess.Popen[bytes]:
-        """Start the process and return at once."""
+    def use_environment(self, **variables: str) -> None:
+        """Variables for the next start, over those of before."""
+        self._environment |= variables
+
+    def spawn(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start the process and return at once. ``words``: more for the command line, as ``--takeover``."""
         arguments = [f"{name}={value}" for name, value in self._settings.items()]
         if self._log is not None:
             self._log.close()  # that of its life before
@@ -79,6 +83,7 @@ class SidecarDaemon:
                 *cli("run"),
                 "--run-dir",
                 str(self.run_dir),
+                *words,
                 *(word for pair in arguments for word in ("-X", pair)),
             ],
             stdin=subprocess.DEVNULL,

@@ -94,6 +94,13 @@ class KafkaAdmin:
         self._admin.create_topics([wanted])[topic].result(TIMEOUT_S)
         self.wait_leaders(topic, {index: each[0] for index, each in enumerate(replicas)})
 
+    def delete_records(self, topic: str, partition: int) -> None:
+        """Delete all that is in the partition now."""
+        from confluent_kafka import TopicPartition
+
+        (done,) = self._admin.delete_records([TopicPartition(topic, partition, -1)]).values()
+        done.result(TIMEOUT_S)
+
     def delete_topic(self, topic: str) -> None:
         self._admin.delete_topics([topic], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
         wait_until(lambda: not self.partitions(topic), f"{topic} to be gone", timeout_s=TIMEOUT_S)

@@ -65,6 +65,12 @@ class SteadyClient:
         """When the first delivery after a moment was told."""
         return next(told_s for told_s in self._told_s if told_s > moment_s)
 
+    def told_since(self, moment_s: float) -> list[float]:
+        """When each delivery was told, from the last one before a moment on."""
+        moments = list(self._told_s)
+        later = [told_s for told_s in moments if told_s > moment_s]
+        return moments[-len(later) - 1 :]
+
     def finish(self, timeout_s: float = 60.0) -> None:
         """Stop sending, flush, close. Raises what send() or flush() raised."""
         self._stop.set()

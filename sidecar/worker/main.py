@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import faulthandler
 import fcntl
@@ -31,7 +32,9 @@ from sidecar.common.control import (  # noqa: E402 (kio must be imported after t
     START_FD_BYTE,
     ControlMessage,
     Start,
+    Warm,
     decode_message,
+    encode_message,
 )
 from sidecar.common.model import ExitStatus  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
@@ -64,6 +67,8 @@ def main(argv: list[str] | None = None) -> int:
 
     import sidecar.worker.worker  # noqa: F401
 
+    with contextlib.suppress(OSError):  # it is gone: then START does not come either
+        control.sendall(encode_message(Warm(os.getpid())))
     start = _read_start(control)
     if start is None:
         return ExitStatus.WORKER_CONTROLLER_GONE
@@ -139,7 +144,10 @@ def _read_start(control: socket.socket) -> Start | None:
 def _read_exactly(control: socket.socket, count: int) -> bytes | None:
     data = bytearray()
     while len(data) < count:
-        part = control.recv(count - len(data))
+        try:
+            part = control.recv(count - len(data))
+        except ConnectionResetError:
+            return None
         if not part:
             return None
         data += part

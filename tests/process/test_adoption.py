@@ -132,11 +132,11 @@ def test_records_flow_again_soon(kafka: KafkaCluster, start_daemon: StartDaemon,
     print(f"\nrecovery after kill -9 of a worker: median {statistics.median(gaps) * 1000:.0f} ms of {gaps}")
 
 
-@pytest.mark.parametrize("workers_after", [2, 1])
+@pytest.mark.parametrize("workers_after", [2, 1, 3])
 def test_whole_daemon_killed(
     kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic, workers_after: int
 ) -> None:
-    """Controller and workers at once; the next one has as many workers or fewer. The clients notice nothing."""
+    """Controller and workers at once; the next one has as many workers, fewer or more. The clients notice nothing."""
     daemon = start_daemon(kafka.bootstrap_servers)
     topic = new_topic(partitions=3)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:

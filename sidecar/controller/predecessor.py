@@ -1,0 +1,117 @@
+"""Predecessor: the living daemon of a run dir, as one that is to take its place sees it (`run --takeover`).
+
+A planned crash: it is asked by signal to stop where it stands, lets go of the run dir, and its successor adopts. A
+signal and not a message, because the kernel then checks who may ask: the same user, or root. One that does not answer
+is killed, which costs the batches on their way another send and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from sidecar.controller.run_dir import (
+    RunDir,
+    RunDirError,
+    kill_and_wait,
+    process_start_time,
+    process_state,
+    read_json,
+)
+
+log = logging.getLogger(__name__)
+
+HAND_OVER_SIGNAL: Final = signal.SIGUSR2
+ANSWER_S: Final = 3.0
+"""How long it may take to end its workers and let go."""
+LOOK_S: Final = 0.001
+
+
+class Predecessor:
+    """Found by :meth:`find`, then :meth:`end` once. Belongs to the main thread."""
+
+    def __init__(self, run_dir: RunDir, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._run_dir = run_dir
+        self._pidfd = pidfd
+        self._takers_fd = -1
+        self.info: dict[str, Any] = read_json(run_dir.daemon_json) or {}
+        """What it published: its HTTP address among others."""
+
+    @classmethod
+    def find(cls, run_dir: RunDir) -> Predecessor | None:
+        """Who holds the run dir; None: nobody. RunDirError when it cannot be named, or another takes over too."""
+        run_dir.check_length()
+        pid = run_dir.holder()
+        if pid is None:
+            return None
+        pidfd = -1
+        if pid > 1:
+            with contextlib.suppress(OSError):
+                pidfd = os.pidfd_open(pid)
+        # Asked again with the pidfd in hand: the number cannot have been given to another since.
+        if pidfd < 0 or run_dir.holder() != pid or run_dir.holder_start_time() != process_start_time(pid):
+            raise RunDirError(
+                f"Run dir {run_dir.path} is held by a daemon that cannot be named from here (another container?): "
+                "stop that one, or take over from where it runs."
+            )
+        found = cls(run_dir, pid, pidfd)
+        found._be_the_only_taker()
+        return found
+
+    @property
+    def segment_path(self) -> Path | None:
+        told = read_json(self._run_dir.segment_json) or {}
+        return Path(told["path"]) if isinstance(told.get("path"), str) else None
+
+    async def end(self) -> None:
+        """Make it let go of the run dir, and hold that. Returns with the predecessor and its workers not writing."""
+        asked_s = time.monotonic()
+        stands_still = process_state(self.pid) in {"T", "t"}
+        if not stands_still:
+            with contextlib.suppress(ProcessLookupError):
+                self._signal()
+        while not self._run_dir.try_acquire():
+            if stands_still or time.monotonic() - asked_s > ANSWER_S:
+                log.warning(
+                    "The daemon before (pid %d) %s; it is killed.",
+                    self.pid,
+                    "is stopped" if stands_still else f"has not let go within {ANSWER_S:g} s",
+                )
+                kill_and_wait(self._pidfd, self.pid)
+                self._run_dir.acquire()
+                break
+            await asyncio.sleep(LOOK_S)
+        log.info("Took over from pid %d in %.0f ms.", self.pid, (time.monotonic() - asked_s) * 1000)
+
+    def close(self) -> None:
+        os.close(self._pidfd)
+        if self._takers_fd >= 0:
+            os.close(self._takers_fd)
+
+    def _signal(self) -> None:
+        try:
+            signal.pidfd_send_signal(self._pidfd, HAND_OVER_SIGNAL)
+        except PermissionError:
+            raise RunDirError(
+                f"The daemon with pid {self.pid} belongs to another user: take over as that user or as root."
+            ) from None
+
+    def _be_the_only_taker(self) -> None:
+        self._takers_fd = os.open(
+            self._run_dir.path / "takeover.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640
+        )
+        try:
+            fcntl.flock(self._takers_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise RunDirError(
+                f"Another daemon is taking over run dir {self._run_dir.path} at this moment: look at `status` first."
+            ) from None
