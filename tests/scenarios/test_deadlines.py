@@ -15,6 +15,7 @@ from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api, Request
 from sidecar.testing.waiting import wait_until
 
+from .java_producers import NOT_TOLD
 from .scene import Outcome, Scene, sequences
 
 pytestmark = [pytest.mark.process]
@@ -28,6 +29,10 @@ NOT_PERSISTED, POSSIBLY_PERSISTED = 0, 1
 def timed_out(outcome: Outcome) -> SidecarError:
     """It failed for its time, counted from when it was appended; in our words or Java's."""
     error = outcome.error
+    if error is not None and error.persistence is NOT_TOLD and "Expiring" not in str(error):
+        # Java tells the broker's last error when the deadline finds the batch refused just then.
+        assert error.retriable, error
+        return error
     assert isinstance(error, errors.DeliveryTimeout), error
     waited = re.search(r"(\d+) ms ha(?:ve|s) passed", str(error))
     assert waited is not None, str(error)
