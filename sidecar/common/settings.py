@@ -332,6 +332,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "One more worker process waits with everything imported (20 MiB of memory of its own), so that a worker that "
         "dies is replaced without a Python start.",
     ),
+    _integer(
+        "daemon.restart_backoff_max_ms",
+        10_000,
+        0,
+        600_000,
+        "A worker that dies again and again within a second is replaced after pauses that double up to this.",
+    ),
     # [pool]
     Setting(
         "pool.path",

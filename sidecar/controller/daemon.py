@@ -92,6 +92,7 @@ class Daemon:
             seats=seats,
             cpus=self._configured_cpus(),
             heartbeat_timeout_s=config.number("daemon.heartbeat_timeout_s"),
+            restart_backoff_max_ms=config.number("daemon.restart_backoff_max_ms"),
             slots=store,
             start_message=self._start_message,
             endpoint=lambda index, epoch: f"ipc://{run_dir.worker_socket(index, epoch)}",

@@ -31,7 +31,6 @@ from sidecar.controller.worker_process import (
 log = logging.getLogger(__name__)
 
 RESTART_BACKOFF_MS = 100.0
-RESTART_BACKOFF_MAX_MS = 10_000.0
 STEADY_MS = 1_000.0
 """A worker that lived this long did not die of its start: its successor need not wait."""
 MISSES_MAX = 3
@@ -80,6 +79,7 @@ class Supervisor:
         seats: Sequence[int],
         cpus: Sequence[int] | None,
         heartbeat_timeout_s: float,
+        restart_backoff_max_ms: float,
         slots: SlotStore,
         start_message: Callable[[WorkerIdentity], Start],
         endpoint: Callable[[int, int], str],
@@ -99,6 +99,7 @@ class Supervisor:
         """Slot by index; from ``workers`` on those that only finish what a dead daemon left."""
         self._cpus = choose_cpus(workers, cpus)
         self._look_s = heartbeat_timeout_s / MISSES_MAX
+        self._backoff_max_ms = restart_backoff_max_ms
         self._slots = slots
         self._start_message = start_message
         self._endpoint = endpoint
@@ -326,7 +327,7 @@ class Supervisor:
 
     def _restart_later(self, index: int) -> None:
         delay_ms = self._backoff_ms[index]
-        self._backoff_ms[index] = min(max(2 * delay_ms, RESTART_BACKOFF_MS), RESTART_BACKOFF_MAX_MS)
+        self._backoff_ms[index] = min(max(2 * delay_ms, RESTART_BACKOFF_MS), self._backoff_max_ms)
         self.restarts += 1
         when = f"in {delay_ms:g} ms" if delay_ms else "now"
         log.warning("%s It is replaced %s.", self.last_death or f"Worker {index} is gone.", when)

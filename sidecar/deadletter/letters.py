@@ -72,6 +72,11 @@ class Letter(NamedTuple):
         return len(self.key or b"") + len(self.value or b"")
 
 
+def persistence_of(code: int) -> Persistence:
+    """Failures by word were never sent; but for those of a batch that was, and cannot be read any more."""
+    return Persistence.POSSIBLY_PERSISTED if code == LocalCode.ENCODE_MISMATCH else Persistence.NOT_PERSISTED
+
+
 def lines(group: Undelivered, failed_ms: int) -> Iterator[bytes]:
     """One line per record of ``group``, each ending in a newline. ``failed_ms``: wall clock of the writing."""
     wanted = set(group.indexes)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, Persistence
-from sidecar.deadletter.letters import NOT_SENT_CODE, Undelivered
+from sidecar.deadletter.letters import NOT_SENT_CODE, Undelivered, persistence_of
 from sidecar.kernel import Chain, Entry, entry_payload, entry_words
 from sidecar.shm import layout
 from sidecar.shm.accept_log import accept_log_folder, logged_slots
@@ -209,12 +209,12 @@ def _fate(
     if word == WORD_DONE:
         return None
     if WORD_FAILED_MIN <= word < WORD_DONE:
-        return None, word, Persistence.NOT_PERSISTED, ""
+        return None, word, persistence_of(word), ""
     if word > WORD_DONE:
         return None, NOT_SENT_CODE, Persistence.NOT_PERSISTED, _NOT_SENT
     for each in near:
         if each.partition == word and each.first_cursor <= cursor <= each.last_cursor:
-            if each.state == DescriptorState.SENT_UNDER:
+            if each.state in (DescriptorState.SENT_UNDER, DescriptorState.PENDING, DescriptorState.SPLIT):
                 return word, NOT_SENT_CODE, Persistence.POSSIBLY_PERSISTED, _SENT
             if each.state == DescriptorState.SETTLED and each.code:
                 return word, each.code, each.persistence, ""

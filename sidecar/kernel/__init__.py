@@ -28,6 +28,7 @@ PAGE_LINKED = _chosen.PAGE_LINKED
 PAGE_TAKEN = _chosen.PAGE_TAKEN
 PARTITIONERS = _chosen.PARTITIONERS
 RECORDS_PER_ENTRY_MAX = _chosen.RECORDS_PER_ENTRY_MAX
+STORE_POINTS = _chosen.STORE_POINTS
 
 BatchRecords = _chosen.BatchRecords
 Chain = _chosen.Chain
@@ -40,6 +41,7 @@ decode_varint = _chosen.decode_varint
 encode_varint = _chosen.encode_varint
 entry_payload = _chosen.entry_payload
 entry_words = _chosen.entry_words
+fail_records = _chosen.fail_records
 fail_remaining = _chosen.fail_remaining
 fetch_add_u64 = _chosen.fetch_add_u64
 give_pages = _chosen.give_pages
@@ -48,6 +50,7 @@ load_acquire_u64 = _chosen.load_acquire_u64
 mark_failed_done = _chosen.mark_failed_done
 murmur2 = _chosen.murmur2
 records_from_columns = _chosen.records_from_columns
+set_store_hook = _chosen.set_store_hook
 store_release_u64 = _chosen.store_release_u64
 take_pages = _chosen.take_pages
 write_batch_header = _chosen.write_batch_header
@@ -61,6 +64,7 @@ __all__ = [
     "PAGE_TAKEN",
     "PARTITIONERS",
     "RECORDS_PER_ENTRY_MAX",
+    "STORE_POINTS",
     "BatchRecords",
     "Chain",
     "Entry",
@@ -72,6 +76,7 @@ __all__ = [
     "encode_varint",
     "entry_payload",
     "entry_words",
+    "fail_records",
     "fail_remaining",
     "fetch_add_u64",
     "give_pages",
@@ -80,6 +85,7 @@ __all__ = [
     "mark_failed_done",
     "murmur2",
     "records_from_columns",
+    "set_store_hook",
     "store_release_u64",
     "take_pages",
     "write_batch_header",

@@ -4,7 +4,7 @@ Nothing here is thread-safe unless it says so: every object belongs to the loop 
 the GIL, so other threads of the process go on meanwhile.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 from _typeshed import ReadableBuffer, WriteableBuffer
@@ -15,6 +15,7 @@ BATCH_HEADER_BYTES: Final = 61
 RECORDS_PER_ENTRY_MAX: Final = 65_535
 PAGE_TAKEN: Final = 1
 PAGE_LINKED: Final = 2
+STORE_POINTS: Final = 12
 PARTITIONERS: Final[tuple[str, ...]]
 HAS_HARDWARE_CRC32C: bool
 
@@ -299,11 +300,14 @@ def mark_failed_done(chain: Chain, entry: Entry, indexes: Sequence[int]) -> bool
 def fail_remaining(chain: Chain, entry: Entry, code: int) -> list[int]:
     """Give every record not yet partitioned the failure word ``code``; returns their indexes."""
 
+def fail_records(chain: Chain, entry: Entry, indexes: Sequence[int], code: int) -> None:
+    """Give these records of an entry the failure word ``code``; not those that are done or have failed already."""
+
 def entry_words(chain: Chain, entry: Entry) -> list[int]:
     """The words of an entry, for inspection and tests."""
 
 def entry_payload(chain: Chain, entry: Entry) -> bytes:
-    """A copy of an entry's payload, as its client sent it. ValueError when a page of it is gone."""
+    """The entry's payload as its client sent it. ValueError when it is not live or a page of it is gone."""
 
 def records_from_columns(columns: ReadableBuffer, count: int) -> bytes:
     """Turn a columnar payload (wire.Format.ARROW) into the msgpack records of wire.Format.MSGPACK.
@@ -325,6 +329,12 @@ def write_batch_header(
     max_timestamp_ms: int,
 ) -> int:
     """Write the 61-byte header before ``records_bytes`` already in ``out``; CRC inside. Returns the batch's bytes."""
+
+def set_store_hook(hook: Callable[[int], object] | None) -> None:
+    """``hook(point)`` is called after each store into a segment (``point``: see ``sidecar.common.kill_points``).
+
+    For tests and fault injection; None ends it. It must not raise. One predicted branch a store while there is none.
+    """
 
 def murmur2(data: ReadableBuffer) -> int:
     """Kafka's murmur2 (Utils.murmur2) as a signed 32-bit number."""

@@ -66,6 +66,7 @@ cdef uint32_t NO_PAGE = 0xFFFFFFFFu
 cdef uint32_t NO_ENTRY = 0xFFFFFFFFu
 
 include "buffers.pxi"
+include "store_hook.pxi"
 include "entry.pxi"
 include "chain.pxi"
 include "key_hashes.pxi"

@@ -194,7 +194,9 @@ cdef class Chain:
             header.ordinal = self.first_page + self.span
             header.first_entry_offset = NO_ENTRY
             header.incarnation = self.incarnation
+            stored(AT_PAGE_HEADER)
             store_release(self.owners + page, (<uint64_t> self.incarnation << 32) | LINKED)
+            stored(AT_PAGE_LINKED)
             self.page_of[self.span] = page
             self.page_live[self.span] = 0
             self.span += 1
@@ -244,19 +246,24 @@ cdef class Chain:
             words_end = position + ENTRY_HEADER + 2 * <uint64_t> records
             payload_at = position + ENTRY_HEADER + words_bytes(records)
             self.copy_in(position, <const uint8_t *> &header, ENTRY_HEADER)
+            stored(AT_ENTRY_HEADER)
             self.fill_words(position + ENTRY_HEADER, records)
             self.copy_in(words_end, NULL, payload_at - words_end)
+            stored(AT_ENTRY_WORDS)
             self.copy_in(payload_at, <const uint8_t *> view.buf, view.len)
             self.copy_in(payload_at + view.len, NULL, position + total - payload_at - view.len)
+            stored(AT_ENTRY_PAYLOAD)
         finally:
             PyBuffer_Release(&view)
         page = <PageHeader *> self.page_at(position // self.payload)
         if page.first_entry_offset == NO_ENTRY:
             page.first_entry_ordinal = header.ordinal
             page.first_entry_offset = <uint32_t> (position % self.payload)
+            stored(AT_PAGE_ENTRY)
         entry = self.remember(position, &header, records)
         # Accepted from here on: everything above was plain writes.
         store_release(self.tail_word, position + total)
+        stored(AT_TAIL)
         self.accepted = position + total
         self.write_at = position + total
         return entry

@@ -221,6 +221,7 @@ cdef uint32_t mark_slice(RecordBlock block, uint32_t start, uint32_t stop, uint1
         word = <uint16_t *> (window.bytes + (position - window.begin))
         if word[0] != WORD_DONE:
             word[0] = value
+            stored(AT_DONE_WORD if value == WORD_DONE else AT_FAILED_WORD)
             changed += 1
     return changed
 

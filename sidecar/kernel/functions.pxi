@@ -33,6 +33,7 @@ def mark_failed_done(Chain chain not None, Entry entry not None, indexes):
         word = word_of(chain, entry, record)
         if word != NULL and WORD_FAILED_MIN <= word[0] < WORD_DONE:
             word[0] = WORD_DONE
+            stored(AT_DONE_WORD)
             settled += 1
     return chain.settle(entry, settled)
 
@@ -47,8 +48,22 @@ def fail_remaining(Chain chain not None, Entry entry not None, code):
         word = word_of(chain, entry, i)
         if word != NULL and word[0] == WORD_UNPARTITIONED:
             word[0] = code
+            stored(AT_FAILED_WORD)
             failed.append(i)
     return failed
+
+
+def fail_records(Chain chain not None, Entry entry not None, indexes, code):
+    cdef uint16_t *word
+    check_failure_code(code)
+    check_member(chain, entry)
+    for record in indexes:
+        if not 0 <= record < entry.count:
+            raise ValueError(f"record {record} of {entry.count}")
+        word = word_of(chain, entry, record)
+        if word != NULL and (word[0] < WORD_FAILED_MIN or word[0] == WORD_UNPARTITIONED):
+            word[0] = code
+            stored(AT_FAILED_WORD)
 
 
 def entry_words(Chain chain not None, Entry entry not None):
@@ -163,6 +178,7 @@ def take_pages(owners, incarnation, want, hint=0):
         if left == 0:
             break
         if load_acquire(words + page) == 0 and compare_and_swap(words + page, 0, taken):
+            stored(AT_PAGE_TAKEN)
             pages.append(page)
             left -= 1
         page = page + 1 if page + 1 < total else 0
@@ -184,3 +200,4 @@ def give_pages(owners, incarnation, pages):
             raise ValueError(f"page {page} is not owned by incarnation {incarnation}: given back twice?")
         if not compare_and_swap(words + page, owner, 0):
             raise ValueError(f"page {page} changed its owner while it was given back")
+        stored(AT_PAGE_GIVEN)

@@ -79,6 +79,7 @@ cdef inline void fail_record(Walk *walk, uint16_t *word, uint32_t index, uint16_
             walk.out_of_memory = True
             return
     word[0] = code
+    stored(AT_FAILED_WORD)
     walk.failures[walk.failure_count].index = <uint16_t> index
     walk.failures[walk.failure_count].code = code
     walk.failure_count += 1
@@ -174,6 +175,7 @@ cdef void index_walk(
         if code == WORD_UNPARTITIONED:
             code = choose_partition(&r, partitioner, body, max_body)
             word[0] = code
+            stored(AT_INDEX_WORD)
         elif code < WORD_FAILED_MIN and code >= partitioner.partition_count:
             code = INVALID_PARTITION
         if code < WORD_FAILED_MIN:

@@ -31,6 +31,15 @@ from sidecar.kernel.reference_chain import (
     Entry,
 )
 from sidecar.kernel.reference_columns import records_from_columns
+from sidecar.kernel.reference_hook import (
+    AT_DONE_WORD,
+    AT_FAILED_WORD,
+    AT_PAGE_GIVEN,
+    AT_PAGE_TAKEN,
+    STORE_POINTS,
+    set_store_hook,
+    stored,
+)
 from sidecar.kernel.reference_partitioner import PARTITIONERS, StickyPartitioner
 from sidecar.kernel.reference_records import Record, RecordBlock, index
 
@@ -49,6 +58,7 @@ __all__ = [
     "PAGE_TAKEN",
     "PARTITIONERS",
     "RECORDS_PER_ENTRY_MAX",
+    "STORE_POINTS",
     "BatchRecords",
     "Chain",
     "Entry",
@@ -60,6 +70,7 @@ __all__ = [
     "index",
     "murmur2",
     "records_from_columns",
+    "set_store_hook",
     "write_batch_header",
 ]
 
@@ -228,6 +239,7 @@ class BatchRecords:
             for record in block.records[start:stop]:
                 if block.chain.word(block.entry, record.index) != WORD_DONE:
                     block.chain.set_word(block.entry, record.index, code)
+                    stored(AT_FAILED_WORD)
 
     def mark_done(self) -> int:
         finished = 0
@@ -236,6 +248,7 @@ class BatchRecords:
             for record in block.records[start:stop]:
                 if block.entry.remaining and block.chain.word(block.entry, record.index) != WORD_DONE:
                     block.chain.set_word(block.entry, record.index, WORD_DONE)
+                    stored(AT_DONE_WORD)
                     changed += 1
             finished += block.chain.settle(block.entry, changed)
         return finished
@@ -255,6 +268,7 @@ def mark_failed_done(chain: Chain, entry: Entry, indexes: Sequence[int]) -> bool
             raise ValueError(f"record {record} of {entry.count}")
         if WORD_FAILED_MIN <= chain.word(entry, record) < WORD_DONE:
             chain.set_word(entry, record, WORD_DONE)
+            stored(AT_DONE_WORD)
             settled += 1
     return chain.settle(entry, settled)
 
@@ -264,7 +278,21 @@ def fail_remaining(chain: Chain, entry: Entry, code: int) -> list[int]:
     failed = [i for i in range(entry.count) if chain.word(entry, i) == WORD_UNPARTITIONED]
     for i in failed:
         chain.set_word(entry, i, code)
+        stored(AT_FAILED_WORD)
     return failed
+
+
+def fail_records(chain: Chain, entry: Entry, indexes: Sequence[int], code: int) -> None:
+    _check_failure_code(code)
+    if not chain.is_live(entry):
+        raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
+    for record in indexes:
+        if not 0 <= record < entry.count:
+            raise ValueError(f"record {record} of {entry.count}")
+        word = chain.word(entry, record)
+        if word < WORD_FAILED_MIN or word == WORD_UNPARTITIONED:
+            chain.set_word(entry, record, code)
+            stored(AT_FAILED_WORD)
 
 
 def entry_words(chain: Chain, entry: Entry) -> list[int]:
@@ -274,7 +302,10 @@ def entry_words(chain: Chain, entry: Entry) -> list[int]:
 def entry_payload(chain: Chain, entry: Entry) -> bytes:
     if not chain.is_live(entry):
         raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
-    return chain.read(entry.payload_at, entry.payload_bytes)
+    try:
+        return chain.read(entry.payload_at, entry.payload_bytes)
+    except KeyError:
+        raise ValueError(f"a page of {entry!r} is not linked") from None
 
 
 def _word(buffer: Any, offset: int) -> memoryview:
@@ -315,6 +346,7 @@ def take_pages(owners: Any, incarnation: int, want: int, hint: int = 0) -> list[
     pages = [page for page in order if not words[page]][:want]
     for page in pages:
         words[page] = incarnation << 32 | PAGE_TAKEN
+        stored(AT_PAGE_TAKEN)
     return pages
 
 
@@ -326,3 +358,4 @@ def give_pages(owners: Any, incarnation: int, pages: Sequence[int]) -> None:
         if not words[page] & 0xFFFFFFFF or words[page] >> 32 != incarnation:
             raise ValueError(f"page {page} is not owned by incarnation {incarnation}: given back twice?")
         words[page] = 0
+        stored(AT_PAGE_GIVEN)

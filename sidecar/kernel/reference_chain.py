@@ -6,6 +6,17 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from sidecar.kernel.reference_hook import (
+    AT_ENTRY_HEADER,
+    AT_ENTRY_PAYLOAD,
+    AT_ENTRY_WORDS,
+    AT_PAGE_ENTRY,
+    AT_PAGE_HEADER,
+    AT_PAGE_LINKED,
+    AT_TAIL,
+    stored,
+)
+
 ENTRY_HEADER_BYTES: Final = 64
 PAGE_HEADER_BYTES: Final = 64
 RECORDS_PER_ENTRY_MAX: Final = 65_535
@@ -178,7 +189,9 @@ class Chain:
             self._pages[page * self.page_bytes : page * self.page_bytes + PAGE_HEADER_BYTES] = header.ljust(
                 PAGE_HEADER_BYTES, b"\0"
             )
+            stored(AT_PAGE_HEADER)
             struct.pack_into("<II", self._owners, 8 * page, PAGE_LINKED, self.incarnation)
+            stored(AT_PAGE_LINKED)
             self._page_of[self._next_page] = page
             self._next_page += 1
 
@@ -227,14 +240,22 @@ class Chain:
         who = (client_row, client_generation, stream, format, flags, 0, seq, base_timestamp_ms, txn_number)
         header = (size, count, ordinal, *who, len(data), 0)
         words = (b"\xff\xff" * count).ljust(words_bytes(count), b"\0")
-        self.write(position, (_ENTRY.pack(*header) + words + data).ljust(size, b"\0"))
+        self.write(position, _ENTRY.pack(*header))
+        stored(AT_ENTRY_HEADER)
+        self.write(position + ENTRY_HEADER_BYTES, words)
+        stored(AT_ENTRY_WORDS)
+        before = ENTRY_HEADER_BYTES + len(words)
+        self.write(position + before, data.ljust(size - before, b"\0"))
+        stored(AT_ENTRY_PAYLOAD)
         page = self._page_of[position // self._payload] * self.page_bytes
         if struct.unpack_from("<I", self._pages, page + 16)[0] == NO_ENTRY:
             struct.pack_into("<Q", self._pages, page + 24, ordinal)
             struct.pack_into("<I", self._pages, page + 16, position % self._payload)
+            stored(AT_PAGE_ENTRY)
         entry = self._remember(position, header, count)
         self.tail = self._write_at = position + size
         struct.pack_into("<Q", self._tail_word, 0, self.tail)
+        stored(AT_TAIL)
         return entry
 
     def _remember(self, position: int, header: tuple[int, ...], remaining: int) -> Entry:

@@ -12,6 +12,7 @@ import msgpack
 
 from sidecar.kernel.reference_bytes import encode_varint
 from sidecar.kernel.reference_chain import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, Chain, Entry
+from sidecar.kernel.reference_hook import AT_FAILED_WORD, AT_INDEX_WORD, stored
 from sidecar.kernel.reference_partitioner import StickyPartitioner
 
 MALFORMED_RECORD: Final = 0xFF00
@@ -133,6 +134,7 @@ def index(
             if word != WORD_DONE:
                 failed = word if WORD_FAILED_MIN <= word < WORD_DONE else MALFORMED_RECORD
                 chain.set_word(entry, i, failed)
+                stored(AT_FAILED_WORD)
                 block.failures.append((i, failed))
             continue
         key, value, headers, partition, timestamp = record
@@ -140,6 +142,7 @@ def index(
         if word == WORD_UNPARTITIONED:
             word = _choose(partitioner, body, key, partition, timestamp, max_request_bytes)
             chain.set_word(entry, i, word)
+            stored(AT_INDEX_WORD)
         elif word < WORD_FAILED_MIN and word >= partitioner.partition_count:
             word = INVALID_PARTITION
         if word < WORD_FAILED_MIN:
@@ -147,6 +150,7 @@ def index(
             by_partition.setdefault(word, []).append(Record(i, stamp, body))
         elif word != WORD_DONE:
             chain.set_word(entry, i, word)
+            stored(AT_FAILED_WORD)
             block.failures.append((i, word))
     for number, records in by_partition.items():
         block.groups.append((number, len(block.records), len(block.records) + len(records)))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.common.clock import MonotonicClock
+from sidecar.common.kill_points import passed
 from sidecar.common.model import Node
 from sidecar.net.connector import SYSTEM_BUFFERS, LinkError, SocketBuffers, open_connection
 from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
@@ -310,6 +311,7 @@ class BrokerLink:
                 return
             self._progress_ms = self._clock.now_ms()
             self._advance(taken)
+            passed("send.part" if self.has_partly_sent else "send.all")
         if self.is_closed:
             return
         is_wanted = bool(self._outgoing)

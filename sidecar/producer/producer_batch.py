@@ -243,6 +243,7 @@ class ProducerBatch:
         piece.last_error = self.last_error
         if keep_identity:
             piece.doubtful_parent = self.in_doubt or self.doubtful_parent
+            piece.appended = self.appended
         if keep_identity and self.has_sequence:
             piece.identify(self.producer_id, self.epoch, (self.base_sequence + offset) & SEQUENCE_MASK)
         return piece

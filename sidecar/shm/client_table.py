@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import CLIENT_ID_BYTES, OUTCOME_HEADER_BYTES, SECRET_BYTES
+from sidecar.common.kill_points import passed
 from sidecar.kernel import compare_and_swap_u64, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.layout import RING_BYTES, STREAM_BYTES, STREAMS_MAX, STREAMS_OFFSET
@@ -58,6 +59,11 @@ class ClientRow:
 
     # ---- streams -----------------------------------------------------------------------------------------------
 
+    @property
+    def is_blank(self) -> bool:
+        """Nothing was ever accepted or told under this row."""
+        return not self._streams and self.next_number == 1
+
     def streams(self) -> Iterator[tuple[int, int, int]]:
         """(stream, chain id, accepted position) of every stream that has a place."""
         for stream, position in self._streams.items():
@@ -78,6 +84,7 @@ class ClientRow:
         position = STREAMS_OFFSET + len(self._streams) * STREAM_BYTES
         struct.pack_into("<Q", self._area, position + 8, 0)
         store_release_u64(self._area, position, stream | (chain_id + 1) << 32)
+        passed("stream.placed")
         self._streams[stream] = position
         return True
 
@@ -124,7 +131,9 @@ class ClientRow:
             positions.append(self._written + at)
             at += length
         self._copy_in(self._written, outcomes)
+        passed("tell.entry")
         store_release_u64(self._area, layout.RING_WRITTEN_OFFSET, self._written + size)
+        passed("tell.head")
         self._written += size
         self._positions += positions
         return True
@@ -149,7 +158,9 @@ class ClientRow:
         place = number - self._first + 1
         read = self._positions[place] if place < len(self._positions) else self._written
         store_release_u64(self._area, layout.ACKED_NUMBER_OFFSET, number)
+        passed("ack.number")
         store_release_u64(self._area, layout.RING_READ_OFFSET, read)
+        passed("ack.read")
         del self._positions[:place]
         self._first = number + 1
         self._acked = number
@@ -158,6 +169,7 @@ class ClientRow:
     def release(self) -> None:
         """Give the row back; its generation makes late references to it void. Repeatable."""
         self._table.release_row(self.index, self.generation)
+        passed("client.released")
 
     def _find_outcomes(self) -> None:
         """Positions of un-acked outcomes of a row that was written by an earlier owner."""
@@ -210,6 +222,7 @@ class ClientTable:
             generation = (word >> 32) + 1 & 0xFFFFFFFF or 1
             if not compare_and_swap_u64(self._words, 8 * index, word, _word(generation, slot, ROW_TAKING)):
                 continue
+            passed("client.taking")
             try:
                 self._segment.allocate(self._segment.layout.client(index), layout.CLIENT_STRIDE)
             except BaseException:
@@ -219,7 +232,9 @@ class ClientTable:
             area[: layout.CLIENT_ROW_BYTES] = bytes(layout.CLIENT_ROW_BYTES)
             text = name.encode()[:62]
             layout.CLIENT_ROW.pack_into(area, 0, generation, slot, client_id, pid, secret, len(text), text)
+            passed("client.row")
             store_release_u64(self._words, 8 * index, _word(generation, slot, ROW_LIVE))
+            passed("client.live")
             return self._row(index, generation)
         return None
 

@@ -108,6 +108,11 @@ COUNTER_ROWS: Final = (
         "Throttle time that brokers asked for, averaged over the answers of the last 30 to 60 s.",
     ),
     CounterRow("produce_throttle_max_ms", "gauge", "The longest such throttle time."),
+    CounterRow(
+        "poison_submissions_total",
+        "counter",
+        "Submissions and batches set aside because they were in work at three deaths of a worker.",
+    ),
 )
 
 ROW_INDEX: Final = {row.name: index for index, row in enumerate(COUNTER_ROWS)}

@@ -7,12 +7,13 @@ word, stored after everything that it makes true.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import Persistence
+from sidecar.common.kill_points import passed
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 
@@ -28,6 +29,10 @@ class DescriptorState(IntEnum):
     """Code, base offset and append time are known (fact 3)."""
     TOLD = 3
     """Every client's outcome is in its ring: words may become done."""
+    PENDING = 4
+    """Half of a batch that is being split: it counts once its parent's state is SPLIT."""
+    SPLIT = 5
+    """Refused as too large; its halves, which have its sequences, stand in its place."""
 
 
 _CONTENT: Final = struct.Struct("<IHHIIQIIQqii")
@@ -64,6 +69,8 @@ class Descriptor:
     serial: int
     published_ms: int
     """Wall clock of the publication, 0 where it is not known."""
+    parent: int
+    """Pending: the index of the descriptor it takes half of."""
     counted: int
     """What the slot's counter of delivered (code 0, settled) or failed records (told) is once this batch is in it."""
     dead_counted: int
@@ -77,17 +84,20 @@ class DescriptorTable:
         start = layout.DESCRIPTORS_OFFSET
         size = layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES
         self._table = segment.slot(slot).area[start : start + size]
-        self._free = [
-            i for i in reversed(range(layout.DESCRIPTORS_MAX)) if self.state(i) == DescriptorState.FREE
-        ]
+        # Nobody writes while the table is read as a whole: its owner, or the next one after its death.
+        self._states = self._table.cast("Q")[:: layout.DESCRIPTOR_BYTES // 8]
+        self._free = [i for i, state in enumerate(self._states.tolist()) if not state]
+        self._free.reverse()
         # What a dead owner left in use is the next owner's to free.
         self._taken: set[int] = set(range(layout.DESCRIPTORS_MAX)) - set(self._free)
-        self._serial = max((descriptor.serial for descriptor in self), default=0)
+        # Also of free ones: a serial is never given twice.
+        serials = self._table[_SERIAL_OFFSET:].cast("Q")[:: layout.DESCRIPTOR_BYTES // 8]
+        self._serial = max(serials.tolist())
 
     def __iter__(self) -> Iterator[Descriptor]:
         """Every descriptor that is not free."""
-        for index in range(layout.DESCRIPTORS_MAX):
-            if not self._is_free(index):
+        for index, state in enumerate(self._states.tolist()):
+            if state:
                 yield self.read(index)
 
     @property
@@ -100,6 +110,10 @@ class DescriptorTable:
 
     def state(self, index: int) -> DescriptorState:
         return DescriptorState(load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES))
+
+    def serial(self, index: int) -> int:
+        """The number of its publication: one that no other descriptor of the slot ever had."""
+        return load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES + _SERIAL_OFFSET)
 
     def take(self) -> int | None:
         """A free descriptor's index, None when all are in use. Its state stays free until it is published."""
@@ -123,8 +137,12 @@ class DescriptorTable:
         epoch: int,
         base_sequence: int,
         published_ms: int = 0,
+        pending_on: int | None = None,
     ) -> None:
-        """Fact 2: from here on these records go out under this identity and no other."""
+        """Fact 2: from here on these records go out under this identity and no other.
+
+        ``pending_on``: not before the descriptor of that index is switched (see :meth:`switch`).
+        """
         position = index * layout.DESCRIPTOR_BYTES
         self._expect(index, DescriptorState.FREE)
         _CONTENT.pack_into(
@@ -132,7 +150,7 @@ class DescriptorTable:
             position + _CONTENT_OFFSET,
             chain_id,
             lane,
-            0,
+            0 if pending_on is None else pending_on + 1,
             partition,
             count,
             first_cursor[0],
@@ -146,7 +164,35 @@ class DescriptorTable:
         _RESULT.pack_into(self._table, position + _RESULT_OFFSET, -1, -1, 0, 0)
         self._serial += 1
         struct.pack_into("<QQQQ", self._table, position + _SERIAL_OFFSET, self._serial, published_ms, 0, 0)
+        passed("publish.content")
+        if pending_on is not None:
+            store_release_u64(self._table, position, DescriptorState.PENDING)
+            passed("split.pending")
+            return
         store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
+        passed("publish.state")
+
+    def switch(self, parent: int, children: Sequence[int]) -> None:
+        """The halves of a refused batch, published pending on it, take its place by one store; it is free then."""
+        store_release_u64(self._table, parent * layout.DESCRIPTOR_BYTES, DescriptorState.SPLIT)
+        passed("split.switched")
+        for child in children:
+            store_release_u64(self._table, child * layout.DESCRIPTOR_BYTES, DescriptorState.SENT_UNDER)
+            passed("split.raised")
+        self.free(parent)
+
+    def finish_splits(self) -> None:
+        """What a dead owner left of splits: halves of a switched parent go live, of another one they go. Repeatable."""
+        found = list(self)
+        switched = {each.index for each in found if each.state == DescriptorState.SPLIT}
+        for each in found:
+            if each.state == DescriptorState.PENDING and each.parent in switched:
+                position = each.index * layout.DESCRIPTOR_BYTES
+                store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
+            elif each.state == DescriptorState.PENDING:
+                self.free(each.index)
+        for index in switched:
+            self.free(index)
 
     def settle(
         self,
@@ -168,7 +214,9 @@ class DescriptorTable:
             self._table, position + _RESULT_OFFSET, base_offset, append_time_ms, code, persistence
         )
         struct.pack_into("<Q", self._table, position + _COUNTED_OFFSET, counted)
+        passed("done.content")
         store_release_u64(self._table, position, DescriptorState.SETTLED)
+        passed("done.state")
 
     def told(self, index: int, *, failed_counted: int = 0, dead_counted: int = 0) -> None:
         """Every outcome of it is in its client's ring, or acknowledged if it is a failure; repeatable.
@@ -181,12 +229,14 @@ class DescriptorTable:
             if failed_counted or dead_counted:
                 struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, failed_counted, dead_counted)
             store_release_u64(self._table, position, DescriptorState.TOLD)
+            passed("told.state")
 
     def free(self, index: int) -> None:
         """Give it back: after told and words done, or when the batch is renumbered or was split."""
         assert index in self._taken, f"descriptor {index} is given back twice"
         self._taken.remove(index)
         store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.FREE)
+        passed("free.state")
         self._free.append(index)
 
     def read(self, index: int) -> Descriptor:
@@ -195,7 +245,7 @@ class DescriptorTable:
         (
             chain_id,
             lane,
-            _,
+            parent,
             partition,
             count,
             first,
@@ -230,12 +280,10 @@ class DescriptorTable:
             persistence=persistence,
             serial=serial,
             published_ms=published_ms,
+            parent=parent - 1,
             counted=counted,
             dead_counted=dead_counted,
         )
-
-    def _is_free(self, index: int) -> bool:
-        return load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES) == DescriptorState.FREE
 
     def _expect(self, index: int, state: DescriptorState) -> None:
         found = load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES)
@@ -276,7 +324,9 @@ class LaneRows:
             struct.pack_into("<Q", self._table, position + 8, 0)
             store_release_u64(self._table, position, (chain + 1) | partition << 32)
             self._places[chain, partition] = position
+            passed("row.place")
         store_release_u64(self._table, position + 8, (epoch & 0xFFFFFFFF) << 32 | next_sequence)
+        passed("row.stored")
 
     def load(self, chain: int, partition: int) -> tuple[int, int]:
         """(epoch, next sequence); (0, 0) for a partition without a row."""

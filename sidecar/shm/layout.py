@@ -70,9 +70,8 @@ PAGE_HEADER_BYTES: Final = 64
 NO_ENTRY: Final = 0xFFFFFFFF
 
 # Slot areas.
-SLOT_HEADER: Final = struct.Struct("<QQIiQIIQIIqi")
-"""incarnation, heartbeat ns, pid, cpu, process start ticks, state, in-work kind, in-work number, kill count, zero,
-lane 0 producer id, lane 0 epoch."""
+SLOT_HEADER: Final = struct.Struct("<QQIiQI20xqi")
+"""incarnation, heartbeat ns, pid, cpu, process start ticks, state, lane 0 producer id, lane 0 epoch."""
 SLOT_HEADER_BYTES: Final = 4096
 INCARNATION_OFFSET: Final = 0
 HEARTBEAT_OFFSET: Final = 8
@@ -80,13 +79,19 @@ PID_OFFSET: Final = 16
 CPU_OFFSET: Final = 20
 START_TIME_OFFSET: Final = 24
 STATE_OFFSET: Final = 32
-IN_WORK_KIND_OFFSET: Final = 36
-IN_WORK_NUMBER_OFFSET: Final = 40
-KILL_COUNT_OFFSET: Final = 48
 PRODUCER_ID_OFFSET: Final = 56
 PRODUCER_EPOCH_OFFSET: Final = 64
 DEAD_LETTERING_OFFSET: Final = 72
 """u64: dead lettered records of the step of the ledger that is under way (0: none)."""
+
+IN_WORK_OFFSET: Final = 256
+"""What is in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""
+IN_WORK_WORDS: Final = 4
+SUSPECTS_OFFSET: Final = 512
+"""What was in work at deaths: rows {what u64, deaths u32 << 32 | incarnation that died last u32}."""
+SUSPECTS_MAX: Final = 16
+assert IN_WORK_OFFSET + 8 * IN_WORK_WORDS <= SUSPECTS_OFFSET
+assert SUSPECTS_OFFSET + 16 * SUSPECTS_MAX <= SLOT_HEADER_BYTES
 
 COUNTERS_OFFSET: Final = SLOT_HEADER_BYTES
 COUNTER_ROWS_MAX: Final = 128

@@ -35,6 +35,8 @@ def reclaim_slot(segment: Segment, slot: int) -> int:
             freed += 1
     area = view.area
     for start, size in (
+        (layout.IN_WORK_OFFSET, 8 * layout.IN_WORK_WORDS),
+        (layout.SUSPECTS_OFFSET, 16 * layout.SUSPECTS_MAX),
         (layout.DESCRIPTORS_OFFSET, layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES),
         (layout.LANE_ROWS_OFFSET, layout.LANE_ROWS_MAX * layout.LANE_ROW_BYTES),
         (layout.LANE_RECORDS_OFFSET, layout.LANE_RECORDS_MAX * layout.LANE_RECORD_BYTES),

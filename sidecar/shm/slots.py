@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from sidecar.common.kill_points import passed
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.counters import COUNTER_ROWS, ROW_INDEX
@@ -111,9 +112,11 @@ class SlotView:
         self.counters.close_write()
         struct.pack_into("<Ii", self.area, layout.PID_OFFSET, pid, cpu)
         struct.pack_into("<Q", self.area, layout.START_TIME_OFFSET, process_start_ticks(pid))
-        struct.pack_into("<IIQI", self.area, layout.STATE_OFFSET, STATE_LIVE, 0, 0, 0)
+        self.state = STATE_LIVE
         struct.pack_into("<qi", self.area, layout.PRODUCER_ID_OFFSET, -1, -1)
+        passed("adopt.slot")
         store_release_u64(self.area, layout.INCARNATION_OFFSET, incarnation)
+        passed("adopt.claimed")
 
     @property
     def incarnation(self) -> int:
@@ -158,6 +161,7 @@ class SlotView:
 
     def store_producer(self, producer_id: int, epoch: int) -> None:
         struct.pack_into("<qi", self.area, layout.PRODUCER_ID_OFFSET, producer_id, epoch)
+        passed("producer.stored")
 
     @property
     def dead_lettering(self) -> int:
@@ -167,16 +171,6 @@ class SlotView:
     @dead_lettering.setter
     def dead_lettering(self, records: int) -> None:
         store_release_u64(self.area, layout.DEAD_LETTERING_OFFSET, records)
-
-    def set_in_work(self, kind: int, number: int) -> None:
-        """What the worker is busy with (0 nothing, 1 an entry, 2 a descriptor), for whoever finds it dead."""
-        struct.pack_into("<IQ", self.area, layout.IN_WORK_KIND_OFFSET, kind, number)
-
-    @property
-    def in_work(self) -> tuple[int, int, int]:
-        """(kind, number, how often it killed its worker)."""
-        kind, number, kills = struct.unpack_from("<IQI", self.area, layout.IN_WORK_KIND_OFFSET)
-        return int(kind), int(number), int(kills)
 
 
 def process_start_ticks(pid: int) -> int:

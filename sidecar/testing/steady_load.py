@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,11 +18,32 @@ PAUSE_S = 0.004
 KEYS = 13
 
 
-class SteadyClient:
-    """One producer and one thread that sends until :meth:`finish`. Every callback is noted."""
+def keyed_and_keyless(name: str, number: int) -> dict[str, Any]:
+    """Keyed and keyless in turn; order is kept per partition either way."""
+    key = b"key-%d" % (number % KEYS) if number % 2 else None
+    return {"value": RecordId(name, number).encode(), "key": key}
 
-    def __init__(self, run_dir: Path, topic: str, name: str, **options: Any) -> None:
+
+class SteadyClient:
+    """One producer and one thread that sends until :meth:`finish`. Every callback is noted.
+
+    ``record(name, number)`` gives the arguments of each send(); its value must begin with the record's id.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        topic: str,
+        name: str,
+        *,
+        record: Callable[[str, int], Mapping[str, Any]] = keyed_and_keyless,
+        burst: int = BURST,
+        pause_s: float = PAUSE_S,
+        **options: Any,
+    ) -> None:
         self.name = name
+        self.topic = topic
+        self._record, self._burst, self._pause_s = record, burst, pause_s
         self.sent = 0
         self.told: list[tuple[int, BaseException | None, tuple[int, int] | None]] = []
         """(number, error, (partition, offset))."""
@@ -29,7 +51,6 @@ class SteadyClient:
         self.last_told_s = 0.0
         """When the last delivery was told (monotonic)."""
         self._told_s: list[float] = []
-        self._topic = topic
         self._producer = Producer(run_dir=str(run_dir), client_name=name, **options)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -38,9 +59,9 @@ class SteadyClient:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                for _ in range(BURST):
+                for _ in range(self._burst):
                     self._send()
-                self._stop.wait(PAUSE_S)
+                self._stop.wait(self._pause_s)
         except BaseException as error:
             self.raised = error
 
@@ -54,11 +75,7 @@ class SteadyClient:
                 self.last_told_s = time.monotonic()
                 self._told_s.append(self.last_told_s)
 
-        # Keyed and keyless in turn; order is kept per partition either way.
-        key = b"key-%d" % (number % KEYS) if number % 2 else None
-        self._producer.send(
-            self._topic, value=RecordId(self.name, number).encode(), key=key, on_delivery=told
-        )
+        self._producer.send(self.topic, **self._record(self.name, number), on_delivery=told)
         self.sent += 1
 
     def first_told_after(self, moment_s: float) -> float:
@@ -86,6 +103,49 @@ class SteadyClient:
         self._producer.close(0)
 
 
+def judge(
+    bootstrap_servers: str,
+    topic: str,
+    clients: Iterable[SteadyClient],
+    *,
+    unknown_offsets_max: int = 0,
+    may_fail: Callable[[RecordId], bool] = lambda record: False,
+) -> list[ReadRecord]:
+    """Compare what finished clients of a topic were told with the topic itself.
+
+    Raises AssertionError for anything lost, doubled, reordered, told twice or told wrongly, and for a failure of a
+    record that ``may_fail`` does not name. Returns the topic's records.
+    """
+    ledger = Ledger()
+    records = read_topic(bootstrap_servers, topic)
+    places: dict[RecordId, tuple[int, int]] = {}
+    for record in records:
+        record_id = RecordId.decode(record.value or b"")
+        ledger.read(record_id, record.partition)
+        places[record_id] = (record.partition, record.offset)
+    wrong: list[str] = []
+    unknown = 0
+    for client in clients:
+        ledger.sent(client.name, client.sent)
+        for number, error, place in client.told:
+            record_id = RecordId(client.name, number)
+            if error is not None:
+                possibly = int(getattr(error, "persistence", 0)) != 0
+                ledger.failed(record_id, possibly_persisted=possibly)
+                if not may_fail(record_id):
+                    wrong.append(f"{record_id} failed: {error}")
+                continue
+            ledger.delivered(record_id)
+            if place is None or place[1] is None or place[1] < 0:
+                unknown += 1
+            elif place != places.get(record_id):
+                wrong.append(f"{record_id} was told at {place} and is at {places.get(record_id)}")
+    ledger.check()
+    assert not wrong, f"{len(wrong)} records: {wrong[:5]}"
+    assert unknown <= unknown_offsets_max, f"{unknown} deliveries without an offset"
+    return records
+
+
 class SteadyLoad:
     """Some clients on one topic, and the check of everything they were told against the topic itself."""
 
@@ -107,33 +167,9 @@ class SteadyLoad:
         """
         for client in self.clients:
             client.finish()
-        ledger = Ledger()
-        records = read_topic(self._bootstrap_servers, self._topic)
-        places: dict[RecordId, tuple[int, int]] = {}
-        for record in records:
-            record_id = RecordId.decode(record.value or b"")
-            ledger.read(record_id, record.partition)
-            places[record_id] = (record.partition, record.offset)
-        wrong: list[str] = []
-        unknown = 0
-        for client in self.clients:
-            ledger.sent(client.name, client.sent)
-            for number, error, place in client.told:
-                record_id = RecordId(client.name, number)
-                if error is not None:
-                    possibly = int(getattr(error, "persistence", 0)) != 0
-                    ledger.failed(record_id, possibly_persisted=possibly)
-                    wrong.append(f"{record_id} failed: {error}")
-                    continue
-                ledger.delivered(record_id)
-                if place is None or place[1] is None or place[1] < 0:
-                    unknown += 1
-                elif place != places.get(record_id):
-                    wrong.append(f"{record_id} was told at {place} and is at {places.get(record_id)}")
-        ledger.check()
-        assert not wrong, f"{len(wrong)} records: {wrong[:5]}"
-        assert unknown <= unknown_offsets_max, f"{unknown} deliveries without an offset"
-        return records
+        return judge(
+            self._bootstrap_servers, self._topic, self.clients, unknown_offsets_max=unknown_offsets_max
+        )
 
     def __enter__(self) -> SteadyLoad:
         return self

@@ -11,25 +11,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
-from sidecar.kernel import BatchRecords, StickyPartitioner, index
+from sidecar.common.kill_points import passed
+from sidecar.kernel import BatchRecords, StickyPartitioner, entry_payload, index
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.descriptors import Descriptor, DescriptorState
+from sidecar.shm.in_work import entry_word
 from sidecar.worker.session import StreamState
 
 if TYPE_CHECKING:
+    from sidecar.deadletter.letters import Undelivered
     from sidecar.kernel import Chain, Entry, RecordBlock
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.chain_table import ChainName, ChainTable
     from sidecar.shm.descriptors import DescriptorTable, LaneRows
+    from sidecar.shm.in_work import InWork
     from sidecar.shm.segment import Segment
     from sidecar.shm.slots import Counters
+    from sidecar.worker.poison import Poison
     from sidecar.worker.sessions import Sessions
     from sidecar.worker.settlement import Settlement
     from sidecar.worker.topic_queue import TopicQueue
@@ -73,6 +79,8 @@ class Adoption:
         sessions: Sessions,
         settlement: Settlement,
         counters: Counters,
+        poison: Poison,
+        in_work: InWork,
     ) -> None:
         self._segment = segment
         self._slot = slot
@@ -86,6 +94,12 @@ class Adoption:
         self._sessions = sessions
         self._settlement = settlement
         self._counters = counters
+        self._poison = poison
+        self._in_work = in_work
+        self.poisonous: list[ProducerBatch] = []
+        """Batches that were sent and must not be encoded again: to be given up."""
+        self.set_aside: list[Undelivered] = []
+        """Submissions that were not read again, for the dead letters."""
         # Every word that is a partition counts as one of the topic's: whether it still is, the metadata will say.
         self._any_partition = StickyPartitioner(WORD_FAILED_MIN, (), 1, 1)
         self._ranges: dict[int, dict[int, list[Range]]] = {}
@@ -98,17 +112,26 @@ class Adoption:
         partition: they are not sent again before somebody calls ``resume`` on the accumulator.
         """
         self._segment.clients.release_half_taken(self._slot)
+        passed("adopt.half_taken")
         self._pool.adopt(sum(map(len, pages.values())))
         names = {name.chain_id: name for name in self._chain_table.names()}
         chains = [self._adopt_chain(names[chain_id], own, now_ms) for chain_id, own in sorted(pages.items())]
+        passed("adopt.chains")
         self._adopt_clients(names, chains, now_ms)
+        passed("adopt.clients")
         self._rebuild_ranges(names, now_ms)
+        passed("adopt.ranges")
         open_records = sum(chain.live_records for chain in chains)
         for chain in chains:
             self._index(names[chain.chain_id], chain, now_ms)
+        passed("adopt.indexed")
         self._balance(open_records)
+        passed("adopt.balanced")
         self._tell(now_ms)
+        passed("adopt.told")
         sent = self._sent(now_ms)
+        passed("adopt.sent")
+        self._poison.forget_ended(chains, self._descriptors)
         for chain in chains:
             self._give_back(chain)
         self._counters.set("clients_connected", 0)
@@ -170,6 +193,7 @@ class Adoption:
     # --- batches -----------------------------------------------------------------------------------------------
 
     def _rebuild_ranges(self, names: dict[int, ChainName], now_ms: float) -> None:
+        self._descriptors.finish_splits()
         for descriptor in self._descriptors:
             name = names.get(descriptor.chain_id)
             if name is None:
@@ -203,6 +227,11 @@ class Adoption:
         ranges = self._ranges.get(chain.chain_id, {})
         waiting: list[Entry] = []
         for entry in chain.entries():
+            if self._poison.is_entry(chain, entry):
+                self._set_aside(queue, entry)
+                continue
+            self._in_work.begin(entry_word(chain.chain_id, entry.ordinal))
+            passed("index.begin", partial(entry_payload, chain, entry))
             block = index(chain, entry, self._any_partition, self._config.max_request_size, WORD_DONE)
             whole: list[tuple[int, int, int]] = []
             for partition, start, stop in block.groups:
@@ -216,7 +245,18 @@ class Adoption:
                 self._failures.append((queue, entry, block.failures))
             if entry.remaining > block.count + len(block.failures):
                 waiting.append(entry)
+        self._in_work.end()
         self._topics.adopt(name.topic, waiting, now_ms)
+
+    def _set_aside(self, queue: TopicQueue, entry: Entry) -> None:
+        chain = queue.chain
+        descriptors = [
+            each.descriptor for ranges in self._ranges.get(chain.chain_id, {}).values() for each in ranges
+        ]
+        for failures in self._poison.set_aside(chain, queue.topic, entry, descriptors):
+            self._failures.append((queue, entry, failures))
+            row = self._sessions.row(entry.client_row, entry.client_generation)
+            self.set_aside += self._poison.letters_of(chain, queue.topic, entry, failures, row)
 
     def _place(
         self,
@@ -337,6 +377,9 @@ class Adoption:
             if not each.is_sent:
                 continue
             batch = each.batch
+            if batch.records.count == each.descriptor.count and self._poison.is_batch(each.descriptor):
+                self.poisonous.append(batch)
+                continue
             if batch.records.count == each.descriptor.count:
                 sent.append((batch, each.descriptor.published_ms))
                 continue
@@ -374,7 +417,9 @@ class Adoption:
             return  # what could not be read stays where it is
         pages = chain.release_pages() if chain.live_entries else chain.release_idle()
         if pages:
+            passed("pages.released")
             self._pool.give(pages)
+            passed("adopt.pages_back")
 
 
 def _raise_to(counters: Counters, row: str, least: int) -> None:

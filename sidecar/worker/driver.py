@@ -21,6 +21,7 @@ from sidecar.common.control import (
     UpdateMetadata,
     UpdateMetadataReply,
 )
+from sidecar.common.kill_points import passed
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
 from sidecar.producer.effects import (
     CloseLink,
@@ -301,9 +302,7 @@ class Driver:
             queue.last_settled_ms = now_ms
             if self._commit is not None:
                 self._commit.entries_ended(chain, queue.topic)
-            pages = chain.release_pages()
-            if pages and self._pool.give(pages):
-                self._wake_workers()
+            self._give(chain.release_pages())
         if finished:
             self._intake.shares_freed(now_ms)
         granted, _ = self._pool.poll(now_ms)
@@ -368,12 +367,12 @@ class Driver:
         self._produce_port.init_producer_id()
 
     def _split(self, effect: Split, now_ms: float) -> None:
-        # The pieces get descriptors of their own at their first drain; the parent's range must not stand beside them.
-        self._settlement.free_descriptor(effect.parent)
+        self._settlement.split(effect.parent, effect.pieces)
 
     def _renumbered(self, effect: Renumbered, now_ms: float) -> None:
         for batch in effect.batches:
             self._settlement.free_descriptor(batch)
+            passed("renumber.freed")
 
     def _fail_deleted(self, deleted: tuple[TopicPartition, ...], now_ms: float) -> None:
         by_topic: dict[str, list[int]] = {}
@@ -413,9 +412,13 @@ class Driver:
         for queue in self._topics:
             chain = queue.chain
             if chain.page_count and not chain.live_entries and now_ms - queue.last_used_ms > 1000:
-                pages = chain.release_idle()
-                if pages and self._pool.give(pages):
-                    self._wake_workers()
+                self._give(chain.release_idle())
+
+    def _give(self, pages: list[int]) -> None:
+        if pages:
+            passed("pages.released")
+            if self._pool.give(pages):
+                self._wake_workers()
 
     def _publish_gauges(self, now_ms: float) -> None:
         counters, counts = self._counters, self._sender.counts

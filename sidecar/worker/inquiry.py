@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import Code, classify
+from sidecar.common.kill_points import passed
 from sidecar.net.connector import LinkError
 from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
 from sidecar.protocol.describe_producers import (
@@ -184,9 +185,10 @@ class Inquiry:
             partitions: dict[str, list[int]] = {}
             for topic, partition in wanted:
                 partitions.setdefault(topic, []).append(partition)
-            answers = parse_describe_producers(
-                await link.request(describe_producers_request(version, partitions))
-            )
+            asked = link.request(describe_producers_request(version, partitions))
+            passed("inquiry.asked")
+            answers = parse_describe_producers(await asked)
+            passed("inquiry.answered")
             for answer in answers:
                 queue = wanted.get((answer.topic, answer.partition))
                 if queue is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Kind, SubmitFlag
+from sidecar.common.kill_points import passed
 from sidecar.kernel import records_from_columns
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.shares import RESUME_AT
@@ -147,6 +148,7 @@ class Intake:
         session.unsettled_bytes += len(payload)
         stream.position = seq
         session.row.store_position(stream_id, seq)
+        passed("accept.position")
         session.accepted_bytes += payload_bytes
         if self._commit is None:
             stream.accepted = seq
@@ -156,6 +158,7 @@ class Intake:
         queue.last_used_ms = now_ms
         counters = self._counters
         counters.count_accepted(count, len(payload))
+        passed("accept.counted")
         self._on_entry(queue, entry, now_ms)
 
     def acceptance(self, session: ClientSession) -> list[Any]:

@@ -36,7 +36,9 @@ from sidecar.common.control import (  # noqa: E402 (kio must be imported after t
     decode_message,
     encode_message,
 )
+from sidecar.common.kill_points import ENVIRONMENT, kernel_passed, needs_store_hook, take_order  # noqa: E402
 from sidecar.common.model import ExitStatus  # noqa: E402
+from sidecar.kernel import set_store_hook  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
 
 if TYPE_CHECKING:
@@ -85,6 +87,10 @@ def main(argv: list[str] | None = None) -> int:
     if os.getppid() != arguments.parent_pid:
         # Alive here means: a successor of our controller comes after the byte was taken, and finds it.
         return ExitStatus.WORKER_CONTROLLER_GONE
+    if take_order(os.environ.get(ENVIRONMENT)):
+        log.warning("%s is set: this worker may be killed on purpose; for tests only", ENVIRONMENT)
+        if needs_store_hook():
+            set_store_hook(kernel_passed)
     try:
         return _run(start, control)
     finally:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from sidecar.common.kill_points import passed
 from sidecar.net.connector import LinkError
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
@@ -23,6 +24,7 @@ from sidecar.protocol.produce import (
     decode_produce_response,
     encode_produce,
 )
+from sidecar.worker.settlement import publish
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -188,6 +190,7 @@ class ProducePort:
 
     def on_response(self, link: BrokerLink, correlation_id: int, body: bytes) -> None:
         request, version = self._awaited.pop((link.node.id, correlation_id))
+        passed("answer.read")
         try:
             response = decode_produce_response(version, body)
         except ProtocolError as error:
@@ -221,29 +224,14 @@ class ProducePort:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _publish(self, batches: list[ProducerBatch]) -> bool:
-        """Fact 2 of the journal: which records go out under which identity, before their first byte does."""
+        """A descriptor for each batch that has none; False when there are not enough."""
         for batch in batches:
             if batch.descriptor != NO_DESCRIPTOR:
                 continue  # a retry: the same range under the same identity
             index = self._descriptors.take()
             if index is None:
                 return False
-            assert batch.chain is not None
-            records = batch.records
-            self._descriptors.publish(
-                index,
-                chain_id=batch.chain.chain_id,
-                lane=batch.lane,
-                partition=batch.partition,
-                first_cursor=records.first_cursor,
-                last_cursor=records.last_cursor,
-                count=records.count,
-                producer_id=batch.producer_id,
-                epoch=batch.epoch,
-                base_sequence=batch.base_sequence,
-                published_ms=time.time_ns() // 1_000_000,
-            )
-            batch.descriptor = index
+            publish(self._descriptors, batch, index, time.time_ns() // 1_000_000)
         return True
 
     async def _compress(self, prepared: _Prepared, plain: list[tuple[ProducerBatch, bytes]]) -> None:
@@ -299,6 +287,7 @@ class ProducePort:
             None,
             topics,
         )
+        passed("send.begin")
         link.send_buffers(
             correlation_id, buffers, taken, expect_response=request.acks != 0, deadline_ms=request.deadline_ms
         )

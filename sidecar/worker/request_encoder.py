@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.kernel import write_batch_header
+from sidecar.common.kill_points import passed
+from sidecar.kernel import entry_payload, write_batch_header
+from sidecar.shm.in_work import batch_word
 from sidecar.worker.compression import CODEC_ATTRIBUTES, compress
 
 if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.topic_settings import TopicSettings
+    from sidecar.shm.in_work import InWork
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +35,23 @@ class EncodedBatch(NamedTuple):
 
 
 class RequestEncoder:
-    """Encodes batches into a request buffer, each by its topic's codec; that runs on ``executor``, off the loop."""
+    """Encodes batches into a request buffer, each by its topic's codec; that runs on ``executor``, off the loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+    ``in_work`` is told which batch (by its descriptor's ``serial``) is being encoded, for whoever finds us dead.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        *,
+        in_work: InWork,
+        serial: Callable[[int], int],
+    ) -> None:
         self._loop = loop
         self._executor = executor
+        self._in_work = in_work
+        self._serial = serial
 
     @staticmethod
     def is_synchronous(batches: list[ProducerBatch]) -> bool:
@@ -52,6 +69,8 @@ class RequestEncoder:
         unsendable: list[tuple[ProducerBatch, str]] = []
         position = 0
         for batch in batches:
+            self._in_work.begin(batch_word(self._serial(batch.descriptor)))
+            passed("encode.begin", partial(_payloads, batch))
             try:
                 size = batch.records.encode_into(
                     buffer[position:],
@@ -64,6 +83,8 @@ class RequestEncoder:
                 continue
             encoded.append(EncodedBatch(batch, buffer[position : position + size]))
             position += size
+            passed("encode.batch")
+        self._in_work.end()
         return encoded, unsendable
 
     def copy_records(
@@ -76,20 +97,28 @@ class RequestEncoder:
         plain: list[tuple[ProducerBatch, bytes]] = []
         unsendable: list[tuple[ProducerBatch, str]] = []
         for batch in batches:
+            self._in_work.begin(batch_word(self._serial(batch.descriptor)))
+            passed("encode.begin", partial(_payloads, batch))
             try:
                 records_bytes = batch.records.encode_records_into(buffer)
             except ValueError as error:
                 unsendable.append((batch, str(error)))
                 continue
             plain.append((batch, bytes(buffer[:records_bytes])))
+        self._in_work.end()
         return plain, unsendable
 
     async def compress(
         self, plain: list[tuple[ProducerBatch, bytes]], buffer: memoryview
     ) -> list[EncodedBatch]:
         """Compress off the loop and write the batches into ``buffer``; what a codec fails on goes as it is."""
+        words = [batch_word(self._serial(batch.descriptor)) for batch, _ in plain]
         outputs = await self._loop.run_in_executor(
-            self._executor, lambda: [_try_compress(batch.queue.settings, data) for batch, data in plain]
+            self._executor,
+            lambda: [
+                self._compress(word, batch.queue.settings, data)
+                for word, (batch, data) in zip(words, plain, strict=True)
+            ],
         )
         encoded: list[EncodedBatch] = []
         position = 0
@@ -111,7 +140,21 @@ class RequestEncoder:
             )
             encoded.append(EncodedBatch(batch, buffer[position : start + len(body)]))
             position = start + len(body)
+        passed("encode.compressed")
         return encoded
+
+    def _compress(self, word: int, settings: TopicSettings, data: bytes) -> bytes | None:
+        place = self._in_work.begin_beside(word)
+        try:
+            return _try_compress(settings, data)
+        finally:
+            self._in_work.end_beside(place)
+
+
+def _payloads(batch: ProducerBatch) -> bytes:
+    """What the batch's records were sent in, for a kill point that asks."""
+    assert batch.chain is not None
+    return b"".join(entry_payload(batch.chain, entry) for entry, _ in batch.records.entries())
 
 
 def _try_compress(settings: TopicSettings, data: bytes) -> bytes | None:

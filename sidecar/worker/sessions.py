@@ -118,6 +118,10 @@ class Sessions:
                 "NOT_ADMITTED", "The ticket is not one of this daemon; say HELLO at the control socket."
             )
         row = self._find(client_id)
+        if row is not None and secret is None and row.is_blank:
+            # A first ATTACH whose WELCOME never arrived: its worker died in between, or the stub lost patience.
+            self._forget(row)
+            row = None
         known = row is not None and secret is not None
         before: ClientSession | None = None
         if row is not None:
@@ -207,6 +211,15 @@ class Sessions:
             over.append(self._by_row.pop(index))
             row.release()
         return over
+
+    def _forget(self, row: ClientRow) -> None:
+        """Release a blank row: nobody depends on it."""
+        session = self._by_row.pop(row.index)
+        session.attached = False
+        self._by_routing_id.pop(session.routing_id, None)
+        self._gone_since_ms.pop(row.index, None)
+        del self._rows[row.index]
+        row.release()
 
     def _find(self, client_id: bytes) -> ClientRow | None:
         for row in self._rows.values():

@@ -6,9 +6,11 @@ words done → lane row stored → descriptor free → pages back to the pool.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
+from sidecar.common.kill_points import passed
 from sidecar.kernel import mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
@@ -21,6 +23,34 @@ if TYPE_CHECKING:
     from sidecar.shm.descriptors import DescriptorTable, LaneRows
     from sidecar.shm.slots import Counters, SlotView
     from sidecar.worker.topic_queue import TopicQueue
+
+
+def publish(
+    descriptors: DescriptorTable,
+    batch: ProducerBatch,
+    index: int,
+    published_ms: int,
+    *,
+    pending_on: int | None = None,
+) -> None:
+    """Fact 2 of the journal: which records go out under which identity, before their first byte does."""
+    assert batch.chain is not None
+    records = batch.records
+    descriptors.publish(
+        index,
+        chain_id=batch.chain.chain_id,
+        lane=batch.lane,
+        partition=batch.partition,
+        first_cursor=records.first_cursor,
+        last_cursor=records.last_cursor,
+        count=records.count,
+        producer_id=batch.producer_id,
+        epoch=batch.epoch,
+        base_sequence=batch.base_sequence,
+        published_ms=published_ms,
+        pending_on=pending_on,
+    )
+    batch.descriptor = index
 
 
 class Settlement:
@@ -66,6 +96,7 @@ class Settlement:
             self._counters.add({"records_delivered_total": count, "records_held": -count})
         elif batch.persistence == Persistence.POSSIBLY_PERSISTED:
             self._counters.inc("records_possibly_persisted_total", count)
+        passed("done.counted")
         self.tell(batch, now_ms)
 
     def tell(self, batch: ProducerBatch, now_ms: float) -> None:
@@ -89,8 +120,31 @@ class Settlement:
         )
         self._teller.tell([part], now_ms)
 
+    def split(self, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
+        """The pieces take the place of a batch that the broker refused.
+
+        Halves keep its sequences, and by them a broker recognises what it has: it may have the whole all the same,
+        from an earlier attempt, and have looked at the size only. So there is no moment without a descriptor.
+        Where the table has no room for both (new requests leave 64 free) the halves get theirs when they are sent.
+        """
+        index = parent.descriptor
+        if index == NO_DESCRIPTOR or not all(each.has_sequence for each in pieces):
+            self.free_descriptor(parent)  # set apart record by record: what is left gets new numbers
+            return
+        taken = [place for place in (self._descriptors.take() for _ in pieces) if place is not None]
+        if len(taken) < len(pieces):
+            for place in taken:
+                self._descriptors.free(place)
+            self.free_descriptor(parent)
+            return
+        published_ms = self._descriptors.read(index).published_ms
+        for piece, place in zip(pieces, taken, strict=True):
+            publish(self._descriptors, piece, place, published_ms, pending_on=index)
+        self._descriptors.switch(index, taken)
+        parent.descriptor = NO_DESCRIPTOR
+
     def free_descriptor(self, batch: ProducerBatch) -> None:
-        """A batch that loses its identity (renumbered) or whose pieces took its place (split)."""
+        """A batch that loses its identity: it is renumbered, or its records were set apart."""
         if batch.descriptor != NO_DESCRIPTOR:
             self._descriptors.free(batch.descriptor)
             batch.descriptor = NO_DESCRIPTOR
@@ -106,12 +160,14 @@ class Settlement:
         if index == NO_DESCRIPTOR:
             with _WordsThenCounted(self._slot, batch.records.count, dead):
                 finished = batch.records.mark_done()
+                passed("words.done")
         else:
             if batch.code:
                 self._count_told(index, batch.records.count - dead, dead)
             else:
                 self._descriptors.told(index)
             finished = batch.records.mark_done()
+            passed("words.done")
         assert batch.chain is not None
         if index != NO_DESCRIPTOR:
             if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:

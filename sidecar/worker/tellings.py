@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from client_stub.wire import NO_PARTITION, LocalCode, Outcome, OutcomeKind, Persistence, Shape, pack_outcome
-from sidecar.deadletter.letters import Undelivered
+from client_stub.wire import NO_PARTITION, LocalCode, Outcome, OutcomeKind, Shape, pack_outcome
+from sidecar.deadletter.letters import Undelivered, persistence_of
 from sidecar.kernel import entry_payload
+from sidecar.shm.in_work import KILLS_MAX
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+POISON_TEXT = (
+    f"The submission this record was in was being worked on when the daemon's worker died, {KILLS_MAX} times; "
+    "it was set aside."
+)
 OnRecordsSettled: TypeAlias = Callable[[int, int, int, int], None]
 """(row, generation, count, payload bytes): so many records of that client are told and done."""
 
@@ -192,7 +197,7 @@ class FailurePart:
                 indexes=indexes,
                 code=code,
                 text=self.text,
-                persistence=Persistence.NOT_PERSISTED,
+                persistence=persistence_of(code),
             )
             for code, indexes in by_code.items()
         ]
@@ -209,7 +214,7 @@ class FailurePart:
             data = pack_outcome(
                 Outcome(
                     kind=OutcomeKind.FAILED,
-                    persistence=Persistence.NOT_PERSISTED,
+                    persistence=persistence_of(code),
                     shape=Shape.RANGE,
                     number=row.next_number,
                     stream=self.entry.stream,
@@ -376,5 +381,7 @@ def local_failure_text(code: int, topic: str, partition_count: int, config: Prod
         LocalCode.ABORTED: "The daemon was closed before the record could be delivered.",
         LocalCode.TOPIC_UNAUTHORIZED: f"Not authorized to access topic {topic}.",
         LocalCode.INVALID_TOPIC: f"Topic name {topic} is not valid.",
+        LocalCode.POISON_SUBMISSION: POISON_TEXT,
+        LocalCode.ENCODE_MISMATCH: "The record's batch was sent, and what became of it cannot be found out any more.",
     }
     return texts.get(LocalCode(code), "")

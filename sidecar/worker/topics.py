@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
-from sidecar.kernel import fail_remaining, index
+from sidecar.common.kill_points import passed
+from sidecar.kernel import entry_payload, fail_remaining, index
+from sidecar.shm.in_work import entry_word
 from sidecar.worker.topic_queue import TopicQueue
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class Topics:
         accumulator: RecordAccumulator,
         on_failed: Callable[[TopicQueue, Entry, list[tuple[int, int]]], None],
         rate_limit: Callable[[str, TopicSettings], RateLimit | None] = lambda topic, settings: None,
+        in_work: Callable[[int], None] = lambda word: None,
     ) -> None:
         self._config = config
         self._rules = rules
@@ -48,6 +52,7 @@ class Topics:
         self._chain_table = chain_table
         self._accumulator = accumulator
         self._on_failed = on_failed
+        self._in_work = in_work
         self._queues: dict[str, TopicQueue] = {}
         self._by_chain: dict[int, TopicQueue] = {}
         self._kept_lanes: dict[str, int] = {}
@@ -224,9 +229,13 @@ class Topics:
         assert queue.partitioner is not None
         # An entry that a dead worker had begun: the records that have their place are in batches already.
         retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else WORD_UNPARTITIONED
+        self._in_work(entry_word(queue.chain.chain_id, entry.ordinal))
+        passed("index.begin", partial(entry_payload, queue.chain, entry))
         block = index(queue.chain, entry, queue.partitioner, self._config.max_request_size, retry_code)
+        self._in_work(0)
         if block.groups:
             self._accumulator.append(queue.topic, queue.lane, block, now_ms)
+        passed("index.batched")
         failures = block.failures
         if failures and now_ms < self._gives_up_ms(entry):
             final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,9 @@ from sidecar.common.control import (
     TopicErrors,
     UpdateMetadata,
 )
+from sidecar.common.kill_points import adoption_is_over
 from sidecar.common.model import ExitStatus
+from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter, close_leftovers
 from sidecar.metadata.cache import MetadataCache
 from sidecar.net.cluster_links import ClusterLinks
@@ -44,6 +47,7 @@ from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.disk import Folder
+from sidecar.shm.in_work import InWork
 from sidecar.shm.rate_words import find_clock
 from sidecar.shm.recovery import take_over_pages
 from sidecar.worker.adoption import Adoption
@@ -55,6 +59,7 @@ from sidecar.worker.group_commit import GroupCommit
 from sidecar.worker.inquiry import Inquiry
 from sidecar.worker.intake import Intake
 from sidecar.worker.placement import Placement
+from sidecar.worker.poison import Poison
 from sidecar.worker.produce_port import ProducePort
 from sidecar.worker.rate_limit import RateLimit
 from sidecar.worker.request_encoder import RequestEncoder
@@ -106,7 +111,9 @@ class Worker:
         slot = segment.slot(start.slot)
         # Before the claim: the number of the owner before tells which pages it had taken.
         left_pages = take_over_pages(segment, start.slot, start.incarnation)
+        poison = Poison(slot)
         slot.claim(pid=os.getpid(), incarnation=start.incarnation)
+        in_work = InWork(slot)
         self._slot = slot
         counters = slot.counters
         self._wake_fds = [fd for index, fd in enumerate(start.wake_fds) if index != start.worker_index]
@@ -140,8 +147,9 @@ class Worker:
         )
         self._processes = ClientProcesses(loop)
         self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
+        self._spool = _spool(settings, start)
         self._dead_letters = dead_letters = DeadLetters(
-            spool=_spool(settings, start),
+            spool=self._spool,
             submit=self._submit_spooling,
             row_of=sessions.row,
             counters=counters,
@@ -171,6 +179,7 @@ class Worker:
             ),
             chain_table=chain_table,
             accumulator=accumulator,
+            in_work=in_work.begin,
             on_failed=lambda queue, entry, failures: settlement.fail_records(
                 queue, entry, failures, clock.now_ms()
             ),
@@ -220,7 +229,7 @@ class Worker:
             config=config,
             cache=cache,
             buffers=buffers,
-            encoder=RequestEncoder(loop, self._executor),
+            encoder=RequestEncoder(loop, self._executor, in_work=in_work, serial=descriptors.serial),
             descriptors=descriptors,
             sender=sender,
             wake=lambda: self._driver.wake(),
@@ -290,8 +299,24 @@ class Worker:
             sessions=sessions,
             settlement=settlement,
             counters=counters,
+            poison=poison,
+            in_work=in_work,
         )
-        inquiry.begin(adoption.run(left_pages, clock.now_ms()))
+        try:
+            sent = adoption.run(left_pages, clock.now_ms())
+        except ValueError as error:
+            # Not the configuration's fault: the next worker tries again.
+            raise RuntimeError(f"slot {start.slot} could not be taken over: {error}") from error
+        inquiry.begin(sent)
+        self._spool_poison(
+            adoption.set_aside
+            + poison.give_up(
+                adoption.poisonous,
+                lambda batch, code, text: sender.give_up(batch, code, text, clock.now_ms()),
+                sessions.row,
+            )
+        )
+        adoption_is_over()
         for row in segment.clients.rows(start.slot):
             self._processes.watch(row.index, row.pid)
         if self._commit is not None:
@@ -327,6 +352,11 @@ class Worker:
         if self._commit is not None:
             self._commit.close()
         return status
+
+    def _spool_poison(self, letters: list[Undelivered]) -> None:
+        """What was set aside goes to the dead letter spool as well, for who looks for the reason."""
+        if letters:
+            self._submit_spooling(partial(_append, self._spool, letters), _say_not_spooled)
 
     def _submit_spooling(
         self, work: Callable[[], None], done: Callable[[BaseException | None], None]
@@ -403,6 +433,15 @@ class Worker:
         except BlockingIOError:
             return
         self._driver.on_pool_wake()
+
+
+def _append(spool: SpoolWriter, letters: list[Undelivered]) -> None:
+    spool.append(letters)
+
+
+def _say_not_spooled(error: BaseException | None) -> None:
+    if error is not None:
+        log.error("What was set aside as poison could not be written to the dead letters: %s", error)
 
 
 def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:

@@ -62,6 +62,7 @@ class Stage:
             seats=seats or range(workers),
             cpus=None,
             heartbeat_timeout_s=heartbeat_timeout_s,
+            restart_backoff_max_ms=10_000.0,
             slots=self.slots,
             start_message=lambda identity: Start(
                 worker_index=identity.index,

@@ -48,7 +48,8 @@ def walk(
     """Everything that is visible of one run through all walks."""
     journal = Journal(kernel, page_count=2_000)
     partitioner = kernel.StickyPartitioner(PARTITIONS, [0, 2, 3, 5], 600, 42)
-    seen: dict[str, Any] = {"blocks": [], "batches": [], "outcomes": []}
+    seen: dict[str, Any] = {"blocks": [], "batches": [], "outcomes": [], "stores": []}
+    kernel.set_store_hook(seen["stores"].append)
     open_batches: dict[int, Any] = {}
     batches: list[Any] = []
     failed: list[tuple[Any, list[int]]] = []
@@ -95,6 +96,7 @@ def walk(
     seen["left"] = (journal.chain.live_entries, journal.chain.live_records)
     seen["released"] = (journal.chain.release_pages(), journal.chain.release_idle())
     seen["done pages"] = bytes(journal.pages)
+    kernel.set_store_hook(None)
     return seen
 
 

@@ -19,7 +19,7 @@ from sidecar.common.tickets import attach_ticket
 from sidecar.deadletter.letters import Undelivered
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.config import ProducerConfig
-from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce
+from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce, Split
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
@@ -30,14 +30,16 @@ from sidecar.protocol.produce import PartitionResult
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.in_work import InWork
 from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.segment import Segment
 from sidecar.worker.adoption import Adoption
 from sidecar.worker.inquiry import Verdict, judge
 from sidecar.worker.placement import Placement
+from sidecar.worker.poison import Poison
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.sessions import Sessions
-from sidecar.worker.settlement import Settlement
+from sidecar.worker.settlement import Settlement, publish
 from sidecar.worker.tellings import Part, Teller
 from sidecar.worker.topics import Topics
 
@@ -74,12 +76,23 @@ class MemoryBroker:
     """Dead letters: they stand outside of the segment, too."""
     is_silent: bool = False
     """Appends and does not answer."""
+    records_max: int = 1_000_000
+    """A batch of more records is too large (looked at before duplicates are, as in Kafka's UnifiedLog)."""
+    appends: int = 0
+
+    @property
+    def version(self) -> object:
+        """Changes with everything that a successor could see."""
+        return self.appends, self.next_producer_id, self.is_silent, self.records_max, tuple(self.refuse_once)
 
     def copy(self) -> MemoryBroker:
         return copy.deepcopy(self)
 
     def append(self, batch: ProducerBatch) -> tuple[int, int]:
         """(code, base offset)."""
+        self.appends += 1
+        if batch.count > self.records_max:
+            return Code.MESSAGE_TOO_LARGE, -1
         code = self.refuse_once.pop(batch.partition, 0)
         if code:
             return code, -1
@@ -142,7 +155,9 @@ class SlotStage:
         segment.prepare_slot(0)
         slot = segment.slot(0)
         pages = take_over_pages(segment, 0, incarnation)
+        poison = Poison(slot)
         slot.claim(incarnation=incarnation)
+        self.in_work = InWork(slot)
         self.counters = slot.counters
         self.pool = BufferPool(segment, incarnation=incarnation, workers=1, slot=0)
         self.chain_table = ChainTable(segment, 0, incarnation=incarnation)
@@ -179,11 +194,12 @@ class SlotStage:
             placement=Placement(self.config, self.accumulator, seed=lambda: 1),
             chain_table=self.chain_table,
             accumulator=self.accumulator,
+            in_work=self.in_work.begin,
             on_failed=lambda queue, entry, failures: self.settlement.fail_records(
                 queue, entry, failures, self.now_ms
             ),
         )
-        self.adopted = Adoption(
+        adoption = Adoption(
             segment=segment,
             slot=0,
             config=self.config,
@@ -196,7 +212,15 @@ class SlotStage:
             sessions=self.sessions,
             settlement=self.settlement,
             counters=self.counters,
-        ).run(pages, self.now_ms)
+            poison=poison,
+            in_work=self.in_work,
+        )
+        self.adopted = adoption.run(pages, self.now_ms)
+        self.broker.spool += adoption.set_aside + poison.give_up(
+            adoption.poisonous,
+            lambda batch, code, text: self.sender.give_up(batch, code, text, self.now_ms),
+            self.sessions.row,
+        )
         self.verdicts: list[Verdict] = []
 
     def _bury(self, parts: list[Part]) -> None:
@@ -268,21 +292,8 @@ class SlotStage:
         if batch.descriptor != NO_DESCRIPTOR:
             return
         index = self.descriptors.take()
-        assert index is not None and batch.chain is not None
-        self.descriptors.publish(
-            index,
-            chain_id=batch.chain.chain_id,
-            lane=batch.lane,
-            partition=batch.partition,
-            first_cursor=batch.records.first_cursor,
-            last_cursor=batch.records.last_cursor,
-            count=batch.records.count,
-            producer_id=batch.producer_id,
-            epoch=batch.epoch,
-            base_sequence=batch.base_sequence,
-            published_ms=1,
-        )
-        batch.descriptor = index
+        assert index is not None
+        publish(self.descriptors, batch, index, 1)
 
     def turn(self) -> None:
         self.now_ms += 5.0
@@ -293,6 +304,8 @@ class SlotStage:
             elif isinstance(effect, Completed):
                 for batch in effect.batches:
                     self.settlement.settle_batch(batch, self.now_ms)
+            elif isinstance(effect, Split):
+                self.settlement.split(effect.parent, effect.pieces)
             elif isinstance(effect, Renumbered):
                 for batch in effect.batches:
                     self.settlement.free_descriptor(batch)
@@ -306,6 +319,16 @@ class SlotStage:
                     self.sender.on_produce_response(request, results, 0, self.now_ms)
         for chain in self.settlement.take_finished_chains():
             pages = chain.release_pages()
+            if pages:
+                self.pool.give(pages)
+
+    def cut(self) -> None:
+        """The connection is lost with everything in flight on it."""
+        self.sender.on_disconnect(NODE.id, self.now_ms, reason="cut")
+
+    def release_idle(self) -> None:
+        for chain in list(self.chain_table):
+            pages = chain.release_idle()
             if pages:
                 self.pool.give(pages)
 

@@ -63,11 +63,24 @@ def test_no_room_for_another_client_is_a_refusal_that_may_pass(
 
 def test_a_second_client_cannot_take_the_id_of_another(scene: Scene) -> None:
     client_id = secrets.token_bytes(20)
-    scene.sessions.attach(b"first", fields_of(client_id), 0.0)
+    session, _ = scene.sessions.attach(b"first", fields_of(client_id), 0.0)
+    session.row.place_stream(1, scene.chain.chain_id)
     for secret in (None, b"\0" * 16):
         with pytest.raises(Refused, match="already uses"):
             scene.sessions.attach(b"thief", fields_of(client_id, secret=secret), 0.0)
     assert scene.sessions.get(b"first") is not None
+
+
+def test_a_client_that_never_heard_of_its_row_gets_another(scene: Scene) -> None:
+    """Its worker died between row and WELCOME, or it lost patience: it has no secret, and nothing was accepted."""
+    client_id = secrets.token_bytes(20)
+    first, _ = scene.sessions.attach(b"first", fields_of(client_id), 0.0)
+    second, known = scene.sessions.attach(b"second", fields_of(client_id), 1.0)
+    assert not known
+    assert second.row.secret != first.row.secret
+    assert [row.client_id for row in scene.segment.clients.rows()] == [client_id]
+    assert scene.sessions.get(b"first") is None
+    assert scene.sessions.get(b"second") is second
 
 
 def test_a_client_that_comes_back_finds_its_streams_and_its_untold_outcomes(scene: Scene) -> None:

@@ -1,0 +1,133 @@
+"""What a worker is busy with, for whoever finds it dead; and how often each such thing killed its worker.
+
+A word of 8 bytes says what: {kind u4, chain u10, number u50}. The loop has one, each codec thread another: stored
+before an entry is walked or a batch is encoded, 0 when that is over. Adoption counts a death for what it finds
+there. What has killed three workers is poison: it is set aside, so that the fourth lives.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from sidecar.shm import layout
+
+if TYPE_CHECKING:
+    from sidecar.shm.slots import SlotView
+
+KILLS_MAX: Final = 3
+"""What was in work at so many deaths is poison."""
+ENTRY: Final = 1
+BATCH: Final = 2
+_KIND_SHIFT: Final = 60
+_CHAIN_SHIFT: Final = 50
+_NUMBER_MASK: Final = (1 << _CHAIN_SHIFT) - 1
+assert layout.CHAINS_MAX <= 1 << _KIND_SHIFT - _CHAIN_SHIFT
+
+
+def entry_word(chain_id: int, ordinal: int) -> int:
+    return ENTRY << _KIND_SHIFT | chain_id << _CHAIN_SHIFT | ordinal & _NUMBER_MASK
+
+
+def batch_word(serial: int) -> int:
+    """A batch by its descriptor's serial, which no other descriptor of the slot ever has."""
+    return BATCH << _KIND_SHIFT | serial & _NUMBER_MASK
+
+
+def name_of(word: int) -> str:
+    """For the log."""
+    number = word & _NUMBER_MASK
+    if word >> _KIND_SHIFT == ENTRY:
+        return f"entry {number} of chain {word >> _CHAIN_SHIFT & (1 << _KIND_SHIFT - _CHAIN_SHIFT) - 1}"
+    return f"batch {number}"
+
+
+class InWork:
+    """The owner's side. :meth:`begin` and :meth:`end` belong to the loop, :meth:`begin_beside` to a codec thread."""
+
+    def __init__(self, slot: SlotView) -> None:
+        self._words = slot.area[layout.IN_WORK_OFFSET :][: 8 * layout.IN_WORK_WORDS].cast("Q")
+        self._free = list(range(1, layout.IN_WORK_WORDS))
+        self._lock = threading.Lock()
+
+    def begin(self, word: int) -> None:
+        self._words[0] = word
+
+    def end(self) -> None:
+        self._words[0] = 0
+
+    def begin_beside(self, word: int) -> int:
+        """In another thread than the loop's; the place for :meth:`end_beside`, 0 when all are taken: then not noted."""
+        with self._lock:
+            place = self._free.pop() if self._free else 0
+        if place:
+            self._words[place] = word
+        return place
+
+    def end_beside(self, place: int) -> None:
+        if place:
+            self._words[place] = 0
+            with self._lock:
+                self._free.append(place)
+
+
+class Suspects:
+    """How often what killed its worker: 16 rows {what u64, kills u32 << 32 | the worker that died last u32}.
+
+    Only for who adopts the slot. When all rows are taken, the one with the fewest deaths goes.
+    """
+
+    def __init__(self, slot: SlotView) -> None:
+        self._slot = slot
+        self._words = slot.area[layout.IN_WORK_OFFSET :][: 8 * layout.IN_WORK_WORDS].cast("Q")
+        self._rows = slot.area[layout.SUSPECTS_OFFSET :][: 16 * layout.SUSPECTS_MAX].cast("Q")
+
+    def count_deaths(self) -> dict[int, int]:
+        """Before the slot is claimed: one death for each thing in work, then nothing is in work. What → its deaths.
+
+        Repeatable: a row names the worker whose death it counted last, and the slot still has that one's number.
+        """
+        dead = self._slot.incarnation & 0xFFFFFFFF
+        counted: dict[int, int] = {}
+        for word in self._words.tolist():
+            if word:
+                counted[word] = self._count(word, dead)
+        for place in range(layout.IN_WORK_WORDS):
+            self._words[place] = 0
+        return counted
+
+    def poison(self) -> set[int]:
+        """What has killed three workers and was not set aside yet."""
+        rows = self._rows.tolist()
+        return {
+            what
+            for what, deaths in zip(rows[::2], rows[1::2], strict=True)
+            if what and deaths >> 32 >= KILLS_MAX
+        }
+
+    def forget(self, what: int) -> None:
+        """It was set aside for good."""
+        for row in range(layout.SUSPECTS_MAX):
+            if self._rows[2 * row] == what:
+                self._rows[2 * row] = 0
+
+    def _count(self, what: int, dead: int) -> int:
+        row = self._row_of(what)
+        kills, last = self._rows[2 * row + 1] >> 32, self._rows[2 * row + 1] & 0xFFFFFFFF
+        if self._rows[2 * row] != what:
+            # The deaths of the row's last tenant are gone before the name changes.
+            self._rows[2 * row + 1] = kills = last = 0
+            self._rows[2 * row] = what
+        if last != dead:
+            kills += 1
+            self._rows[2 * row + 1] = kills << 32 | dead
+        return kills
+
+    def _row_of(self, what: int) -> int:
+        rows = self._rows.tolist()
+        if what in rows[::2]:
+            return rows[::2].index(what)
+        if 0 in rows[::2]:
+            return rows[::2].index(0)
+        deaths = rows[1::2]
+        return deaths.index(min(deaths))

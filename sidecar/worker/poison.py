@@ -1,0 +1,135 @@
+"""Poison: what was in work at three deaths of a worker is set aside by the fourth, and the rest goes on.
+
+A submission that kills who reads it fails whole, without being read again: by its header its client is told, record
+by record. A batch that kills who encodes it fails as possibly persisted, since it has a descriptor: nobody knows
+what an earlier attempt brought to its broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
+from sidecar.kernel import entry_words, fail_records
+from sidecar.shm.in_work import KILLS_MAX, Suspects, batch_word, entry_word, name_of
+from sidecar.worker.tellings import POISON_TEXT, BatchTelling, FailurePart
+
+if TYPE_CHECKING:
+    from sidecar.deadletter.letters import Undelivered
+    from sidecar.kernel import Chain, Entry
+    from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.shm.client_table import ClientRow
+    from sidecar.shm.descriptors import Descriptor
+    from sidecar.shm.slots import Counters, SlotView
+
+log = logging.getLogger(__name__)
+
+Failures: TypeAlias = list[tuple[int, int]]
+"""(record index, code), all of one code."""
+
+
+class Poison:
+    """What the deaths of this slot's workers had in common. Made before the slot is claimed."""
+
+    def __init__(self, slot: SlotView) -> None:
+        self._suspects = Suspects(slot)
+        self._counters: Counters = slot.counters
+        for what, deaths in self._suspects.count_deaths().items():
+            log.warning(
+                "slot %d: %s was in work when the worker died, for the %s time%s",
+                slot.index,
+                name_of(what),
+                {1: "first", 2: "second", 3: "third"}.get(deaths, f"{deaths}th"),
+                ": it is set aside" if deaths >= KILLS_MAX else "",
+            )
+        self._found = self._suspects.poison()
+
+    def is_entry(self, chain: Chain, entry: Entry) -> bool:
+        return bool(self._found) and entry_word(chain.chain_id, entry.ordinal) in self._found
+
+    def is_batch(self, descriptor: Descriptor) -> bool:
+        return bool(self._found) and batch_word(descriptor.serial) in self._found
+
+    def set_aside(
+        self, chain: Chain, topic: str, entry: Entry, descriptors: Sequence[Descriptor]
+    ) -> list[Failures]:
+        """The words of a poisonous submission become failures, its payload unread; grouped by code.
+
+        A record within one of the chain's live ``descriptors`` may be in its broker's log: such a batch cannot be sent
+        again, and the record is possibly persisted.
+        """
+        by_code: dict[int, list[int]] = {}
+        is_news = False
+        for index, word in enumerate(entry_words(chain, entry)):
+            if word == WORD_DONE:
+                continue
+            code = word
+            if word < WORD_FAILED_MIN or word == WORD_UNPARTITIONED:
+                cursor = (entry.ordinal, index)
+                was_sent = any(
+                    each.partition == word and each.first_cursor <= cursor <= each.last_cursor
+                    for each in descriptors
+                )
+                code = int(LocalCode.ENCODE_MISMATCH if was_sent else LocalCode.POISON_SUBMISSION)
+                is_news = True
+            by_code.setdefault(code, []).append(index)
+        if is_news:
+            self._counters.inc("poison_submissions_total")
+            log.error(
+                "A submission of %d records to topic %s (client row %d, stream %d, seq %d) was in work at %d deaths of "
+                "this slot's worker: it fails with POISON_SUBMISSION and is not read again.",
+                entry.count,
+                topic,
+                entry.client_row,
+                entry.stream,
+                entry.seq,
+                KILLS_MAX,
+            )
+        for code, indexes in by_code.items():
+            fail_records(chain, entry, indexes, code)
+        return [[(index, code) for index in indexes] for code, indexes in by_code.items()]
+
+    def give_up(
+        self,
+        batches: Iterable[ProducerBatch],
+        fail: Callable[[ProducerBatch, int, str], None],
+        row_of: Callable[[int, int], ClientRow | None],
+    ) -> list[Undelivered]:
+        """Fail poisonous batches by ``fail(batch, code, text)``; returns what they were, for the dead letters."""
+        letters: list[Undelivered] = []
+        for batch in batches:
+            self._counters.inc("poison_submissions_total")
+            log.error(
+                "%r was being encoded at %d deaths of this slot's worker: it fails with POISON_SUBMISSION and "
+                "is not sent again.",
+                batch,
+                KILLS_MAX,
+            )
+            batch.in_doubt = True
+            fail(batch, int(LocalCode.POISON_SUBMISSION), POISON_TEXT)
+            assert batch.persistence == Persistence.POSSIBLY_PERSISTED
+            for part in BatchTelling(batch, lambda telling: None).parts(lambda *settled: None):
+                letters += part.undelivered(row_of(part.row, part.generation))
+        return letters
+
+    @staticmethod
+    def letters_of(
+        chain: Chain, topic: str, entry: Entry, failures: Failures, row: ClientRow | None
+    ) -> list[Undelivered]:
+        """What was set aside, as dead letters; again at each adoption until it has ended, the same each time."""
+        part = FailurePart(
+            chain, entry, failures, POISON_TEXT, topic, lambda part, dead: None, lambda *settled: None
+        )
+        return part.undelivered(row)
+
+    def forget_ended(self, chains: Iterable[Chain], descriptors: Iterable[Descriptor]) -> None:
+        """What has ended is not looked for any more: its row is free for another suspect."""
+        if not self._found:
+            return
+        live = {entry_word(chain.chain_id, entry.ordinal) for chain in chains for entry in chain.entries()}
+        live |= {batch_word(each.serial) for each in descriptors}
+        for what in self._found - live:
+            self._suspects.forget(what)
+            log.info("%s, once set aside, has ended", name_of(what))

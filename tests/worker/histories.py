@@ -1,0 +1,197 @@
+"""Small histories of one worker, one client and one broker, and the ledger that all of them must end in."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+from client_stub.wire import Outcome, OutcomeKind, Persistence, Shape, unpack_outcomes
+from sidecar.shm.segment import Segment, describe_undelivered
+
+from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+
+Step = tuple[str, int]
+"""What happens next, and a number for it:
+
+accept n (a submission of n records), astray n (one of n records of which the second names a partition that is not
+there), metadata, turn n (so many turns), refuse code (partition 0's next batch gets it), deaf and hears (the broker
+appends and does not answer; answers again), cut (the connection is lost), limit n (batches of more than n records
+are too large from now on), ack (the client has read its outcomes), late (max.block.ms has passed), idle (idle
+chains give back their last page).
+"""
+
+
+@dataclass
+class Stub:
+    """The client's side: what it sends again after a death, and what it was told."""
+
+    secret: bytes | None = None
+    told: dict[tuple[int, int], set[tuple[int, int, int]]] = field(default_factory=dict)
+    """(seq, record index) → the (code, persistence, offset) it was told; the first one completed the future."""
+
+    def hear(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.shape == Shape.RANGE:
+                indexes = list(range(outcome.first_index, outcome.first_index + outcome.count))
+            elif outcome.shape == Shape.BITMAP:
+                bits = int.from_bytes(outcome.indexes, "little")
+                indexes = [outcome.first_index + i for i in range(bits.bit_length()) if bits >> i & 1]
+            else:
+                data = outcome.indexes
+                indexes = [int.from_bytes(data[i : i + 2], "little") for i in range(0, len(data), 2)]
+            for place, index in enumerate(indexes):
+                offset = outcome.base_offset + place if outcome.base_offset >= 0 else -1
+                code = outcome.code if outcome.kind == OutcomeKind.FAILED else 0
+                self.told.setdefault((outcome.seq, index), set()).add((code, outcome.persistence, offset))
+
+
+class World:
+    """Segment, broker and client; a worker lives in it until it dies, then the next one does."""
+
+    def __init__(self, segment: Segment, steps: list[Step]) -> None:
+        self.segment = segment
+        self.steps = steps
+        self.broker = MemoryBroker()
+        self.stub = Stub()
+        self.stage: SlotStage | None = None
+        self.submissions: list[tuple[list[bytes], list[int | None]]] = []
+        for name, number in steps:
+            if name in ("accept", "astray"):
+                self.submissions.append(_submission(len(self.submissions), number, name == "astray"))
+
+    def outside(self) -> tuple[MemoryBroker, Stub]:
+        return copy.deepcopy((self.broker, self.stub))
+
+    def version(self) -> object:
+        broker, stub = self.broker, self.stub
+        return broker.version, stub.secret, len(stub.told)
+
+    def begin(self) -> SlotStage:
+        """The next worker: claims or adopts, and asks the broker."""
+        segment = self.segment
+        incarnation = segment.slot(0).incarnation + 1 if segment.is_slot_prepared(0) else 1
+        self.stage = stage = SlotStage(segment, self.broker, incarnation)
+        stage.ask()
+        return stage
+
+    def live(self) -> None:
+        """One worker goes through all steps."""
+        stage = self.begin()
+        session, _ = stage.attach(self.stub.secret)
+        self.stub.secret = session.row.secret
+        accepted = 0
+        for name, number in self.steps:
+            if name in ("accept", "astray"):
+                stage.accept(session, *self.submissions[accepted])
+                accepted += 1
+            elif name == "turn":
+                for _ in range(number):
+                    stage.turn()
+            elif name == "metadata":
+                stage.know_topic()
+            elif name == "refuse":
+                self.broker.refuse_once = {0: number}
+            elif name in ("deaf", "hears"):
+                self.broker.is_silent = name == "deaf"
+            elif name == "cut":
+                stage.cut()
+            elif name == "limit":
+                self.broker.records_max = number
+            elif name == "ack":
+                self.read_ring()
+            elif name == "late":
+                stage.now_ms += stage.config.max_block_ms
+                stage.topics.expire(stage.now_ms)
+            elif name == "idle":
+                stage.release_idle()
+            else:
+                raise ValueError(name)
+
+    def finish(self) -> None:
+        """A worker takes over, the client comes back and sends again what was not accepted, all of it ends."""
+        stage = self.begin()
+        self.broker.is_silent = False
+        row = self.segment.clients.find(CLIENT_ID)
+        session, known = stage.attach(self.stub.secret if row is not None else None)
+        assert known == (row is not None and self.stub.secret is not None)
+        self.stub.secret = session.row.secret
+        position = session.streams[1].position if 1 in session.streams else 0
+        for submission in self.submissions[position:]:
+            stage.accept(session, *submission)
+        stage.know_topic()
+        for _ in range(400):
+            stage.turn()
+            stage.now_ms += 10.0
+            self.read_ring()
+            if stage.topics.waiting_entries:
+                stage.now_ms += stage.config.max_block_ms
+                stage.topics.expire(stage.now_ms)
+            if stage.sender.is_idle and not stage.topics.waiting_entries:
+                break
+        else:
+            raise AssertionError(f"not idle: {stage.accumulator.incomplete()}")
+        stage.turn()
+
+    def read_ring(self) -> None:
+        assert self.stage is not None
+        session = self.stage.sessions.of_row(0)
+        assert session is not None
+        news = session.row.ring_slice_from(session.row.acked_number + 1)
+        if news is not None:
+            self.stub.hear(unpack_outcomes(news[2]))
+            session.row.ring_ack(news[1])
+        self.stage.teller.acked(session, self.stage.now_ms)
+
+    def check(self) -> None:
+        """Every record once, in order, told once and rightly; nothing is left anywhere; the counters balance."""
+        stage = self.stage
+        assert stage is not None
+        self.read_ring()
+        stage.turn()
+        log = {partition: stage.broker.log.get(partition, []) for partition in (0, 1)}
+        sent: dict[int, list[bytes]] = {0: [], 1: []}
+        delivered = failed = 0
+        for number, (values, partitions) in enumerate(self.submissions):
+            for index, (value, partition) in enumerate(zip(values, partitions, strict=True)):
+                told = self.stub.told.get((number + 1, index))
+                assert told, f"{value!r} was told nothing"
+                assert len(told) == 1, f"{value!r} was told {told}"
+                ((code, persistence, offset),) = told
+                places = [(at, i) for at in log for i, found in enumerate(log[at]) if found == value]
+                assert len(places) <= 1, f"{value!r} is there {len(places)} times"
+                if code == 0:
+                    delivered += 1
+                    assert places, f"{value!r} is lost"
+                    assert offset in (-1, places[0][1]), f"{value!r} is at {places[0]}, told {offset}"
+                else:
+                    failed += 1
+                    assert not places or persistence != Persistence.NOT_PERSISTED, f"{value!r} told {told}"
+                    assert partition == 77 or persistence == Persistence.POSSIBLY_PERSISTED, (
+                        f"{value!r} told {told}"
+                    )
+                if places:
+                    assert partition == places[0][0]
+                    sent[partition].append(value)
+        assert log == sent, "order"
+        counters = stage.counters.read()
+        told_counts = (counters["records_delivered_total"], counters["records_failed_total"])
+        assert told_counts == (delivered, failed)
+        assert counters["records_accepted_total"] == delivered + failed
+        assert (counters["records_dead_lettered_total"], counters["records_held"]) == (0, 0)
+        assert describe_undelivered(stage.segment) == []
+        assert list(stage.descriptors) == []
+        assert all(session.unsettled_records == 0 for session in stage.sessions._by_row.values())
+        row = self.segment.clients.find(CLIENT_ID)
+        assert row is not None
+        assert row.stream_position(1) in (len(self.submissions), None)
+        stage.release_idle()
+        assert not any(stage.segment.owners.cast("Q").tolist()), "every page is back"
+        assert stage.pool.taken_count == 0
+
+
+def _submission(number: int, count: int, astray: bool) -> tuple[list[bytes], list[int | None]]:
+    values = [b"%d.%d" % (number, i) for i in range(count)]
+    partitions: list[int | None] = [(number + i) % 2 for i in range(count)]
+    if astray:
+        partitions[min(1, count - 1)] = 77
+    return values, partitions

@@ -1,0 +1,151 @@
+"""Goal: what kills three workers fails alone, told to its client; all the rest is delivered once and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_stub.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
+from sidecar.shm.in_work import InWork, batch_word, entry_word
+from sidecar.shm.segment import Segment, describe_undelivered
+
+from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    made = Segment.create(
+        tmp_path / "segment",
+        page_bytes=4096,
+        buffer_memory_bytes=256 << 10,
+        clients_max=4,
+        instance_id=b"test",
+    )
+    yield made
+    made.close()
+
+
+def heir(stage: SlotStage) -> SlotStage:
+    following = SlotStage(stage.segment, stage.broker, stage.segment.slot(0).incarnation + 1)
+    following.broker.is_silent = False
+    return following
+
+
+def failures(stage: SlotStage) -> list[tuple[int, int, int, int, int]]:
+    """(seq, first index, count, code, persistence) of every failure that was told; acknowledged here."""
+    row = stage.segment.clients.find(CLIENT_ID)
+    assert row is not None
+    session = stage.sessions.of_row(row.index)
+    assert session is not None
+    news = session.row.ring_slice_from(session.row.acked_number + 1)
+    found = unpack_outcomes(news[2]) if news else []
+    if news:
+        session.row.ring_ack(news[1])
+    stage.teller.acked(session, stage.now_ms)
+    return [
+        (each.seq, each.first_index, each.count, each.code, each.persistence)
+        for each in found
+        if each.kind == OutcomeKind.FAILED
+    ]
+
+
+def test_a_submission_that_kills_its_reader(segment: Segment) -> None:
+    first = SlotStage(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    for values in ([b"a", b"b"], [b"poison", b"too"], [b"c"]):
+        first.accept(session, values, [0] * len(values))
+    queue = first.topics.get("t")
+    assert queue is not None
+    bad = [entry.ordinal for entry in queue.chain.entries()][1]
+    stage = first
+    for _ in range(3):
+        assert not stage.broker.spool
+        InWork(segment.slot(0)).begin(entry_word(queue.chain.chain_id, bad))  # and dies
+        stage = heir(stage)
+    stage.run()
+    assert stage.broker.log == {0: [b"a", b"b", b"c"]}
+    assert failures(stage) == [(2, 0, 2, LocalCode.POISON_SUBMISSION, Persistence.NOT_PERSISTED)]
+    (letter,) = stage.broker.spool
+    assert (letter.topic, letter.seq, letter.indexes, letter.code) == (
+        "t",
+        2,
+        [0, 1],
+        LocalCode.POISON_SUBMISSION,
+    )
+    assert b"poison" in letter.payload
+    counters = stage.counters.read()
+    assert (counters["poison_submissions_total"], counters["records_failed_total"]) == (1, 2)
+    assert counters["records_accepted_total"] == 5 == counters["records_delivered_total"] + 2
+    assert describe_undelivered(segment) == []
+    last = heir(stage)
+    assert last.counters.get("poison_submissions_total") == 1
+    assert len(last.broker.spool) == 1
+
+
+def test_a_poisonous_submission_is_not_read_before_it_has_ended(segment: Segment) -> None:
+    """Its client has not acknowledged the failure: the next worker must not read it either."""
+    first = SlotStage(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    first.accept(session, [b"poison"], [0])
+    (entry,) = first.topics.get("t").chain.entries()  # type: ignore[union-attr]
+    stage = first
+    for _ in range(3):
+        InWork(segment.slot(0)).begin(entry_word(0, entry.ordinal))
+        stage = heir(stage)
+    for _ in range(3):
+        stage = heir(stage)  # told, and not acknowledged
+        assert bytes(segment.slot(0).area[256:264]) == bytes(8), "nobody had it in work"
+    assert stage.counters.get("poison_submissions_total") == 1
+    assert failures(stage)
+    assert stage.counters.get("records_failed_total") == 1
+    assert describe_undelivered(segment) == []
+
+
+def test_a_batch_that_kills_its_encoder(segment: Segment) -> None:
+    """It has a descriptor: possibly persisted. What comes behind it in its partition goes on."""
+    first = SlotStage(segment, MemoryBroker(is_silent=True), 1)
+    session, _ = first.attach()
+    first.know_topic()
+    first.accept(session, [b"poison", b"x"], [0, 1])
+    first.turn()
+    first.turn()
+    bad = next(each for each in first.descriptors if each.partition == 0)
+    first.broker.log.clear()
+    first.broker.producers.clear()  # it died before it sent a byte
+    first.accept(session, [b"behind"], [0])
+    stage = first
+    for _ in range(3):
+        InWork(segment.slot(0)).begin(batch_word(bad.serial))
+        stage = heir(stage)
+    stage.ask()
+    stage.run()
+    assert stage.broker.log == {0: [b"behind"], 1: [b"x"]}
+    assert failures(stage) == [(1, 0, 1, LocalCode.POISON_SUBMISSION, Persistence.POSSIBLY_PERSISTED)]
+    assert [letter.indexes for letter in stage.broker.spool] == [[0]]
+    assert stage.counters.get("poison_submissions_total") == 1
+    assert describe_undelivered(segment) == []
+
+
+def test_a_submission_of_which_a_part_was_sent(segment: Segment) -> None:
+    """Nobody can read it again, so the part under a descriptor is possibly persisted, as what shares its batch."""
+    first = SlotStage(segment, MemoryBroker(is_silent=True), 1)
+    session, _ = first.attach()
+    first.know_topic()
+    first.accept(session, [b"poison", b"and"], [0, 77])
+    first.turn()
+    first.turn()
+    assert len(list(first.descriptors)) == 1
+    (entry,) = first.topics.get("t").chain.entries()  # type: ignore[union-attr]
+    stage = first
+    for _ in range(3):
+        InWork(segment.slot(0)).begin(entry_word(0, entry.ordinal))
+        stage = heir(stage)
+    stage.ask()
+    stage.run()
+    told = {each[1]: each[3:] for each in failures(stage)}
+    assert told[0] == (LocalCode.ENCODE_MISMATCH, Persistence.POSSIBLY_PERSISTED)
+    assert told[1][1] == Persistence.NOT_PERSISTED
+    assert describe_undelivered(segment) == []
+    assert list(stage.descriptors) == []
