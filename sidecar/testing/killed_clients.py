@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,10 @@ from typing import NamedTuple
 from sidecar.testing.ledger import RecordId
 
 FIRST_S = 120.0
+CONNECT_MS = 30_000
 TOLD, FAILED = b"+", b"-"
+BURST, PAUSE_S = 10, 0.01
+"""Who waits to be killed does not flood the topic meanwhile."""
 
 
 class KilledClients(NamedTuple):
@@ -31,7 +35,7 @@ class KilledClients(NamedTuple):
 def run_killed_clients(
     run_dir: Path, topic: str, count: int, *, at_once: int = 4, timeout_s: float = 600.0
 ) -> KilledClients:
-    """Run the program; raises RuntimeError with its words when it failed."""
+    """Run the program; raises RuntimeError with its words when it failed, or a client ended by itself."""
     done = subprocess.run(
         [
             sys.executable,
@@ -49,7 +53,12 @@ def run_killed_clients(
     )
     if done.returncode != 0:
         raise RuntimeError(f"the killed clients failed: {done.stderr.strip()[-3000:]}")
-    return KilledClients(**json.loads(done.stdout))
+    found = KilledClients(**json.loads(done.stdout))
+    if found.failed:
+        raise RuntimeError(
+            f"{found.failed} of {count} clients ended by themselves: {done.stderr.strip()[-3000:]}"
+        )
+    return found
 
 
 def client_name(number: int) -> str:
@@ -61,12 +70,15 @@ def live(run_dir: str, topic: str, number: int, pipe: int) -> None:
     from client_stub import Producer
 
     name = client_name(number)
-    producer = Producer(run_dir=run_dir, client_name=name)
+    # A busy machine is no full table: who finds no place within this time would never have found one.
+    producer = Producer(run_dir=run_dir, client_name=name, connect_timeout_ms=CONNECT_MS)
     for record in itertools.count():
         delivery = producer.send(topic, RecordId(name, record).encode())
         if record == 0:
             delivery.result(timeout=FIRST_S)
             os.write(pipe, TOLD)
+        elif record % BURST == 0:
+            time.sleep(PAUSE_S)
 
 
 def start(run_dir: str, topic: str, number: int) -> tuple[int, int]:
