@@ -40,7 +40,6 @@ def plan() -> list[Kill]:
     return kills
 
 
-@pytest.mark.long
 def test_every_point(
     kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic, tmp_path: Path
 ) -> None:
