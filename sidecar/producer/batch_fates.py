@@ -236,8 +236,13 @@ class BatchFates:
         self.settled(batch.queue, now_ms)
 
     def finish(self, batch: ProducerBatch) -> None:
+        """Its fate is decided: to be told now, or behind earlier batches of its partition that have none yet."""
         self._accumulator.forget(batch)
-        self.completed.append(batch)
+        sequences = batch.queue.sequences
+        if sequences is not None and batch.has_sequence and sequences.is_overtaking(batch):
+            sequences.parked.append(batch)
+        else:
+            self.completed.append(batch)
 
     def settled(self, queue: PartitionQueue, now_ms: float) -> None:
         """After any change to a partition's batches: settle its sequences, put it where it belongs now."""
@@ -245,6 +250,7 @@ class BatchFates:
             renumbered = self._ids.resolve(queue)
             if renumbered:
                 self.effects.append(Renumbered(tuple(reversed(renumbered))))
+            self.completed += queue.sequences.take_parked()
         self._accumulator.touch(queue, now_ms)
 
 

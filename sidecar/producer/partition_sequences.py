@@ -25,6 +25,7 @@ class PartitionSequences:
         "in_flight",
         "next_sequence",
         "next_serial",
+        "parked",
         "renumber",
         "unresolved",
     )
@@ -37,12 +38,29 @@ class PartitionSequences:
         self.acked_next = 0
         self.acked_order = -1
         self.in_flight: list[ProducerBatch] = []
+        self.parked: list[ProducerBatch] = []
+        """Decided before one that stands before them in the partition: told behind it, since callbacks of a partition
+        run in order (``KafkaProducer.send``). At most as many as may be under way behind an unsettled one."""
         self.unresolved = False
         """A numbered batch was given up without knowing whether the broker has it: new ones must wait and
         see.
         """
         self.renumber = False
         """The broker surely lacks a numbered batch: what follows it must start over under a new epoch."""
+
+    def is_overtaking(self, batch: ProducerBatch) -> bool:
+        """An earlier numbered batch has no fate yet, for instance because its answer was lost."""
+        return any(each.order < batch.order for each in self.in_flight)
+
+    def take_parked(self) -> list[ProducerBatch]:
+        """Parked batches that may be told now, in their order."""
+        if not self.parked:
+            return []
+        free = sorted(
+            (each for each in self.parked if not self.is_overtaking(each)), key=lambda each: each.order
+        )
+        self.parked = [each for each in self.parked if each not in free]
+        return free
 
     @property
     def is_known(self) -> bool:

@@ -159,13 +159,29 @@ def test_answers_out_of_order() -> None:
     core = Core()
     first, second = core.send("a"), core.send("b")
     core.acknowledge(second, base_offset=1)
+    core.poll()
+    assert core.completed == [], "told behind the first: callbacks of a partition run in order"
     core.respond(first, answer(0, Code.REQUEST_TIMED_OUT))
     (first,) = core.poll(200)
+    assert core.completed == []
     core.respond(first, answer(0, Code.DUPLICATE_SEQUENCE_NUMBER))
     core.poll()
-    assert [batch.base_offset for batch in core.completed] == [1, -1]
+    assert [batch.base_offset for batch in core.completed] == [-1, 1]
     assert [batch.code for batch in core.completed] == [0, 0]
     assert core.ids.epoch_bumps == 0
+
+
+def test_what_was_decided_early_is_told_when_the_one_before_it_is_given_up() -> None:
+    """Nothing stays parked: the first runs out of time in doubt, the second is told right behind it."""
+    core = Core()
+    first, second = core.send("a"), core.send("b")
+    core.acknowledge(second, base_offset=1)
+    core.respond(first, answer(0, Code.REQUEST_TIMED_OUT))
+    core.poll()
+    assert core.completed == []
+    core.poll(core.config.delivery_timeout_ms)
+    core.poll()
+    assert [(batch.code != 0, batch.base_offset) for batch in core.completed] == [(True, -1), (False, 1)]
 
 
 def test_a_real_gap_takes_a_new_epoch_for_its_partition_only() -> None:

@@ -23,12 +23,19 @@ class SimLedger:
         self.accepted: list[Payload] = []
         self.fates: dict[Payload, tuple[int, int, int]] = {}
         """payload → (code, persistence, offset)"""
+        self.last_told: dict[int, int] = {}
+        """Partition → number of its last record that was told as delivered."""
+        self.told_late: list[Payload] = []
 
     def told(self, batch: ProducerBatch) -> None:
         for index, payload in enumerate(batch.records.payloads):  # type: ignore[attr-defined]
             assert payload not in self.fates, f"{payload} was told twice"
             offset = batch.base_offset + index if batch.base_offset >= 0 else -1
             self.fates[payload] = (batch.code, batch.persistence, offset)
+            if not batch.code:
+                if payload.number < self.last_told.get(payload.partition, -1):
+                    self.told_late.append(payload)
+                self.last_told[payload.partition] = payload.number
 
     def check(self, logs: dict[int, PartitionLog], *, idempotent: bool, ordered: bool, fenced: bool) -> None:
         missing = [payload for payload in self.accepted if payload not in self.fates]
@@ -44,6 +51,8 @@ class SimLedger:
                 assert found >= 1, f"{payload} was told delivered, but is not in the log"
                 if offset >= 0:
                     assert logs[payload.partition].records[offset] == payload, f"{payload} is not at {offset}"
+        if idempotent:
+            assert not self.told_late, f"told as delivered behind later records: {self.told_late[:5]}"
         if ordered:
             for partition, log in logs.items():
                 # A record given up may still arrive from a dead connection, after later ones, unless a higher epoch
