@@ -29,7 +29,7 @@ import struct
 from typing import Final, NamedTuple
 
 MAGIC: Final = b"KSIDECAR"
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 
 ALIGN: Final = 4096
 SLOT_COUNT: Final = 64
