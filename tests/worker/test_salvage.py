@@ -101,7 +101,7 @@ def test_every_fate_is_told_apart(path: Path, tmp_path: Path) -> None:
     [
         (layout.HEADER_FIELDS_OFFSET, b"\xff" * 8),  # page size
         (layout.HEADER_FIELDS_OFFSET + 48, b"\0" * 100),  # ids and positions
-        (layout.MAGIC_OFFSET, b"KSIDECAR\1\0\0\0\0\0\0\0" + b"\xa5" * (layout.HEADER_BYTES - 16)),
+        (layout.HEADER_FIELDS_OFFSET, b"\xa5" * (layout.HEADER_BYTES - layout.HEADER_FIELDS_OFFSET)),
         (layout.MAGIC_OFFSET, b"XXXX"),
     ],
 )
@@ -118,7 +118,8 @@ def test_another_layout_version_is_named_and_left_alone(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(layout.VERSION_OFFSET)
         file.write((7).to_bytes(8, "little"))
-    with pytest.raises(SalvageError, match=r"layout version 7, .* reads version 1.*-X pool.path="):
+    ours = layout.LAYOUT_VERSION
+    with pytest.raises(SalvageError, match=rf"layout version 7, .* reads version {ours}.*-X pool.path="):
         Salvage.open(path)
 
 
