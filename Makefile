@@ -16,9 +16,9 @@ PIP := $(PY) -m pip --disable-pip-version-check
 KERNEL := $(wildcard sidecar/kernel/*.pyx sidecar/kernel/*.pxd sidecar/kernel/*.pxi client_stub/*.pyx client_stub/*.pxi)
 
 # Shares of the hour that CI has, in seconds; a ring that hangs is ended and the next one still runs.
-UNIT_SECONDS := 900
-PROCESS_SECONDS := 2100
-SPARK_SECONDS := 480
+UNIT_SECONDS := 600
+PROCESS_SECONDS := 2460
+SPARK_SECONDS := 420
 TEST_ARGS ?=
 
 .PHONY: help demo demo-mock test bench lint check-host clean
