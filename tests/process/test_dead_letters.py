@@ -149,6 +149,8 @@ def test_a_killed_client_s_failures_come_back_by_replay(
     sent = daemon.command("replay", "--topic", topic, "--since", "1h")
     assert sent.returncode == 0, sent.stdout + sent.stderr
     check_topic(kafka, topic)
+    # A file that its writer may still add to is left; it is closed after ten seconds without a letter.
+    wait_until(lambda: not list(folder.glob("*.open")), "the spool's file to be closed", timeout_s=60)
     assert daemon.command("replay").stdout.startswith("0 dead letters")
     check_topic(kafka, topic)
     assert daemon.stop() == 0, daemon.log_tail()
