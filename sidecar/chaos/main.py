@@ -12,7 +12,7 @@ import secrets
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +59,20 @@ class ChaosOptions:
     value_bytes: int = 64
     settings: Mapping[str, str] = field(default_factory=dict)
     json: bool = False
+
+
+def bad_lines(lines: Iterable[str]) -> list[str]:
+    """Alarms and tracebacks of the daemon's log, each traceback whole and as one text; the first few of them."""
+    found: list[str] = []
+    inside = False
+    for line in lines:
+        if inside:
+            found[-1] += line
+            inside = line.startswith((" ", "\n"))
+        elif BAD_LINES.search(line):
+            found.append(line)
+            inside = line.startswith("Traceback")
+    return found[:BAD_LINES_MAX]
 
 
 def run_chaos(options: ChaosOptions) -> int:
@@ -143,7 +157,7 @@ class Chaos:
             books = self._books(daemon)
         with steps.step("A librdkafka consumer reads everything back"):
             ledger = self._judge(bootstrap_servers, starts, workload)
-        alarms = [line for line in daemon.log_lines() if BAD_LINES.search(line)][:BAD_LINES_MAX]
+        alarms = bad_lines(daemon.log_lines())
         return ChaosReport(
             self._seed,
             seconds,

@@ -134,7 +134,10 @@ def _run(start: Start, control: socket.socket) -> int:
 def _read_start(control: socket.socket) -> Start | None:
     """START and its descriptors, the first message; None when the controller went away before it."""
     control.setblocking(True)
-    first, descriptors, _, _ = socket.recv_fds(control, len(START_FD_BYTE), 1 + SLOT_COUNT)
+    try:
+        first, descriptors, _, _ = socket.recv_fds(control, len(START_FD_BYTE), 1 + SLOT_COUNT)
+    except ConnectionResetError:
+        return None  # killed with something of ours unread
     if first != START_FD_BYTE:
         return None
     header = _read_exactly(control, LENGTH.size)
