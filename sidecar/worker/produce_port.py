@@ -91,6 +91,7 @@ class ProducePort:
         """(node, correlation id) → request and the version it was sent in."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._wants_producer_id = False
+        self._identity_timer: asyncio.TimerHandle | None = None
         self.leader_endpoints: tuple[Node, ...] = ()
         """Addresses that came with the last leader hints (KIP-951)."""
         self.links: ClusterLinks | None = None
@@ -166,8 +167,17 @@ class ProducePort:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
+        # Nothing can be drained without an identity, so nobody else asks for a link: a backoff is sat out here.
+        delays_ms = [float("inf")]
         for node in self._cache.current.nodes.values():
             self.links.ready(node)
+            delays_ms.append(self.links.next_attempt_delay_ms(node.id, self._clock.now_ms()))
+        soonest_ms = min(delays_ms)
+        if self._identity_timer is not None:
+            self._identity_timer.cancel()
+            self._identity_timer = None
+        if soonest_ms < float("inf"):
+            self._identity_timer = self._loop.call_later(soonest_ms / 1000 + 0.001, self.try_init_producer_id)
 
     async def _init_producer_id(self, link: BrokerLink) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from urllib.error import HTTPError
 
 import pytest
@@ -177,3 +179,31 @@ def test_er_05_no_broker_at_all(start_daemon: StartDaemon) -> None:
             kafka.listen_again(1)
             daemon.wait_ready()
             assert producer.send("t", b"y").result(15).partition == 0
+
+
+def test_a_new_worker_sits_out_its_backoff_while_the_broker_is_away(scene: Scene) -> None:
+    """A worker that has no producer id yet can drain nothing, so nothing but its wish for one asks for a connection."""
+    _topic, sender = scene.primed()
+    with sender:
+        scene.kafka.stop_listening(1)
+        (pid,) = scene.daemon.worker_pids()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda: all(
+                each["state"] == "ready" and each["pid"] != pid for each in scene.daemon.info()["workers"]
+            ),
+            "another worker",
+        )
+
+        def is_away() -> bool:
+            try:
+                http_get(scene.daemon, "/healthz")
+            except HTTPError as error:
+                return error.code == 503
+            return False
+
+        wait_until(is_away, "the daemon to say that the broker is away")
+        scene.kafka.listen_again(1)
+        sender.send()
+        assert sender.outcomes()[-1].error is None
+        scene.balance(sender)
