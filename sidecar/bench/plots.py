@@ -96,7 +96,15 @@ def _bars(axis: Axes, found: list[Measurement], label: str) -> None:
     axis.barh([each.side for each in found], medians, xerr=spread, color=colours, capsize=3)
     axis.set_xlabel(label)
     axis.grid(alpha=0.3, axis="x")
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
+    axis.locator_params(axis="x", nbins=6)
+    axis.xaxis.set_major_formatter(lambda value, _: _rounded(value))
+
+
+def _rounded(value: float) -> str:
+    """1.5 M, 250 k, 30: as short as an axis wants it."""
+    if value >= 1e6:
+        return f"{value / 1e6:g} M"
+    return f"{value / 1e3:g} k" if value >= 1e3 else f"{value:g}"
 
 
 def _curve(axis: Axes, found: list[Measurement], label: str, colour: str) -> None:
