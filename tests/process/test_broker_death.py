@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
 DELIVERED = "kafka_sidecar_records_delivered_total"
 RECORDS = 30_000
+MANY_RECORDS = 150_000
+"""Enough that a quick machine is not done before the broker is stopped."""
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_broker_stopped_longer_than_a_request_may_take(
     own_kafka: KafkaCluster, start_daemon: StartDaemon, ledger: Ledger
 ) -> None:
     daemon = start_daemon(own_kafka.bootstrap_servers, settings={"request.timeout.ms": 1_500, "linger.ms": 1})
-    clients = start_clients(daemon.run_dir, "t", 3, RECORDS)
+    clients = start_clients(daemon.run_dir, "t", 3, MANY_RECORDS)
     wait_until(lambda: metric(daemon, DELIVERED) > RECORDS // 10, "some records to be delivered")
     errors_before = metric(daemon, "kafka_sidecar_batches_retried_total")
     own_kafka.nodes[0].signal(signal.SIGSTOP)
