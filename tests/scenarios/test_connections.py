@@ -185,7 +185,8 @@ def test_a_new_worker_sits_out_its_backoff_while_the_broker_is_away(scene: Scene
     """A worker that has no producer id yet can drain nothing, so nothing but its wish for one asks for a connection."""
     _topic, sender = scene.primed()
     with sender:
-        scene.kafka.stop_listening(1)
+        away = scene.kafka.add(on(Api.API_VERSIONS, times=ALWAYS).cut())
+        scene.kafka.disconnect()
         (pid,) = scene.daemon.worker_pids()
         os.kill(pid, signal.SIGKILL)
         wait_until(
@@ -194,11 +195,12 @@ def test_a_new_worker_sits_out_its_backoff_while_the_broker_is_away(scene: Scene
             ),
             "another worker",
         )
-
-        # What the new worker accepts it has tried to find a broker for.
-        accepted = scene.accepted()
+        accepted, tried = scene.accepted(), len(scene.kafka.requests(Api.API_VERSIONS))
         sender.send()
         wait_until(lambda: scene.accepted() > accepted, "the new worker to accept a record")
-        scene.kafka.listen_again(1)
+        wait_until(
+            lambda: len(scene.kafka.requests(Api.API_VERSIONS)) >= tried + 2, "the broker to be tried again"
+        )
+        away.remove()
         assert sender.outcomes()[-1].error is None
         scene.balance(sender)
