@@ -1,10 +1,14 @@
 """Types of the compiled hot path; the same API as ``pure.py`` and ``sender.py``."""
 
+from client_stub.pure import Bits as Bits
 from client_stub.pure import Delivery as Delivery
 from client_stub.pure import OpenStream as OpenStream
 from client_stub.pure import RecordPacker as RecordPacker
 from client_stub.pure import SubmissionCore as SubmissionCore
+from client_stub.pure import hush as hush
 from client_stub.pure import mask_of_indexes as mask_of_indexes
 from client_stub.pure import plain_pairs as plain_pairs
+from client_stub.pure import receive as receive
+from client_stub.pure import ring as ring
 from client_stub.pure import run_callbacks as run_callbacks
 from client_stub.sender import Sender as Sender

@@ -21,7 +21,7 @@ None of this holds without a GIL; such builds are refused below, and then the pa
 """
 
 cimport cython
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
@@ -29,9 +29,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES
+from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
 from client_stub.record_metadata import RecordMetadata
-from client_stub.wire import SUBMISSION_BYTES_MAX
 
 cdef extern from *:
     """
@@ -84,11 +83,16 @@ cdef extern from "Python.h":
     void Py_INCREF(PyObject*)
     void Py_DECREF(PyObject*)
     void Py_XDECREF(PyObject*)
+    PyObject* PyErr_SetFromErrno(object) except NULL
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
+
+cdef extern from "<unistd.h>":
+    Py_ssize_t read(int, void*, size_t)
+    Py_ssize_t write(int, const void*, size_t)
 
 cdef Py_ssize_t PLAIN_BYTES = PLAIN_OVERHEAD_BYTES
 cdef Py_ssize_t LARGE = LARGE_BYTES
-cdef Py_ssize_t SUBMISSION_MAX = SUBMISSION_BYTES_MAX
+cdef Py_ssize_t ROW_CHARGE = ROW_CHARGE_BYTES
 cdef Py_ssize_t START_BYTES = PACKER_START_BYTES
 cdef Py_ssize_t ARRAY_MAX = ARRAY_BYTES_MAX
 cdef Py_ssize_t BIN_MAX = 0xFFFFFFFF
@@ -97,3 +101,5 @@ cdef Py_ssize_t BIN_MAX = 0xFFFFFFFF
 include "_native_packer.pxi"
 include "_native_submission.pxi"
 include "_native_callbacks.pxi"
+include "_native_bits.pxi"
+include "_native_calls.pxi"

@@ -53,6 +53,15 @@ cdef inline bint is_bin(PyObject* content) noexcept:
     return content == <PyObject*> None or PyBytes_CheckExact(<object> content)
 
 
+cdef inline bint is_plain_pair(PyObject* row) noexcept:
+    return (
+        PyTuple_CheckExact(row)
+        and PyTuple_GET_SIZE(row) == 2
+        and is_bin(PyTuple_GET_ITEM(row, 0))
+        and is_bin(PyTuple_GET_ITEM(row, 1))
+    )
+
+
 cdef inline Py_ssize_t bin_bytes(PyObject* content) noexcept:
     return 0 if content == <PyObject*> None else PyBytes_GET_SIZE(<object> content)
 
@@ -93,36 +102,6 @@ cdef class RecordPacker:
     def pack(self, record):
         """Append ``(key, value)`` or ``(key, value, headers, partition, timestamp_ms)``, types checked before."""
         self.add(record)
-
-    def pack_rows(self, list rows, Py_ssize_t start, Py_ssize_t stop):
-        """Append the records ``rows[start:stop]``, or enough of them to be over a submission's bytes.
-
-        Returns how many bytes before the first record are none (0). Raises TypeError for what is no record.
-        """
-        cdef Py_ssize_t begin = self.size, place
-        cdef PyObject* row
-        cdef PyObject* key
-        cdef PyObject* value
-        try:
-            for place in range(start, min(stop, PyList_GET_SIZE(rows))):
-                row = PyList_GET_ITEM(rows, place)
-                if PyTuple_CheckExact(row) and PyTuple_GET_SIZE(row) == 2:
-                    key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
-                    if is_bin(key) and is_bin(value):
-                        self.add_plain(key, value, PLAIN_BYTES + bin_bytes(key) + bin_bytes(value))
-                    else:
-                        self.add(<object> row)
-                else:
-                    self.add(<object> row)
-                if self.size > SUBMISSION_MAX:
-                    break
-            else:
-                if stop > PyList_GET_SIZE(rows):
-                    raise RuntimeError("The list of records became shorter during send_many().")
-        except BaseException:
-            self.size = begin
-            raise
-        return 0
 
     cdef int reserve(self, Py_ssize_t more) except -1:
         """Room for ``more`` bytes. Runs no Python code unless it raises."""
@@ -256,8 +235,6 @@ def plain_pairs(list records not None):
     cdef PyObject* row
     for place in range(PyList_GET_SIZE(records)):
         row = PyList_GET_ITEM(records, place)
-        if not PyTuple_CheckExact(row) or PyTuple_GET_SIZE(row) != 2:
-            return False
-        if not is_bin(PyTuple_GET_ITEM(row, 0)) or not is_bin(PyTuple_GET_ITEM(row, 1)):
+        if not is_plain_pair(row):
             return False
     return PyList_GET_SIZE(records) > 0

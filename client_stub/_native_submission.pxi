@@ -45,6 +45,76 @@ cdef class SubmissionCore:
         self.count = index + 1
         return index
 
+    def append_rows(self, list rows, Py_ssize_t start, on_delivery):
+        """Append checked records from ``rows[start]`` on with the outbox's lock held; how many found room.
+
+        -1 when other callbacks wait here already.
+        """
+        cdef RecordPacker packer = self.packer
+        cdef Py_ssize_t begin = packer.size, before, charge, place, room = self.room
+        cdef PyObject* row
+        cdef PyObject* key
+        cdef PyObject* value
+        # One step under the GIL, as ``append``.
+        if self.callbacks is not None or (self.count and on_delivery is not self.callback):
+            return -1
+        try:
+            for place in range(start, PyList_GET_SIZE(rows)):
+                row = PyList_GET_ITEM(rows, place)
+                before = packer.size
+                if is_plain_pair(row):
+                    key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
+                    packer.add_plain(key, value, PLAIN_BYTES + bin_bytes(key) + bin_bytes(value))
+                else:
+                    packer.add(<object> row)
+                charge = packer.size - before + ROW_CHARGE
+                if charge > room:
+                    packer.size = before
+                    break
+                room -= charge
+            else:
+                place = PyList_GET_SIZE(rows)
+        except BaseException:
+            packer.size = begin
+            raise
+        if place <= start:
+            return 0
+        if not self.count:
+            self.callback = on_delivery
+        self.room = room
+        self.count += place - start
+        return place - start
+
+    def append_plain(self, list rows, on_delivery):
+        """Append all ``rows`` with the outbox's lock held if they are plain pairs that find room; how many.
+
+        -1, and nothing was done, if not: for the usual call one walk less than checking first.
+        """
+        cdef RecordPacker packer = self.packer
+        cdef Py_ssize_t begin = packer.size, count = PyList_GET_SIZE(rows), place, room = self.room, size
+        cdef PyObject* row
+        cdef PyObject* key
+        cdef PyObject* value
+        # One step under the GIL, as ``append``.
+        if self.callbacks is not None or not self.count or on_delivery is not self.callback:
+            return -1
+        for place in range(count):
+            row = PyList_GET_ITEM(rows, place)
+            if not is_plain_pair(row):
+                break
+            key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
+            size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
+            if size > room:
+                break
+            packer.add_plain(key, value, size)
+            room -= size
+        else:
+            self.room = room
+            self.count += count
+            return count
+        packer.size = begin
+        return -1
+
     cdef inline Py_ssize_t put(self, PyObject* key, PyObject* value, on_delivery) except -2:
         """Append a plain record without a lock; its index, -1 when it must go the slow way."""
         cdef Py_ssize_t size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
@@ -69,11 +139,9 @@ cdef class OpenStream:
     cdef public object topic
     cdef public SubmissionCore open
     cdef public object refusal
-    cdef public Py_ssize_t bulk_records
 
     def __init__(self, topic):
         self.topic = topic
-        self.bulk_records = 4096
 
 
 @cython.final

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from client_stub.hot import OpenStream
     from client_stub.outbox import Outbox
     from client_stub.producer import Producer
-    from client_stub.submission import Submission
+    from client_stub.submission import BulkPart
 
 _BLOCK: Final = struct.Struct("<IIII")
 _COLUMN: Final = struct.Struct("<BBHIIIIIII")
@@ -45,7 +45,7 @@ _FILL: Final = 0.9
 def send_table(producer: Producer, outbox: Outbox, stream: OpenStream, table: Any) -> BulkDelivery:
     """Queue all rows of a Table or RecordBatch; see Producer.send_arrow."""
     columns = checked_columns(table)
-    submissions: list[Submission] = []
+    parts: list[BulkPart] = []
     queued = 0
     for batch in _batches(columns):
         start = 0
@@ -54,15 +54,15 @@ def send_table(producer: Producer, outbox: Outbox, stream: OpenStream, table: An
                 outbox.wait_for_room(stream)
             if not outbox.columns_readable:
                 rest = _as_records(batch.slice(start))
-                submissions.extend(producer.send_many(stream.topic, rest)._submissions)
+                parts.extend(producer.send_many(stream.topic, rest)._parts)
                 break
             count, payload = _block_of(batch, start, outbox.max_request_bytes)
             with outbox.lock:
-                submissions.append(outbox.add_block(stream, payload, count, Format.ARROW))
+                parts.append(outbox.add_block(stream, payload, count, Format.ARROW))
             outbox.wake()
             start += count
         queued += batch.num_rows
-    return BulkDelivery(submissions)
+    return BulkDelivery(parts)
 
 
 def checked_columns(table: Any) -> pa.Table:

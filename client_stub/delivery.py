@@ -9,7 +9,7 @@ from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.hot import Delivery
 
 if TYPE_CHECKING:
-    from client_stub.submission import Submission
+    from client_stub.submission import BulkPart
 
 __all__ = ["BulkDelivery", "Delivery"]
 
@@ -17,15 +17,15 @@ __all__ = ["BulkDelivery", "Delivery"]
 class BulkDelivery:
     """The future of all records of one send_many() or send_arrow() call. Thread-safe."""
 
-    __slots__ = ("_submissions", "count")
+    __slots__ = ("_parts", "count")
 
-    def __init__(self, submissions: Sequence[Submission]) -> None:
-        self._submissions = submissions
-        self.count = sum(submission.count for submission in submissions)
+    def __init__(self, parts: Sequence[BulkPart]) -> None:
+        self._parts = parts
+        self.count = sum(part.count for part in parts)
         """Records of the call."""
 
     def done(self) -> bool:
-        return all(submission.completed for submission in self._submissions)
+        return all(part.submission.sealed and part.submission.completed for part in self._parts)
 
     def result(self, timeout: float | None = None) -> int:
         """Wait at most ``timeout`` seconds until every record has its fate; how many were delivered (all).
@@ -34,9 +34,9 @@ class BulkDelivery:
         when the patience ends first; ForkedProducer in a forked child.
         """
         self.watch()
-        if not self._submissions:
+        if not self._parts:
             return 0
-        outbox = self._submissions[0].outbox
+        outbox = self._parts[0].submission.outbox
         if outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
         if not self.done():
@@ -50,13 +50,15 @@ class BulkDelivery:
 
     def watch(self) -> None:
         """The caller looks after this future: flush() and close() do not raise its error."""
-        for submission in self._submissions:
-            submission.watched = True
+        for part in self._parts:
+            part.watched = True
 
     @property
     def failed_count(self) -> int:
-        return sum(submission.failed_count for submission in self._submissions)
+        return sum(part.failures()[1] for part in self._parts)
 
     @property
     def first_error(self) -> SidecarError | None:
-        return next((s.first_error for s in self._submissions if s.first_error is not None), None)
+        return next(
+            (error for error, _ in (part.failures() for part in self._parts) if error is not None), None
+        )

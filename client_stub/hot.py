@@ -27,31 +27,43 @@ native: Final = _load()
 
 if TYPE_CHECKING or native is None:
     from client_stub.pure import (
+        Bits,
         Delivery,
         OpenStream,
         RecordPacker,
         SubmissionCore,
+        hush,
         mask_of_indexes,
         plain_pairs,
+        receive,
+        ring,
         run_callbacks,
     )
 else:
+    Bits = native.Bits
     Delivery = native.Delivery
     OpenStream = native.OpenStream
     RecordPacker = native.RecordPacker
     SubmissionCore = native.SubmissionCore
+    hush = native.hush
     mask_of_indexes = native.mask_of_indexes
     plain_pairs = native.plain_pairs
+    receive = native.receive
+    ring = native.ring
     run_callbacks = native.run_callbacks
 
 __all__ = [
+    "Bits",
     "Delivery",
     "OnDelivery",
     "OpenStream",
     "RecordPacker",
     "SubmissionCore",
+    "hush",
     "mask_of_indexes",
     "native",
     "plain_pairs",
+    "receive",
+    "ring",
     "run_callbacks",
 ]

@@ -48,6 +48,10 @@ class IoThread:
         self._ending = self._ending or FARES_WELL
         self._transport.wake()
 
+    def forked(self) -> None:
+        """In a forked child: the thread is not there, and the parent's connections are none of ours."""
+        self._transport.forked()
+
     def join(self, timeout: float | None) -> None:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
@@ -63,16 +67,21 @@ class IoThread:
             self._die(error)
 
     def _turn(self) -> bool:
+        """What callers brought goes out, they are told what was decided, then the thread sleeps and hears the daemon.
+
+        They are told right before the sleep: whoever is woken needs the GIL, which is free from then on.
+        """
         outbox, session = self._outbox, self._session
         now_ms = _now_ms()
         # Read once: an end asked for behind the gathering is the next turn's, else what was still filling is lost.
         ending = self._ending
-        # At the end everything travels or is told its error, also what had better gone on filling.
-        sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
-        if sealed:
-            session.add(sealed, now_ms)
-        if flush:
-            session.request_flush()
+        if outbox.has_gathered or ending is not None:
+            # At the end everything travels or is told its error, also what had better gone on filling.
+            sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
+            if sealed:
+                session.add(sealed, now_ms)
+            if flush:
+                session.request_flush()
         if ending is not None:
             if ending == GIVES_UP or not session.undecided:
                 self._ship(now_ms)
@@ -80,19 +89,20 @@ class IoThread:
                 return False
             session.request_flush()
         session.tick(now_ms)
-        self._settle()
-        self._act()
+        if session.effects:
+            self._act()
         self._ship(now_ms)
         self._settle()
+        if outbox.forked:
+            return False  # a callback forked: this is the child, and these sockets are its parent's
         wakeup_ms = session.next_wakeup_ms(now_ms)
         timeout_ms = None if wakeup_ms is None else wakeup_ms - now_ms
         messages = self._transport.poll(outbox.sleep_ms(session.wants, timeout_ms))
-        if outbox.forked:
-            return False  # a callback forked: this is the child, and these sockets are its parent's
-        now_ms = _now_ms()
-        for kind, frames in messages:
-            self._receive(kind, frames, now_ms)
-        self._settle()
+        outbox.idle = False  # without the lock: at worst somebody wakes who is awake
+        if messages:
+            now_ms = _now_ms()
+            for kind, frames in messages:
+                self._receive(kind, frames, now_ms)
         return not outbox.forked
 
     def _receive(self, kind: str, frames: list[bytes], now_ms: float) -> None:

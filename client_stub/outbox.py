@@ -8,7 +8,6 @@ beyond ``buffer_bytes`` not yet accepted by the daemon, ``send()`` waits up to m
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -16,9 +15,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, ProducerClosed, SidecarError
-from client_stub.hot import OpenStream, RecordPacker
-from client_stub.submission import Submission
-from client_stub.wire import SUBMISSION_BYTES_MAX, TOPIC_BYTES_MAX
+from client_stub.hot import OnDelivery, OpenStream, RecordPacker, ring
+from client_stub.packer import packed_bound
+from client_stub.submission import BulkPart, Submission
+from client_stub.wire import SUBMISSION_BYTES_MAX, TOPIC_BYTES_MAX, SubmitFlag
 
 log = logging.getLogger("client_stub")
 
@@ -47,7 +47,8 @@ class Outbox:
         self.path = path
         self.streams: dict[str, OpenStream] = {}
         self.pending: dict[Submission, None] = {}
-        """Submissions with undecided records, oldest first. Single operations are atomic under the GIL."""
+        """Submissions with undecided records, or whose errors are still to be noted, oldest first. Single operations
+        are atomic under the GIL."""
         self.buffered_bytes = 0
         """Sealed and not yet accepted by the daemon."""
         self.buffer_bytes = BUFFER_BYTES
@@ -93,6 +94,7 @@ class Outbox:
             max(SUBMISSION_BYTES_MAX, size),
             time.time_ns() // 1_000_000,
         )
+        submission.flags = SubmitFlag.WANT_INDEXES
         stream.open = submission
         self.pending[submission] = None
         self._dirty.append(stream)
@@ -124,36 +126,43 @@ class Outbox:
             "Send slower, raise buffer.memory of the daemon, or raise max_block_ms."
         )
 
-    def add_bulk(
-        self,
-        stream: OpenStream,
-        rows: list[Any],
-        start: int,
-        stop: int,
-        configure: Callable[[Submission], None],
-    ) -> Submission | None:
-        """One submission of the checked records ``rows[start:stop]`` (lock held, room was waited for).
+    def add_plain(
+        self, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None
+    ) -> BulkPart | None:
+        """Put all of a call's records beside what gathers already, unchecked as yet; None: nothing was done."""
+        with self.lock:
+            submission = stream.open
+            if submission is None:
+                return None
+            added = submission.append_plain(rows, on_delivery)
+            return self._part(submission, added, on_delivery) if added > 0 else None
 
-        Returns None, with nothing queued, when it came out larger than a submission may be and has several
-        records: the caller halves it.
+    def add_rows(
+        self, stream: OpenStream, rows: list[Any], start: int, on_delivery: OnDelivery | None
+    ) -> BulkPart:
+        """Put checked records from ``rows[start]`` on into one submission, as many as it has room for (lock held).
+
+        The submission may hold others' records already: what many small calls bring travels together. Raises as
+        ``roll``; then nothing of this call was queued.
         """
-        packer = self._take_packer()
-        skip_bytes = packer.pack_rows(rows, start, stop)
-        if len(packer) - skip_bytes > SUBMISSION_BYTES_MAX and stop - start > 1:
-            self._keep_packer(packer)
-            return None
-        if stream.open is not None and stream.open.count:
-            self._seal(stream, stream.open)
-        submission = Submission(self, stream.topic, packer, 0, time.time_ns() // 1_000_000)
-        submission.count = stop - start
-        submission.skip_bytes = skip_bytes
-        configure(submission)
-        self.pending[submission] = None
-        submission.seal()
-        self._append_sealed(submission)
-        return submission
+        while True:
+            submission = stream.open
+            added = submission.append_rows(rows, start, on_delivery) if submission is not None else 0
+            if submission is not None and added > 0:
+                break
+            if submission is not None and added < 0:
+                self._seal(stream, submission)  # other callbacks wait there
+            self.roll(stream, packed_bound(rows[start]))
+        return self._part(submission, added, on_delivery)
 
-    def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> Submission:
+    @staticmethod
+    def _part(submission: Submission, added: int, on_delivery: OnDelivery | None) -> BulkPart:
+        part = BulkPart(submission, submission.count - added, added)
+        if on_delivery is None:
+            submission.parts.append(part)
+        return part
+
+    def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
         """One submission whose payload stands already (lock held, room was waited for)."""
         if stream.open is not None and stream.open.count:
             self._seal(stream, stream.open)
@@ -163,7 +172,9 @@ class Outbox:
         self.pending[submission] = None
         submission.seal(payload)
         self._append_sealed(submission)
-        return submission
+        part = BulkPart(submission, 0, count)
+        submission.parts.append(part)
+        return part
 
     def _check_usable(self, stream: OpenStream) -> None:
         if self.closed:
@@ -239,7 +250,7 @@ class Outbox:
     def _wake_locked(self) -> None:
         if self.idle and self._wake_fd >= 0:
             self.idle = False
-            os.eventfd_write(self._wake_fd, 1)
+            ring(self._wake_fd)
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for something the io thread brings; False when ``timeout`` seconds passed first."""
@@ -255,6 +266,11 @@ class Outbox:
             finally:
                 self.waiters -= 1
         return True
+
+    def wait_until_over(self, submissions: list[Submission], timeout: float | None) -> bool:
+        """Wait until all records of these have their fates and their errors are noted; False after ``timeout`` s."""
+        pending = self.pending.keys()
+        return self.wait_until(lambda: pending.isdisjoint(submissions), timeout)
 
     def wait_until_accepted(self, submissions: list[Submission], timeout: float | None) -> bool:
         """Wait until the daemon answers for each of these; False when ``timeout`` seconds passed first."""
@@ -304,6 +320,11 @@ class Outbox:
         with self.lock:
             self._wake_fd = -1
 
+    @property
+    def has_gathered(self) -> bool:
+        """Something may be there to travel. Without the lock: what is missed now is seen by ``sleep_ms``."""
+        return bool(self._dirty or self._sealed or self.flush_requested)
+
     def gather(self, wants: Callable[[str], bool]) -> tuple[deque[Submission], bool]:
         """What is ready to travel, and whether a flush was asked for since the last call.
 
@@ -311,7 +332,6 @@ class Outbox:
         but not for long: its records share one base timestamp.
         """
         with self.lock:
-            self.idle = False
             if self._dirty:
                 now_ms = time.time_ns() // 1_000_000
                 # Either way: a clock that was set back must not leave an hour's records with a time to come.
@@ -357,11 +377,17 @@ class Outbox:
         for submission in submissions:
             if submission not in self.pending:
                 continue
-            del self.pending[submission]
-            if submission.first_error is not None and not submission.watched and not submission.flags:
-                with self.lock:
-                    self.unwatched_failures += submission.failed_count
-                    self.unwatched_error = self.unwatched_error or submission.first_error
+            if submission.first_error is not None:
+                self._note_unwatched(submission)
+            del self.pending[submission]  # behind it: flush() goes by this, and tells what was noted
+
+    def _note_unwatched(self, submission: Submission) -> None:
+        with self.lock:
+            for part in submission.parts:
+                error, failures = part.failures()
+                if error is not None and not part.watched:
+                    self.unwatched_failures += failures
+                    self.unwatched_error = self.unwatched_error or error
 
     def notify(self) -> None:
         """Something changed that callers may wait for."""

@@ -17,6 +17,8 @@ FULL_OVERHEAD_BYTES: Final = 40
 HEADER_OVERHEAD_BYTES: Final = 12
 KAFKA_RECORD_OVERHEAD_BYTES: Final = 61 + 21
 """Batch header and the record's own fields at their largest (AbstractRecords.estimateSizeInBytesUpperBound)."""
+ROW_CHARGE_BYTES: Final = 16
+"""What a record of send_many() counts beyond its packed bytes: keeps a submission below 65,535 records too."""
 PACKER_START_BYTES: Final = 128 << 10
 ARRAY_BYTES_MAX: Final = 5
 """What msgpack writes at most before the elements of an array."""
@@ -86,6 +88,15 @@ def full_record(
     if checked is None and partition is None and timestamp_ms is None:
         return (key, value), size
     return (key, value, checked, partition, timestamp_ms), size
+
+
+def packed_bound(record: tuple[Any, ...]) -> int:
+    """An upper bound of what a checked record takes of a submission's room."""
+    size = ROW_CHARGE_BYTES + FULL_OVERHEAD_BYTES + len(record[0] or b"") + len(record[1] or b"")
+    if len(record) > 2:
+        for name, content in record[2] or ():
+            size += HEADER_OVERHEAD_BYTES + 3 * len(name) + len(content or b"")
+    return size
 
 
 def kafka_size_bound(record: tuple[Any, ...]) -> int:

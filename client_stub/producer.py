@@ -30,8 +30,8 @@ from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound
 from client_stub.run_dir import control_path
 from client_stub.session import Session
-from client_stub.submission import Submission
-from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, LocalCode, SubmitFlag
+from client_stub.submission import BulkPart
+from client_stub.wire import LocalCode
 
 if TYPE_CHECKING or native is None:
     from client_stub.sender import Sender
@@ -109,35 +109,31 @@ class Producer(Sender):
         rows = records if isinstance(records, list) else list(records)
         if not rows:
             return BulkDelivery(())
+        whole = self._outbox.add_plain(stream, rows, on_delivery)
+        if whole is not None:
+            return BulkDelivery((whole,))
         timestamps: list[int | None] | None = None
         if not plain_pairs(rows):
             rows, timestamps = self._checked_rows(topic, rows)
-        submissions: list[Submission] = []
+        parts: list[BulkPart] = []
         start = 0
+        outbox = self._outbox
         while start < len(rows):
-            stop = min(len(rows), start + min(stream.bulk_records, SUBMISSION_RECORDS_MAX))
-
-            def configure(submission: Submission, start: int = start, stop: int = stop) -> None:
-                if on_delivery is not None:
-                    submission.flags = SubmitFlag.WANT_INDEXES
-                    submission.callback = on_delivery
+            with outbox.lock:
+                try:
+                    part = outbox.add_rows(stream, rows, start, on_delivery)
+                except SidecarError as error:
+                    if start:
+                        error.args = (f"{error} (The first {start} records of this call are queued.)",)
+                    raise
                 if timestamps is not None:
-                    submission.timestamps = {
-                        index: own for index, own in enumerate(timestamps[start:stop]) if own is not None
-                    }
-
-            with self._outbox.lock:
-                self._wait_for_bulk_room(stream, start)
-                submission = self._outbox.add_bulk(stream, rows, start, stop, configure)
-            if submission is None:
-                stream.bulk_records = max(1, (stop - start) // 2)
-                continue
-            if submission.payload_bytes * 4 < SUBMISSION_BYTES_MAX and stop < len(rows):
-                stream.bulk_records = min(SUBMISSION_RECORDS_MAX, stream.bulk_records * 2)
-            self._outbox.wake()
-            submissions.append(submission)
-            start = stop
-        return BulkDelivery(submissions)
+                    part.keep_timestamps(timestamps[start : start + part.count])
+                wake = not part.first and outbox.idle
+            if wake:
+                outbox.wake()
+            parts.append(part)
+            start += part.count
+        return BulkDelivery(parts)
 
     def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
         """Queue the rows of an Arrow table: columns value, key, headers, partition, timestamp by name.
@@ -181,7 +177,7 @@ class Producer(Sender):
                     raise TimeoutError(
                         f"flush() was not done after {timeout} s: {left} records are not accepted yet."
                     )
-            elif not outbox.wait_until(lambda: all(s.completed for s in waiting), timeout):
+            elif not outbox.wait_until_over(waiting, timeout):
                 left = sum(max(0, s.remaining) for s in waiting)
                 raise TimeoutError(
                     f"flush() was not done after {timeout} s: {left} records have no outcome yet."
@@ -207,7 +203,7 @@ class Producer(Sender):
         done = False
         if not in_callback and timeout != 0:
             waiting = outbox.request_flush()
-            done = outbox.wait_until(lambda: all(s.completed for s in waiting), timeout)
+            done = outbox.wait_until_over(waiting, timeout)
         io.request_close(cancel=not done)
         io.join(JOIN_S)
         self._io = None
@@ -294,14 +290,6 @@ class Producer(Sender):
         timestamps = [record[4] if len(record) == 5 else None for record in checked]
         return checked, timestamps if any(own is not None for own in timestamps) else None
 
-    def _wait_for_bulk_room(self, stream: OpenStream, queued: int) -> None:
-        try:
-            self._outbox.wait_for_room(stream)
-        except SidecarError as error:
-            if queued:
-                error.args = (f"{error} (The first {queued} records of this call are queued.)",)
-            raise
-
     def _raise_unwatched(self) -> None:
         found = self._outbox.take_unwatched_error()
         if found is not None:
@@ -314,6 +302,8 @@ class Producer(Sender):
         """In a forked child: the parent keeps its records; this process begins as a client of its own."""
         _abandoned.append((self._io, self._outbox))
         self._outbox.forked = True
+        if self._io is not None:
+            self._io.forked()
         closed = self._outbox.closed
         self._io = None
         self._fork_generation += 1
@@ -324,7 +314,7 @@ class Producer(Sender):
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 _abandoned: list[Any] = []
-"""A forked child never closes what it inherited: its sockets' ends are its parent's."""
+"""What a forked child inherited; kept, because the child may be inside of it (a callback that forked)."""
 _locked_for_fork: list[Producer] = []
 
 

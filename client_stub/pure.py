@@ -5,16 +5,18 @@ Everything here is guarded by the outbox's lock unless it says otherwise.
 
 from __future__ import annotations
 
+import os
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import chain, compress, count, repeat
+from itertools import accumulate, chain, compress, count, islice, repeat
 from operator import call
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack
 
-from client_stub.packer import PACKER_START_BYTES
+from client_stub.packer import PACKER_START_BYTES, packed_bound
 from client_stub.record_metadata import RecordMetadata
 
 if TYPE_CHECKING:
@@ -47,12 +49,6 @@ class RecordPacker:
     def reset(self) -> None:
         """Forget the records; raises BufferError while somebody looks at their bytes."""
         self._packer.reset()
-
-    def pack_rows(self, rows: list[Any], start: int, stop: int) -> int:
-        """Pack ``rows[start:stop]`` in one call; returns how many bytes before the first record are none."""
-        chunk = rows if stop - start == len(rows) else rows[start:stop]
-        self.pack(chunk)
-        return 1 if len(chunk) < 16 else 3 if len(chunk) < 65_536 else 5
 
 
 class SubmissionCore:
@@ -97,19 +93,44 @@ class SubmissionCore:
             self.timestamps[index] = timestamp_ms
         return index
 
+    def append_plain(self, rows: list[Any], on_delivery: OnDelivery | None) -> int:
+        """The compiled one's short cut. Here -1, nothing was done: msgpack's packer cannot take back what it packed."""
+        return -1
+
+    def append_rows(self, rows: list[Any], start: int, on_delivery: OnDelivery | None) -> int:
+        """Append checked records from ``rows[start]`` on with the outbox's lock held; how many found room.
+
+        -1 when other callbacks wait here already.
+        """
+        if self.callbacks is not None or (self.count and on_delivery is not self.callback):
+            return -1
+        assert self.packer is not None
+        pack, room, added = self.packer.pack, self.room, 0
+        for row in islice(rows, start, None):
+            charge = packed_bound(row)
+            if charge > room:
+                break
+            pack(row)
+            room -= charge
+            added += 1
+        if added:
+            if not self.count:
+                self.callback = on_delivery
+            self.room = room
+            self.count += added
+        return added
+
 
 class OpenStream:
     """The caller's side of one topic: the submission that takes records now."""
 
-    __slots__ = ("bulk_records", "open", "refusal", "topic")
+    __slots__ = ("open", "refusal", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.open: Submission | None = None
         self.refusal: SidecarError | None = None
         """The daemon refused this topic for this client: every further send says so."""
-        self.bulk_records = 4096
-        """How many records of this topic lately fitted into one submission (send_many's first guess)."""
 
 
 class Delivery:
@@ -195,6 +216,47 @@ def run_callbacks(
         times = map(timestamps.get, compress(span, selectors), times)
     fields = zip(repeat(topic), repeat(partition), offsets, times, strict=False)
     _run(callbacks, repeat(None), map(_TO_METADATA, repeat(RecordMetadata), fields), failed)
+
+
+def ring(fd: int) -> None:
+    """Add one to the eventfd ``fd``."""
+    os.eventfd_write(fd, 1)
+
+
+def hush(fd: int) -> None:
+    """Take what was added to the non-blocking eventfd ``fd``; raises OSError as the call does."""
+    os.eventfd_read(fd)
+
+
+def receive(fd: int, buffer: memoryview) -> int:
+    """Read from the non-blocking ``fd`` into ``buffer``; how many bytes came, 0 at the end of what will come.
+
+    Raises OSError as the call does (BlockingIOError: nothing there).
+    """
+    return os.readv(fd, (buffer,))
+
+
+class Bits:
+    """A bit set that tells the rank of each member: made once of an outcome's mask, asked for each record."""
+
+    __slots__ = ("_before", "_words")
+
+    def __init__(self, mask: int) -> None:
+        size = (mask.bit_length() + 63) // 64
+        self._words = array("Q", mask.to_bytes(8 * size, sys.byteorder))
+        if sys.byteorder == "big":
+            self._words.reverse()
+        self._before = [0, *accumulate(word.bit_count() for word in self._words)]
+
+    def rank(self, index: int) -> int:
+        """How many members are below ``index``; -1 when it is none itself."""
+        word = index >> 6
+        if not 0 <= word < len(self._words):
+            return -1
+        bits, place = self._words[word], index & 63
+        if not bits >> place & 1:
+            return -1
+        return self._before[word] + (bits & ((1 << place) - 1)).bit_count()
 
 
 def mask_of_indexes(indexes: bytes) -> int:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from client_stub.hot import Delivery, OnDelivery, OpenStream
 from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, Headers, full_record
-from client_stub.wire import SubmitFlag
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
@@ -59,7 +58,6 @@ class Sender:
                 submission = stream.open
                 if submission is None or submission.room < size:
                     submission = outbox.roll(stream, size)
-                    submission.flags = SubmitFlag.WANT_INDEXES
                 wake = not submission.count and outbox.idle
                 index = submission.append(record, size, on_delivery, timestamp_ms)
                 if index >= 0:

@@ -184,7 +184,6 @@ class Session:
         flags = submission.flags
         if self.streams.flush_goes_with(window, submission):
             flags |= SubmitFlag.FLUSH
-        self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
         header = [
             Kind.SUBMIT,
             self._worker_epoch,
@@ -195,7 +194,7 @@ class Session:
             submission.format,
             flags,
             submission.count,
-            self._acked,
+            self._take_ack(),
         ]
         return [_pack(header), submission.payload()]
 
@@ -213,8 +212,12 @@ class Session:
             or self._draining
         ):
             return None
+        return [_pack([Kind.ACK, self._take_ack()])]
+
+    def _take_ack(self) -> int:
+        """The number to acknowledge up to in the message that is being made."""
         self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
-        return [_pack([Kind.ACK, self._acked])]
+        return self._acked
 
     # --- what the sockets bring ---------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ the whole outcome.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
-from client_stub.hot import RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
+from client_stub.hot import Bits, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape
 
@@ -21,14 +21,50 @@ if TYPE_CHECKING:
 log = logging.getLogger("client_stub")
 
 
-class Fate(NamedTuple):
+class Fate:
     """What one outcome says about the records whose bits are set in ``mask``."""
 
-    mask: int
-    partition: int
-    base_offset: int
-    append_time_ms: int
-    error: DeliveryFailed | None
+    __slots__ = ("_bits", "append_time_ms", "base_offset", "error", "mask", "partition")
+
+    def __init__(
+        self, mask: int, partition: int, base_offset: int, append_time_ms: int, error: DeliveryFailed | None
+    ) -> None:
+        self.mask = mask
+        self.partition = partition
+        self.base_offset = base_offset
+        self.append_time_ms = append_time_ms
+        self.error = error
+        self._bits: Bits | None = None
+
+    def rank(self, index: int) -> int:
+        """How many of its records stand before ``index``; -1 when that is none of them."""
+        bits = self._bits
+        if bits is None:
+            bits = self._bits = Bits(self.mask)  # most submissions are never asked by index
+        return bits.rank(index)
+
+
+class BulkPart:
+    """The records of one send_many() or send_arrow() call in one submission, which it may share with others."""
+
+    __slots__ = ("count", "first", "submission", "watched")
+
+    def __init__(self, submission: Submission, first: int, count: int) -> None:
+        self.submission = submission
+        self.first = first
+        self.count = count
+        self.watched = False
+        """Somebody asks for its error (else flush() tells it)."""
+
+    def keep_timestamps(self, timestamps: list[int | None]) -> None:
+        """The records' own timestamps, where given: metadata repeats them under CreateTime. Lock held."""
+        own = {self.first + place: each for place, each in enumerate(timestamps) if each is not None}
+        if own:
+            self.submission.timestamps = (self.submission.timestamps or {}) | own
+
+    def failures(self) -> tuple[DeliveryFailed | None, int]:
+        """(first error, how many failed) so far."""
+        return self.submission.failures_of(self.first, self.count)
 
 
 class Submission(SubmissionCore):
@@ -45,14 +81,14 @@ class Submission(SubmissionCore):
         "flags",
         "format",
         "outbox",
+        "parts",
         "payload_bytes",
         "queued_ms",
         "remaining",
+        "sealed",
         "sent",
         "seq",
-        "skip_bytes",
         "topic",
-        "watched",
     )
 
     def __init__(
@@ -66,40 +102,40 @@ class Submission(SubmissionCore):
         self.base_timestamp_ms = base_timestamp_ms
         self.format: int = Format.MSGPACK
         self.flags = 0
-        self.skip_bytes = 0
-        """The msgpack array header that a bulk pack put before the records."""
         self.payload_bytes = 0
         self.seq = 0
         self.queued_ms = 0.0
         """When the io thread took it over (monotonic)."""
+        self.sealed = False
         self.sent = False
         """Given to a socket at least once: the daemon may have it."""
         self.remaining = 0
         self.first_error: DeliveryFailed | None = None
         self.failed_count = 0
         self.fates: list[Fate] = []
-        self.watched = False
-        """Somebody asks this submission for its error (else flush() tells it)."""
+        self.parts: list[BulkPart] = []
+        """What send_many() and send_arrow() put here for callers who will perhaps not ask (then flush() tells)."""
         self._data: bytes | None = None
         self._done_mask = 0
         self._counted: set[int] = set()
 
     def seal(self, data: bytes | None = None) -> None:
         """No record is added any more; the payload (``data``, or what was packed) has its final size."""
+        self.sealed = True
         self.remaining = self.count
         self._data = data
         if data is not None:
             self.payload_bytes = len(data)
         else:
             assert self.packer is not None
-            self.payload_bytes = len(self.packer) - self.skip_bytes
+            self.payload_bytes = len(self.packer)
 
     def payload(self) -> memoryview:
         """The bytes to send; they live in the packer until ``release``."""
         if self._data is not None:
             return memoryview(self._data)
         assert self.packer is not None
-        return self.packer.view()[self.skip_bytes :]
+        return self.packer.view()
 
     def release(self) -> RecordPacker | None:
         """Give the packer back: the daemon has the records, or they have failed."""
@@ -131,15 +167,28 @@ class Submission(SubmissionCore):
     def find(self, index: int) -> tuple[DeliveryFailed | None, RecordMetadata | None] | None:
         """The record's (error, metadata), None while it is undecided."""
         for fate in self.fates:
-            if fate.mask >> index & 1:
+            before = fate.rank(index)
+            if before >= 0:
                 if fate.error is not None:
                     return fate.error, None
-                before = (fate.mask & ((1 << index) - 1)).bit_count()
                 offset = fate.base_offset + before if fate.base_offset >= 0 else -1
                 return None, RecordMetadata(
                     self.topic, fate.partition, offset, self._timestamp_ms(index, fate.append_time_ms)
                 )
         return None
+
+    def failures_of(self, first: int, count: int) -> tuple[DeliveryFailed | None, int]:
+        """(first error, how many failed) of the ``count`` records from ``first`` on, so far."""
+        if self.first_error is None or not self.flags:
+            return self.first_error, self.failed_count  # without indexes a submission is one call's
+        error, failed, left = None, 0, (1 << count) - 1
+        for fate in self.fates:
+            hit = fate.mask >> first & left
+            left &= ~hit  # a record keeps its first fate
+            if hit and fate.error is not None:
+                error = error or fate.error
+                failed += hit.bit_count()
+        return error, failed
 
     def wait_for(
         self, index: int, timeout: float | None
@@ -193,7 +242,9 @@ class Submission(SubmissionCore):
         self, mask: int, partition: int, base_offset: int, append_time_ms: int, error: DeliveryFailed | None
     ) -> None:
         repeated = mask & self._done_mask
-        news = mask & ~self._done_mask & ((1 << self.count) - 1)
+        news = mask ^ repeated  # of a large submission each step takes a walk over its bits
+        if mask.bit_length() > self.count:
+            news &= (1 << self.count) - 1
         if not news:
             return
         if repeated and base_offset >= 0 and error is None:

@@ -1,92 +1,141 @@
-"""Transport: the sockets of one client, and the only file that imports zmq. Used by the io thread alone.
+"""Transport: the sockets of one client, and the only file of the stub with any. Used by the io thread alone.
 
-Every attachment gets a new DEALER with a fresh routing id, no reconnecting and no linger: libzmq would deliver
-what was left in its pipe to a restarted peer, out of the middle. A monitor tells when a connection ends.
+Every attachment is a new connection: what was left unsent in one is never delivered to a restarted peer out of the
+middle. What arrived before a connection ended is handed over before its end is told.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import struct
+import select
+import socket
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-import zmq
+from client_stub.hot import hush, receive
+from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, ZmtpError, encode, opening, unsent
 
-MESSAGES_PER_TURN_MAX: Final = 64
-RECEIVE_QUEUE_MESSAGES: Final = 1000
-SEND_QUEUE_MESSAGES: Final = 1000
 BYE_LINGER_MS: Final = 500
-_LOST_EVENTS: Final = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_CONNECT_RETRIED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-)
-
-_MONITOR_EVENT: Final = struct.Struct("=Hi")
-"""First frame of a monitor's message: event, value (zmq_socket_monitor(3)). pyzmq's own reader of it would import
-asyncio and ssl: 8 MB and a good part of the stub's import time."""
+SEND_BUFFER_BYTES: Final = 1280 << 10
+"""Asked for; the kernel gives what net.core.wmem_max allows. A whole submission with what the kernel adds to it: a
+bulk client then writes it in one go, else it wakes once more for the rest."""
+RECEIVE_BUFFER_BYTES: Final = 512 << 10
+"""More than the daemon's ring of outcomes for one client."""
+_OPENING: Final = opening(b"DEALER")
+_PEER_TYPES: Final = frozenset({b"ROUTER"})
+_NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
+"""No such path, nobody behind it, or more waiting to be let in than its queue holds: all may pass."""
 
 Message: TypeAlias = tuple[str, list[bytes]]
 """("control" | "worker", frames) or ("lost", [reason])."""
 
 
 class _Link:
-    """One connected DEALER and its monitor."""
+    """One connection to a ROUTER."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        self.socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MESSAGES)
-        self.socket.setsockopt(zmq.RCVHWM, RECEIVE_QUEUE_MESSAGES)
-        self.monitor = self.socket.get_monitor_socket(_LOST_EVENTS)
-        self.socket.connect(endpoint)
+    def __init__(self, name: str, endpoint: str, first: Sequence[Any], buffers: Buffers) -> None:
+        self.name = name
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.fd = self.socket.fileno()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self.zmtp = ZmtpConnection(_PEER_TYPES, buffers)
+        self.unsent: list[Buffer] = []
+        self._first: Sequence[Any] | None = first
+        """The first message: libzmq takes none before it has sent its own READY, so this waits for that."""
+        self.watched = select.POLLIN
+        self.lost_reason = ""
+        """Why nothing more can be sent; what has arrived is still read."""
+        try:
+            self.socket.connect(endpoint.removeprefix("ipc://"))
+        except OSError as error:
+            self.lost_reason = "nobody listens there" if error.errno in _NOBODY else str(error)
+        self.write([_OPENING])
 
-    def close(self, linger_ms: int = 0) -> None:
-        self.socket.disable_monitor()
-        self.monitor.close(0)
-        self.socket.close(linger_ms)
+    def write(self, buffers: list[Buffer]) -> None:
+        """Write what the socket takes; the rest stays in ``unsent``."""
+        if self.lost_reason:
+            return  # the connection is gone and so is this message; WELCOME will say what is missing
+        try:
+            sent = self.socket.sendmsg(buffers)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._lost("the daemon closed it")
+            self.unsent = []
+            return
+        self.unsent = unsent(buffers, sent)
+
+    def receive(self) -> list[list[bytes]]:
+        """The messages that have arrived; sets ``lost_reason`` at the end of the connection."""
+        messages: list[list[bytes]] = []
+        try:
+            count = 1
+            while count:
+                count = receive(self.fd, self.zmtp.space())
+                self.zmtp.received(count)
+                while (frames := self.zmtp.next_message()) is not None:
+                    messages.append([bytes(frame) for frame in frames])
+                if not self.lost_reason and count:
+                    break  # one read a turn; of what was lost, all that came before
+            if not count:
+                self._lost("the daemon closed it")
+        except BlockingIOError:
+            pass
+        except ZmtpError as error:
+            self._lost(str(error))
+        except OSError:
+            self._lost("the daemon closed it")
+        if self.zmtp.replies:
+            self._write_behind([b"".join(self.zmtp.replies)])
+            self.zmtp.replies.clear()
+        if self._first is not None and self.zmtp.is_ready:
+            self._write_behind(encode(self._first))
+            self._first = None
+        return messages
+
+    def _lost(self, reason: str) -> None:
+        self.lost_reason = self.lost_reason or reason
+
+    def _write_behind(self, buffers: list[Buffer]) -> None:
+        if self.unsent:
+            self.unsent += buffers
+        else:
+            self.write(buffers)
 
 
 class Transport:
-    """Control and worker sockets behind one poll; ``wake_fd`` may be written by any thread."""
+    """Control and worker connections behind one poll; ``wake_fd`` may be written by any thread."""
 
     def __init__(self, control_path: str) -> None:
         self._control_path = control_path
-        self._context = zmq.Context(io_threads=1)
-        self._control: _Link | None = None
-        self._worker: _Link | None = None
+        self._links: dict[str, _Link] = {}
+        self._by_fd: dict[int, _Link] = {}
+        self._lost: list[_Link] = []
+        """Connections whose end is to be told by the next ``poll``, behind what came before it."""
+        self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller = zmq.Poller()
-        self._poller.register(self.wake_fd, zmq.POLLIN)
-        self._writable_wanted = False
-        self._stillborn: list[Message] = []
-        """Connections that were lost before they could take a frame: told by the next poll."""
+        self._poller = select.poll()
+        self._poller.register(self.wake_fd, select.POLLIN)
 
     def open_control(self, frames: Sequence[Any]) -> None:
-        self._control = self._drop(self._control)
-        self._control = self._open(f"ipc://{self._control_path}")
-        self._greet("control", self._control, frames)
+        self._drop("control")
+        self._open("control", self._control_path, frames)
 
     def open_worker(self, endpoint: str, frames: Sequence[Any]) -> None:
-        self._control = self._drop(self._control)
-        self._worker = self._drop(self._worker)
-        self._worker = self._open(endpoint if "://" in endpoint else f"ipc://{endpoint}")
-        self._greet("worker", self._worker, frames)
+        self.close_sockets()
+        self._open("worker", endpoint, frames)
 
     def send(self, frames: Sequence[Any]) -> bool:
-        """Give one message to the worker's socket; False when its queue is full (poll tells when it is not)."""
-        if self._worker is None:
-            return True  # the connection is gone and so is this message; WELCOME will say what is missing
-        try:
-            self._worker.socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again:
-            self._want_writable(True)
+        """Write one message to the worker; False while another is only half written (poll tells when it is not)."""
+        link = self._links.get("worker")
+        if link is None:
+            return True  # as for a connection that is gone
+        if link.unsent:
             return False
+        link.write(encode(frames))
+        self._watch(link)
         return True
 
     def wake(self) -> None:
@@ -97,77 +146,67 @@ class Transport:
     def poll(self, timeout_ms: float | None) -> list[Message]:
         """Wait for messages, broken connections, room to write, or ``wake_fd``; at most one bounded turn."""
         wait_ms = None if timeout_ms is None else max(0, int(timeout_ms + 0.999))
-        ready = dict(self._poller.poll(wait_ms))
-        messages, self._stillborn = self._stillborn, []
-        if self.wake_fd in ready:
-            os.eventfd_read(self.wake_fd)
-        for name, link in (("control", self._control), ("worker", self._worker)):
-            if link is None:
+        messages: list[Message] = []
+        for fd, events in self._poller.poll(0 if self._lost else wait_ms):
+            if fd == self.wake_fd:
+                hush(fd)
                 continue
-            events = ready.get(link.socket, 0)
-            if events & zmq.POLLOUT:
-                self._want_writable(False)
-            if events & zmq.POLLIN:
-                self._receive(name, link.socket, messages)
-            if link.monitor in ready:
-                # Messages that arrived before the end were read above; what comes behind them is the end.
-                event, _value = _MONITOR_EVENT.unpack(link.monitor.recv_multipart()[0])
-                messages.append(("lost", [f"{name} connection: {_reason(event)}".encode()]))
+            link = self._by_fd[fd]
+            if events & select.POLLOUT and link.unsent:
+                link.write(link.unsent)
+            if events & ~select.POLLOUT:
+                messages += [(link.name, frames) for frames in link.receive()]
+            self._watch(link)
+        while self._lost:
+            link = self._lost.pop()
+            messages += [(link.name, frames) for frames in link.receive()]
+            messages.append(("lost", [f"{link.name} connection: {link.lost_reason}".encode()]))
+            self._drop(link.name)
         return messages
 
     def close_sockets(self) -> None:
-        self._stillborn.clear()
-        self._control = self._drop(self._control)
-        self._worker = self._drop(self._worker)
+        self._drop("control")
+        self._drop("worker")
+
+    def forked(self) -> None:
+        """In a forked child: give up its copies of the descriptors, so that its parent's end shows at the daemon."""
+        for link in self._links.values():
+            link.socket.close()
+        self._links.clear()
+        self._by_fd.clear()
+        self._lost.clear()
+        os.close(self.wake_fd)
 
     def close(self, farewell: Sequence[Any] | None) -> None:
-        """Say ``farewell`` if there is somebody, close all, end the context."""
-        linger_ms = 0
-        if farewell is not None and self._worker is not None and self.send(farewell):
-            linger_ms = BYE_LINGER_MS
-        self._control = self._drop(self._control)
-        self._worker = self._drop(self._worker, linger_ms)
-        self._poller.unregister(self.wake_fd)
+        """Say ``farewell`` if there is somebody, close all."""
+        link = self._links.get("worker")
+        if farewell is not None and link is not None and not link.lost_reason:
+            link.socket.settimeout(BYE_LINGER_MS / 1e3)
+            with contextlib.suppress(OSError):  # gone, or does not read
+                link.socket.sendall(b"".join([*link.unsent, *encode(farewell)]))
+        self.close_sockets()
         os.close(self.wake_fd)
-        self._context.term()
 
-    def _open(self, endpoint: str) -> _Link:
-        link = _Link(self._context, endpoint)
-        self._poller.register(link.socket, zmq.POLLIN)
-        self._poller.register(link.monitor, zmq.POLLIN)
-        return link
+    def _open(self, name: str, endpoint: str, frames: Sequence[Any]) -> None:
+        link = self._links[name] = _Link(name, endpoint, frames, self._buffers)
+        self._by_fd[link.socket.fileno()] = link
+        self._poller.register(link.socket, link.watched)
+        self._watch(link)
 
-    def _greet(self, name: str, link: _Link, frames: Sequence[Any]) -> None:
-        """The first message of a connection. libzmq may have seen by now that nobody listens, and takes it no more."""
-        try:
-            link.socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again:
-            self._stillborn.append(("lost", [f"{name} connection: nobody listens there".encode()]))
-            self.wake()
+    def _watch(self, link: _Link) -> None:
+        """Note what became of ``link`` by reading or writing."""
+        if link.lost_reason and link not in self._lost:
+            self._lost.append(link)
+        wanted = select.POLLIN | (select.POLLOUT if link.unsent else 0)
+        if wanted != link.watched:
+            link.watched = wanted
+            self._poller.modify(link.socket, wanted)
 
-    def _drop(self, link: _Link | None, linger_ms: int = 0) -> _Link | None:
-        """Close ``link``; returns None, what its owner is to hold from now on."""
+    def _drop(self, name: str) -> None:
+        link = self._links.pop(name, None)
         if link is not None:
             self._poller.unregister(link.socket)
-            self._poller.unregister(link.monitor)
-            link.close(linger_ms)
-            self._writable_wanted = False
-        return None
-
-    def _receive(self, name: str, socket: zmq.Socket[bytes], messages: list[Message]) -> None:
-        for _ in range(MESSAGES_PER_TURN_MAX):
-            try:
-                messages.append((name, socket.recv_multipart(zmq.NOBLOCK)))
-            except zmq.Again:
-                return
-
-    def _want_writable(self, wanted: bool) -> None:
-        if self._worker is not None and wanted != self._writable_wanted:
-            self._writable_wanted = wanted
-            self._poller.modify(self._worker.socket, zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
-
-
-def _reason(event: int) -> str:
-    if event == zmq.EVENT_DISCONNECTED:
-        return "the daemon closed it"
-    return "nobody listens there"
+            del self._by_fd[link.socket.fileno()]
+            link.socket.close()
+            if link in self._lost:
+                self._lost.remove(link)

@@ -237,7 +237,7 @@ def unpack_outcomes(buffer: bytes | memoryview) -> list[Outcome]:
         if length % 8 or end > position + length or position + length > len(buffer):
             raise ValueError(f"outcome at byte {position} claims {length} bytes of {len(buffer)}")
         indexes = bytes(buffer[body : body + index_bytes])
-        text = str(bytes(buffer[body + index_bytes : end]), "utf-8", "replace")
+        text = str(bytes(buffer[body + index_bytes : end]), "utf-8", "replace") if text_bytes else ""
         outcomes.append(
             Outcome(
                 kind,

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sidecar.bench.workload import Workload
 from sidecar.demo.steps import Steps
 from sidecar.testing.daemon import SidecarDaemon
 
 TOPIC = "bench"
 PARTITIONS = 6
 POOL_BYTES = 128 << 20
+WARNINGS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,31 @@ class Site:
     def target(self, kind: str) -> str:
         """What a peer of that kind connects to."""
         return str(self.daemon.run_dir) if kind.startswith("sidecar") else self.bootstrap_servers
+
+    def timed_words(
+        self, mode: str, side: str, workload: Workload, *, linger_ms: float = 5.0, **more: Any
+    ) -> dict[str, Any]:
+        """What a caller is told that times its records one by one."""
+        return {
+            "mode": mode,
+            "kind": side,
+            "target": self.target(side),
+            "workload": workload.to_dict(),
+            "linger_ms": linger_ms,
+            **more,
+        }
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Errors inside the block carry the last warnings of the daemon, which a caller does not see."""
+        try:
+            yield
+        except RuntimeError as error:
+            lines = [line for line in self.daemon.log_lines() if " WARNING " in line or " ERROR " in line]
+            if not lines:
+                raise
+            last = "".join(lines[-WARNINGS_SHOWN:]).rstrip()
+            raise RuntimeError(f"{error}\nThe daemon's last warnings:\n{last}") from error
 
     def pids_of(self, kind: str) -> list[int]:
         return self.pids if kind.startswith("sidecar") else []

@@ -85,9 +85,9 @@ def _open_loop(words: dict[str, Any]) -> dict[str, Any]:
     peer = make_timed_peer(words["kind"], words["target"], words["linger_ms"])
     peer.warm(workload.topic)
     _await_go()
-    found = run_open_loop(peer, workload, Rhythm(words["records_per_s"], words["seconds"]))
+    latencies_us, sent_per_s = run_open_loop(peer, workload, Rhythm(words["records_per_s"], words["seconds"]))
     peer.close()
-    return {"latencies_us": found, "rss_mb": own_rss_mb()}
+    return {"latencies_us": latencies_us, "sent_per_s": sent_per_s, "rss_mb": own_rss_mb()}
 
 
 def _one_by_one(words: dict[str, Any]) -> dict[str, Any]:

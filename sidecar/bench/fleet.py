@@ -7,10 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from sidecar.bench.bed import Bed
-from sidecar.bench.latency import SIDES
+from sidecar.bench.latency import SENT, SIDES
 from sidecar.bench.measurement import Results
 from sidecar.bench.process_stats import connections_to
 from sidecar.bench.runner import begin, outcome, started
@@ -73,15 +72,12 @@ def produce_requests(jmx_port: int) -> float:
 def measure_fleet(bed: Bed, jmx_port: int | None, results: Results) -> None:
     """Connections, Produce requests a second and memory, at the same total rate on both sides."""
     port = int(bed.site.bootstrap_servers.rpartition(":")[2])
-    found: dict[tuple[str, str, str], list[float]] = {}
     with bed.steps.step(f"{PROCESSES} processes that send {RECORDS_PER_S:,.0f} records/s together"):
         for _ in range(bed.rounds):
             for side in SIDES:
                 for what, unit, value in _one_fleet(bed, side, port, jmx_port):
-                    found.setdefault((what, side, unit), []).append(value)
+                    results.add(SECTION, what, side, unit, [value])
                     bed.steps.say(f"{side}: {what} {value:,.1f} {unit}")
-    for (what, side, unit), values in found.items():
-        results.add(SECTION, what, side, unit, values)
     for what, most in (("connections at the broker", 0.1), ("Produce requests/s at the broker", 0.1)):
         results.compare(
             f"{what}, 50 client processes against 50 confluent processes",
@@ -92,26 +88,26 @@ def measure_fleet(bed: Bed, jmx_port: int | None, results: Results) -> None:
 
 
 def _one_fleet(bed: Bed, side: str, port: int, jmx_port: int | None) -> Iterator[tuple[str, str, float]]:
-    words: dict[str, Any] = {
-        "mode": "open_loop",
-        "kind": side,
-        "target": bed.site.target(side),
-        "workload": Workload(bed.topic, 1_000).to_dict(),
-        "linger_ms": 5.0,
-        "records_per_s": RECORDS_PER_S / PROCESSES,
-        "seconds": SECONDS,
-    }
+    words = bed.site.timed_words(
+        "open_loop",
+        side,
+        Workload(bed.topic, 1_000),
+        records_per_s=RECORDS_PER_S / PROCESSES,
+        seconds=SECONDS,
+    )
     others = connections_to(port) if side == "confluent" else 0  # the daemon's own stay open
     with started(words, PROCESSES) as processes:
         requests, start = produce_requests(jmx_port) if jmx_port else 0.0, time.monotonic()
         begin(processes)
         time.sleep(SETTLE_S)  # a measurement window, not a wait for something
         yield "connections at the broker", "", float(connections_to(port) - others)
-        memory = [outcome(process)["rss_mb"] for process in processes]
+        found = [outcome(process) for process in processes]
+        seconds = time.monotonic() - start
         if jmx_port:
-            rate = (produce_requests(jmx_port) - requests) / (time.monotonic() - start)
+            rate = (produce_requests(jmx_port) - requests) / seconds
             yield "Produce requests/s at the broker", "1/s", rate
-    yield "memory of a client process", "MB", statistics.median(memory)
+    yield SENT, "1/s", sum(each["sent_per_s"] for each in found)
+    yield "memory of a client process", "MB", statistics.median(each["rss_mb"] for each in found)
 
 
 def measure_first_ack(bed: Bed, results: Results) -> None:

@@ -5,60 +5,63 @@ from __future__ import annotations
 from typing import Any
 
 from sidecar.bench.bed import Bed
-from sidecar.bench.latency import SIDES, percentile
+from sidecar.bench.latency import SIDES, add_percentiles, behind
 from sidecar.bench.measurement import Results
-from sidecar.bench.runner import begin, outcome, started
+from sidecar.bench.runner import begin, go, outcome, started
 from sidecar.bench.workload import Workload
 
-SECTION = "beside a bulk client"
+ALONE, BESIDE = "a quiet client alone", "a quiet client beside a bulk client"
 PROBE_RECORDS_PER_S = 200.0
 SECONDS = 8.0
 BULK_MB_PER_S = 100.0
 BULK_VALUE_BYTES = 1_000
+KEY_BYTES = 16
 
 
 def measure_interference(bed: Bed, results: Results) -> None:
-    """p99 of a quiet client alone, and beside one that sends 100 MB/s, on either side."""
+    """Latency of a quiet client alone, and beside one that sends 100 MB/s, on either side; rounds alternate."""
     with bed.steps.step(f"A quiet client beside one that sends {BULK_MB_PER_S:g} MB/s, {bed.rounds} rounds"):
-        for name, bulk in (("alone", False), ("with bulk", True)):
-            found: dict[str, list[list[float]]] = {side: [] for side in SIDES}
-            for _ in range(bed.rounds):
-                for side in SIDES:
-                    found[side].append(_probe(bed, side, bulk=bulk))
-            for side, runs in found.items():
-                for share in (50.0, 99.0):
-                    values = [percentile(run, share) / 1000 for run in runs]
-                    results.add(SECTION, f"p{share:g}, {name}", side, "ms", values)
-                bed.steps.say(f"{side}, {name}: p99 {percentile(runs[-1], 99) / 1000:.2f} ms")
+        for _ in range(bed.rounds):
+            for side in SIDES:
+                shown = add_percentiles(results, ALONE, side, _alone(bed, side))
+                bed.steps.say(f"{side}, {ALONE}: {shown}")
+                latencies_us, bulk_mb_per_s = _beside_bulk(bed, side)
+                shown = add_percentiles(results, BESIDE, side, latencies_us)
+                results.add(BESIDE, "MB/s that the bulk client sent", side, "MB/s", [bulk_mb_per_s])
+                missing = behind(bulk_mb_per_s, BULK_MB_PER_S)
+                bed.steps.say(f"{side}, {BESIDE}: {shown}{missing}")
+    for side in SIDES:
+        results.compare(
+            f"p99 of a quiet client beside 100 MB/s, against the same alone: {side}",
+            (BESIDE, "p99", side),
+            (ALONE, "p99", side),
+        )
     results.compare(
-        "p99 of a quiet client beside 100 MB/s, against confluent's",
-        (SECTION, "p99, with bulk", "sidecar"),
-        (SECTION, "p99, with bulk", "confluent"),
+        "p99 of a quiet client beside 100 MB/s, against confluent's beside confluent's 100 MB/s",
+        (BESIDE, "p99", "sidecar"),
+        (BESIDE, "p99", "confluent"),
         at_most=1.0,
     )
 
 
-def _probe(bed: Bed, side: str, *, bulk: bool) -> list[float]:
+def _alone(bed: Bed, side: str) -> list[float]:
+    with started(_words(bed, side, 100, PROBE_RECORDS_PER_S, SECONDS)) as probes:
+        found: list[float] = go(probes)[0]["latencies_us"]
+        return found
+
+
+def _beside_bulk(bed: Bed, side: str) -> tuple[list[float], float]:
+    """The quiet client's latencies, and MB/s of the other, which starts before it and ends after it."""
+    record_bytes = BULK_VALUE_BYTES + KEY_BYTES
+    rate = BULK_MB_PER_S * 1e6 / record_bytes
     probe = _words(bed, side, 100, PROBE_RECORDS_PER_S, SECONDS)
-    rate = BULK_MB_PER_S * 1e6 / (BULK_VALUE_BYTES + 16)
-    with started(probe) as probes:
-        if not bulk:
-            begin(probes)
-            return sorted(outcome(probes[0])["latencies_us"])
-        with started(_words(bed, side, BULK_VALUE_BYTES, rate, SECONDS)) as bulks:
-            begin([*bulks, *probes])
-            found = sorted(outcome(probes[0])["latencies_us"])
-            outcome(bulks[0])
-            return found
+    bulk = _words(bed, side, BULK_VALUE_BYTES, rate, SECONDS + 1)
+    with started(probe) as probes, started(bulk) as bulks:
+        begin([*bulks, *probes])
+        latencies_us: list[float] = outcome(probes[0])["latencies_us"]
+        return latencies_us, outcome(bulks[0])["sent_per_s"] * record_bytes / 1e6
 
 
 def _words(bed: Bed, side: str, value_bytes: int, rate: float, seconds: float) -> dict[str, Any]:
-    return {
-        "mode": "open_loop",
-        "kind": side,
-        "target": bed.site.target(side),
-        "workload": Workload(bed.topic, 10_000, value_bytes=value_bytes).to_dict(),
-        "linger_ms": 5.0,
-        "records_per_s": rate,
-        "seconds": seconds,
-    }
+    workload = Workload(bed.topic, 10_000, KEY_BYTES, value_bytes)
+    return bed.site.timed_words("open_loop", side, workload, records_per_s=rate, seconds=seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sidecar.bench.bed import Bed, Site
 from sidecar.bench.measurement import Results
@@ -19,6 +18,8 @@ MANY_CALLERS = 8
 SYNC_RECORDS = 500
 SECONDS = 6.0
 PERCENTILES = (50.0, 99.0, 99.9)
+SENT = "records/s that were sent"
+RATE_KEPT = 0.98
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:
@@ -30,15 +31,17 @@ def percentile(sorted_values: Sequence[float], share: float) -> float:
 def measure_one_by_one(bed: Bed, sites: dict[float, Site], results: Results) -> None:
     """``sites``: linger → the daemon that has it. flush() ends linger on both sides."""
     with bed.steps.step(f"{SYNC_RECORDS} records one at a time, {bed.rounds} alternating rounds"):
-        found: dict[tuple[str, float], list[list[float]]] = {}
         for _ in range(bed.rounds):
             for linger_ms, site in sites.items():
                 for side in SIDES:
-                    words = _words("one_by_one", side, site, Workload(bed.topic, SYNC_RECORDS), linger_ms)
-                    found.setdefault((side, linger_ms), []).append(_run(words, 1))
-        for (side, linger_ms), runs in found.items():
-            _add(results, f"{ONE_BY_ONE}, linger {linger_ms:g}", side, runs)
-            bed.steps.say(f"{side}, linger {linger_ms:g}: p50 {percentile(runs[-1], 50) / 1000:.2f} ms")
+                    words = site.timed_words(
+                        "one_by_one", side, Workload(bed.topic, SYNC_RECORDS), linger_ms=linger_ms
+                    )
+                    with started(words) as processes:
+                        (found,) = go(processes)
+                    section = f"{ONE_BY_ONE}, linger {linger_ms:g}"
+                    shown = add_percentiles(results, section, side, found["latencies_us"])
+                    bed.steps.say(f"{side}, linger {linger_ms:g}: {shown}")
     for linger_ms in sites:
         section = f"{ONE_BY_ONE}, linger {linger_ms:g}"
         for name, most in (("p50", 1.5), ("p99", 1.0)):
@@ -55,19 +58,27 @@ def measure_open_loop(bed: Bed, rates: dict[str, float], callers: int, results: 
     for name, rate in rates.items():
         section = f"{OPEN_LOOP}, {callers} caller{'s' if callers > 1 else ''}, {name}"
         with bed.steps.step(f"{section}: {rate:,.0f} records/s, {bed.rounds} alternating rounds"):
-            found: dict[str, list[list[float]]] = {side: [] for side in SIDES}
             for _ in range(bed.rounds):
                 for side in SIDES:
-                    words = _words("open_loop", side, bed.site, Workload(bed.topic, 10_000), 5.0)
-                    words |= {"records_per_s": rate / callers, "seconds": SECONDS}
-                    found[side].append(_run(words, callers))
-            for side, runs in found.items():
-                _add(results, section, side, runs)
-                last = runs[-1]
-                bed.steps.say(
-                    f"{side}: p50 {percentile(last, 50) / 1000:.2f}, p99 {percentile(last, 99) / 1000:.2f}, "
-                    f"p99.9 {percentile(last, 99.9) / 1000:.2f} ms"
-                )
+                    words = bed.site.timed_words(
+                        "open_loop",
+                        side,
+                        Workload(bed.topic, 10_000),
+                        records_per_s=rate / callers,
+                        seconds=SECONDS,
+                    )
+                    with started(words, callers) as processes:
+                        found = go(processes)
+                    latencies_us = [value for each in found for value in each["latencies_us"]]
+                    shown = add_percentiles(results, section, side, latencies_us)
+                    reached = sum(each["sent_per_s"] for each in found)
+                    results.add(section, SENT, side, "1/s", [reached])
+                    bed.steps.say(f"{side}: {shown}{behind(reached, rate)}")
+
+
+def behind(reached: float, asked: float) -> str:
+    """What to say of a side that did not send as many records a second as it was asked for."""
+    return f", only {reached / asked:.0%} of the rate" if reached < asked * RATE_KEPT else ""
 
 
 def compare_open_loop(results: Results) -> None:
@@ -80,23 +91,12 @@ def compare_open_loop(results: Results) -> None:
     )
 
 
-def _words(mode: str, side: str, site: Site, workload: Workload, linger_ms: float) -> dict[str, Any]:
-    return {
-        "mode": mode,
-        "kind": side,
-        "target": site.target(side),
-        "workload": workload.to_dict(),
-        "linger_ms": linger_ms,
-    }
-
-
-def _run(words: dict[str, Any], callers: int) -> list[float]:
-    with started(words, callers) as processes:
-        return sorted(value for each in go(processes) for value in each["latencies_us"])
-
-
-def _add(results: Results, section: str, side: str, runs: list[list[float]]) -> None:
+def add_percentiles(results: Results, section: str, side: str, latencies_us: Sequence[float]) -> str:
+    """Add one run's percentiles in ms; returns them as text."""
+    ordered = sorted(latencies_us)
+    shown = []
     for share in PERCENTILES:
-        results.add(
-            section, f"p{share:g}", side, "ms", [round(percentile(run, share) / 1000, 4) for run in runs]
-        )
+        value_ms = round(percentile(ordered, share) / 1000, 4)
+        results.add(section, f"p{share:g}", side, "ms", [value_ms])
+        shown.append(f"p{share:g} {value_ms:.2f}")
+    return f"{', '.join(shown)} ms"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import replace
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +23,17 @@ from sidecar.bench.latency import (
     measure_one_by_one,
     measure_open_loop,
 )
-from sidecar.bench.measurement import Results
+from sidecar.bench.measurement import Failure, Results
 from sidecar.bench.report import print_results, to_markdown, write_json
 from sidecar.bench.scale import measure_scale
 from sidecar.bench.spark_sinks import measure_spark
 from sidecar.bench.throughput import compare_throughput, measure_throughput
+from sidecar.bench.warm_up import warm_broker
 from sidecar.demo.steps import Steps
 from sidecar.testing.kafka_cluster import KafkaCluster, exit_on_sigterm, free_ports
 
-ONE, MANY = "one caller", "8 callers"
+ONE, MANY = "one caller", f"{MANY_CALLERS} callers"
+BASE: Final = "the broker and the daemons"
 PARTS: Final = (
     "kernel",
     "throughput",
@@ -47,7 +50,41 @@ PARTS: Final = (
     "idle",
     "scale",
 )
+WITHOUT_KAFKA: Final = ("kernel", "scale")
+OPEN_LOOP_KINDS: Final = ("sidecar-callbacks", "confluent-callbacks")
 CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-callbacks")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the bench. What fails is named among its results, and the other parts go on."""
+
+    steps: Steps
+    results: Results
+    parts: Sequence[str]
+
+    def part(self, name: str, work: Callable[[], object]) -> None:
+        """Do it if it was asked for."""
+        if name in self.parts:
+            self.attempt(name, work)
+
+    def attempt(self, name: str, work: Callable[[], object]) -> None:
+        """Do it; any error ends this part and nothing else, since the parts before may have taken an hour."""
+        try:
+            work()
+        except Exception as error:
+            kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+            self.results.failures.append(Failure(name, f"{kind}{error}"))
+            self.steps.aloud(f"{name} failed, the rest goes on.")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where results are written besides the terminal."""
+
+    json_path: Path | None = None
+    markdown_path: Path | None = None
+    plots_dir: Path | None = None
 
 
 def run_bench(
@@ -57,86 +94,104 @@ def run_bench(
     parts: Sequence[str] = PARTS,
     bootstrap_servers: str | None = None,
     topic: str = TOPIC,
-    json_path: Path | None = None,
-    markdown_path: Path | None = None,
-    plots_dir: Path | None = None,
+    outputs: Outputs = Outputs(),
 ) -> Results:
-    """Measure ``parts`` and print tables; on an embedded Kafka unless ``bootstrap_servers`` names a cluster.
+    """Measure ``parts``, print tables, write ``outputs``; on an embedded Kafka unless ``bootstrap_servers`` is given.
 
-    A missed promise is shown and is no error: a machine's mood is no regression. Raises RuntimeError when a run
-    fails, KafkaUnavailable (one sentence) when Java or Maven are needed and missing.
+    Raises nothing for a part that fails: it is among the results' ``failures``, and printed last. What was measured
+    is printed and written also when the run is interrupted. A missed promise is shown and is no failure: a machine's
+    mood is no regression.
     """
-    steps = Steps()
-    results = Results(machine=describe_machine())
-    with exit_on_sigterm(), contextlib.ExitStack() as stack:
-        if "kernel" in parts:
-            measure_kernel(steps, results)
-        if any(part not in ("kernel", "scale") for part in parts):
-            jmx_port = None
-            with steps.step("The broker and the daemons"):
-                if bootstrap_servers is None:
-                    jmx_port = free_ports(1)[0]
-                    cluster = KafkaCluster(
-                        topics={topic: PARTITIONS}, heap_mb=1024, jvm_options=jmx_options(jmx_port)
-                    )
-                    bootstrap_servers = stack.enter_context(cluster).bootstrap_servers
+    run = Run(Steps(), Results(machine=describe_machine()), parts)
+    try:
+        with exit_on_sigterm():
+            run.part("kernel", lambda: measure_kernel(run.steps, run.results))
+            if any(part not in WITHOUT_KAFKA for part in parts):
+                run.attempt(BASE, lambda: _on_kafka(run, records, rounds, bootstrap_servers, topic))
+            run.part("scale", lambda: measure_scale(run.steps, run.results, records=records, rounds=rounds))
+    finally:
+        _report(run, outputs)
+    return run.results
+
+
+def _on_kafka(run: Run, records: int, rounds: int, bootstrap_servers: str | None, topic: str) -> None:
+    results = run.results
+    with contextlib.ExitStack() as stack:
+        jmx_port = None
+        with run.steps.step("The broker and the daemons"):
+            if bootstrap_servers is None:
+                jmx_port = free_ports(1)[0]
+                cluster = KafkaCluster(
+                    topics={topic: PARTITIONS}, heap_mb=1024, jvm_options=jmx_options(jmx_port)
+                )
+                site = stack.enter_context(daemon_before(stack.enter_context(cluster).bootstrap_servers))
+            else:
                 site = stack.enter_context(daemon_before(bootstrap_servers))
-            bed = Bed(steps, site, topic, records, rounds)
-            if "idle" in parts:
-                measure_idle(bed, results)
-            if "throughput" in parts:
-                measure_throughput(bed, results)
-            if "crash-safety" in parts:
-                measure_crash_safety(bed, results)
-            if "java" in parts:
-                measure_java(bed, results)
-            compare_throughput(results)
-            if "callers" in parts or "open-loop" in parts:
-                measure_throughput(bed, results, section=MANY, kinds=CALLERS_KINDS, callers=MANY_CALLERS)
-            if "spark" in parts:
-                measure_spark(bed, results)
-            if "sync" in parts:
-                with daemon_before(bootstrap_servers, {"linger.ms": 0}) as without_linger:
-                    measure_one_by_one(bed, {0.0: without_linger, 5.0: site}, results)
-            if "open-loop" in parts:
-                _open_loop(bed, results)
-            if "interference" in parts:
-                measure_interference(bed, results)
-            if "fleet" in parts:
-                measure_fleet(bed, jmx_port, results)
-            if "first-ack" in parts:
-                measure_first_ack(bed, results)
-            if "memory" in parts:
-                measure_memory(bed, results)
-    if "scale" in parts:
-        measure_scale(steps, results, records=records, rounds=rounds)
-    print_results(steps.console, results)
-    if json_path is not None:
-        write_json(json_path, results)
-    if markdown_path is not None:
-        markdown_path.write_text(to_markdown(results))
-    if plots_dir is not None:
-        _plots(results, plots_dir)
-    return results
+        bed = Bed(run.steps, site, topic, records, rounds)
+
+        def part(name: str, work: Callable[[], object]) -> None:
+            run.part(name, site.explained()(work))
+
+        part("idle", lambda: measure_idle(bed, results))
+        if jmx_port is not None:
+            run.attempt("warming the broker", site.explained()(lambda: warm_broker(bed)))
+        part("throughput", lambda: measure_throughput(bed, results))
+        part("crash-safety", lambda: measure_crash_safety(bed, results))
+        part("java", lambda: measure_java(bed, results))
+        compare_throughput(results)
+        part("callers", lambda: _many_callers(bed, CALLERS_KINDS, results))
+        part("spark", lambda: measure_spark(bed, results))
+        part("sync", lambda: _one_by_one(bed, results))
+        part("open-loop", lambda: _open_loop(bed, results))
+        part("interference", lambda: measure_interference(bed, results))
+        part("fleet", lambda: measure_fleet(bed, jmx_port, results))
+        part("first-ack", lambda: measure_first_ack(bed, results))
+        part("memory", lambda: measure_memory(bed, results))
+
+
+def _many_callers(bed: Bed, kinds: Sequence[str], results: Results) -> None:
+    measure_throughput(bed, results, section=MANY, kinds=kinds, callers=MANY_CALLERS)
+
+
+def _one_by_one(bed: Bed, results: Results) -> None:
+    with daemon_before(bed.site.bootstrap_servers, {"linger.ms": 0}) as without_linger:
+        measure_one_by_one(bed, {0.0: without_linger, 5.0: bed.site}, results)
 
 
 def _open_loop(bed: Bed, results: Results) -> None:
     """At shares of what the slower side reached: both are asked for a rate that both can do."""
-    if results.find(ONE, "acked records/s", "confluent-callbacks") is None:
-        measure_throughput(
-            replace(bed, rounds=1), results, section=ONE, kinds=("sidecar-callbacks", "confluent-callbacks")
-        )
-    slower = min(_rate(results, ONE, kind) for kind in ("sidecar-callbacks", "confluent-callbacks"))
-    measure_open_loop(bed, {f"{load:.0%}": slower * load for load in LOADS}, 1, results)
-    slower = min(_rate(results, MANY, kind) for kind in ("sidecar-callbacks", "confluent-callbacks"))
-    measure_open_loop(bed, {f"{LOADS[-1]:.0%}": slower * LOADS[-1]}, MANY_CALLERS, results)
+    once = replace(bed, rounds=1)
+    if _slower(results, ONE) is None:
+        measure_throughput(once, results, section=ONE, kinds=OPEN_LOOP_KINDS)
+    if _slower(results, MANY) is None:
+        _many_callers(once, OPEN_LOOP_KINDS, results)
+    one, many = _slower(results, ONE), _slower(results, MANY)
+    assert one is not None
+    assert many is not None
+    measure_open_loop(bed, {f"{load:.0%}": one * load for load in LOADS}, 1, results)
+    measure_open_loop(bed, {f"{LOADS[-1]:.0%}": many * LOADS[-1]}, MANY_CALLERS, results)
     compare_open_loop(results)
 
 
-def _rate(results: Results, section: str, kind: str) -> float:
-    found = results.find(section, "acked records/s", kind)
-    assert found is not None
-    return found.median
+def _slower(results: Results, section: str) -> float | None:
+    """Records a second of the slower side, if both were measured."""
+    found = [results.find(section, "acked records/s", kind) for kind in OPEN_LOOP_KINDS]
+    rates = [each.median for each in found if each is not None]
+    return min(rates) if len(rates) == len(found) else None
+
+
+def _report(run: Run, outputs: Outputs) -> None:
+    """Files first, so that one that cannot be written is named with the other failures."""
+    results = run.results
+    writers: list[tuple[Path | None, Callable[[Path], object]]] = [
+        (outputs.plots_dir, functools.partial(_plots, results)),
+        (outputs.markdown_path, lambda path: path.write_text(to_markdown(results))),
+        (outputs.json_path, lambda path: write_json(path, results)),
+    ]
+    for path, write in writers:
+        if path is not None:
+            run.attempt(f"writing {path}", functools.partial(write, path))
+    print_results(run.steps.console, results)
 
 
 def _plots(results: Results, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -21,6 +21,11 @@ class Measurement:
     """Where it stands on the x-axis of its section's plot, if it has one."""
 
     @property
+    def curve(self) -> str:
+        """``what`` without the point it was taken at."""
+        return self.what.rpartition(" at ")[0] or self.what
+
+    @property
     def median(self) -> float:
         return statistics.median(self.values)
 
@@ -34,7 +39,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One promised comparison: the medians of two measurements, and whether the promise held in this run."""
+    """One comparison: the medians of two measurements, and whether the promise, if one was made, held in this run."""
 
     what: str
     ours: float
@@ -49,30 +54,59 @@ class Ratio:
 
     @property
     def target(self) -> str:
-        return f"≥ {self.at_least:g} ×" if self.at_least is not None else f"≤ {self.at_most:g} ×"
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g} ×"
+        return f"≤ {self.at_most:g} ×" if self.at_most is not None else ""
 
     @property
-    def is_reached(self) -> bool:
+    def is_reached(self) -> bool | None:
+        """None where nothing was promised."""
         if self.at_least is not None:
             return self.value >= self.at_least
-        return self.at_most is None or self.value <= self.at_most
+        return None if self.at_most is None else self.value <= self.at_most
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"value": self.value, "reached": self.is_reached}
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A part that ended early, and its error. What it had measured by then is among the measurements."""
+
+    part: str
+    error: str
+
+
 @dataclass
 class Results:
-    """Everything one bench run found."""
+    """Everything one bench run found. ``notes``: sentences that a reader of the numbers needs."""
 
     measurements: list[Measurement] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     machine: Mapping[str, Any] = field(default_factory=dict)
 
     def add(
-        self, section: str, what: str, side: str, unit: str, values: Sequence[float], **more: Any
+        self,
+        section: str,
+        what: str,
+        side: str,
+        unit: str,
+        values: Sequence[float],
+        *,
+        at: float | None = None,
     ) -> None:
-        self.measurements.append(Measurement(section, what, side, unit, tuple(values), **more))
+        """More ``values`` of that quantity: a part adds each round's as it ends, so that a later one may fail."""
+        for position, each in enumerate(self.measurements):
+            if (each.section, each.what, each.side) == (section, what, side):
+                self.measurements[position] = replace(each, values=each.values + tuple(values))
+                return
+        self.measurements.append(Measurement(section, what, side, unit, tuple(values), at))
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
     def find(self, section: str, what: str, side: str) -> Measurement | None:
         return next(
@@ -93,7 +127,7 @@ class Results:
         at_least: float | None = None,
         at_most: float | None = None,
     ) -> None:
-        """Note the ratio of two measurements' medians, if this run took both."""
+        """Note the ratio of two measurements' medians, if this run took both; a promise need not be part of it."""
         found, other = self.find(*ours), self.find(*theirs)
         if found is not None and other is not None:
             self.ratios.append(
@@ -110,6 +144,8 @@ class Results:
     def to_dict(self) -> dict[str, Any]:
         return {
             "machine": dict(self.machine),
+            "notes": self.notes,
+            "failures": [asdict(each) for each in self.failures],
             "ratios": [each.to_dict() for each in self.ratios],
             "measurements": [each.to_dict() for each in self.measurements],
         }

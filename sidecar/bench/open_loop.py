@@ -29,8 +29,11 @@ class Rhythm:
     seconds: float
 
 
-def run_open_loop(peer: TimedPeer, workload: Workload, rhythm: Rhythm) -> list[int]:
-    """Microseconds from due to outcome of the sampled records. Raises RuntimeError for a record that failed."""
+def run_open_loop(peer: TimedPeer, workload: Workload, rhythm: Rhythm) -> tuple[list[int], float]:
+    """Microseconds from due to outcome of the sampled records, and records a second that were handed over in fact.
+
+    Raises RuntimeError for a record that failed.
+    """
     records = workload.make()
     count = len(records)
     total = int(rhythm.records_per_s * rhythm.seconds)
@@ -41,12 +44,12 @@ def run_open_loop(peer: TimedPeer, workload: Workload, rhythm: Rhythm) -> list[i
     errors: list[object] = []
     start = clock()
 
-    def ignore(error: object) -> None:
+    def ignore(error: object, _told: object) -> None:
         if error is not None:
             errors.append(error)
 
     def timed(due: float) -> Done:
-        def done(error: object) -> None:
+        def done(error: object, _told: object) -> None:
             if error is not None:
                 errors.append(error)
             else:
@@ -67,10 +70,11 @@ def run_open_loop(peer: TimedPeer, workload: Workload, rhythm: Rhythm) -> list[i
             number += 1
         # A quick rhythm goes in ticks, on both sides alike: a caller that wakes for each record would be the load.
         serve(max(TICK_S, start + number / rhythm.records_per_s - clock()))
+    sent_per_s = total / max(clock() - start, rhythm.seconds)
     peer.flush()
     if errors:
         raise RuntimeError(f"a record was not delivered: {errors[0]}")
-    return found.tolist()
+    return found.tolist(), sent_per_s
 
 
 def run_one_by_one(peer: TimedPeer, workload: Workload) -> list[int]:
@@ -80,7 +84,7 @@ def run_one_by_one(peer: TimedPeer, workload: Workload) -> list[int]:
     errors: list[object] = []
     told = 0
 
-    def done(error: object) -> None:
+    def done(error: object, _told: object) -> None:
         nonlocal told
         told += 1
         if error is not None:

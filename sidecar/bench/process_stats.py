@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ESTABLISHED = "01"
+_PROCESS_CLOCK = 2
+"""CPUCLOCK_SCHED of a whole process, as clock_getcpuclockid(3) makes it out of a pid."""
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of these processes so far, all threads."""
-    total = 0
-    for pid in pids:
-        # The command name may contain spaces and brackets: fields are counted after its last one.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / _TICKS_PER_S
+    """User and system time of these processes so far, all threads, to the nanosecond (/proc/PID/stat has ticks of
+    10 ms, which is as much as 30,000 records cost). Raises OSError for a process that is gone.
+    """
+    return sum(time.clock_gettime((~pid << 3) | _PROCESS_CLOCK) for pid in pids)
+
+
+def main_thread_cpu_seconds(pid: int) -> float:
+    """The same of a process's first thread alone. Raises OSError for a process that is gone."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def private_rss_mb(pid: int | str) -> float:

@@ -1,72 +1,133 @@
-"""Results for eyes: a table in the terminal, the same as Markdown, pictures, JSON for programs."""
+"""Results for eyes: a table in the terminal, the same as Markdown, JSON for programs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from sidecar.bench.measurement import Measurement, Results, short
+from sidecar.bench.measurement import Measurement, Ratio, Results, short
 
-SCALE = "scale by "
+REACHED: Final = "reached"
+MISSED: Final = "missed"
+PER_SECOND: Final = "1/s"
+"""A quantity with this unit says so in its name."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table, as text: the first ``words`` columns are words, the others numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    words: int
+    rows: Sequence[tuple[str, ...]]
 
 
 def print_results(console: Console, results: Results) -> None:
-    """Promises first, then every measurement by its section."""
-    if results.ratios:
-        table = Table(title="Promised ratios, medians of this run", title_justify="left")
-        for name in ("what", "ours", "theirs", "ratio", "promised", ""):
-            table.add_column(name, justify="left" if name == "what" else "right")
-        for ratio in results.ratios:
-            word = "[green]reached[/]" if ratio.is_reached else "[red]MISSED[/]"
-            table.add_row(
-                ratio.what, short(ratio.ours), short(ratio.theirs), f"{ratio.value:.2f} ×", ratio.target, word
-            )
+    """Ratios first, then every measurement by its section; what a reader must know and what failed come last."""
+    for sheet in sheets(results):
+        table = Table(title=sheet.title, title_justify="left")
+        for number, name in enumerate(sheet.columns):
+            table.add_column(name, justify="left" if number < sheet.words else "right")
+        for row in sheet.rows:
+            table.add_row(*(_coloured(cell) for cell in row))
         console.print(table)
-    for section, measurements in _sections(results):
-        table = Table(title=section, title_justify="left")
-        for name in ("what", "side", "median", "spread", "runs"):
-            table.add_column(name, justify="left" if name in ("what", "side") else "right")
-        for each in measurements:
-            table.add_row(each.what, each.side, _value(each), each.spread, str(len(each.values)))
-        console.print(table)
+    for note in results.notes:
+        console.print(note, soft_wrap=True, markup=False)
+    for failure in results.failures:
+        console.print(f"[red]FAILED[/] {escape(f'{failure.part}: {failure.error}')}", soft_wrap=True)
 
 
 def to_markdown(results: Results) -> str:
-    """Tables of everything, to be pasted under a description of the machine."""
+    """Everything, to be pasted into a page."""
     lines = []
-    if results.ratios:
-        lines += ["| promised | ours | theirs | ratio | target | |", "|---|---|---|---|---|---|"]
-        for ratio in results.ratios:
-            word = "reached" if ratio.is_reached else "**missed**"
-            lines.append(
-                f"| {ratio.what} | {short(ratio.ours)} | {short(ratio.theirs)} | {ratio.value:.2f} × | "
-                f"{ratio.target} | {word} |"
-            )
+    if results.machine:
+        lines += [describe(results), ""]
+    for sheet in sheets(results):
+        lines += [f"**{sheet.title}**", ""]
+        lines.append("| " + " | ".join(sheet.columns) + " |")
+        lines.append("|" + "---|" * sheet.words + "---:|" * (len(sheet.columns) - sheet.words))
+        lines += ["| " + " | ".join(_bold(cell) for cell in row) + " |" for row in sheet.rows]
         lines.append("")
-    for section, measurements in _sections(results):
-        lines += [f"**{section}**", "", "| what | side | median | spread | runs |", "|---|---|---|---|---|"]
-        lines += [
-            f"| {each.what} | {each.side} | {_value(each)} | {each.spread} | {len(each.values)} |"
-            for each in measurements
-        ]
-        lines.append("")
+    lines += [f"{note}\n" for note in results.notes]
+    lines += [f"**Failed:** {each.part}: {each.error}\n" for each in results.failures]
     return "\n".join(lines)
+
+
+def describe(results: Results) -> str:
+    """The machine in one line."""
+    machine = results.machine
+    return (
+        f"{machine['cpus']} cores ({machine['cpu']}), {machine['memory_gb']} GB, Linux {machine['kernel']}, "
+        f"Python {machine['python']}"
+    )
 
 
 def write_json(path: Path, results: Results) -> None:
     path.write_text(json.dumps(results.to_dict(), indent=1) + "\n")
 
 
-def _sections(results: Results) -> Iterator[tuple[str, list[Measurement]]]:
-    found: dict[str, list[Measurement]] = {}
+def sheets(results: Results) -> Iterator[Sheet]:
+    """The tables that are worth printing, in order."""
+    if results.ratios:
+        ratios = [
+            (each.what, short(each.ours), short(each.theirs), f"{each.value:.2f} ×", each.target, _word(each))
+            for each in results.ratios
+        ]
+        columns = ("what", "ours", "theirs", "ratio", "promised", "")
+        yield Sheet("Ratios, medians of this run", columns, 1, ratios)
+    sections: dict[str, list[Measurement]] = {}
     for each in results.measurements:
-        found.setdefault(each.section, []).append(each)
-    yield from found.items()
+        sections.setdefault(each.section, []).append(each)
+    for section, found in sections.items():
+        if all(each.at is not None for each in found):
+            yield _curve(section, found)
+        else:
+            rows = [
+                (each.what, each.side, _value(each), each.spread, str(len(each.values))) for each in found
+            ]
+            yield Sheet(section, ("what", "side", "median", "spread", "runs"), 2, rows)
+
+
+def _curve(section: str, found: Sequence[Measurement]) -> Sheet:
+    """A row for each point of a section's axis, which its name ends with, a column for each quantity."""
+    names = list(dict.fromkeys(each.curve for each in found))
+    cells = {(each.at, each.curve): _median_and_spread(each) for each in found}
+    points = list(dict.fromkeys(each.at for each in found))
+    rows = [(f"{at:,.0f}", *(cells.get((at, name), "") for name in names)) for at in points]
+    units = {each.curve: each.unit for each in found}
+    titles = (
+        name if units[name] in name or units[name] == PER_SECOND else f"{name}, {units[name]}"
+        for name in names
+    )
+    return Sheet(section, (section.rpartition(" by ")[2], *titles), 0, rows)
+
+
+def _median_and_spread(measurement: Measurement) -> str:
+    spread = f" ({measurement.spread})" if len(measurement.values) > 1 else ""
+    return f"{short(measurement.median)}{spread}"
+
+
+def _word(ratio: Ratio) -> str:
+    return "" if ratio.is_reached is None else REACHED if ratio.is_reached else MISSED
+
+
+def _coloured(cell: str) -> str:
+    colour = {REACHED: "green", MISSED: "red"}.get(cell)
+    return f"[{colour}]{cell}[/]" if colour else escape(cell)
+
+
+def _bold(cell: str) -> str:
+    return f"**{cell}**" if cell == MISSED else cell
 
 
 def _value(measurement: Measurement) -> str:
-    return f"{short(measurement.median)} {measurement.unit}".rstrip()
+    unit = "" if measurement.unit == PER_SECOND else measurement.unit
+    return f"{short(measurement.median)} {unit}".rstrip()

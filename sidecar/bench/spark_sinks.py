@@ -1,41 +1,82 @@
 """Spark's own Kafka sink and ours, in one Spark session, on the same rows.
 
-``python -m sidecar.bench.spark_sinks BOOTSTRAP RUN_DIR TOPIC ROWS ROUNDS JARS`` prints one line of JSON: side →
-seconds of each save(). Both sides are at their defaults but for acks=all; Spark's sink sends every retried task again,
-ours here is at-least-once as well.
+``python -m sidecar.bench.spark_sinks BOOTSTRAP RUN_DIR TOPIC ROWS ROUNDS JARS`` prints a line of JSON for each save():
+the side and its seconds, null for the first of each side, which is not counted: the JVM compiles. All sides say
+acks=all and are idempotent (Spark's sink by its client's default); a retried task sends its rows again, on either side.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import resources
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
     from sidecar.bench.bed import Bed
     from sidecar.bench.measurement import Results
 
-SECTION = "Spark"
-PARTITIONS = 2
+SECTION: Final = "Spark"
+PARTITIONS: Final = 2
+OURS, THEIRS, TUNED = "sidecar", "spark-kafka-sink", "spark-kafka-sink-tuned"
+TUNING: Final = {"linger.ms": "20", "batch.size": str(256 << 10)}
+KNOWN_CONNECTORS: Final = (("4.2.0", "4.2.0"), ("4.2.0", "4.0.0"))
+"""Versions of the connector and of its token provider that work in Spark 4.3, best first; taken when Maven Central has
+not the connector of the installed Spark. Some token providers are not there, and it is not used without Kerberos."""
+
+
+def connector_jars(spark_version: str) -> tuple[Path, str]:
+    """The jars of Spark's Kafka connector, and a sentence that says which it is.
+
+    Raises KafkaUnavailable with the reason of the first that was tried.
+    """
+    from sidecar.testing.kafka_jars import KafkaUnavailable, fetch_jars
+
+    pom = resources.files("sidecar.bench").joinpath("spark_kafka_pom.xml").read_text()
+    reasons: list[KafkaUnavailable] = []
+    for connector, token in ((spark_version, spark_version), *KNOWN_CONNECTORS):
+        try:
+            jars = fetch_jars(
+                f"spark-kafka-{connector}-{token}",
+                pom,
+                {"connector.version": connector, "token.version": token},
+                f"Spark's Kafka sink {connector}",
+            )
+        except KafkaUnavailable as error:
+            reasons.append(error)
+            continue
+        client = next((each.stem for each in jars.glob("kafka-clients-*.jar")), "no kafka-clients")
+        sentence = f"Spark {spark_version} with its Kafka sink of version {connector} ({client})"
+        if connector != spark_version:
+            sentence += f", since Maven Central has no {spark_version} of it"
+        return jars, sentence
+    raise reasons[0]
 
 
 def measure_spark(bed: Bed, results: Results) -> None:
     """Rows a second of whole save() calls. Raises KafkaUnavailable when the sink's jars cannot be had."""
     import pyspark
 
-    from sidecar.testing.kafka_jars import fetch_jars
+    from sidecar.testing.reading import end_offsets
 
-    version = pyspark.__version__
-    pom = resources.files("sidecar.bench").joinpath("spark_kafka_pom.xml").read_text()
-    jars = fetch_jars(f"spark-kafka-{version}", pom, {"spark.version": version}, "Spark's Kafka sink")
-    with bed.steps.step(f"Spark, {bed.rounds} alternating saves of {bed.records:,} rows"):
-        done = subprocess.run(
+    jars, sentence = connector_jars(pyspark.__version__)
+    tuning = ", ".join(f"{name}={value}" for name, value in TUNING.items())
+    results.note(f"{sentence}; {TUNED} has {tuning}, everything else is at its default.")
+    before = sum(end_offsets(bed.site.bootstrap_servers, bed.topic).values())
+    with (
+        bed.steps.step(f"Spark, {bed.rounds} alternating saves of {bed.records:,} rows"),
+        tempfile.TemporaryFile("w+") as errors,
+    ):
+        bed.steps.say(results.notes[-1])
+        process = subprocess.Popen(
             [
                 sys.executable,
                 "-m",
@@ -47,33 +88,35 @@ def measure_spark(bed: Bed, results: Results) -> None:
                 str(bed.rounds),
                 str(jars),
             ],
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
             text=True,
-            check=False,
         )
-        if done.returncode != 0:
-            raise RuntimeError(f"the Spark comparison failed: {done.stderr.strip()[-2000:]}")
-        seconds: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
-        for side, taken in seconds.items():
-            results.add(SECTION, "rows/s", side, "1/s", [bed.records / each for each in taken])
-            bed.steps.say(f"{side}: {bed.records / min(taken):,.0f} rows/s at best")
-
-
-def _session(jars: str) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    session: SparkSession = (
-        SparkSession.builder.master(f"local[{PARTITIONS}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.extraClassPath", f"{jars}/*")
-        .getOrCreate()
-    )
-    return session
+        saves = 0
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                side, seconds = json.loads(line)
+                saves += 1
+                if seconds is not None:
+                    results.add(SECTION, "rows/s", side, "1/s", [bed.records / seconds])
+                    bed.steps.say(f"{side}: {bed.records / seconds:,.0f} rows/s")
+            process.wait()
+        finally:
+            process.kill()
+            process.communicate()
+        if process.returncode != 0:
+            errors.seek(0)
+            raise RuntimeError(f"the Spark comparison failed: {errors.read().strip()[-2000:]}")
+    written = sum(end_offsets(bed.site.bootstrap_servers, bed.topic).values()) - before
+    if written != saves * bed.records:
+        raise RuntimeError(f"Spark's {saves} saves of {bed.records:,} rows wrote {written:,} records")
+    for other in (THEIRS, TUNED):
+        results.compare(
+            f"Spark, rows/s of save() against {other}",
+            (SECTION, "rows/s", OURS),
+            (SECTION, "rows/s", other),
+        )
 
 
 def _rows(spark: SparkSession, rows: int) -> DataFrame:
@@ -87,46 +130,41 @@ def _rows(spark: SparkSession, rows: int) -> DataFrame:
     return frame
 
 
+def _ways(bootstrap: str, run_dir: str, topic: str) -> dict[str, Callable[[DataFrame], None]]:
+    def save_by_spark(frame: DataFrame, **more: str) -> None:
+        options = {"kafka.bootstrap.servers": bootstrap, "kafka.acks": "all", "topic": topic} | more
+        frame.write.format("kafka").options(**options).save()
+
+    def save_tuned(frame: DataFrame) -> None:
+        save_by_spark(frame, **{f"kafka.{name}": value for name, value in TUNING.items()})
+
+    def save_by_sidecar(frame: DataFrame) -> None:
+        options = {"topic": topic, "sidecar.run_dir": run_dir}
+        frame.write.format("kafka_sidecar").options(**options).mode("append").save()
+
+    return {OURS: save_by_sidecar, THEIRS: save_by_spark, TUNED: save_tuned}
+
+
 def main() -> int:
     bootstrap, run_dir, topic, rows, rounds, jars = sys.argv[1:]
     from client_stub.spark import register
+    from sidecar.demo.spark_job import session
 
-    spark = _session(jars)
+    spark = session("Kafka sinks side by side", class_path=f"{jars}/*")
     register(spark)
-
-    def save_by_spark(frame: DataFrame) -> None:
-        (
-            frame.write.format("kafka")
-            .option("kafka.bootstrap.servers", bootstrap)
-            .option("kafka.acks", "all")
-            .option("topic", topic)
-            .save()
-        )
-
-    def save_by_sidecar(frame: DataFrame) -> None:
-        (
-            frame.write.format("kafka_sidecar")
-            .option("topic", topic)
-            .option("sidecar.run_dir", run_dir)
-            .mode("append")
-            .save()
-        )
-
-    ways = {"sidecar": save_by_sidecar, "spark-kafka-sink": save_by_spark}
-    found: dict[str, list[float]] = {side: [] for side in ways}
+    ways = _ways(bootstrap, run_dir, topic)
     try:
         frame = _rows(spark, int(rows))
-        warm = _rows(spark, 10_000)
-        for save in ways.values():
-            save(warm)
+        for side, save in ways.items():
+            save(frame)
+            print(json.dumps([side, None]), flush=True)
         for _ in range(int(rounds)):
             for side, save in ways.items():
                 start = time.monotonic()
                 save(frame)
-                found[side].append(time.monotonic() - start)
+                print(json.dumps([side, time.monotonic() - start]), flush=True)
     finally:
         spark.stop()
-    print(json.dumps(found))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 Record = tuple[bytes, bytes]
@@ -27,15 +28,9 @@ class Workload:
         return self.key_bytes + self.value_bytes
 
     def make(self) -> list[Record]:
-        """Distinct records; a run longer than the list goes round."""
+        """Distinct records; a run longer than the list goes round. Made once in a process: leave them as they are."""
         count = max(1, min(DISTINCT_MAX, self.records, DISTINCT_BYTES_MAX // max(1, self.record_bytes)))
-        return [
-            (
-                b"%0*d" % (self.key_bytes, number),
-                (b"value-%06d-" % number).ljust(self.value_bytes, b"x")[: self.value_bytes],
-            )
-            for number in range(count)
-        ]
+        return _distinct(count, self.key_bytes, self.value_bytes)
 
     def batches(self) -> list[list[Record]]:
         """The same, cut for calls that take many records at once: 1,000, or fewer large ones."""
@@ -46,3 +41,14 @@ class Workload:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@lru_cache(maxsize=2)
+def _distinct(count: int, key_bytes: int, value_bytes: int) -> list[Record]:
+    return [
+        (
+            b"%0*d" % (key_bytes, number),
+            (b"value-%06d-" % number).ljust(value_bytes, b"x")[:value_bytes],
+        )
+        for number in range(count)
+    ]

@@ -4,7 +4,7 @@ A worker that is started with ``KAFKA_SIDECAR_KILL_POINTS=FOLDER`` in its enviro
 finds there (by file name; taken by unlinking it, so exactly one worker has it) and kills itself with SIGKILL when
 it passes that point. A replacement takes the next order. docs/testing.md tells the form of an order.
 
-Unarmed, a point costs one comparison, per batch or submission; in the kernel one predicted branch per store.
+Unarmed, a point costs one look at ``ARMED``, per batch or submission; in the kernel one predicted branch per store.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 ENVIRONMENT: Final = "KAFKA_SIDECAR_KILL_POINTS"
+ARMED: Final = ENVIRONMENT in os.environ
+"""Orders may come to this process: what is passed often asks this first (``if ARMED: passed(...)``)."""
 PASSED_FILE: Final = "passed"
 """In the folder of orders: one line (point, pass, pid) for each order carried out."""
 ALWAYS_SUFFIX: Final = ".always"

@@ -10,12 +10,16 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
 from client_stub.error_codes import ERROR_CODES
 from client_stub.wire import LocalCode, Persistence
+
+if TYPE_CHECKING:
+    from sidecar.kernel import Entry
+    from sidecar.shm.client_table import ClientRow
 
 FORMAT_VERSION: Final = 1
 POISON: Final = ERROR_CODES[LocalCode.POISON_SUBMISSION].name
@@ -47,6 +51,39 @@ class Undelivered(NamedTuple):
     code: int
     text: str
     persistence: int
+
+    @classmethod
+    def of(
+        cls,
+        entry: Entry,
+        row: ClientRow | None,
+        payload: bytes,
+        *,
+        client: str,
+        topic: str,
+        partition: int | None,
+        indexes: list[int],
+        code: int,
+        text: str,
+        persistence: int,
+    ) -> Undelivered:
+        """From the journal's entry and its client's row; ``client`` stands for the id where the row is gone."""
+        return cls(
+            client=row.client_id.hex() if row is not None else client,
+            client_name=row.name if row is not None else "",
+            pid=row.pid if row is not None else 0,
+            topic=topic,
+            partition=partition,
+            stream=entry.stream,
+            seq=entry.seq,
+            base_timestamp_ms=entry.base_timestamp_ms,
+            record_count=entry.count,
+            payload=payload,
+            indexes=indexes,
+            code=code,
+            text=text,
+            persistence=persistence,
+        )
 
 
 class Letter(NamedTuple):

@@ -167,17 +167,13 @@ class Salvage:
                 self.found.failed += len(indexes)
             if persistence == Persistence.POSSIBLY_PERSISTED:
                 self.found.possibly_persisted += len(indexes)
-            yield Undelivered(
-                client=row.client_id.hex() if row is not None else named,
-                client_name=row.name if row is not None else "",
-                pid=row.pid if row is not None else 0,
+            yield Undelivered.of(
+                entry,
+                row,
+                payload,
+                client=named,
                 topic=topic,
                 partition=partition,
-                stream=entry.stream,
-                seq=entry.seq,
-                base_timestamp_ms=entry.base_timestamp_ms,
-                record_count=entry.count,
-                payload=payload,
                 indexes=indexes,
                 code=code,
                 text=text,

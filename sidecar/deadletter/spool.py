@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.deadletter.letters import Letter, Undelivered, lines, parse
+from sidecar.shm.disk import sync_folder
 
 FILE_BYTES_MAX: Final = 16 << 20
 """A file is closed for good beyond this; replay and ``drop_oldest`` work by whole files."""
@@ -89,7 +90,7 @@ class SpoolWriter:
         finally:
             os.close(fd)
         if is_new:
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
         if begin + len(data) >= self._file_bytes_max:
             self.close()
 
@@ -154,11 +155,3 @@ def read_letters(path: Path) -> Iterator[tuple[int, Letter | ValueError]]:
 def _begun_ms(path: Path) -> tuple[int, str]:
     digits = path.name.partition(".")[0].rpartition("-")[2]
     return (int(digits) if digits.isdigit() else 0), path.name
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

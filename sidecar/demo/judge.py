@@ -105,7 +105,7 @@ class Judge:
 
 
 class TopicReader:
-    """Reads one topic from where it ended when the reader was made; not thread-safe."""
+    """Reads one topic from where it ended when the reader was made; not thread-safe, but for ``close``."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -123,7 +123,8 @@ class TopicReader:
                 },
             )
         )
-        self._closed = False
+        self.is_closed = False
+        self._reading = threading.Lock()
         self._topic = topic
         partitions = self._consumer.list_topics(topic, timeout=30).topics[topic].partitions
         self._start = {index: self._end(index) for index in partitions}
@@ -141,32 +142,39 @@ class TopicReader:
         return sum(self._end(partition) - start for partition, start in self._start.items())
 
     def read_into(self, judge: Judge) -> int:
-        """Hand what can be read now to ``judge``; returns how many messages that were."""
-        messages = [
-            message for message in self._consumer.consume(CONSUME_BATCH, POLL_S) if not message.error()
-        ]
+        """Hand what can be read now to ``judge``; returns how many messages that were, none once it is closed."""
+        with self._reading:
+            if self.is_closed:
+                return 0
+            messages = [
+                message for message in self._consumer.consume(CONSUME_BATCH, POLL_S) if not message.error()
+            ]
         judge.take(messages)
         return len(messages)
 
     def close(self) -> None:
-        """Safe to call twice."""
-        if not self._closed:
-            self._closed = True
-            self._consumer.close()
+        """Safe to call twice, and while another thread reads: librdkafka would wait for ever for that one."""
+        if not self.is_closed:
+            self.is_closed = True
+            with self._reading:
+                self._consumer.close()
 
 
 class LiveReading:
-    """Reads along in a thread while the block runs; reader and judge belong to that thread meanwhile."""
+    """Reads along in a thread while the block runs; reader and judge belong to that thread meanwhile.
+
+    Closing the reader ends the thread, also when Ctrl-C came while it was being started. An error in the block does.
+    """
 
     def __init__(self, reader: TopicReader, judge: Judge) -> None:
         self._reader = reader
         self._judge = judge
         self._done = threading.Event()
-        self._abandoned = False
         self._thread = threading.Thread(target=self._read, name="live-reading", daemon=True)
 
     def _read(self) -> None:
-        while (self._reader.read_into(self._judge) or not self._done.is_set()) and not self._abandoned:
+        reader = self._reader
+        while (reader.read_into(self._judge) or not self._done.is_set()) and not reader.is_closed:
             pass
 
     def __enter__(self) -> LiveReading:
@@ -176,6 +184,7 @@ class LiveReading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._abandoned = error is not None  # Ctrl-C: what is still coming in is nobody's business
+        if error is not None:
+            self._reader.close()  # Ctrl-C: what is still coming in is nobody's business
         self._done.set()
         self._thread.join()

@@ -102,7 +102,7 @@ def fork_all(send: Send, target: str, topic: str, processes: int) -> ShortLived:
 def main() -> int:
     kind, target, topic, processes = sys.argv[1:]
     if kind == "sidecar":
-        # Imported before the fork, as a pre-forking server does, and pyzmq with it.
+        # Imported before the fork, as a pre-forking server does.
         import client_stub  # noqa: F401
 
         send: Send = send_by_sidecar

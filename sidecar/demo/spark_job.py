@@ -21,22 +21,24 @@ SCHEMA = (
 )
 
 
-def session() -> SparkSession:
-    """A local session of two tasks whose Python workers are this very interpreter."""
+def session(name: str = "flights through the sidecar", class_path: str = "") -> SparkSession:
+    """A local session of two tasks whose Python workers are this very interpreter; ``class_path``: further jars."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    spark: SparkSession = (
+    builder = (
         SparkSession.builder.master("local[2]")
-        .appName("flights through the sidecar")
+        .appName(name)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
     )
+    if class_path:
+        builder = builder.config("spark.driver.extraClassPath", class_path)
+    spark: SparkSession = builder.getOrCreate()
     return spark
 
 

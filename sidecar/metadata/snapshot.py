@@ -101,7 +101,10 @@ class MetadataSnapshot:
 
     def leader(self, topic: str, partition: int) -> Node | None:
         """The live broker that leads the partition; None when unknown, leaderless or not alive."""
-        state = self.partition(topic, partition)
+        found = self.topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        state = found.partitions[partition]
         return None if state is None else self.nodes.get(state.leader)
 
     def leader_epoch(self, topic: str, partition: int) -> int:

@@ -14,19 +14,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.model import Node
 from sidecar.net.connector import SYSTEM_BUFFERS, LinkError, SocketBuffers, open_connection
 from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
 from sidecar.protocol.messages import (
     ApiKey,
+    Buffer,
     ProtocolError,
     RequestMessage,
     decode_response,
     encode_request,
     is_response_header_flexible,
 )
-from sidecar.protocol.produce import PRODUCE_FLEXIBLE_VERSION
+from sidecar.protocol.produce_answer import PRODUCE_FLEXIBLE_VERSION
 
 SENDMSG_BUFFERS_MAX: Final = 1024
 """IOV_MAX on Linux: one more and sendmsg fails with EMSGSIZE."""
@@ -39,46 +40,40 @@ OnTaken = Callable[[bool], None]
 
 class _Outgoing:
     """One message on its way into the kernel: ``index`` and ``offset`` point at the first byte not yet
-    taken."""
+    taken, of ``left_bytes``."""
 
-    __slots__ = ("buffers", "correlation_id", "index", "last_advance", "offset", "on_taken")
+    __slots__ = ("buffers", "correlation_id", "index", "left_bytes", "offset", "on_taken")
 
-    def __init__(
-        self, correlation_id: int, buffers: Sequence[bytes | memoryview], on_taken: OnTaken | None
-    ) -> None:
+    def __init__(self, correlation_id: int, buffers: Sequence[Buffer], on_taken: OnTaken | None) -> None:
         self.correlation_id = correlation_id
-        self.buffers = [buffer for buffer in buffers if len(buffer)]
+        self.buffers = list(buffers)
         self.index = 0
         self.offset = 0
-        self.last_advance = 0
+        self.left_bytes = sum(map(len, self.buffers))
         self.on_taken = on_taken
 
     @property
     def is_untouched(self) -> bool:
         return self.index == 0 and self.offset == 0
 
-    def advance(self, taken: int) -> bool:
-        """Move on by at most ``taken`` bytes (``last_advance`` tells how many were this message's); whether it
-        is complete."""
-        left = taken
-        while self.index < len(self.buffers):
+    def advance(self, taken: int) -> None:
+        """Move on by fewer bytes than are left."""
+        self.left_bytes -= taken
+        while True:
             rest = len(self.buffers[self.index]) - self.offset
-            if left < rest:
-                self.offset += left
-                self.last_advance = taken
-                return False
-            left -= rest
+            if taken < rest:
+                self.offset += taken
+                return
+            taken -= rest
             self.index += 1
             self.offset = 0
-        self.last_advance = taken - left
-        return True
 
 
 class BrokerLink:
     """A connection to ``node``; made by ClusterLinks. Belongs to the loop's thread. Lives once: connect,
     use, close.
 
-    ``on_response(link, correlation_id, body)`` runs for each answer to ``send_buffers``, in order;
+    ``on_response(link, correlation_id, body, now_ms)`` runs for each answer to ``send_buffers``, in order;
     ``body`` is what follows the response header. ``on_closed(link, error)`` runs exactly once, also when
     the connect fails; error is None only after ``close(None)``. ``on_deadline(at_ms)`` asks for a call of
     ``check_deadlines`` then.
@@ -95,7 +90,7 @@ class BrokerLink:
         request_timeout_ms: float,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
         on_ready: Callable[[BrokerLink], None],
-        on_response: Callable[[BrokerLink, int, bytes], None],
+        on_response: Callable[[BrokerLink, int, bytes, float], None],
         on_closed: Callable[[BrokerLink, str | None], None],
         on_deadline: Callable[[float], None] = lambda _: None,
     ) -> None:
@@ -120,7 +115,7 @@ class BrokerLink:
         self._versions: Mapping[int, int] = {}
         self._futures: dict[int, asyncio.Future[Any]] = {}
         self._outgoing: deque[_Outgoing] = deque()
-        self._receive_buffer = bytearray(RECEIVE_BYTES)
+        self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._sock: socket.socket | None = None
         self._is_writer_set = False
         self._is_failing = False
@@ -180,18 +175,20 @@ class BrokerLink:
     def send_buffers(
         self,
         correlation_id: int,
-        buffers: Sequence[bytes | memoryview],
+        buffers: Sequence[Buffer],
         on_taken: OnTaken | None = None,
         *,
         expect_response: bool = True,
         deadline_ms: float | None = None,
+        now_ms: float | None = None,
     ) -> None:
         """Send one whole Produce request (its 4-byte length first) behind what is queued; never blocks.
 
         The buffers must not change until ``on_taken(complete)`` is called, once: True when the kernel has all
         bytes (maybe before this returns), False when the link closed before that. ``expect_response`` is
         False for acks=0. After ``deadline_ms`` (monotonic) without an answer the link closes; None = the
-        caller watches. Raises LinkError when the link is not ready; then ``on_taken`` is not called.
+        caller watches. ``now_ms`` spares a look at the clock. Raises LinkError when the link is not ready;
+        then ``on_taken`` is not called.
         """
         if not self.is_ready:
             raise LinkError(f"The connection to {self.node} is not ready.")
@@ -204,7 +201,9 @@ class BrokerLink:
                     correlation_id, ApiKey.PRODUCE, version, version >= PRODUCE_FLEXIBLE_VERSION, deadline_ms
                 )
             )
-        self._send(_Outgoing(correlation_id, buffers, on_taken))
+        self._send(
+            _Outgoing(correlation_id, buffers, on_taken), self._clock.now_ms() if now_ms is None else now_ms
+        )
 
     def request(self, message: RequestMessage, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
         """Send a small request; the future gives the response entity (kio).
@@ -218,7 +217,8 @@ class BrokerLink:
             return future
         api_key, version = int(message.__api_key__), int(message.__version__)
         correlation_id = self.take_correlation_id()
-        deadline_ms = self._clock.now_ms() + (self._request_timeout_ms if timeout_ms is None else timeout_ms)
+        now_ms = self._clock.now_ms()
+        deadline_ms = now_ms + (self._request_timeout_ms if timeout_ms is None else timeout_ms)
         self._connection.expect(
             InFlightRequest(
                 correlation_id,
@@ -230,7 +230,8 @@ class BrokerLink:
         )
         self._futures[correlation_id] = future
         self._on_deadline(deadline_ms)
-        self._send(_Outgoing(correlation_id, [encode_request(message, correlation_id, self.client_id)], None))
+        data = encode_request(message, correlation_id, self.client_id)
+        self._send(_Outgoing(correlation_id, [data], None), now_ms)
         return future
 
     # What the owner looks at
@@ -291,15 +292,18 @@ class BrokerLink:
         self._loop.add_reader(opened.sock.fileno(), self._readable)
         self._on_ready(self)
 
-    def _send(self, message: _Outgoing) -> None:
-        self.last_used_ms = self._clock.now_ms()
+    def _send(self, message: _Outgoing, now_ms: float) -> None:
+        self.last_used_ms = now_ms
         if not self._outgoing:
-            self._progress_ms = self.last_used_ms
+            self._progress_ms = now_ms
         self._outgoing.append(message)
         if not self._is_writer_set:
-            self._writable()
+            self._write(now_ms)
 
     def _writable(self) -> None:
+        self._write(self._clock.now_ms())
+
+    def _write(self, now_ms: float) -> None:
         assert self._sock is not None
         while self._outgoing and not self.is_closed:
             try:
@@ -309,9 +313,10 @@ class BrokerLink:
             except OSError as error:
                 self._fail_soon(f"Sending to {self.node} failed: {error}")
                 return
-            self._progress_ms = self._clock.now_ms()
+            self._progress_ms = now_ms
             self._advance(taken)
-            passed("send.part" if self.has_partly_sent else "send.all")
+            if ARMED:
+                passed("send.part" if self.has_partly_sent else "send.all")
         if self.is_closed:
             return
         is_wanted = bool(self._outgoing)
@@ -321,8 +326,8 @@ class BrokerLink:
             self._loop.remove_writer(self._sock.fileno())
         self._is_writer_set = is_wanted
 
-    def _next_buffers(self) -> list[bytes | memoryview]:
-        chosen: list[bytes | memoryview] = []
+    def _next_buffers(self) -> list[Buffer]:
+        chosen: list[Buffer] = []
         for message in self._outgoing:
             start = message.index
             if message.offset:
@@ -339,11 +344,14 @@ class BrokerLink:
         In this order: an owner may send or close from inside ``on_taken``, and must find every byte counted.
         """
         complete: list[_Outgoing] = []
-        while self._outgoing and self._outgoing[0].advance(taken):
-            message = self._outgoing.popleft()
-            taken -= message.last_advance
+        outgoing = self._outgoing
+        while outgoing and outgoing[0].left_bytes <= taken:
+            message = outgoing.popleft()
+            taken -= message.left_bytes
             message.buffers = []
             complete.append(message)
+        if taken:
+            outgoing[0].advance(taken)
         for message in complete:
             if message.on_taken is not None:
                 message.on_taken(True)
@@ -361,24 +369,24 @@ class BrokerLink:
             if count == 0:
                 self.close(f"{self.node} closed the connection.")
                 return
-            self.last_used_ms = self._clock.now_ms()
+            self.last_used_ms = now_ms = self._clock.now_ms()
             try:
-                responses = self._connection.receive_data(memoryview(self._receive_buffer)[:count])
+                responses = self._connection.receive_data(self._receive_buffer[:count])
             except ProtocolError as error:
                 self.close(f"{self.node}: {error}")
                 return
             for response in responses:
-                self._deliver(response)
+                self._deliver(response, now_ms)
                 if self.is_closed:
                     return
             if count < RECEIVE_BYTES:
                 return
 
-    def _deliver(self, response: Response) -> None:
+    def _deliver(self, response: Response, now_ms: float) -> None:
         request = response.request
-        future = self._futures.pop(request.correlation_id, None)
+        future = self._futures.pop(request.correlation_id, None) if self._futures else None
         if future is None:
-            self._on_response(self, request.correlation_id, response.body)
+            self._on_response(self, request.correlation_id, response.body, now_ms)
             return
         if future.done():  # its awaiter was cancelled
             return

@@ -23,10 +23,10 @@ TIMER_MS_MIN = 5.0
 """Deadlines closer together than this are looked at in one go."""
 
 OnState = Callable[[int, bool, str | None], None]
-OnResponse = Callable[[BrokerLink, int, bytes], None]
+OnResponse = Callable[[BrokerLink, int, bytes, float], None]
 
 
-def _ignore_response(link: BrokerLink, correlation_id: int, body: bytes) -> None:
+def _ignore_response(link: BrokerLink, correlation_id: int, body: bytes, now_ms: float) -> None:
     raise AssertionError(f"{link} delivered answer {correlation_id} that nobody awaits")
 
 
@@ -39,7 +39,7 @@ class ClusterLinks:
 
     ``on_state(node_id, connected, error)``: True when a link has become ready; False when a link is lost
     or an attempt failed, with the sentence why (None when closed by us in good order). Everything in
-    flight on that link is lost then. ``on_response(link, correlation_id, body)``: answers to
+    flight on that link is lost then. ``on_response(link, correlation_id, body, now_ms)``: answers to
     ``BrokerLink.send_buffers``.
     """
 
@@ -62,6 +62,8 @@ class ClusterLinks:
         self._clock = clock or MonotonicClock()
         self._states = ConnectionStates(self._config, random)
         self._links: dict[int, BrokerLink] = {}
+        self._has_throttled = False
+        """Any link, ever: until then nobody need look whether one is throttled."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = float("inf")
         self._is_closed = False
@@ -96,7 +98,10 @@ class ClusterLinks:
 
     def is_ready(self, node_id: int) -> bool:
         """Whether a request could be sent to that node now; never starts anything."""
-        return self.link(node_id) is not None and not self._states.is_throttled(node_id, self._clock.now_ms())
+        link = self._links.get(node_id)
+        if link is None or not link.is_ready:
+            return False
+        return not self._has_throttled or not self._states.is_throttled(node_id, self._clock.now_ms())
 
     def next_attempt_delay_ms(self, node_id: int, now_ms: float) -> float:
         """When to call ``ready`` again for this node: what is left of its backoff or throttle, 0 when it
@@ -121,6 +126,7 @@ class ClusterLinks:
     def throttle(self, node_id: int, throttle_ms: float) -> None:
         """Mute that link for this long (throttle_time_ms of a response)."""
         if throttle_ms > 0:
+            self._has_throttled = True
             self._states.throttle(node_id, self._clock.now_ms() + throttle_ms)
 
     def update_nodes(self, nodes: Iterable[Node]) -> None:

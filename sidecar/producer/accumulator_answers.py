@@ -16,6 +16,13 @@ class AppendResult(NamedTuple):
     new_batch: bool
 
 
+APPEND_RESULTS = (
+    (AppendResult(False, False), AppendResult(False, True)),
+    (AppendResult(True, False), AppendResult(True, True)),
+)
+"""By [batch_is_full][new_batch]."""
+
+
 class ReadyCheck(NamedTuple):
     """``ready()``'s answer: brokers with something to send, when to look again, topics without a known
     leader.

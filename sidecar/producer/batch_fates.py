@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.protocol.produce import PartitionResult
+    from sidecar.protocol.produce_answer import PartitionResult
 
 log = logging.getLogger(__name__)
 
@@ -239,18 +239,26 @@ class BatchFates:
         """Its fate is decided: to be told now, or behind earlier batches of its partition that have none yet."""
         self._accumulator.forget(batch)
         sequences = batch.queue.sequences
-        if sequences is not None and batch.has_sequence and sequences.is_overtaking(batch):
+        if (
+            sequences is not None
+            and sequences.in_flight
+            and batch.has_sequence
+            and sequences.is_overtaking(batch)
+        ):
             sequences.parked.append(batch)
         else:
             self.completed.append(batch)
 
     def settled(self, queue: PartitionQueue, now_ms: float) -> None:
         """After any change to a partition's batches: settle its sequences, put it where it belongs now."""
-        if queue.sequences is not None:
-            renumbered = self._ids.resolve(queue)
-            if renumbered:
-                self.effects.append(Renumbered(tuple(reversed(renumbered))))
-            self.completed += queue.sequences.take_parked()
+        sequences = queue.sequences
+        if sequences is not None:
+            if sequences.unresolved or sequences.renumber:
+                renumbered = self._ids.resolve(queue)
+                if renumbered:
+                    self.effects.append(Renumbered(tuple(reversed(renumbered))))
+            if sequences.parked:
+                self.completed += sequences.take_parked()
         self._accumulator.touch(queue, now_ms)
 
 

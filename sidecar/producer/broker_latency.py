@@ -6,16 +6,17 @@ was ready for it meanwhile; here from the moment it first had something that cou
 
 from __future__ import annotations
 
-INFINITY = float("inf")
+from math import inf
 
 
 class BrokerLatency:
     """Since when each broker has been behind. ``timeout_ms`` 0 switches it off. No clock inside."""
 
-    __slots__ = ("_blocked_since_ms", "_timeout_ms")
+    __slots__ = ("_blocked_since_ms", "_timeout_ms", "is_on")
 
     def __init__(self, timeout_ms: float) -> None:
         self._timeout_ms = timeout_ms
+        self.is_on = timeout_ms > 0
         self._blocked_since_ms: dict[int, float] = {}
 
     def drained(self, node_id: int) -> None:
@@ -24,12 +25,8 @@ class BrokerLatency:
 
     def blocked(self, node_id: int, now_ms: float) -> None:
         """Something is ready for the broker and it cannot take it: no link, or too much in flight."""
-        if self._timeout_ms > 0:
+        if self.is_on:
             self._blocked_since_ms.setdefault(node_id, now_ms)
-
-    @property
-    def is_on(self) -> bool:
-        return self._timeout_ms > 0
 
     def keep(self, behind: set[int]) -> None:
         """Forget every other broker: nothing waits for it any more."""
@@ -49,4 +46,4 @@ class BrokerLatency:
     def next_change_ms(self, now_ms: float) -> float:
         """When the next broker becomes late; infinity when none will by time alone."""
         dues = [since_ms + self._timeout_ms for since_ms in self._blocked_since_ms.values()]
-        return min((due_ms for due_ms in dues if due_ms > now_ms), default=INFINITY)
+        return min((due_ms for due_ms in dues if due_ms > now_ms), default=inf)

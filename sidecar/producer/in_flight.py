@@ -4,6 +4,7 @@ start.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
     from sidecar.producer.producer_batch import ProducerBatch
 
-INFINITY = float("inf")
+UNSENT_PER_NODE_MAX = 2
+"""One request partly written and one prepared behind it; more would only hold request buffers."""
 
 
 class ProduceRequest:
@@ -56,7 +58,9 @@ class ProduceRequest:
         self.created_ms = created_ms
         self.timeout_ms = timeout_ms
         self.deadline_ms = deadline_ms
-        self.size_bytes = sum(batch.records.size_bytes for batch in batches)
+        self.size_bytes = 0
+        for batch in batches:
+            self.size_bytes += batch.records.size_bytes
         """Exact bytes of all batches uncompressed: what a request buffer must hold."""
         self.sent = False
         """The kernel has taken all of its bytes."""
@@ -69,17 +73,28 @@ class ProduceRequest:
 class InFlightRequests:
     """Per broker, oldest first. Ended requests are unknown here, so that late answers are seen to be late."""
 
-    __slots__ = ("_by_node", "_max_per_node")
+    __slots__ = ("_by_node", "_max_per_node", "_room_at_rest", "next_deadline_ms")
 
     def __init__(self, max_per_node: int) -> None:
         self._max_per_node = max_per_node
+        self._room_at_rest = min(UNSENT_PER_NODE_MAX, max_per_node)
         self._by_node: dict[int, dict[int, ProduceRequest]] = {}
+        self.next_deadline_ms = inf
+        """No deadline is earlier. It may be that of a request that has ended: :meth:`timed_out` finds the next."""
 
-    def can_send(self, node_id: int) -> bool:
+    def room(self, node_id: int) -> int:
+        """How many more requests the broker may be sent now: as many as may be unanswered, and never more than
+        ``UNSENT_PER_NODE_MAX`` prepared whose bytes the kernel has not all taken."""
         requests = self._by_node.get(node_id)
-        return requests is None or len(requests) < self._max_per_node
+        if requests is None:
+            return self._room_at_rest
+        unsent = 0
+        for request in requests.values():
+            unsent += not request.sent
+        return min(UNSENT_PER_NODE_MAX - unsent, self._max_per_node - len(requests))
 
     def add(self, request: ProduceRequest) -> None:
+        self.next_deadline_ms = min(self.next_deadline_ms, request.deadline_ms)
         self._by_node.setdefault(request.node_id, {})[request.id] = request
 
     def end(self, request: ProduceRequest) -> bool:
@@ -89,26 +104,26 @@ class InFlightRequests:
             return False
         if not requests:
             del self._by_node[request.node_id]
+            if not self._by_node:
+                self.next_deadline_ms = inf
         return True
 
     def end_all(self, node_id: int) -> list[ProduceRequest]:
-        return list(self._by_node.pop(node_id, {}).values())
-
-    def unsent(self, node_id: int) -> int:
-        """Prepared requests whose bytes the kernel has not all taken."""
-        return sum(not request.sent for request in self._by_node.get(node_id, {}).values())
+        requests = list(self._by_node.pop(node_id, {}).values())
+        if not self._by_node:
+            self.next_deadline_ms = inf
+        return requests
 
     def timed_out(self, now_ms: float) -> list[int]:
         """Brokers whose oldest request has passed its deadline."""
-        return [
-            node
-            for node, requests in self._by_node.items()
-            if next(iter(requests.values())).deadline_ms <= now_ms
-        ]
-
-    @property
-    def next_deadline_ms(self) -> float:
-        return min((next(iter(r.values())).deadline_ms for r in self._by_node.values()), default=INFINITY)
+        late: list[int] = []
+        self.next_deadline_ms = inf
+        for node, requests in self._by_node.items():
+            deadline_ms = next(iter(requests.values())).deadline_ms
+            self.next_deadline_ms = min(self.next_deadline_ms, deadline_ms)
+            if deadline_ms <= now_ms:
+                late.append(node)
+        return late
 
     def count(self, node_id: int) -> int:
         return len(self._by_node.get(node_id, ()))

@@ -9,6 +9,8 @@ IDEMPOTENT_LANE: Final = 0
 PLAIN_LANE: Final = 1
 """acks 0 or 1 (or all with enable.idempotence=false): no producer id; a retry may double."""
 LANES: Final = (IDEMPOTENT_LANE, PLAIN_LANE)
+LANES_FROM: Final = ((IDEMPOTENT_LANE, PLAIN_LANE), (PLAIN_LANE, IDEMPOTENT_LANE))
+"""All lanes, beginning with the one of that number."""
 
 ACKS_ALL: Final = -1
 NO_SEQUENCE: Final = -1

@@ -33,6 +33,7 @@ class PartitionQueue:
     __slots__ = (
         "batches",
         "lane",
+        "lingers",
         "load",
         "next_order",
         "partition",
@@ -58,6 +59,8 @@ class PartitionQueue:
         self.next_order = 0
         self.wire_count = 0
         self.ring: Ring | None = None
+        self.lingers = False
+        """Its place is, or will be once it has a leader, among what only goes along."""
         self.timer_due_ms = 0.0
         self.timer_serial = 0
         """The one valid entry of the timer heap; 0 = none. Stale entries are skipped when they come up."""

@@ -54,8 +54,6 @@ class PartitionSequences:
 
     def take_parked(self) -> list[ProducerBatch]:
         """Parked batches that may be told now, in their order."""
-        if not self.parked:
-            return []
         free = sorted(
             (each for each in self.parked if not self.is_overtaking(each)), key=lambda each: each.order
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
-from sidecar.producer.lanes import EPOCH_MAX, SEQUENCE_MASK
+from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
@@ -123,14 +123,17 @@ class ProducerIds:
         if sequences.renumber or sequences.unresolved or not queue.batches:
             return None
         head = queue.batches[0]
-        if head.has_sequence or not self.identity.is_valid or len(in_flight) >= self.in_flight_max:
+        if head.base_sequence != NO_SEQUENCE or self.identity.producer_id < 0:
             return None
-        if in_flight and sequences.next_serial - in_flight[0].serial >= BATCHES_REMEMBERED:
-            return None
-        if in_flight and not sequences.is_known:
-            # A broker takes an id it has not seen on the partition at any sequence: were the first batch refused
-            # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone.
-            return None
+        if in_flight:
+            if len(in_flight) >= self.in_flight_max:
+                return None
+            if sequences.next_serial - in_flight[0].serial >= BATCHES_REMEMBERED:
+                return None
+            if not sequences.is_known:
+                # A broker takes an id it has not seen on the partition at any sequence: were the first batch refused
+                # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone.
+                return None
         if sequences.identity != self.identity and (in_flight or queue.wire_count):
             return None
         return head
@@ -151,8 +154,9 @@ class ProducerIds:
         assert sequences is not None
         if sequences.identity != self.identity:
             sequences.restart(self.identity)
-        batch.identify(*self.identity, sequences.next_sequence)
-        sequences.next_sequence = batch.next_sequence
+        sequence = sequences.next_sequence
+        batch.identify(*self.identity, sequence)
+        sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
         batch.serial = sequences.next_serial
         sequences.next_serial += 1
         sequences.in_flight.append(batch)
@@ -182,7 +186,8 @@ class ProducerIds:
         """
         sequences = batch.queue.sequences
         assert sequences is not None
-        self._settle(sequences.in_flight, batch)
+        if batch in sequences.in_flight:
+            sequences.in_flight.remove(batch)
         if sequences.identity == (batch.producer_id, batch.epoch) and batch.order > sequences.acked_order:
             sequences.acked_order = batch.order
             sequences.acked_next = batch.next_sequence
@@ -191,7 +196,8 @@ class ProducerIds:
         """A numbered batch is given up. What follows depends on whether the broker may have it."""
         sequences = batch.queue.sequences
         assert sequences is not None
-        self._settle(sequences.in_flight, batch)
+        if batch in sequences.in_flight:
+            sequences.in_flight.remove(batch)
         if sequences.identity != (batch.producer_id, batch.epoch):
             return
         if batch.in_doubt:
@@ -245,8 +251,3 @@ class ProducerIds:
             self._bump()
         sequences.restart(NO_PRODUCER_ID)
         return renumbered
-
-    @staticmethod
-    def _settle(in_flight: list[ProducerBatch], batch: ProducerBatch) -> None:
-        if batch in in_flight:
-            in_flight.remove(batch)

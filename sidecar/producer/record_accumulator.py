@@ -9,14 +9,16 @@ nowhere.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING
 
-from sidecar.producer.accumulator_answers import AppendResult, FlushMark, ReadyCheck
-from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
+from sidecar.producer.accumulator_answers import APPEND_RESULTS, AppendResult, FlushMark, ReadyCheck
+from sidecar.producer.broker_lines import BrokerLines
+from sidecar.producer.incomplete_batches import IncompleteBatches
+from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, NO_SEQUENCE
 from sidecar.producer.partition_queue import PartitionQueue, Ring
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_id import ProducerIds
-
-INFINITY = float("inf")
 
 
 class RecordAccumulator:
@@ -57,20 +57,15 @@ class RecordAccumulator:
         self._growth_by_topic: dict[str, int] = {}
         """Topics whose broker found a grown batch too large: how far theirs may grow."""
         self._topics: tuple[dict[str, dict[int, PartitionQueue]], ...] = tuple({} for _ in LANES)
-        self._incomplete: dict[float, OrderedDict[ProducerBatch, None]] = {
-            config.delivery_timeout_ms: OrderedDict()
-        }
-        """By delivery.timeout.ms (few), each oldest first, so that only their heads are looked at for expiry."""
+        self._opened: tuple[dict[str, dict[PartitionQueue, None]], ...] = tuple({} for _ in LANES)
+        """By topic, partitions in which a batch that is to linger was opened since the topic's last flush."""
+        self.incomplete = IncompleteBatches()
         self._partitioners: dict[tuple[int, str], StickyPartitioner] = {}
-        self._piece_deadlines: list[tuple[float, int, ProducerBatch]] = []
-        """Pieces of split batches are older than their place in ``_incomplete`` says; they are few."""
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._serial = count(1)
-        self._nodes: dict[int, tuple[Ring, ...]] = {}
-        self._leaderless: Ring = OrderedDict()
+        self.lines = BrokerLines()
         self._backing_off: set[PartitionQueue] = set()
-        self._snapshot: MetadataSnapshot | None = None
-        self._exhausted = False
+        self.is_exhausted = False
         self._closing = False
 
     # --- in -------------------------------------------------------------------------------------------------
@@ -82,26 +77,32 @@ class RecordAccumulator:
         block: RecordBlock,
         now_ms: float,
         groups: Sequence[tuple[int, int, int]] | None = None,
+        *,
+        expedited: bool = False,
     ) -> AppendResult:
         """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open
         batches.
 
         A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
         batch_growth_bytes: an open batch here costs no memory, and one large batch instead of many that wait their
-        turn is what keeps up under a backlog. ``groups`` names a part of the block's own.
+        turn is what keeps up under a backlog. ``groups`` names a part of the block's own. What is ``expedited`` is
+        about to be flushed: a batch that it opens does not linger.
         """
         queues = self._topics[lane].get(topic) or {}
         full = opened = False
-        limit = self._rules.of(topic).batch_size
-        growth = max(limit, self._growth_by_topic.get(topic, self._growth_bytes))
+        growth = self._growth_bytes
+        if topic in self._growth_by_topic:
+            growth = self._growth_by_topic[topic]
         for partition, start, stop in block.groups if groups is None else groups:
             queue = queues.get(partition) or self.queue(topic, lane, partition)
+            limit = queue.settings.batch_size
+            growth = growth if growth > limit else limit
             batch = queue.batches[-1] if queue.batches else None
             position = start
             changed = False
             while True:
                 if batch is None or batch.closed:
-                    batch = self._open_batch(queue, block, now_ms)
+                    batch = self._open_batch(queue, block, now_ms, expedited)
                     opened = changed = True
                 taken = batch.records.try_append(block, position, stop, growth)
                 queue.next_order += taken
@@ -117,7 +118,7 @@ class RecordAccumulator:
             queue.grown(batch)
             if changed:
                 self.touch(queue, now_ms)
-        return AppendResult(full, opened)
+        return APPEND_RESULTS[full][opened]
 
     def adopt(self, batch: ProducerBatch, count: int) -> None:
         """Take over a batch that a dead worker sent and got no answer for, behind what is in its queue already.
@@ -126,9 +127,9 @@ class RecordAccumulator:
         are still being put into it.
         """
         batch.closed = True
-        batch.retry_at_ms = INFINITY
+        batch.retry_at_ms = inf
         batch.queue.batches.append(batch)
-        self._line_of(batch.queue)[batch] = None
+        self.incomplete.add(batch)
         if batch.queue.sequences is not None:
             self._ids.adopt(batch.queue.sequences, batch, count)
 
@@ -167,7 +168,9 @@ class RecordAccumulator:
             queue.partitioner = partitioner
             queue.add_load(0)
 
-    def _open_batch(self, queue: PartitionQueue, block: RecordBlock, now_ms: float) -> ProducerBatch:
+    def _open_batch(
+        self, queue: PartitionQueue, block: RecordBlock, now_ms: float, expedited: bool
+    ) -> ProducerBatch:
         batch = ProducerBatch(
             queue=queue,
             records=self._new_records(),
@@ -176,36 +179,34 @@ class RecordAccumulator:
             created_ms=now_ms,
             deadline_ms=now_ms + queue.settings.delivery_timeout_ms,
         )
+        batch.expedited = expedited
+        if not expedited:
+            self._opened[queue.lane].setdefault(queue.topic, {})[queue] = None
         queue.batches.append(batch)
-        self._line_of(queue)[batch] = None
+        self.incomplete.add(batch)
         return batch
-
-    def _line_of(self, queue: PartitionQueue) -> OrderedDict[ProducerBatch, None]:
-        """The incomplete batches that live as long as those of this partition."""
-        timeout_ms = queue.settings.delivery_timeout_ms
-        line = self._incomplete.get(timeout_ms)
-        if line is None:
-            line = self._incomplete[timeout_ms] = OrderedDict()
-        return line
 
     # --- what is due, and where it stands -------------------------------------------------------------------
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
         """Put the partition where it belongs now; call whenever something about it has changed."""
-        batch = self._candidate(queue)
+        batch = self._candidate(queue) if queue.batches else None
         if batch is None:
             queue.timer_serial = 0
-            queue.leave_ring()
+            if queue.ring is not None:
+                queue.leave_ring()
             return
         due_ms = self._due_ms(batch)
         if due_ms <= now_ms:
             queue.timer_serial = 0
-            if queue.ring is None:
-                self._place(queue)
+            self.lines.place(queue, lingers=False)
             return
-        queue.leave_ring()
         if batch.retry_at_ms > now_ms:
+            if queue.ring is not None:
+                queue.leave_ring()
             self._backing_off.add(queue)
+        else:
+            self.lines.place(queue, lingers=True)
         if queue.timer_serial and queue.timer_due_ms == due_ms:
             return
         queue.timer_due_ms = due_ms
@@ -213,31 +214,19 @@ class RecordAccumulator:
         heappush(self._timers, (due_ms, queue.timer_serial, queue))
 
     def _candidate(self, queue: PartitionQueue) -> ProducerBatch | None:
+        """Which of the partition's batches, of which there are some, may be sent next; None: none of them now."""
         if queue.lane == IDEMPOTENT_LANE:
             return self._ids.candidate(queue)
-        if not queue.batches:
-            return None
         if queue.wire_count and self._config.max_in_flight_requests_per_connection == 1:
             return None  # Kafka's muted partition: with one request in flight order is kept without sequences
         return queue.batches[0]
 
     def _due_ms(self, batch: ProducerBatch) -> float:
         """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
-        if batch.full or batch.closed or batch.expedited or self._exhausted or self._closing:
+        if batch.full or batch.closed or batch.expedited or self.is_exhausted or self._closing:
             return batch.retry_at_ms
-        return max(batch.retry_at_ms, batch.created_ms + batch.queue.settings.linger_ms)
-
-    def _place(self, queue: PartitionQueue) -> None:
-        leader = self._snapshot.leader(queue.topic, queue.partition) if self._snapshot is not None else None
-        if leader is None:
-            ring = self._leaderless
-        else:
-            rings = self._nodes.get(leader.id)
-            if rings is None:
-                rings = self._nodes[leader.id] = tuple(OrderedDict() for _ in LANES)
-            ring = rings[queue.lane]
-        ring[queue] = None
-        queue.ring = ring
+        lingered_ms = batch.created_ms + batch.queue.settings.linger_ms
+        return lingered_ms if lingered_ms > batch.retry_at_ms else batch.retry_at_ms
 
     def advance(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Let time and metadata act: due timers fire, and a new snapshot moves partitions to their new
@@ -250,24 +239,15 @@ class RecordAccumulator:
                 queue.timer_serial = 0
                 self._backing_off.discard(queue)
                 self.touch(queue, now_ms)
-        if snapshot is not self._snapshot:
-            self._snapshot = snapshot
-            self._follow_leaders(snapshot, now_ms)
+        if snapshot is not self.lines.snapshot:
+            self.lines.follow(snapshot)
+            self._retry_elsewhere(snapshot, now_ms)
 
-    def _follow_leaders(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
-        moved = list(self._leaderless)
-        for rings in self._nodes.values():
-            for ring in rings:
-                moved.extend(ring)
-        for queue in moved:
-            queue.leave_ring()
-        self._nodes = {node: rings for node, rings in self._nodes.items() if node in snapshot.nodes}
-        for queue in moved:
-            self._place(queue)
+    def _retry_elsewhere(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
+        """A retry whose leader has changed need not wait any longer (KIP-951)."""
         for queue in list(self._backing_off):
-            # A retry whose leader has changed need not wait any longer (KIP-951).
             leader = snapshot.leader(queue.topic, queue.partition)
-            batch = self._candidate(queue)
+            batch = self._candidate(queue) if queue.batches else None
             if batch is None or queue.timer_serial == 0:
                 self._backing_off.discard(queue)
             elif leader is not None and batch.failed_node is not None and leader.id != batch.failed_node:
@@ -281,22 +261,10 @@ class RecordAccumulator:
         """
         self.advance(snapshot, now_ms)
         return ReadyCheck(
-            frozenset(self.ready_nodes()),
+            frozenset(self.lines.ready_nodes()),
             max(0.0, self.next_due_ms - now_ms),
-            frozenset(queue.topic for queue in self._leaderless),
+            frozenset(queue.topic for queue in self.lines.leaderless),
         )
-
-    def ready_nodes(self) -> list[int]:
-        return [node for node, rings in self._nodes.items() if any(rings)]
-
-    def topics_waiting_for(self, node_id: int) -> set[str]:
-        """Topics with something ready for a broker."""
-        return {queue.topic for ring in self._nodes.get(node_id, ()) for queue in ring}
-
-    @property
-    def leaderless(self) -> Ring:
-        """Partitions with something to send and nobody to send it to."""
-        return self._leaderless
 
     @property
     def next_due_ms(self) -> float:
@@ -304,7 +272,7 @@ class RecordAccumulator:
         timers = self._timers
         while timers and timers[0][2].timer_serial != timers[0][1]:
             heappop(timers)
-        return timers[0][0] if timers else INFINITY
+        return timers[0][0] if timers else inf
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -312,38 +280,76 @@ class RecordAccumulator:
         """At most one batch per partition and ``max_bytes`` in all, on from where the last drain stopped
         (rule A5). All are of topics with the same acks, as one request has one.
 
-        The batches count as on the wire from here on; a larger single batch is never held back.
+        A request that goes takes along what only lingers for the same broker, as Kafka's
+        ``drainBatchesForOneNode`` does: partitions would else send a request each as their lingers end one by one.
+        Not when a batch goes because it is full: under such load the others fill up soon, and go as large ones. Topics
+        that are to linger longer than any that is due stay. The batches count as on the wire from here on; a larger
+        single batch is never held back.
         """
-        rings = self._nodes.get(node_id)
-        if rings is None:
+        ready = self.lines.ready(node_id)
+        if not ready:
             return []
-        ring = rings[lane]
         batches: list[ProducerBatch] = []
-        size = 0
+        size = self._take(ready[lane], batches, 0, max_bytes, now_ms)
+        along = self.lines.lingering(node_id)
+        if (
+            batches
+            and along
+            and along[lane]
+            and size < max_bytes
+            and not any(batch.full for batch in batches)
+        ):
+            longest_ms = max(batch.queue.settings.linger_ms for batch in batches)
+            self._take(along[lane], batches, size, max_bytes, now_ms, longest_ms)
+        for batch in batches:
+            queue = batch.queue
+            batch.failed_node = node_id
+            if lane == IDEMPOTENT_LANE and batch.base_sequence == NO_SEQUENCE:
+                self._ids.identify(queue, batch)
+            if queue.batches:
+                self.touch(queue, now_ms)  # more of the partition goes to the end of the line
+        return batches
+
+    def _take(
+        self,
+        ring: Ring,
+        batches: list[ProducerBatch],
+        size: int,
+        max_bytes: int,
+        now_ms: float,
+        longest_linger_ms: float | None = None,
+    ) -> int:
+        """Move what may go from the head of ``ring`` to ``batches``; the bytes of all of these.
+
+        ``longest_linger_ms``: the partitions linger; those whose topics linger for longer stay. None: they are due.
+        """
         for _ in range(len(ring)):
             queue = next(iter(ring))
-            batch = self._candidate(queue)
-            if batch is None or self._due_ms(batch) > now_ms:
+            batch = self._candidate(queue) if queue.batches else None
+            goes_at_ms = inf
+            if batch is not None:
+                goes_at_ms = self._due_ms(batch) if longest_linger_ms is None else batch.retry_at_ms
+            if batch is None or goes_at_ms > now_ms:
                 self.touch(queue, now_ms)
                 continue
-            if batches and queue.settings.acks != batches[0].queue.settings.acks:
+            if (batches and queue.settings.acks != batches[0].queue.settings.acks) or (
+                longest_linger_ms is not None and queue.settings.linger_ms > longest_linger_ms
+            ):
                 ring.move_to_end(queue)
                 continue
             batch_bytes = batch.records.size_bytes
             if batches and size + batch_bytes > max_bytes:
                 break
             size += batch_bytes
-            queue.leave_ring()
+            del ring[queue]
+            queue.ring = None
+            queue.timer_serial = 0
             queue.remove(batch)
             batch.closed = True
             batch.on_wire = True
-            batch.failed_node = node_id
             queue.wire_count += 1
-            if lane == IDEMPOTENT_LANE and not batch.has_sequence:
-                self._ids.identify(queue, batch)
             batches.append(batch)
-            self.touch(queue, now_ms)  # more of the partition goes to the end of the line
-        return batches
+        return size
 
     def release(self, batch: ProducerBatch) -> None:
         """The batch's request has ended, however."""
@@ -359,11 +365,9 @@ class RecordAccumulator:
 
     def replace(self, batch: ProducerBatch, pieces: Iterable[ProducerBatch], now_ms: float) -> None:
         """Put the pieces of a split batch in its place (Kafka: ``splitAndReenqueue``)."""
-        line = self._line_of(batch.queue)
-        line.pop(batch, None)
+        self.incomplete.discard(batch)
         for piece in pieces:
-            line[piece] = None
-            heappush(self._piece_deadlines, (piece.deadline_ms, next(self._serial), piece))
+            self.incomplete.add_piece(piece)
             batch.queue.insert(piece)
         self.touch(batch.queue, now_ms)
 
@@ -371,59 +375,38 @@ class RecordAccumulator:
 
     def forget(self, batch: ProducerBatch) -> None:
         """The batch's fate is decided: out of the deque and of the incomplete set."""
-        self._line_of(batch.queue).pop(batch, None)
+        self.incomplete.discard(batch)
         if batch.queued:
             batch.queue.remove(batch)
-
-    def expired(self, now_ms: float) -> list[ProducerBatch]:
-        """Batches past delivery.timeout.ms, in the deques and on the wire alike (rule A8); oldest first."""
-        expired: list[ProducerBatch] = []
-        for line in self._incomplete.values():
-            for batch in line:
-                if batch.deadline_ms > now_ms:
-                    break
-                expired.append(batch)
-        pieces = self._piece_deadlines
-        while pieces and (pieces[0][0] <= now_ms or pieces[0][2].is_settled):
-            piece = heappop(pieces)[2]
-            if piece in self._line_of(piece.queue) and piece not in expired:
-                expired.append(piece)
-        return expired
-
-    @property
-    def next_expiry_ms(self) -> float:
-        pieces = self._piece_deadlines
-        while pieces and pieces[0][2].is_settled:
-            heappop(pieces)
-        lines = self._incomplete.values()
-        first = min((next(iter(line)).deadline_ms for line in lines if line), default=INFINITY)
-        return min(first, pieces[0][0]) if pieces else first
 
     # --- flush, exhaustion, close ---------------------------------------------------------------------------
 
     def expedite(self, topic: str, lane: int, now_ms: float) -> None:
-        """End linger for what one topic holds now (a FLUSH of one stream); costs per partition of the
-        topic."""
-        for queue in self._topics[lane].get(topic, {}).values():
-            if queue.batches and not queue.batches[-1].closed:
-                queue.batches[-1].expedited = True
+        """End linger for what one topic holds now (a FLUSH of one stream); costs per partition that was used since
+        the last one."""
+        for queue in self._opened[lane].pop(topic, ()):
+            if not queue.batches:
+                continue
+            batch = queue.batches[-1]
+            if not batch.closed and not batch.expedited:
+                batch.expedited = True
                 self.touch(queue, now_ms)
 
     def flush(self, now_ms: float) -> FlushMark:
         """End linger for all that is here now; the mark tells when it is settled (rule A9)."""
-        mark = FlushMark(self.incomplete())
-        for batch in self.incomplete():
+        incomplete = self.incomplete.oldest_first()
+        for batch in incomplete:
             if not batch.closed:
                 batch.expedited = True
                 self.touch(batch.queue, now_ms)
-        return mark
+        return FlushMark(incomplete)
 
     def set_exhausted(self, exhausted: bool, now_ms: float) -> None:
         """Somebody waits for the buffer pool: while that is so nothing lingers (rule A4)."""
-        if exhausted and not self._exhausted:
-            self._exhausted = True
+        if exhausted and not self.is_exhausted:
+            self.is_exhausted = True
             self._touch_lingering(now_ms)
-        self._exhausted = exhausted
+        self.is_exhausted = exhausted
 
     def begin_close(self, now_ms: float) -> None:
         """From now on nothing lingers; what is still appended goes out as well (rule S2)."""
@@ -441,17 +424,6 @@ class RecordAccumulator:
             for queue in queues.values():
                 if queue.batches:
                     self.touch(queue, now_ms)
-
-    def incomplete(self) -> list[ProducerBatch]:
-        """Every batch without a fate, oldest first."""
-        lines = [line for line in self._incomplete.values() if line]
-        if len(lines) == 1:
-            return list(lines[0])
-        return sorted((batch for line in lines for batch in line), key=lambda batch: batch.created_ms)
-
-    @property
-    def has_incomplete(self) -> bool:
-        return any(self._incomplete.values())
 
     def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
         """What waits in the deques of a topic, in all lanes; what is on the wire is not among it."""

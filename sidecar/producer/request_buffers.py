@@ -7,6 +7,7 @@ corrupt silently (KAFKA-19012).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final
 
 LIMIT_BYTES_DEFAULT: Final = 64 * 1024 * 1024
@@ -29,7 +30,15 @@ class RequestBufferPool:
     limit_bytes.
     """
 
-    __slots__ = ("_free", "free_bytes", "limit_bytes", "max_request_size", "taken_bytes", "taken_count")
+    __slots__ = (
+        "_free",
+        "_largest_bytes",
+        "free_bytes",
+        "limit_bytes",
+        "max_request_size",
+        "taken_bytes",
+        "taken_count",
+    )
 
     def __init__(self, *, max_request_size: int, limit_bytes: int = LIMIT_BYTES_DEFAULT) -> None:
         """Raises ValueError when less than two largest requests fit."""
@@ -43,7 +52,8 @@ class RequestBufferPool:
         self.taken_bytes = 0
         self.taken_count = 0
         self.free_bytes = 0
-        self._free: dict[int, list[RequestBuffer]] = {}
+        self._free: defaultdict[int, list[RequestBuffer]] = defaultdict(list)
+        self._largest_bytes = self._class_of(max_request_size)
 
     def take(self, size_bytes: int, *, reserve_requests: int = 0) -> RequestBuffer | None:
         """A buffer of at least ``size_bytes``, or None when the limit is reached.
@@ -52,12 +62,9 @@ class RequestBufferPool:
         is prepared only if every other broker with something ready could still get its first).
         """
         size = self._class_of(size_bytes)
-        if (
-            self.taken_bytes + size + reserve_requests * self._class_of(self.max_request_size)
-            > self.limit_bytes
-        ):
+        if self.taken_bytes + size + reserve_requests * self._largest_bytes > self.limit_bytes:
             return None
-        free = self._free.get(size)
+        free = self._free[size]
         if free:
             buffer = free.pop()
             self.free_bytes -= size
@@ -71,8 +78,7 @@ class RequestBufferPool:
 
     def has_room(self, *, reserve_requests: int = 0) -> bool:
         """Would :meth:`take` of a largest request succeed?"""
-        needed = (1 + reserve_requests) * self._class_of(self.max_request_size)
-        return self.taken_bytes + needed <= self.limit_bytes
+        return self.taken_bytes + (1 + reserve_requests) * self._largest_bytes <= self.limit_bytes
 
     def give(self, buffer: RequestBuffer) -> None:
         """Back, exactly once."""
@@ -81,7 +87,7 @@ class RequestBufferPool:
         self.taken_bytes -= buffer.size
         self.taken_count -= 1
         self.free_bytes += buffer.size
-        self._free.setdefault(buffer.size, []).append(buffer)
+        self._free[buffer.size].append(buffer)
 
     def trim(self) -> None:
         """Let the memory of free buffers go (an idle daemon keeps none)."""
@@ -101,4 +107,4 @@ class RequestBufferPool:
         size = _SMALLEST
         while size < size_bytes:
             size *= 2
-        return min(size, self.max_request_size)
+        return size if size < self.max_request_size else self.max_request_size

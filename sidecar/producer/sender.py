@@ -26,7 +26,7 @@ from sidecar.producer.effects import (
     SendProduce,
 )
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
-from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
+from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES_FROM
 from sidecar.producer.throttle_times import ThrottleTimes
 
 if TYPE_CHECKING:
@@ -36,12 +36,9 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.protocol.produce import PartitionResult
+    from sidecar.protocol.produce_answer import PartitionResult
 
 log = logging.getLogger(__name__)
-
-UNSENT_PER_NODE_MAX = 2
-"""One request partly written and one prepared behind it; more would only hold request buffers."""
 
 
 class LinkView(Protocol):
@@ -68,6 +65,7 @@ class Sender:
         self._config = config
         self._accumulator = accumulator
         self._ids = ids
+        self._wants_identity = config.enable_idempotence
         self._fates = BatchFates(config, accumulator, ids, backoff)
         self.counts = self._fates.counts
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
@@ -77,6 +75,8 @@ class Sender:
         self._muted_until_ms: dict[int, float] = {}
         self.throttle_times = ThrottleTimes()
         self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
+        self.watches_lateness = self._latency.is_on
+        """Whether brokers are ever late; if not, :meth:`late_brokers` need not be asked."""
         self._first_lane = 0
         self._wake_now = True
         self._closing = False
@@ -89,21 +89,30 @@ class Sender:
         """
         accumulator = self._accumulator
         accumulator.advance(snapshot, now_ms)
-        self._expire_batches(now_ms)
-        self._time_out_requests(now_ms)
+        if accumulator.incomplete.next_expiry_ms <= now_ms:
+            self._expire_batches(now_ms)
+        if self._in_flight.next_deadline_ms <= now_ms:
+            self._time_out_requests(now_ms)
         self._wake_now = False
         # Everything goes to the one list and is taken in the end: an exception here loses no effect.
         effects = self._fates.effects
         if self._fates.completed:
             effects.append(Completed(tuple(self._fates.completed)))
             self._fates.completed = []
-        if self._config.enable_idempotence and self._ids.take_init_request(now_ms):
+        if (
+            self._wants_identity
+            and self._ids.identity.producer_id < 0
+            and self._ids.take_init_request(now_ms)
+        ):
             effects.append(InitProducerId())
-        self._ask_for_metadata(effects, now_ms)
-        for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
-            del self._muted_until_ms[node_id]
-        ready = accumulator.ready_nodes()
-        self._note_latency(ready, now_ms)
+        if self._fates.stale_topics or accumulator.lines.leaderless or self._leaderless_asked:
+            self._ask_for_metadata(effects, now_ms)
+        if self._muted_until_ms:
+            for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
+                del self._muted_until_ms[node_id]
+        ready = accumulator.lines.ready_nodes()
+        if self._latency.is_on:
+            self._note_latency(ready, now_ms)
         for node_id in ready:
             if node_id in self._muted_until_ms:
                 self._latency.blocked(node_id, now_ms)
@@ -126,18 +135,18 @@ class Sender:
         if self._wake_now or self._fates.effects or self._fates.completed:
             return 0.0
         accumulator = self._accumulator
-        wakeup_ms = min(accumulator.next_due_ms, accumulator.next_expiry_ms, self._in_flight.next_deadline_ms)
-        if self._config.enable_idempotence:
+        wakeup_ms = min(
+            accumulator.next_due_ms, accumulator.incomplete.next_expiry_ms, self._in_flight.next_deadline_ms
+        )
+        if self._wants_identity and self._ids.identity.producer_id < 0:
             wakeup_ms = min(wakeup_ms, self._ids.next_init_ms)
-        if accumulator.leaderless:
+        if accumulator.lines.leaderless:
             wakeup_ms = min(wakeup_ms, self._leaderless_ask_again_ms)
         if self._muted_until_ms:
             wakeup_ms = min(wakeup_ms, *self._muted_until_ms.values())
         return wakeup_ms
 
     def _note_latency(self, ready: list[int], now_ms: float) -> None:
-        if not self._latency.is_on:
-            return
         # A partition with all its batches in flight stands in no line, whatever waits behind them: a broker with
         # as many requests unanswered as allowed is behind, too.
         full = self._in_flight.full_nodes()
@@ -158,20 +167,26 @@ class Sender:
         self._wake_now = True
 
     def _send_to(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
-        in_flight = self._in_flight
-        room = UNSENT_PER_NODE_MAX - in_flight.unsent(node_id)
-        if room <= 0 or not in_flight.can_send(node_id):
+        room = self._in_flight.room(node_id)
+        if room <= 0:
             self._latency.blocked(node_id, now_ms)
             return
-        lanes_left = list(LANES[self._first_lane :] + LANES[: self._first_lane])
-        while lanes_left and room > 0 and in_flight.can_send(node_id) and links.has_room(node_id):
+        accumulator = self._accumulator
+        rings = accumulator.lines.ready(node_id)
+        lanes_left = list(LANES_FROM[self._first_lane])
+        while lanes_left and room > 0:
             lane = lanes_left.pop(0)
-            batches = self._accumulator.drain(node_id, lane, self._config.max_request_size, now_ms)
+            if not rings[lane]:
+                continue
+            if not links.has_room(node_id):
+                break
+            batches = accumulator.drain(node_id, lane, self._config.max_request_size, now_ms)
             if not batches:
                 continue
             lanes_left.append(lane)
             room -= 1
-            self._latency.drained(node_id)
+            if self._latency.is_on:
+                self._latency.drained(node_id)
             request = ProduceRequest(
                 id=next(self._request_ids),
                 node_id=node_id,
@@ -182,17 +197,17 @@ class Sender:
                 timeout_ms=int(self._config.request_timeout_ms),
                 deadline_ms=now_ms + self._config.request_timeout_ms,
             )
-            in_flight.add(request)
+            self._in_flight.add(request)
             self.counts.requests += 1
             self.counts.batches_sent += len(batches)
             self.counts.bytes_sent += request.size_bytes
             effects.append(SendProduce(node_id, request))
-        self._first_lane = (self._first_lane + 1) % len(LANES)
+        self._first_lane = LANES_FROM[self._first_lane][1]
 
     def _ask_for_metadata(self, effects: list[Effect], now_ms: float) -> None:
         topics = frozenset(self._fates.stale_topics)
         self._fates.stale_topics.clear()
-        leaderless = self._accumulator.leaderless
+        leaderless = self._accumulator.lines.leaderless
         if leaderless:
             missing = frozenset(queue.topic for queue in leaderless)
             if now_ms >= self._leaderless_ask_again_ms or not missing <= self._leaderless_asked:
@@ -207,8 +222,12 @@ class Sender:
 
     # --- what happened to a request -------------------------------------------------------------------------
 
-    def on_request_sent(self, request: ProduceRequest, now_ms: float) -> None:
-        """The kernel has taken all bytes of the request. With acks=0 that is all there will ever be."""
+    def on_request_sent(self, request: ProduceRequest, now_ms: float) -> bool:
+        """The kernel has taken all bytes of the request. With acks=0 that is all there will ever be, and only then
+        ``now_ms`` counts.
+
+        True when there is something to :meth:`poll` for now.
+        """
         request.sent = True
         if request.acks == 0 and self._in_flight.end(request):
             for batch in request.batches:
@@ -217,8 +236,9 @@ class Sender:
                     self._fates.finish(batch)
                 self._fates.settled(batch.queue, now_ms)
         # The way to that broker is free again: of interest only if something waits for one.
-        if request.acks == 0 or self._accumulator.ready_nodes():
+        if request.acks == 0 or self._accumulator.lines.ready_nodes():
             self._wake_now = True
+        return self._wake_now
 
     def on_request_not_sent(self, request: ProduceRequest, now_ms: float) -> None:
         """The driver could not prepare the request (no buffer) and no byte of it left: as if never drained.
@@ -254,17 +274,19 @@ class Sender:
         if not self._in_flight.end(request):
             self.counts.late_answers += 1
             return
-        open_batches = {(batch.topic, batch.partition): batch for batch in request.batches}
+        open_batches: dict[tuple[str, int], ProducerBatch] = {}
+        for batch in request.batches:
+            open_batches[batch.topic, batch.partition] = batch
         try:
             for result in results:
                 topic = result.topic
                 if topic is None and result.topic_id is not None:
                     topic = request.topic_names.get(result.topic_id)
-                batch = open_batches.pop((topic or "", result.partition), None)
-                if batch is not None:
-                    self._accumulator.release(batch)
-                    self._fates.answer(batch, result, now_ms)
-                    self._fates.settled(batch.queue, now_ms)
+                found = open_batches.pop((topic or "", result.partition), None)
+                if found is not None:
+                    self._accumulator.release(found)
+                    self._fates.answer(found, result, now_ms)
+                    self._fates.settled(found.queue, now_ms)
         finally:
             # What the broker left out, or what a fault of ours above left behind, must not stay on the wire for ever.
             for batch in open_batches.values():
@@ -283,7 +305,7 @@ class Sender:
         the broker: their batches are in doubt and are sent again as they are.
         """
         # Also without anything in flight: a broker that cannot be reached may not lead these topics any more (M7).
-        self._fates.stale_topics |= self._accumulator.topics_waiting_for(node_id)
+        self._fates.stale_topics |= self._accumulator.lines.topics_waiting_for(node_id)
         requests = self._in_flight.end_all(node_id)
         self._muted_until_ms.pop(node_id, None)
         for request in requests:
@@ -314,7 +336,7 @@ class Sender:
             self.on_disconnect(node_id, now_ms, reason=reason)
 
     def _expire_batches(self, now_ms: float) -> None:
-        for batch in self._accumulator.expired(now_ms):
+        for batch in self._accumulator.incomplete.expired(now_ms):
             self.counts.batches_expired += 1
             waited = now_ms - batch.created_ms
             text = (
@@ -342,7 +364,7 @@ class Sender:
         may succeed."""
         if not self._ids.init_failed(code, now_ms):
             return
-        for batch in self._accumulator.incomplete():
+        for batch in self._accumulator.incomplete.oldest_first():
             if batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:
                 self._fates.fail(batch, code, text or classify(code).text, now_ms)
 
@@ -357,7 +379,7 @@ class Sender:
         for batch in self._accumulator.batches_of(topic, partitions):
             self._fates.fail(batch, code, text, now_ms)
         deleted = None if partitions is None else set(partitions)
-        for batch in self._accumulator.incomplete():
+        for batch in self._accumulator.incomplete.oldest_first():
             if batch.on_wire and batch.topic == topic and (deleted is None or batch.partition in deleted):
                 batch.last_chance = (code, text)
 
@@ -375,7 +397,7 @@ class Sender:
     def force_close(self, now_ms: float) -> None:
         """Fail every incomplete batch to its submitter; one more poll gives them as Completed."""
         self.begin_close(now_ms)
-        for batch in self._accumulator.incomplete():
+        for batch in self._accumulator.incomplete.oldest_first():
             text = (
                 f"The daemon was closed before {batch.count} record(s) for {batch.topic}-{batch.partition} "
                 f"were delivered; the batch was {batch.where()}."
@@ -389,7 +411,7 @@ class Sender:
     @property
     def is_idle(self) -> bool:
         """Nothing unsent, nothing in flight, nothing decided and untold."""
-        return not (self._accumulator.has_incomplete or len(self._in_flight) or self._fates.completed)
+        return not (self._accumulator.incomplete or len(self._in_flight) or self._fates.completed)
 
     @property
     def in_flight_count(self) -> int:

@@ -21,9 +21,10 @@ class ThrottleTimes:
 
     def note(self, throttle_ms: int, now_ms: float) -> None:
         """An answer to a Produce request came."""
-        self._roll(now_ms)
+        if now_ms - self._begun_ms >= SAMPLE_MS:
+            self._roll(now_ms)
         answers, total_ms, max_ms = self._now
-        self._now = answers + 1, total_ms + throttle_ms, max(max_ms, throttle_ms)
+        self._now = answers + 1, total_ms + throttle_ms, max_ms if max_ms > throttle_ms else throttle_ms
 
     def average_ms(self, now_ms: float) -> int:
         """0 when nothing was answered."""

@@ -66,21 +66,22 @@ class BrokerConnection:
         Raises ProtocolError (a frame too long, an answer nobody asked for, the wrong correlation id); the
         connection is then of no use.
         """
-        self._pending += data
+        pending = self._pending
+        pending += data
         responses: list[Response] = []
-        position = 0
-        while len(self._pending) - position >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._pending, position)
+        position, end = 0, len(pending)
+        while end - position >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(pending, position)
             if not _CORRELATION_ID.size <= length <= RESPONSE_BYTES_MAX:
                 raise ProtocolError(
                     f"The broker sent a frame of {length} bytes; is this a Kafka port without TLS?"
                 )
             start = position + _LENGTH.size
-            if len(self._pending) < start + length:
+            if end < start + length:
                 break
-            responses.append(self._response(bytes(self._pending[start : start + length])))
+            responses.append(self._response(bytes(pending[start : start + length])))
             position = start + length
-        del self._pending[:position]
+        del pending[:position]
         return responses
 
     def next_deadline_ms(self) -> float | None:
@@ -110,14 +111,13 @@ class BrokerConnection:
             )
         start = _CORRELATION_ID.size
         if request.has_flexible_header:
-            start = _skip_tagged_fields(frame, start)
+            has_no_tags = frame[start : start + 1] == b"\0"
+            start = start + 1 if has_no_tags else _skip_tagged_fields(frame, start)
         self._in_flight.popleft()
         return Response(request, frame[start:])
 
 
 def _skip_tagged_fields(frame: bytes, position: int) -> int:
-    if frame[position : position + 1] == b"\0":
-        return position + 1
     count, position = _uvarint(frame, position)
     for _ in range(count):
         _, position = _uvarint(frame, position)

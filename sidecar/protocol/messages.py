@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import cache
 from importlib import import_module
 from io import BytesIO
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -20,12 +20,12 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 _LENGTH: Final = struct.Struct(">i")
 
 
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""A piece of a message on its way out."""
+
+
 class ProtocolError(Exception):
     """A broker sent something that is not the Kafka protocol as we know it."""
-
-
-class UnknownErrorCode(ProtocolError):
-    """An answer names an error code that kio's release does not know."""
 
 
 class ApiKey(IntEnum):
@@ -108,8 +108,7 @@ def decode_response(api_key: int, version: int, body: bytes) -> Any:
     try:
         entity, _ = _response_reader(api_key, version)(body, 0)
     except (SerialError, ValueError, TypeError, OverflowError) as error:
-        kind = UnknownErrorCode if "valid ErrorCode" in str(error) else ProtocolError
-        raise kind(
+        raise ProtocolError(
             f"The broker's answer to {ApiKey(api_key).name} v{version} cannot be read: "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -60,7 +60,8 @@ class BufferPool:
         self._lendable = segment.page_count - self.floor_pages * workers
         self.taken_count = 0
         self._hint = (segment.page_count // layout.SLOT_COUNT) * self._slot
-        self._waiters: deque[Waiter] = deque()
+        self.waiters: deque[Waiter] = deque()
+        """The line of this worker. Only the pool itself changes it."""
         self._closed = False
         self._store(layout.SLOT_TICKETS_OFFSET, 0)
         self._store(layout.SLOT_BORROWED_OFFSET, 0)
@@ -68,7 +69,7 @@ class BufferPool:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiters)
+        return len(self.waiters)
 
     @property
     def pages_max(self) -> int:
@@ -81,7 +82,7 @@ class BufferPool:
         Raises ValueError for more pages than one worker can ever have.
         """
         self._check(count)
-        if self._waiters or not self._is_my_turn(count):
+        if self.waiters or not self._is_my_turn(count):
             return None
         return self._acquire(count)
 
@@ -106,31 +107,31 @@ class BufferPool:
         self._check(count)
         if self._closed:
             raise RuntimeError("the buffer pool is closed")
-        self._waiters.append(Waiter(waiter, count, deadline_ms))
-        if len(self._waiters) == 1:
+        self.waiters.append(Waiter(waiter, count, deadline_ms))
+        if len(self.waiters) == 1:
             self._draw_ticket()
 
     def cancel(self, waiter: Hashable) -> None:
         """Leave the line; nothing when it is not in it."""
-        self._waiters = deque(entry for entry in self._waiters if entry.waiter != waiter)
+        self.waiters = deque(entry for entry in self.waiters if entry.waiter != waiter)
         self._end_of_line()
 
     def poll(self, now_ms: float) -> tuple[list[tuple[Any, list[int]]], list[Any]]:
         """Serve the line: (granted [(waiter, pages)], expired waiters). Call when pages went back, and in time."""
         granted: list[tuple[Any, list[int]]] = []
         expired: list[Any] = []
-        if not self._waiters:
+        if not self.waiters:
             return granted, expired
-        late = [entry for entry in self._waiters if entry.deadline_ms <= now_ms]
+        late = [entry for entry in self.waiters if entry.deadline_ms <= now_ms]
         if late:
             expired = [entry.waiter for entry in late]
-            self._waiters = deque(entry for entry in self._waiters if entry.deadline_ms > now_ms)
-        while self._waiters and self._is_my_turn(self._waiters[0].pages, now_ms):
-            pages = self._acquire(self._waiters[0].pages)
+            self.waiters = deque(entry for entry in self.waiters if entry.deadline_ms > now_ms)
+        while self.waiters and self._is_my_turn(self.waiters[0].pages, now_ms):
+            pages = self._acquire(self.waiters[0].pages)
             if pages is None:
                 break
-            granted.append((self._waiters.popleft().waiter, pages))
-            if self._waiters:
+            granted.append((self.waiters.popleft().waiter, pages))
+            if self.waiters:
                 self._draw_ticket()  # to the back of the line between workers
         self._end_of_line()
         return granted, expired
@@ -138,8 +139,8 @@ class BufferPool:
     def close(self) -> list[Any]:
         """Nobody waits any more: returns those who did, to be told BufferExhausted."""
         self._closed = True
-        waiting = [entry.waiter for entry in self._waiters]
-        self._waiters.clear()
+        waiting = [entry.waiter for entry in self.waiters]
+        self.waiters.clear()
         self._end_of_line()
         return waiting
 
@@ -202,7 +203,7 @@ class BufferPool:
         self._store(layout.SLOT_TICKETS_OFFSET, ticket)
 
     def _end_of_line(self) -> None:
-        if not self._waiters:
+        if not self.waiters:
             self._store(layout.SLOT_TICKETS_OFFSET, 0)
 
     def _store(self, table: int, value: int) -> None:

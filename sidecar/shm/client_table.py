@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import CLIENT_ID_BYTES, OUTCOME_HEADER_BYTES, SECRET_BYTES
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import compare_and_swap_u64, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.layout import RING_BYTES, STREAM_BYTES, STREAMS_MAX, STREAMS_OFFSET
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ROW_FREE: Final = 0
 ROW_TAKING: Final = 1
 ROW_LIVE: Final = 2
+_OUTCOME_START: Final = struct.Struct("<IIQ")
+"""Length, kind and shape, number."""
 
 
 def _word(generation: int, slot: int, state: int) -> int:
@@ -49,13 +51,15 @@ class ClientRow:
             if not chain:
                 break
             self._streams[stream] = position
-        self._acked = load_acquire_u64(area, layout.ACKED_NUMBER_OFFSET)
+        self.acked_number = load_acquire_u64(area, layout.ACKED_NUMBER_OFFSET)
+        """Changed by :meth:`ring_ack` only, as ``next_number`` by :meth:`ring_append`."""
         self._written = load_acquire_u64(area, layout.RING_WRITTEN_OFFSET)
         self._read = load_acquire_u64(area, layout.RING_READ_OFFSET)
         # Positions of the outcomes in the ring, parallel to their numbers: _first, _first + 1, ...
         self._positions: list[int] = []
-        self._first = self._acked + 1
+        self._first = self.acked_number + 1
         self._find_outcomes()
+        self.next_number = self._first + len(self._positions)
 
     # ---- streams -----------------------------------------------------------------------------------------------
 
@@ -84,7 +88,8 @@ class ClientRow:
         position = STREAMS_OFFSET + len(self._streams) * STREAM_BYTES
         struct.pack_into("<Q", self._area, position + 8, 0)
         store_release_u64(self._area, position, stream | (chain_id + 1) << 32)
-        passed("stream.placed")
+        if ARMED:
+            passed("stream.placed")
         self._streams[stream] = position
         return True
 
@@ -93,14 +98,6 @@ class ClientRow:
         store_release_u64(self._area, self._streams[stream] + 8, seq)
 
     # ---- outcome ring ------------------------------------------------------------------------------------------
-
-    @property
-    def acked_number(self) -> int:
-        return self._acked
-
-    @property
-    def next_number(self) -> int:
-        return self._first + len(self._positions)
 
     @property
     def ring_free_bytes(self) -> int:
@@ -114,62 +111,75 @@ class ClientRow:
         size = len(outcomes)
         if size > RING_BYTES:
             raise ValueError(f"{size} bytes of outcomes can never stand in a ring of {RING_BYTES}")
-        if size > self.ring_free_bytes:
+        written = self._written
+        if size > RING_BYTES - (written - self._read):
             return False
         positions: list[int] = []
         at = 0
+        expected = self.next_number
         while at < size:
             if size - at < OUTCOME_HEADER_BYTES:
                 raise ValueError(f"an outcome is cut short at byte {at} of {size}")
-            length, _, number = struct.unpack_from("<IIQ", outcomes, at)
+            length, _, number = _OUTCOME_START.unpack_from(outcomes, at)
             if length < OUTCOME_HEADER_BYTES or length % 8 or at + length > size:
                 raise ValueError(f"the outcome at byte {at} claims {length} of {size} bytes")
-            if number != self.next_number + len(positions):
-                raise ValueError(
-                    f"outcome {number} out of turn: the next is {self.next_number + len(positions)}"
-                )
-            positions.append(self._written + at)
+            if number != expected:
+                raise ValueError(f"outcome {number} out of turn: the next is {expected}")
+            positions.append(written + at)
+            expected += 1
             at += length
-        self._copy_in(self._written, outcomes)
-        passed("tell.entry")
-        store_release_u64(self._area, layout.RING_WRITTEN_OFFSET, self._written + size)
-        passed("tell.head")
-        self._written += size
+        start = written % RING_BYTES
+        if start + size <= RING_BYTES:
+            self._ring[start : start + size] = outcomes
+        else:
+            head = RING_BYTES - start
+            self._ring[start:RING_BYTES] = outcomes[:head]
+            self._ring[: size - head] = outcomes[head:]
+        if ARMED:
+            passed("tell.entry")
+        store_release_u64(self._area, layout.RING_WRITTEN_OFFSET, written + size)
+        if ARMED:
+            passed("tell.head")
+        self._written = written + size
         self._positions += positions
+        self.next_number = expected
         return True
 
     def ring_slice_from(self, number: int) -> tuple[int, int, bytes] | None:
         """(first, last, bytes) of the outcomes from ``number`` on; None when there are none."""
-        place = max(0, number - self._first)
-        if place >= len(self._positions):
+        if number >= self.next_number or not self._positions:
             return None
-        data = self._copy_out(self._positions[place], self._written)
-        return self._first + place, self._first + len(self._positions) - 1, data
+        first = number if number > self._first else self._first
+        data = self._copy_out(self._positions[first - self._first], self._written)
+        return first, self.next_number - 1, data
 
     def ring_ack(self, number: int) -> None:
         """The client knows all outcomes up to ``number``; lower numbers than before are ignored.
 
         Raises ValueError for a number that was never given.
         """
-        if number <= self._acked:
+        if number <= self.acked_number:
             return
         if number >= self.next_number:
             raise ValueError(f"ACK of outcome {number}, but only {self.next_number - 1} were told")
         place = number - self._first + 1
-        read = self._positions[place] if place < len(self._positions) else self._written
+        read = self._positions[place] if number + 1 < self.next_number else self._written
         store_release_u64(self._area, layout.ACKED_NUMBER_OFFSET, number)
-        passed("ack.number")
+        if ARMED:
+            passed("ack.number")
         store_release_u64(self._area, layout.RING_READ_OFFSET, read)
-        passed("ack.read")
+        if ARMED:
+            passed("ack.read")
         del self._positions[:place]
         self._first = number + 1
-        self._acked = number
+        self.acked_number = number
         self._read = read
 
     def release(self) -> None:
         """Give the row back; its generation makes late references to it void. Repeatable."""
         self._table.release_row(self.index, self.generation)
-        passed("client.released")
+        if ARMED:
+            passed("client.released")
 
     def _find_outcomes(self) -> None:
         """Positions of un-acked outcomes of a row that was written by an earlier owner."""
@@ -178,24 +188,17 @@ class ClientRow:
             length, _, number = struct.unpack("<IIQ", self._copy_out(position, position + 16))
             if length < OUTCOME_HEADER_BYTES or position + length > self._written:
                 break
-            if number > self._acked:
+            if number > self.acked_number:
                 if not self._positions:
                     self._first = number
                 self._positions.append(position)
             position += length
 
-    def _copy_in(self, position: int, data: bytes) -> None:
-        start = position % RING_BYTES
-        head = min(len(data), RING_BYTES - start)
-        self._ring[start : start + head] = data[:head]
-        if head < len(data):
-            self._ring[: len(data) - head] = data[head:]
-
     def _copy_out(self, position: int, end: int) -> bytes:
         start, size = position % RING_BYTES, end - position
-        head = min(size, RING_BYTES - start)
-        data = bytes(self._ring[start : start + head])
-        return data if head == size else data + bytes(self._ring[: size - head])
+        if start + size <= RING_BYTES:
+            return bytes(self._ring[start : start + size])
+        return bytes(self._ring[start:RING_BYTES]) + bytes(self._ring[: start + size - RING_BYTES])
 
 
 class ClientTable:
@@ -222,7 +225,8 @@ class ClientTable:
             generation = (word >> 32) + 1 & 0xFFFFFFFF or 1
             if not compare_and_swap_u64(self._words, 8 * index, word, _word(generation, slot, ROW_TAKING)):
                 continue
-            passed("client.taking")
+            if ARMED:
+                passed("client.taking")
             try:
                 self._segment.allocate(self._segment.layout.client(index), layout.CLIENT_STRIDE)
             except BaseException:
@@ -232,9 +236,11 @@ class ClientTable:
             area[: layout.CLIENT_ROW_BYTES] = bytes(layout.CLIENT_ROW_BYTES)
             text = name.encode()[:62]
             layout.CLIENT_ROW.pack_into(area, 0, generation, slot, client_id, pid, secret, len(text), text)
-            passed("client.row")
+            if ARMED:
+                passed("client.row")
             store_release_u64(self._words, 8 * index, _word(generation, slot, ROW_LIVE))
-            passed("client.live")
+            if ARMED:
+                passed("client.live")
             return self._row(index, generation)
         return None
 

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import Persistence
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 
@@ -37,14 +37,18 @@ class DescriptorState(IntEnum):
 
 _CONTENT: Final = struct.Struct("<IHHIIQIIQqii")
 _CONTENT_OFFSET: Final = 8
+_PUBLISHED: Final = struct.Struct("<IHHIIQIIQqii qqiI QQQQ")
+"""All of it at once: content, no result, and what it is counted by."""
 _RESULT: Final = struct.Struct("<qqiI")
 _RESULT_OFFSET: Final = 64
 _SERIAL_OFFSET: Final = 88
 _PUBLISHED_OFFSET: Final = 96
 _COUNTED_OFFSET: Final = 104
 _DEAD_COUNTED_OFFSET: Final = 112
-assert _CONTENT_OFFSET + _CONTENT.size <= _RESULT_OFFSET
-assert _RESULT_OFFSET + _RESULT.size <= _SERIAL_OFFSET
+_WORDS: Final = layout.DESCRIPTOR_BYTES // 8
+assert _CONTENT_OFFSET + _CONTENT.size == _RESULT_OFFSET
+assert _RESULT_OFFSET + _RESULT.size == _SERIAL_OFFSET
+assert _CONTENT_OFFSET + _PUBLISHED.size == _DEAD_COUNTED_OFFSET + 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +88,15 @@ class DescriptorTable:
         start = layout.DESCRIPTORS_OFFSET
         size = layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES
         self._table = segment.slot(slot).area[start : start + size]
-        # Nobody writes while the table is read as a whole: its owner, or the next one after its death.
-        self._states = self._table.cast("Q")[:: layout.DESCRIPTOR_BYTES // 8]
-        self._free = [i for i, state in enumerate(self._states.tolist()) if not state]
-        self._free.reverse()
+        # Nobody writes while the table is read by words: its owner, or the next one after its death.
+        self._words = self._table.cast("Q")
+        self._states = self._words[::_WORDS]
+        self.free_indexes = [i for i, state in enumerate(self._states.tolist()) if not state]
+        self.free_indexes.reverse()
         # What a dead owner left in use is the next owner's to free.
-        self._taken: set[int] = set(range(layout.DESCRIPTORS_MAX)) - set(self._free)
+        self._taken: set[int] = set(range(layout.DESCRIPTORS_MAX)) - set(self.free_indexes)
         # Also of free ones: a serial is never given twice.
-        serials = self._table[_SERIAL_OFFSET:].cast("Q")[:: layout.DESCRIPTOR_BYTES // 8]
+        serials = self._words[_SERIAL_OFFSET // 8 :: _WORDS]
         self._serial = max(serials.tolist())
 
     def __iter__(self) -> Iterator[Descriptor]:
@@ -102,7 +107,7 @@ class DescriptorTable:
 
     @property
     def free_count(self) -> int:
-        return len(self._free)
+        return len(self.free_indexes)
 
     @property
     def capacity(self) -> int:
@@ -113,13 +118,13 @@ class DescriptorTable:
 
     def serial(self, index: int) -> int:
         """The number of its publication: one that no other descriptor of the slot ever had."""
-        return load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES + _SERIAL_OFFSET)
+        return self._words[index * _WORDS + _SERIAL_OFFSET // 8]
 
     def take(self) -> int | None:
         """A free descriptor's index, None when all are in use. Its state stays free until it is published."""
-        if not self._free:
+        if not self.free_indexes:
             return None
-        index = self._free.pop()
+        index = self.free_indexes.pop()
         self._taken.add(index)
         return index
 
@@ -144,8 +149,9 @@ class DescriptorTable:
         ``pending_on``: not before the descriptor of that index is switched (see :meth:`switch`).
         """
         position = index * layout.DESCRIPTOR_BYTES
-        self._expect(index, DescriptorState.FREE)
-        _CONTENT.pack_into(
+        assert self._words[index * _WORDS] == DescriptorState.FREE, self._is(index, DescriptorState.FREE)
+        self._serial += 1
+        _PUBLISHED.pack_into(
             self._table,
             position + _CONTENT_OFFSET,
             chain_id,
@@ -160,25 +166,29 @@ class DescriptorTable:
             producer_id,
             epoch,
             base_sequence,
+            *(-1, -1, 0, 0),
+            *(self._serial, published_ms, 0, 0),
         )
-        _RESULT.pack_into(self._table, position + _RESULT_OFFSET, -1, -1, 0, 0)
-        self._serial += 1
-        struct.pack_into("<QQQQ", self._table, position + _SERIAL_OFFSET, self._serial, published_ms, 0, 0)
-        passed("publish.content")
+        if ARMED:
+            passed("publish.content")
         if pending_on is not None:
             store_release_u64(self._table, position, DescriptorState.PENDING)
-            passed("split.pending")
+            if ARMED:
+                passed("split.pending")
             return
         store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
-        passed("publish.state")
+        if ARMED:
+            passed("publish.state")
 
     def switch(self, parent: int, children: Sequence[int]) -> None:
         """The halves of a refused batch, published pending on it, take its place by one store; it is free then."""
         store_release_u64(self._table, parent * layout.DESCRIPTOR_BYTES, DescriptorState.SPLIT)
-        passed("split.switched")
+        if ARMED:
+            passed("split.switched")
         for child in children:
             store_release_u64(self._table, child * layout.DESCRIPTOR_BYTES, DescriptorState.SENT_UNDER)
-            passed("split.raised")
+            if ARMED:
+                passed("split.raised")
         self.free(parent)
 
     def finish_splits(self) -> None:
@@ -209,14 +219,18 @@ class DescriptorTable:
         batch settled knows whether its owner came to count it. A failure is counted when it was told.
         """
         position = index * layout.DESCRIPTOR_BYTES
-        self._expect(index, DescriptorState.SENT_UNDER)
+        assert self._words[index * _WORDS] == DescriptorState.SENT_UNDER, self._is(
+            index, DescriptorState.SENT_UNDER
+        )
         _RESULT.pack_into(
             self._table, position + _RESULT_OFFSET, base_offset, append_time_ms, code, persistence
         )
-        struct.pack_into("<Q", self._table, position + _COUNTED_OFFSET, counted)
-        passed("done.content")
+        self._words[index * _WORDS + _COUNTED_OFFSET // 8] = counted
+        if ARMED:
+            passed("done.content")
         store_release_u64(self._table, position, DescriptorState.SETTLED)
-        passed("done.state")
+        if ARMED:
+            passed("done.state")
 
     def told(self, index: int, *, failed_counted: int = 0, dead_counted: int = 0) -> None:
         """Every outcome of it is in its client's ring, or acknowledged if it is a failure; repeatable.
@@ -224,20 +238,23 @@ class DescriptorTable:
         A failed batch brings what the slot's counters are to be with it in them.
         """
         position = index * layout.DESCRIPTOR_BYTES
-        if load_acquire_u64(self._table, position) != DescriptorState.TOLD:
-            self._expect(index, DescriptorState.SETTLED)
+        state = self._words[index * _WORDS]
+        if state != DescriptorState.TOLD:
+            assert state == DescriptorState.SETTLED, self._is(index, DescriptorState.SETTLED)
             if failed_counted or dead_counted:
                 struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, failed_counted, dead_counted)
             store_release_u64(self._table, position, DescriptorState.TOLD)
-            passed("told.state")
+            if ARMED:
+                passed("told.state")
 
     def free(self, index: int) -> None:
         """Give it back: after told and words done, or when the batch is renumbered or was split."""
         assert index in self._taken, f"descriptor {index} is given back twice"
         self._taken.remove(index)
         store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.FREE)
-        passed("free.state")
-        self._free.append(index)
+        if ARMED:
+            passed("free.state")
+        self.free_indexes.append(index)
 
     def read(self, index: int) -> Descriptor:
         position = index * layout.DESCRIPTOR_BYTES
@@ -285,9 +302,9 @@ class DescriptorTable:
             dead_counted=dead_counted,
         )
 
-    def _expect(self, index: int, state: DescriptorState) -> None:
-        found = load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES)
-        assert found == state, f"descriptor {index} is {DescriptorState(found).name}, not {state.name}"
+    def _is(self, index: int, wanted: DescriptorState) -> str:
+        """For an assertion that found another state."""
+        return f"descriptor {index} is {self.state(index).name}, not {wanted.name}"
 
 
 class LaneRows:
@@ -324,9 +341,11 @@ class LaneRows:
             struct.pack_into("<Q", self._table, position + 8, 0)
             store_release_u64(self._table, position, (chain + 1) | partition << 32)
             self._places[chain, partition] = position
-            passed("row.place")
+            if ARMED:
+                passed("row.place")
         store_release_u64(self._table, position + 8, (epoch & 0xFFFFFFFF) << 32 | next_sequence)
-        passed("row.stored")
+        if ARMED:
+            passed("row.stored")
 
     def load(self, chain: int, partition: int) -> tuple[int, int]:
         """(epoch, next sequence); (0, 0) for a partition without a row."""

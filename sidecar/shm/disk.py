@@ -101,7 +101,7 @@ class Folder:
     def create(self, name: str, size: int) -> DiskFile:
         if not self.path.exists():
             self.path.mkdir(mode=0o700)
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         path = self.path / name
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -110,7 +110,7 @@ class Folder:
             for position in range(0, size, len(_ZEROS)):
                 os.pwrite(fd, _ZEROS[: size - position], position)
             os.fsync(fd)
-            _sync_folder(self.path)
+            sync_folder(self.path)
         except BaseException:
             os.close(fd)
             path.unlink(missing_ok=True)
@@ -156,7 +156,8 @@ def _mounts() -> Iterator[tuple[str, str]]:
         yield before.split()[4].replace("\\040", " "), after.split()[0]
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Names made, changed or removed in the folder are on disk from here on. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -53,6 +53,9 @@ class InWork:
     def begin(self, word: int) -> None:
         self._words[0] = word
 
+    def begin_batch(self, serial: int) -> None:
+        self._words[0] = BATCH << _KIND_SHIFT | serial & _NUMBER_MASK
+
     def end(self) -> None:
         self._words[0] = 0
 

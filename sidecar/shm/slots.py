@@ -20,9 +20,15 @@ STATE_HELD: Final = 2
 
 READ_TRIES_MAX: Final = 64
 _FIRST: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
-_SUBMISSIONS, _ACCEPTED, _BYTES, _HELD = (
+_SUBMISSIONS, _ACCEPTED, _BYTES, _HELD, _DELIVERED = (
     _FIRST + ROW_INDEX[row]
-    for row in ("submissions_total", "records_accepted_total", "bytes_accepted_total", "records_held")
+    for row in (
+        "submissions_total",
+        "records_accepted_total",
+        "bytes_accepted_total",
+        "records_held",
+        "records_delivered_total",
+    )
 )
 
 
@@ -68,6 +74,16 @@ class Counters:
         words[_ACCEPTED] += records
         words[_BYTES] += payload_bytes
         words[_HELD] += records
+        words[0] = sequence + 2
+
+    def count_delivered(self, records: int) -> None:
+        """One batch: as :meth:`add` of its two rows."""
+        words = self._words
+        sequence = words[0]
+        words[0] = sequence + 1
+        words[_DELIVERED] += records
+        held = words[_HELD]
+        words[_HELD] = held - records if held > records else 0
         words[0] = sequence + 2
 
     def set(self, row: str, value: int) -> None:

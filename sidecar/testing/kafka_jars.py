@@ -113,6 +113,7 @@ def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: 
                 maven,
                 "--batch-mode",
                 "--quiet",
+                "-Dstyle.color=never",
                 "--file",
                 str(pom),
                 *(f"-D{name}={value}" for name, value in properties.items()),
@@ -125,6 +126,7 @@ def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: 
             check=False,
         )
         if done.returncode != 0:
+            shutil.rmtree(partial)
             reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr.strip())
             raise KafkaUnavailable(f"Maven could not fetch {what} (it needs Maven Central): {reason}")
         partial.rename(target)

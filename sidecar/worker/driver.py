@@ -21,7 +21,7 @@ from sidecar.common.control import (
     UpdateMetadata,
     UpdateMetadataReply,
 )
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
 from sidecar.producer.effects import (
     CloseLink,
@@ -99,6 +99,7 @@ class Driver:
         inquiry: Inquiry,
         send_control: Callable[[ControlMessage], None],
         wake_workers: Callable[[], None],
+        ring_at: Callable[[float], None],
         store_heartbeat: Callable[[], None],
         give_up: Callable[[str], None],
         commit: GroupCommit | None = None,
@@ -123,14 +124,17 @@ class Driver:
         self._inquiry = inquiry
         self._send_control = send_control
         self._wake_workers = wake_workers
+        self._ring_at = ring_at
         self._store_heartbeat = store_heartbeat
         self._give_up = give_up
         self._failed_turns = 0
         self._halted = False
         self._commit = commit
         self._turn_handle: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms = float("inf")
+        self._timer_ms = float("inf")
+        """When the timer rings."""
+        self._due_ms = float("inf")
+        """When the next turn is due though nothing happens, as the last turn left things."""
         self._drain_deadline_ms: float | None = None
         self._acks_deadline_ms: float | None = None
         self._drained = False
@@ -157,6 +161,10 @@ class Driver:
 
     def turn_now(self) -> None:
         """The endpoint has handed over all the frames it had: run the turn without waiting for the loop."""
+        stub_port = self._stub_port
+        if not stub_port.has_heard and not stub_port.to_tell:
+            return  # it had none: a part of one came, or somebody to talk to
+        stub_port.has_heard = False
         if self._turn_handle is not None:
             self._turn_handle.cancel()
         self._run_turn()
@@ -188,11 +196,6 @@ class Driver:
     def on_topic_errors(self, message: TopicErrors) -> None:
         self._topics.on_topic_errors({topic: error.code for topic, error in message.errors.items()})
         self._asked_topics -= message.errors.keys()
-        self.wake()
-
-    def on_flush(self, session: ClientSession, topic: str) -> None:
-        """Linger ends for what is here of the topic; waiting for outcomes is the stub's."""
-        self._topics.flush(topic, self._clock.now_ms())
         self.wake()
 
     def on_cancel(self, session: ClientSession) -> None:
@@ -262,13 +265,17 @@ class Driver:
             self._failed_turns += 1
             if self._failed_turns == FAILED_TURNS_MAX:
                 self._give_up(f"{FAILED_TURNS_MAX} iterations of the sender failed one after the other")
-        self._set_timer(self._clock.now_ms())
+        self._set_timer(now_ms)
 
     def _turn(self, now_ms: float) -> None:
-        self._topics.expire(now_ms)
-        self._inquiry.step(now_ms)
+        """Rooms with nothing to do are not called: what each keeps for that is empty, or due later."""
+        topics, sender, stub_port = self._topics, self._sender, self._stub_port
+        if topics.waiting_queues:
+            topics.expire(now_ms)
+        if self._inquiry.unanswered:
+            self._inquiry.step(now_ms)
         self._counters.inc("wakeups_total")
-        for effect in self._sender.poll(self._cache.current, self._produce_port, now_ms):
+        for effect in sender.poll(self._cache.current, self._produce_port, now_ms):
             try:
                 self._handlers[type(effect)](effect, now_ms)
             except Exception:
@@ -277,14 +284,22 @@ class Driver:
                 log.exception("the effect %r failed", effect)
                 if isinstance(effect, TOLD_ONCE):
                     self._give_up(f"the effect {type(effect).__name__} failed, and nothing would repeat it")
-        self._topics.on_late_brokers(self._sender.late_brokers(now_ms))
-        self._intake.rates_due(now_ms)
-        self._ask_for_topics(now_ms)
-        self._give_pages_back(now_ms)
+        if sender.watches_lateness:
+            topics.on_late_brokers(sender.late_brokers(now_ms))
+        if self._intake.next_rate_ms <= now_ms:
+            self._intake.rates_due(now_ms)
+        if topics.missing or topics.waiting_queues:
+            self._ask_for_topics(now_ms)
+        if self._settlement.finished_chains:
+            self._give_pages_back(now_ms)
+        if self._pool.waiters or self._accumulator.is_exhausted:
+            self._serve_pool_waiters(now_ms)
         if self._commit is not None:
             self._commit.step()
-        self._stub_port.end_turn()
-        self._drain_step(now_ms)
+        if stub_port.to_tell or stub_port.to_tell_later:
+            stub_port.end_turn(now_ms)
+        if self._drain_deadline_ms is not None:
+            self._drain_step(now_ms)
 
     def _ask_for_topics(self, now_ms: float) -> None:
         missing = self._topics.missing - self._asked_topics
@@ -296,44 +311,55 @@ class Driver:
             self._send_control(NeedTopics(topics=stale, refresh=True))
 
     def _give_pages_back(self, now_ms: float) -> None:
-        finished = self._settlement.take_finished_chains()
-        for chain in finished:
+        for chain in self._settlement.take_finished_chains():
             queue = self._topics.queue_of(chain)
             queue.last_settled_ms = now_ms
             if self._commit is not None:
                 self._commit.entries_ended(chain, queue.topic)
-            self._give(chain.release_pages())
-        if finished:
+            pages = chain.release_pages()
+            if pages:
+                self._give(pages)
+        if self._intake.share_held:
             self._intake.shares_freed(now_ms)
+
+    def _serve_pool_waiters(self, now_ms: float) -> None:
         granted, _ = self._pool.poll(now_ms)
         for stream, pages in granted:
             self._intake.pool_granted(stream, pages, now_ms)
         self._accumulator.set_exhausted(self._pool.waiting_count > 0, now_ms)
 
     def _set_timer(self, now_ms: float) -> None:
-        due_ms = self._sender.next_wakeup_ms
-        due_ms = min(due_ms, self._topics.next_due_ms, self._intake.next_rate_ms)
-        due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
-        if self._stub_port.has_unsent:
+        due_ms = min(self._sender.next_wakeup_ms, self._intake.next_rate_ms)
+        if self._topics.waiting_queues:
+            due_ms = min(due_ms, self._topics.next_due_ms)
+        if self._sender.watches_lateness:
+            due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
+        if self._stub_port.to_tell:  # not taken by their sockets
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
-        due_ms = min(due_ms, self._stub_port.next_due_ms)
+        if self._stub_port.to_tell_later:
+            due_ms = min(due_ms, self._stub_port.next_due_ms)
         if self._drain_deadline_ms is not None and not self._drained:
             due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
         if self._failed_turns:
             due_ms = now_ms + FAILED_TURN_PAUSE_MS
+        self._due_ms = due_ms
         if due_ms <= now_ms:
             self.wake()
-        elif due_ms < self._timer_due_ms:
-            # One that rings too early is left: it finds nothing to do, once; arming one costs every turn.
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_due_ms = due_ms
-            self._timer = self._loop.call_later((due_ms - now_ms) / 1000, self._on_timer)
+        elif due_ms < self._timer_ms:
+            # One that rings too early is left: setting it costs every turn.
+            self._arm()
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._timer_due_ms = float("inf")
-        self.wake()
+    def _arm(self) -> None:
+        self._timer_ms = self._due_ms
+        self._ring_at(self._due_ms)
+
+    def on_timer(self) -> None:
+        """The timer rings. Other than the loop's, never before its time: a turn would follow the other until then."""
+        self._timer_ms = float("inf")
+        if self._due_ms <= self._clock.now_ms():
+            self.wake()
+        elif self._due_ms < float("inf"):
+            self._arm()  # what it was set for has been settled since
 
     # --- effects -------------------------------------------------------------------------------------------
 
@@ -372,7 +398,8 @@ class Driver:
     def _renumbered(self, effect: Renumbered, now_ms: float) -> None:
         for batch in effect.batches:
             self._settlement.free_descriptor(batch)
-            passed("renumber.freed")
+            if ARMED:
+                passed("renumber.freed")
 
     def _fail_deleted(self, deleted: tuple[TopicPartition, ...], now_ms: float) -> None:
         by_topic: dict[str, list[int]] = {}
@@ -412,13 +439,15 @@ class Driver:
         for queue in self._topics:
             chain = queue.chain
             if chain.page_count and not chain.live_entries and now_ms - queue.last_used_ms > 1000:
-                self._give(chain.release_idle())
+                pages = chain.release_idle()
+                if pages:
+                    self._give(pages)
 
     def _give(self, pages: list[int]) -> None:
-        if pages:
+        if ARMED:
             passed("pages.released")
-            if self._pool.give(pages):
-                self._wake_workers()
+        if self._pool.give(pages):
+            self._wake_workers()
 
     def _publish_gauges(self, now_ms: float) -> None:
         counters, counts = self._counters, self._sender.counts

@@ -127,7 +127,10 @@ class GroupCommit:
         return ""
 
     def add(self, queue: TopicQueue, stream: StreamState, entry: Entry, payload: Buffer) -> None:
-        """An entry was appended to the journal; its stub is told when the group is on disk."""
+        """An entry was appended to the journal; its stub is told when the group is on disk.
+
+        ``payload`` is kept until then: it must be the caller's to give.
+        """
         packed = _logged(queue, entry, payload).pack()
         self._pending.append(_Item(entry, queue.topic, stream, entry.seq, packed))
         self._pending_bytes += packed_bytes(queue.topic, entry.payload_bytes)

@@ -125,7 +125,8 @@ class Inquiry:
         self._wake = wake
         self._wall_ms = wall_ms
         self._retry_max_ms = retry_max_ms
-        self._open: dict[PartitionQueue, list[tuple[ProducerBatch, int]]] = {}
+        self.unanswered: dict[PartitionQueue, list[tuple[ProducerBatch, int]]] = {}
+        """Partitions whose leader has not answered, with their batches; none: there is nothing to ask."""
         self._asking: set[PartitionQueue] = set()
         self._retry_at_ms = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,24 +137,26 @@ class Inquiry:
         now_ms = self._clock.now_ms()
         for batch, published_ms in batches:
             if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
-                self._open.setdefault(batch.queue, []).append((batch, published_ms))
+                self.unanswered.setdefault(batch.queue, []).append((batch, published_ms))
             else:
                 self._accumulator.resume(batch, now_ms)  # acks 0 or 1: once more, at least once
 
     @property
     def waiting_partitions(self) -> int:
-        return len(self._open)
+        return len(self.unanswered)
 
     def step(self, now_ms: float) -> None:
-        """Ask whom can be asked now. Called every turn; costs nothing once all have answered."""
-        if not self._open or now_ms < self._retry_at_ms:
+        """Ask whom can be asked now. Called every turn until all have answered."""
+        if now_ms < self._retry_at_ms:
             return
-        for queue in [q for q, batches in self._open.items() if all(batch.is_done for batch, _ in batches)]:
-            del self._open[queue]  # they ran out of time
+        for queue in [
+            q for q, batches in self.unanswered.items() if all(batch.is_done for batch, _ in batches)
+        ]:
+            del self.unanswered[queue]  # they ran out of time
         by_node: dict[int, list[PartitionQueue]] = {}
         leaderless: set[str] = set()
         snapshot = self._cache.current
-        for queue in self._open.keys() - self._asking:
+        for queue in self.unanswered.keys() - self._asking:
             leader = snapshot.leader(queue.topic, queue.partition)
             if leader is None:
                 leaderless.add(queue.topic)
@@ -203,7 +206,7 @@ class Inquiry:
             log.info("%s was not asked about the batches of a dead worker: %s", link.node, error)
         finally:
             self._asking.difference_update(queues)
-            if self._open.keys() & set(queues):
+            if self.unanswered.keys() & set(queues):
                 self._later()
             self._wake()
 
@@ -229,7 +232,7 @@ class Inquiry:
 
     def _answered(self, queue: PartitionQueue, producers: Mapping[int, ProducerState] | None) -> None:
         now_ms = self._clock.now_ms()
-        batches = [each for each in self._open.pop(queue, ()) if not each[0].is_done]
+        batches = [each for each in self.unanswered.pop(queue, ()) if not each[0].is_done]
         while batches:
             identity = (batches[0][0].producer_id, batches[0][0].epoch)
             same = [each for each in batches if (each[0].producer_id, each[0].epoch) == identity]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Kind, SubmitFlag
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import records_from_columns
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.shares import RESUME_AT
@@ -46,7 +46,7 @@ class Intake:
         credit_window_bytes: int,
         counters: Counters,
         topic_queue: Callable[[str], TopicQueue | None],
-        on_entry: Callable[[TopicQueue, Entry, float], None],
+        on_entry: Callable[[TopicQueue, Entry, float, bool], None],
         send: Callable[[ClientSession, list[Any]], None],
         commit: GroupCommit | None = None,
     ) -> None:
@@ -62,11 +62,13 @@ class Intake:
         self._commit = commit
         """What must be on disk before it is accepted goes there; None: the journal is enough."""
         self._commit_held: list[StreamState] = []
-        self._share_held: deque[tuple[StreamState, int]] = deque()
+        self.share_held: deque[tuple[StreamState, int]] = deque()
         """Streams over a share with the pages they need, longest waiting first."""
         self._rate_held: list[tuple[float, StreamState]] = []
         """Streams of topics at their rate, with the time to go on; longest waiting first."""
-        self._ring_held: dict[ClientSession, deque[StreamState]] = {}
+        self.next_rate_ms = float("inf")
+        """When the next of them goes on."""
+        self.ring_held: dict[ClientSession, deque[StreamState]] = {}
 
     def submit(self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float) -> None:
         """Take one SUBMIT, or tell the stream why not. Raises ValueError on a frame that no stub of ours sends."""
@@ -89,17 +91,19 @@ class Intake:
                 if not stream.held:
                     self._send(session, [Kind.RESEND, stream_id, expected])
             return
-        if stream.held or self.draining:
+        if stream.hold_reason is not None or self.draining:
             return
-        self._check(count, format_, base_timestamp_ms, len(payload))
+        payload_bytes = len(payload)
+        self._check(count, format_, base_timestamp_ms, payload_bytes)
         if self._commit is not None and self._commit.refusal:
             self._hold(stream, self._commit.refusal)
             self._commit_held.append(stream)
             return
-        payload_bytes = len(payload)
+        sent_bytes = payload_bytes
         if format_ == Format.ARROW:
             # Columns become rows once, natively, before they are accepted: the journal has one reader.
             payload, format_ = records_from_columns(payload, count), Format.MSGPACK
+            payload_bytes = len(payload)
         stream.awaited = None
         queue = stream.topic_queue
         chain = queue.chain
@@ -108,17 +112,18 @@ class Intake:
             if over is not None:
                 self._hold(stream, over[0])
                 self._rate_held.append((over[1], stream))
+                self.next_rate_ms = min(self.next_rate_ms, over[1])
                 return
-        needed = chain.pages_needed(count, len(payload))
+        needed = chain.pages_needed(count, payload_bytes)
         if needed:
             if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
                 self._hold(stream, "the client does not read its outcomes")
-                self._ring_held.setdefault(session, deque()).append(stream)
+                self.ring_held.setdefault(session, deque()).append(stream)
                 return
             refusal = self._shares.refusal(queue, session, needed, now_ms)
             if refusal is not None:
                 self._hold(stream, refusal)
-                self._share_held.append((stream, needed))
+                self.share_held.append((stream, needed))
                 return
             pages = self._take(stream, needed)
             if pages is None:
@@ -141,25 +146,27 @@ class Intake:
         )
         entry.accepted_ms = now_ms
         if queue.rate is not None:
-            queue.rate.charge(count, len(payload), now_ms)
+            queue.rate.charge(count, payload_bytes, now_ms)
         if chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
         session.unsettled_records += count
-        session.unsettled_bytes += len(payload)
+        session.unsettled_bytes += payload_bytes
         stream.position = seq
         session.row.store_position(stream_id, seq)
-        passed("accept.position")
-        session.accepted_bytes += payload_bytes
+        if ARMED:
+            passed("accept.position")
+        session.accepted_bytes += sent_bytes
         if self._commit is None:
             stream.accepted = seq
             session.accepted_streams.add(stream)
         else:
-            self._commit.add(queue, stream, entry, payload)
+            # A copy of its own: what came from the socket is overwritten before the disk has it.
+            self._commit.add(queue, stream, entry, bytes(payload))
         queue.last_used_ms = now_ms
-        counters = self._counters
-        counters.count_accepted(count, len(payload))
-        passed("accept.counted")
-        self._on_entry(queue, entry, now_ms)
+        self._counters.count_accepted(count, payload_bytes)
+        if ARMED:
+            passed("accept.counted")
+        self._on_entry(queue, entry, now_ms, bool(flags & SubmitFlag.FLUSH))
 
     def acceptance(self, session: ClientSession) -> list[Any]:
         """The fields of ACCEPTED for everything that moved in this turn, with the credit that follows from it."""
@@ -186,22 +193,21 @@ class Intake:
 
     def shares_freed(self, now_ms: float) -> None:
         """Pages went back, or a topic moves again: streams held over a share go on, first come first served."""
-        for _ in range(len(self._share_held)):
-            stream, needed = self._share_held.popleft()
+        for _ in range(len(self.share_held)):
+            stream, needed = self.share_held.popleft()
             if not stream.held:
                 continue  # its session ended meanwhile
             refusal = self._shares.refusal(stream.topic_queue, stream.session, needed, now_ms, part=RESUME_AT)
             if refusal is None:
                 self.resume(stream)
             else:
-                self._share_held.append((stream, needed))
+                self.share_held.append((stream, needed))
 
     def rates_due(self, now_ms: float) -> None:
         """Streams held by their topic's rate go on as time passes."""
-        if now_ms < self.next_rate_ms:
-            return
         due = [stream for due_ms, stream in self._rate_held if due_ms <= now_ms]
         self._rate_held = [each for each in self._rate_held if each[0] > now_ms]
+        self.next_rate_ms = min((due_ms for due_ms, _ in self._rate_held), default=float("inf"))
         for stream in due:
             if stream.held:
                 self.resume(stream)
@@ -217,16 +223,11 @@ class Intake:
                     self.resume(stream)
         return {stream.session for stream in streams if stream.session.attached}
 
-    @property
-    def next_rate_ms(self) -> float:
-        """When the next stream held by a rate goes on; infinity when none is."""
-        return min((due_ms for due_ms, _ in self._rate_held), default=float("inf"))
-
     def ring_acked(self, session: ClientSession) -> None:
         """A client read its outcomes: its streams held for that go on once half of the ring is free."""
-        held = self._ring_held.get(session)
+        held = self.ring_held.get(session)
         if held and session.row.ring_free_bytes >= session.row.ring_bytes // 2:
-            del self._ring_held[session]
+            del self.ring_held[session]
             while held:
                 self.resume(held.popleft())
 
@@ -240,7 +241,7 @@ class Intake:
 
     def forget(self, session: ClientSession) -> None:
         """The session ended: none of its streams waits for anything any more."""
-        self._ring_held.pop(session, None)
+        self.ring_held.pop(session, None)
         for stream in session.streams.values():
             if stream.waiting_pages:
                 self._pool.cancel(stream)

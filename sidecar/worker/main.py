@@ -109,6 +109,9 @@ def _run(start: Start, control: socket.socket) -> int:
         log.error("%s", error)
         return ExitStatus.WORKER_SEGMENT_VERSION
 
+    if start.config["pool.prefault"]:
+        segment.prefault()
+
     async def live() -> int:
         loop = asyncio.get_running_loop()
         worker: Worker

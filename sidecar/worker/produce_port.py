@@ -9,21 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.net.connector import LinkError
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey, ProtocolError
-from sidecar.protocol.produce import (
-    PRODUCE_TOPIC_ID_VERSION,
-    ProduceTopic,
-    decode_produce_response,
-    encode_produce,
-)
+from sidecar.protocol.produce import ProduceTopic, encode_produce
+from sidecar.protocol.produce_answer import PRODUCE_TOPIC_ID_VERSION, decode_produce_response
 from sidecar.worker.settlement import publish
 
 if TYPE_CHECKING:
@@ -104,7 +100,7 @@ class ProducePort:
         return self.links.is_ready(node_id)
 
     def has_room(self, node_id: int) -> bool:
-        return self._buffers.has_room() and self._descriptors.free_count > DESCRIPTORS_RESERVED
+        return len(self._descriptors.free_indexes) > DESCRIPTORS_RESERVED and self._buffers.has_room()
 
     @property
     def descriptors_are_scarce(self) -> bool:
@@ -141,6 +137,9 @@ class ProducePort:
         if not request.batches:
             self._buffers.give(buffer)
             self._sender.on_request_not_sent(request, now_ms)
+            return
+        if is_synchronous and request.node_id not in self._preparing:
+            self._put(prepared, now_ms)
             return
         self._preparing.setdefault(request.node_id, deque()).append(prepared)
         if is_synchronous:
@@ -198,9 +197,10 @@ class ProducePort:
 
     # --- events of the links -----------------------------------------------------------------------------------
 
-    def on_response(self, link: BrokerLink, correlation_id: int, body: bytes) -> None:
+    def on_response(self, link: BrokerLink, correlation_id: int, body: bytes, now_ms: float) -> None:
         request, version = self._awaited.pop((link.node.id, correlation_id))
-        passed("answer.read")
+        if ARMED:
+            passed("answer.read")
         try:
             response = decode_produce_response(version, body)
         except ProtocolError as error:
@@ -209,9 +209,7 @@ class ProducePort:
             return
         if response.node_endpoints:
             self.leader_endpoints = response.node_endpoints
-        self._sender.on_produce_response(
-            request, response.results, response.throttle_ms, self._clock.now_ms()
-        )
+        self._sender.on_produce_response(request, response.results, response.throttle_ms, now_ms)
         self._wake()
 
     def on_link_state(self, node_id: int, connected: bool, error: str | None) -> None:
@@ -235,13 +233,14 @@ class ProducePort:
 
     def _publish(self, batches: list[ProducerBatch]) -> bool:
         """A descriptor for each batch that has none; False when there are not enough."""
+        published_ms = time.time_ns() // 1_000_000
         for batch in batches:
             if batch.descriptor != NO_DESCRIPTOR:
                 continue  # a retry: the same range under the same identity
             index = self._descriptors.take()
             if index is None:
                 return False
-            publish(self._descriptors, batch, index, time.time_ns() // 1_000_000)
+            publish(self._descriptors, batch, index, published_ms)
         return True
 
     async def _compress(self, prepared: _Prepared, plain: list[tuple[ProducerBatch, bytes]]) -> None:
@@ -256,15 +255,14 @@ class ProducePort:
     def _send_prepared(self, node_id: int) -> None:
         queue = self._preparing.get(node_id)
         while queue and queue[0].encoded is not None:
-            self._put(queue.popleft())
+            self._put(queue.popleft(), self._clock.now_ms())
         if queue is not None and not queue:
             del self._preparing[node_id]
 
-    def _put(self, prepared: _Prepared) -> None:
+    def _put(self, prepared: _Prepared, now_ms: float) -> None:
         assert self.links is not None and prepared.encoded is not None
         request, buffer = prepared.request, prepared.buffer
         link = self.links.link(request.node_id)
-        now_ms = self._clock.now_ms()
         if link is None:
             self._buffers.give(buffer)
             self._sender.on_request_not_sent(request, now_ms)
@@ -283,9 +281,8 @@ class ProducePort:
         def taken(complete: bool) -> None:
             self._buffers.give(buffer)
             if complete:
-                now_ms = self._clock.now_ms()
-                self._sender.on_request_sent(request, now_ms)
-                if self._sender.next_wakeup_ms <= now_ms:
+                taken_ms = self._clock.now_ms() if request.acks == 0 else now_ms
+                if self._sender.on_request_sent(request, taken_ms):
                     self._wake()
 
         buffers = encode_produce(
@@ -297,23 +294,29 @@ class ProducePort:
             None,
             topics,
         )
-        passed("send.begin")
+        if ARMED:
+            passed("send.begin")
         link.send_buffers(
-            correlation_id, buffers, taken, expect_response=request.acks != 0, deadline_ms=request.deadline_ms
+            correlation_id,
+            buffers,
+            taken,
+            expect_response=request.acks != 0,
+            deadline_ms=request.deadline_ms,
+            now_ms=now_ms,
         )
 
     def _topics(
         self, request: ProduceRequest, encoded: list[EncodedBatch], version: int
     ) -> tuple[list[ProduceTopic], int]:
-        snapshot = self._cache.current
-        by_topic: dict[str, list[tuple[int, memoryview | bytes]]] = {}
+        by_topic: defaultdict[str, list[tuple[int, memoryview | bytes]]] = defaultdict(list)
         for batch, records in encoded:
-            by_topic.setdefault(batch.topic, []).append((batch.partition, records))
-        ids: dict[str, Any] = {topic: snapshot.topic_id(topic) for topic in by_topic}
-        if version >= PRODUCE_TOPIC_ID_VERSION and None in ids.values():
-            version = PRODUCE_TOPIC_ID_VERSION - 1  # a broker that offers ids still understands names
+            by_topic[batch.topic].append((batch.partition, records))
         if version >= PRODUCE_TOPIC_ID_VERSION:
-            request.topic_names = {topic_id: topic for topic, topic_id in ids.items()}
-        return [
-            ProduceTopic(topic, ids[topic], partitions) for topic, partitions in by_topic.items()
-        ], version
+            snapshot = self._cache.current
+            ids = {topic: snapshot.topic_id(topic) for topic in by_topic}
+            request.topic_names = {topic_id: topic for topic, topic_id in ids.items() if topic_id is not None}
+            if len(request.topic_names) == len(ids):
+                named = [ProduceTopic(topic, ids[topic], found) for topic, found in by_topic.items()]
+                return named, version
+            version = PRODUCE_TOPIC_ID_VERSION - 1  # a broker that offers ids still understands names
+        return [ProduceTopic(topic, None, found) for topic, found in by_topic.items()], version

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import entry_payload, write_batch_header
 from sidecar.shm.in_work import batch_word
 from sidecar.worker.compression import CODEC_ATTRIBUTES, compress
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH_HEADER_BYTES = 61
+_NO_CODEC = {"none"}
 
 
-class EncodedBatch(NamedTuple):
-    batch: ProducerBatch
-    records: memoryview
+EncodedBatch: TypeAlias = "tuple[ProducerBatch, memoryview]"
 
 
 class RequestEncoder:
@@ -56,7 +55,7 @@ class RequestEncoder:
     @staticmethod
     def is_synchronous(batches: list[ProducerBatch]) -> bool:
         """No topic among them is compressed."""
-        return all(batch.queue.settings.compression_type == "none" for batch in batches)
+        return {batch.queue.settings.compression_type for batch in batches} == _NO_CODEC
 
     def encode(
         self, batches: list[ProducerBatch], buffer: memoryview
@@ -69,8 +68,9 @@ class RequestEncoder:
         unsendable: list[tuple[ProducerBatch, str]] = []
         position = 0
         for batch in batches:
-            self._in_work.begin(batch_word(self._serial(batch.descriptor)))
-            passed("encode.begin", partial(_payloads, batch))
+            self._in_work.begin_batch(self._serial(batch.descriptor))
+            if ARMED:
+                passed("encode.begin", partial(_payloads, batch))
             try:
                 size = batch.records.encode_into(
                     buffer[position:],
@@ -81,9 +81,10 @@ class RequestEncoder:
             except ValueError as error:
                 unsendable.append((batch, str(error)))
                 continue
-            encoded.append(EncodedBatch(batch, buffer[position : position + size]))
+            encoded.append((batch, buffer[position : position + size]))
             position += size
-            passed("encode.batch")
+            if ARMED:
+                passed("encode.batch")
         self._in_work.end()
         return encoded, unsendable
 
@@ -97,8 +98,9 @@ class RequestEncoder:
         plain: list[tuple[ProducerBatch, bytes]] = []
         unsendable: list[tuple[ProducerBatch, str]] = []
         for batch in batches:
-            self._in_work.begin(batch_word(self._serial(batch.descriptor)))
-            passed("encode.begin", partial(_payloads, batch))
+            self._in_work.begin_batch(self._serial(batch.descriptor))
+            if ARMED:
+                passed("encode.begin", partial(_payloads, batch))
             try:
                 records_bytes = batch.records.encode_records_into(buffer)
             except ValueError as error:
@@ -138,9 +140,10 @@ class RequestEncoder:
                 first_timestamp_ms=batch.records.first_timestamp_ms,
                 max_timestamp_ms=batch.records.max_timestamp_ms,
             )
-            encoded.append(EncodedBatch(batch, buffer[position : start + len(body)]))
+            encoded.append((batch, buffer[position : start + len(body)]))
             position = start + len(body)
-        passed("encode.compressed")
+        if ARMED:
+            passed("encode.compressed")
         return encoded
 
     def _compress(self, word: int, settings: TopicSettings, data: bytes) -> bytes | None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import mark_failed_done
-from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.worker.tellings import BatchTelling, FailurePart, OnRecordsSettled, Teller, local_failure_text
 
@@ -73,7 +73,8 @@ class Settlement:
         self._slot = slot
         self._counters: Counters = slot.counters
         self._on_records_settled = on_records_settled
-        self._finished_chains: set[Chain] = set()
+        self.finished_chains: set[Chain] = set()
+        """Chains in which something became done since :meth:`take_finished_chains`."""
 
     def settle_batch(self, batch: ProducerBatch, now_ms: float) -> None:
         """A batch's fate is decided: make it a fact, then tell."""
@@ -93,10 +94,11 @@ class Settlement:
             own = WORD_FAILED_MIN <= batch.code < WORD_DONE
             batch.records.mark_failed(batch.code if own else int(LocalCode.ABORTED))
         if not batch.code:
-            self._counters.add({"records_delivered_total": count, "records_held": -count})
+            self._counters.count_delivered(count)
         elif batch.persistence == Persistence.POSSIBLY_PERSISTED:
             self._counters.inc("records_possibly_persisted_total", count)
-        passed("done.counted")
+        if ARMED:
+            passed("done.counted")
         self.tell(batch, now_ms)
 
     def tell(self, batch: ProducerBatch, now_ms: float) -> None:
@@ -151,7 +153,7 @@ class Settlement:
 
     def take_finished_chains(self) -> set[Chain]:
         """Chains in which something became done since the last call: they may have pages to give back."""
-        chains, self._finished_chains = self._finished_chains, set()
+        chains, self.finished_chains = self.finished_chains, set()
         return chains
 
     def _batch_told(self, telling: BatchTelling) -> None:
@@ -160,22 +162,24 @@ class Settlement:
         if index == NO_DESCRIPTOR:
             with _WordsThenCounted(self._slot, batch.records.count, dead):
                 finished = batch.records.mark_done()
-                passed("words.done")
+                if ARMED:
+                    passed("words.done")
         else:
             if batch.code:
                 self._count_told(index, batch.records.count - dead, dead)
             else:
                 self._descriptors.told(index)
             finished = batch.records.mark_done()
-            passed("words.done")
+            if ARMED:
+                passed("words.done")
         assert batch.chain is not None
         if index != NO_DESCRIPTOR:
-            if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
+            if batch.lane == IDEMPOTENT_LANE and batch.base_sequence != NO_SEQUENCE:
                 self._lane_rows.store(batch.chain.chain_id, batch.partition, batch.epoch, batch.next_sequence)
             self._descriptors.free(index)
             batch.descriptor = NO_DESCRIPTOR
         if finished:
-            self._finished_chains.add(batch.chain)
+            self.finished_chains.add(batch.chain)
 
     def _count_told(self, index: int, failed: int, dead: int) -> None:
         """Told and how it counts are one fact: the descriptor has the counters as they are to be."""
@@ -197,7 +201,7 @@ class Settlement:
         count = len(part.failures)
         with _WordsThenCounted(self._slot, count, count if dead else 0):
             mark_failed_done(part.chain, part.entry, [index for index, _ in part.failures])
-        self._finished_chains.add(part.chain)
+        self.finished_chains.add(part.chain)
 
 
 class _WordsThenCounted:

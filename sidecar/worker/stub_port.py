@@ -17,8 +17,6 @@ from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
 from sidecar.worker.sessions import Refused, Sessions, TableFull, welcome
 
 if TYPE_CHECKING:
-    import zmq
-
     from sidecar.common.clock import MonotonicClock
     from sidecar.shm.slots import Counters
     from sidecar.worker.client_processes import ClientProcesses
@@ -37,7 +35,7 @@ DRAINING_TEXT = (
 
 
 UNACKED_MS_MAX = 2_000.0
-"""While descriptors are scarce: how long a failure may wait for its client's ACK."""
+"""While descriptors are scarce: how long a failure may wait for its client's ACK, and a full ring for any ACK."""
 
 
 class StubPort:
@@ -55,7 +53,7 @@ class StubPort:
         intake: Intake,
         teller: Teller,
         counters: Counters,
-        on_flush: Callable[[ClientSession, str], None],
+        on_flush: Callable[[str, float], None],
         on_cancel: Callable[[ClientSession], None],
     ) -> None:
         self._clock = clock
@@ -73,9 +71,13 @@ class StubPort:
         self._counters = counters
         self._on_flush = on_flush
         self._on_cancel = on_cancel
-        self._to_tell: set[ClientSession] = set()
-        self._to_tell_later: dict[ClientSession, float] = {}
-        """Sessions whose positions may wait for the outcomes that follow them, until then (ms)."""
+        self._pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
+        self.has_heard = False
+        """A message came since the driver last looked."""
+        self.to_tell: set[ClientSession] = set()
+        """Told at the end of the turn; after it, those that could not be written to: tried again on the next tick."""
+        self.to_tell_later: dict[ClientSession, float] = {}
+        """Sessions whose positions may wait for the outcomes that follow them, until then (ms); soonest first."""
         self._handlers: dict[int, Callable[[ClientSession, list[Any], float], None]] = {
             Kind.ACK: self._on_ack,
             Kind.FLUSH: self._on_flush_message,
@@ -85,18 +87,19 @@ class StubPort:
         self.endpoint: Endpoint | None = None
         """Set once it is bound; the endpoint needs this object's ``on_message`` first."""
 
-    def on_message(self, routing_id: bytes, frames: list[zmq.Frame]) -> None:
+    def on_message(self, routing_id: bytes, frames: list[memoryview]) -> None:
         """One multipart from a stub. Anything malformed is counted and answered, and harms nobody else."""
+        self.has_heard = True
         now_ms = self._clock.now_ms()
         session = self._sessions.get(routing_id)
         try:
-            message = msgpack.unpackb(frames[0].buffer)
+            message = msgpack.unpackb(frames[0])
             kind, fields = message[0], message[1:]
             if kind == Kind.SUBMIT and session is not None:
                 session.last_heard_ms = now_ms
-                self._on_submit(session, fields, frames[1].buffer, now_ms)
+                self._on_submit(session, fields, frames[1], now_ms)
             elif kind == Kind.ATTACH:
-                self._on_attach(routing_id, fields, self._process_of(frames[0], fields), now_ms)
+                self._on_attach(routing_id, fields, self._process_of(routing_id, fields), now_ms)
             elif session is None:
                 # A stub of before: its session ended, or the worker was replaced under the same path.
                 self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
@@ -114,35 +117,32 @@ class StubPort:
             log.warning("client %s does not read its messages and is detached", session.name)
             self.end(session, self._clock.now_ms())
             return
-        session.outbox.append([msgpack.packb(message)])
-        self._to_tell.add(session)
+        session.outbox.append([self._pack(message)])
+        self.to_tell.add(session)
 
     def has_news(self, session: ClientSession) -> None:
         """There is news in this client's ring, or of its streams' positions."""
-        self._to_tell.add(session)
+        self.to_tell.add(session)
 
-    def end_turn(self) -> None:
+    def end_turn(self, now_ms: float) -> None:
         """Tell every stub what this turn brought: positions, messages, outcomes."""
-        if self._to_tell_later:
-            now_ms = self._clock.now_ms()
-            self._to_tell.update(each for each, due_ms in self._to_tell_later.items() if due_ms <= now_ms)
-        if not self._to_tell:
+        later = self.to_tell_later
+        for session, due_ms in later.items():
+            if due_ms > now_ms:
+                break
+            self.to_tell.add(session)
+        if not self.to_tell:
             return
-        sessions, self._to_tell = self._to_tell, set()
+        sessions, self.to_tell = self.to_tell, set()
         for session in sessions:
-            self._to_tell_later.pop(session, None)
+            later.pop(session, None)
             if session.attached and not self._tell(session):
-                self._to_tell.add(session)
+                self.to_tell.add(session)
 
     @property
     def next_due_ms(self) -> float:
-        """When ``end_turn`` has something to tell though nothing happens; infinity when it has not."""
-        return min(self._to_tell_later.values(), default=float("inf"))
-
-    @property
-    def has_unsent(self) -> bool:
-        """Some stub could not be written to: try again on the next tick."""
-        return bool(self._to_tell)
+        """When ``end_turn`` has something to tell though nothing happens; some are to be told later."""
+        return next(iter(self.to_tell_later.values()))
 
     @property
     def has_unacked(self) -> bool:
@@ -160,7 +160,7 @@ class StubPort:
         for session in self._sessions:
             positions = [[stream.stream, stream.position] for stream in session.streams.values()]
             self.send(session, [Kind.DRAINING, LAST_TEXT, positions])
-        self.end_turn()
+        self.end_turn(self._clock.now_ms())
 
     def expel_silent(self, now_ms: float) -> None:
         for session in self._sessions.expel_silent(now_ms):
@@ -170,25 +170,26 @@ class StubPort:
     def cut_unread(self, now_ms: float, *, descriptors_are_scarce: bool) -> None:
         """Cut clients whose ring has been full for too long; what they were not told counts as told.
 
-        While descriptors are scarce, the client that holds up most outcomes goes at once: a batch shared with
-        others, or the sender, is never held by one that does not read.
+        While descriptors are scarce, the client that holds up most outcomes goes after 2 s without an ACK: a batch
+        shared with others, or the sender, is never held for long by one that does not read.
         """
         if descriptors_are_scarce:
             self._give_up_one(now_ms)
-        blocked = [session for session in self._sessions if session.untold]
-        late = [
-            session
-            for session in blocked
-            if session.ring_full_since_ms is not None
-            and now_ms - session.ring_full_since_ms >= self._client_ack_timeout_ms
-        ]
-        if not late and blocked and descriptors_are_scarce:
-            late = [max(blocked, key=lambda session: len(session.untold))]
+        full_for_ms = {
+            session: now_ms - session.ring_full_since_ms
+            for session in self._sessions
+            if session.untold and session.ring_full_since_ms is not None
+        }
+        late = [each for each, waited_ms in full_for_ms.items() if waited_ms >= self._client_ack_timeout_ms]
+        if not late and descriptors_are_scarce:
+            # Not at once: a ring that is full for an instant is a busy client's, not a deaf one's.
+            deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]
+            late = [max(deaf, key=lambda session: len(session.untold))] if deaf else []
         for session in late:
             log.warning(
                 "client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s)",
                 session.name,
-                (now_ms - (session.ring_full_since_ms or now_ms)) / 1000,
+                full_for_ms[session] / 1000,
             )
             self._counters.inc("clients_cut_total")
             self.end(session, now_ms, for_good=True)
@@ -241,10 +242,10 @@ class StubPort:
             if self._sessions.of_row(session.row.index) is None:
                 self._processes.forget(session.row.index)
 
-    def _process_of(self, frame: zmq.Frame, fields: list[Any]) -> int:
+    def _process_of(self, routing_id: bytes, fields: list[Any]) -> int:
         """The stub's pid where kernel and stub agree on it; 0 otherwise: one of them is in another namespace."""
         assert self.endpoint is not None
-        process = self.endpoint.peer_process(frame)
+        process = self.endpoint.peer_process(routing_id)
         return process if len(fields) > 3 and fields[3] == process else 0
 
     def _on_attach(self, routing_id: bytes, fields: list[Any], process: int, now_ms: float) -> None:
@@ -263,9 +264,9 @@ class StubPort:
         self._processes.watch(session.row.index, process)
         self._intake.grant_credit(session)
         message = welcome(session, known, self._worker_epoch, self._limits)
-        session.outbox.append([msgpack.packb(message)])
+        session.outbox.append([self._pack(message)])
         self._teller.acked(session, now_ms)
-        self._to_tell.add(session)
+        self.to_tell.add(session)
         log.debug("client %s attached", session.name)
 
     def _on_submit(self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float) -> None:
@@ -277,25 +278,27 @@ class StubPort:
         self._intake.submit(session, fields, payload, now_ms)
         if fields[6] & SubmitFlag.FLUSH:
             self._on_flush_message(session, [fields[1]], now_ms)
-            if session not in self._to_tell:
+            if session not in self.to_tell:
                 # Its stub waits for outcomes: a position alone would only wake it for nothing.
-                self._to_tell_later.setdefault(session, now_ms + POSITION_DELAY_MS)
+                if session not in self.to_tell_later:
+                    self.to_tell_later[session] = now_ms + POSITION_DELAY_MS
                 return
-        self._to_tell.add(session)
+        self.to_tell.add(session)
 
     def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         self._acked(session, fields[0], now_ms)
-        self._to_tell.add(session)
+        self.to_tell.add(session)
 
     def _acked(self, session: ClientSession, up_to_number: int, now_ms: float) -> None:
         session.row.ring_ack(up_to_number)
         self._teller.acked(session, now_ms)
-        self._intake.ring_acked(session)
+        if self._intake.ring_held:
+            self._intake.ring_acked(session)
 
     def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         stream = session.streams.get(fields[0])
         if stream is not None:
-            self._on_flush(session, stream.topic_queue.topic)
+            self._on_flush(stream.topic_queue.topic, now_ms)
 
     def _on_bye(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         if fields[0]:
@@ -317,9 +320,9 @@ class StubPort:
         news = session.row.ring_slice_from(session.told_number + 1)
         if news is not None:
             first, last, data = news
-            frames = [msgpack.packb([Kind.OUTCOMES, first, last, *acceptance]), data]
+            frames = [self._pack([Kind.OUTCOMES, first, last, *acceptance]), data]
         elif streams:
-            frames = [msgpack.packb([Kind.ACCEPTED, *acceptance])]
+            frames = [self._pack([Kind.ACCEPTED, *acceptance])]
         else:
             return True
         if not self._put(session, frames):
@@ -338,4 +341,4 @@ class StubPort:
 
     def _send_now(self, routing_id: bytes, message: list[Any]) -> None:
         assert self.endpoint is not None
-        self.endpoint.send(routing_id, [msgpack.packb(message)])
+        self.endpoint.send(routing_id, [self._pack(message)])

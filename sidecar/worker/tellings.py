@@ -82,28 +82,24 @@ class BatchTelling:
 class BatchPart:
     """One slice of a batch: the records of one submission, for the one client that sent it."""
 
-    __slots__ = ("_on_records_settled", "generation", "index", "row", "telling")
+    __slots__ = ("_entry", "_on_records_settled", "generation", "index", "is_failure", "row", "telling")
 
     def __init__(self, telling: BatchTelling, index: int, on_records_settled: OnRecordsSettled) -> None:
         self.telling = telling
         self._on_records_settled = on_records_settled
         self.index = index
-        entry = telling.batch.records.slice_entry(index)
+        self.is_failure = telling.batch.code != 0
+        self._entry = entry = telling.batch.records.slice_entry(index)
         self.row = entry.client_row
         self.generation = entry.client_generation
-
-    @property
-    def is_failure(self) -> bool:
-        return self.telling.batch.code != 0
 
     def undelivered(self, row: ClientRow | None) -> list[Undelivered]:
         batch = self.telling.batch
         assert batch.chain is not None
-        entry = batch.records.slice_entry(self.index)
         return [
             _undelivered(
                 batch.chain,
-                entry,
+                self._entry,
                 row,
                 topic=batch.topic,
                 partition=batch.partition,
@@ -116,11 +112,10 @@ class BatchPart:
 
     def write(self, row: ClientRow) -> bool:
         batch = self.telling.batch
-        failed = batch.code != 0
         data = batch.records.outcomes(
             self.index,
             number=row.next_number,
-            kind=OutcomeKind.FAILED if failed else OutcomeKind.DELIVERED,
+            kind=OutcomeKind.FAILED if self.is_failure else OutcomeKind.DELIVERED,
             persistence=batch.persistence,
             code=batch.code,
             partition=batch.partition,
@@ -132,11 +127,9 @@ class BatchPart:
 
     def finish(self, *, dead: bool = False) -> None:
         telling = self.telling
-        records = telling.batch.records
-        count = records.slice_records(self.index)
+        count = telling.batch.records.slice_records(self.index)
         telling.dead += count if dead else 0
-        payload_bytes = _share_of(records.slice_entry(self.index), count)
-        self._on_records_settled(self.row, self.generation, count, payload_bytes)
+        self._on_records_settled(self.row, self.generation, count, _share_of(self._entry, count))
         telling.remaining -= 1
         if telling.remaining == 0:
             telling.on_told(telling)
@@ -250,13 +243,11 @@ class Teller:
     def __init__(
         self,
         *,
-        row_of: Callable[[int, int], ClientRow | None],
         session_of: Callable[[int], ClientSession | None],
         on_ring_written: Callable[[ClientSession], None],
         on_gone: Callable[[list[Part]], None],
     ) -> None:
         self._on_gone = on_gone
-        self._row_of = row_of
         self._session_of = session_of
         self._on_ring_written = on_ring_written
 
@@ -264,9 +255,12 @@ class Teller:
         """Tell each part's client, or queue the part behind its client's earlier ones."""
         gone: list[Part] = []
         for part in parts:
-            row = self._row_of(part.row, part.generation)
             session = self._session_of(part.row)
-            if row is None or session is None or (session.is_gone and part.is_failure):
+            if (
+                session is None
+                or session.row.generation != part.generation
+                or (session.is_gone and part.is_failure)
+            ):
                 # Nobody reads that ring any more, or it is somebody else's: a delivery counts as told.
                 if part.is_failure and not (session is not None and session.has_cancelled):
                     gone.append(part)
@@ -274,7 +268,7 @@ class Teller:
                     part.finish()
             elif session.untold:
                 session.untold.append(part)
-            elif part.write(row):
+            elif part.write(session.row):
                 self._on_ring_written(session)
                 self._written(session, part, now_ms)
             else:
@@ -341,19 +335,13 @@ def _undelivered(
     except ValueError as error:
         log.error("ALARM: a failed submission to topic %s cannot be read back: %s", topic, error)
         payload = b""
-    return Undelivered(
-        client=row.client_id.hex()
-        if row is not None
-        else f"row-{entry.client_row}.{entry.client_generation}",
-        client_name=row.name if row is not None else "",
-        pid=row.pid if row is not None else 0,
+    return Undelivered.of(
+        entry,
+        row,
+        payload,
+        client=f"row-{entry.client_row}.{entry.client_generation}",
         topic=topic,
         partition=partition,
-        stream=entry.stream,
-        seq=entry.seq,
-        base_timestamp_ms=entry.base_timestamp_ms,
-        record_count=entry.count,
-        payload=payload,
         indexes=indexes,
         code=code,
         text=text,

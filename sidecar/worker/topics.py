@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
-from sidecar.common.kill_points import passed
+from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import entry_payload, fail_remaining, index
 from sidecar.shm.in_work import entry_word
 from sidecar.worker.topic_queue import TopicQueue
@@ -57,8 +57,9 @@ class Topics:
         self._by_chain: dict[int, TopicQueue] = {}
         self._kept_lanes: dict[str, int] = {}
         """Topics whose journal a daemon with other settings began: it goes on there, for the worker's life."""
-        self._waiting_queues: dict[str, TopicQueue] = {}
-        """The few queues with waiting entries (and some that had); the turn looks at these only."""
+        self.waiting_queues: dict[str, TopicQueue] = {}
+        """The few queues with waiting entries (and some that had); the turn looks at these only. None: nothing here is
+        due by time alone."""
         self._snapshot: MetadataSnapshot | None = None
         """The last push: another worker's clients may have brought a topic in before ours first use it."""
         self._refresh_due_ms = 0.0
@@ -99,15 +100,18 @@ class Topics:
     def queue_of(self, chain: Chain) -> TopicQueue:
         return self._by_chain[chain.chain_id]
 
-    def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float) -> None:
-        """An entry was accepted: partition it now, or queue it behind those that wait (strictly in order)."""
+    def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float, flush_follows: bool = False) -> None:
+        """An entry was accepted: partition it now, or queue it behind those that wait (strictly in order).
+
+        ``flush_follows``: :meth:`flush` is called next, so that what is opened for the entry need not begin to linger.
+        """
         self._used.add(queue.topic)
         if queue.partitioner is None or queue.is_deleted or queue.waiting:
             queue.waiting.append(entry)
-            self._waiting_queues[queue.topic] = queue
+            self.waiting_queues[queue.topic] = queue
             self.missing.add(queue.topic)
         else:
-            self._partition(queue, entry, now_ms)
+            self._partition(queue, entry, now_ms, expedited=flush_follows)
 
     def flush(self, topic: str, now_ms: float) -> None:
         """End linger for what is here of the topic, also for what still waits for its partitions."""
@@ -137,7 +141,7 @@ class Topics:
             if queue.topic in self._flush_asked:
                 self._accumulator.expedite(queue.topic, queue.lane, now_ms)
             if not queue.out_of_range:
-                self._waiting_queues.pop(queue.topic, None)
+                self.waiting_queues.pop(queue.topic, None)
                 self._flush_asked.discard(queue.topic)
 
     def on_late_brokers(self, late: frozenset[int]) -> None:
@@ -157,7 +161,7 @@ class Topics:
         """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
         if now_ms < self._next_expiry_ms:
             return
-        for queue in list(self._waiting_queues.values()):
+        for queue in list(self.waiting_queues.values()):
             while queue.waiting and self._gives_up_ms(queue.waiting[0]) <= now_ms:
                 self._fail(queue, queue.waiting.popleft(), LocalCode.METADATA_TIMEOUT)
             while queue.out_of_range and self._gives_up_ms(queue.out_of_range[0]) <= now_ms:
@@ -165,7 +169,7 @@ class Topics:
 
     def take_stale(self, now_ms: float) -> tuple[str, ...]:
         """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
-        topics = tuple(queue.topic for queue in self._waiting_queues.values() if queue.out_of_range)
+        topics = tuple(queue.topic for queue in self.waiting_queues.values() if queue.out_of_range)
         if not topics or now_ms < self._refresh_due_ms:
             return ()
         self._refresh_due_ms = now_ms + self._config.retry_backoff_max_ms
@@ -174,7 +178,7 @@ class Topics:
     @property
     def next_due_ms(self) -> float:
         """When something here gives up or is asked for again; infinity when nothing waits."""
-        has_stale = any(queue.out_of_range for queue in self._waiting_queues.values())
+        has_stale = any(queue.out_of_range for queue in self.waiting_queues.values())
         return min(self._next_expiry_ms, self._refresh_due_ms) if has_stale else self._next_expiry_ms
 
     @property
@@ -182,7 +186,7 @@ class Topics:
         return min(
             (
                 self._gives_up_ms(line[0])
-                for queue in self._waiting_queues.values()
+                for queue in self.waiting_queues.values()
                 for line in (queue.waiting, queue.out_of_range)
                 if line
             ),
@@ -194,32 +198,36 @@ class Topics:
 
     def fail_all_waiting(self, code: LocalCode, now_ms: float) -> None:
         """Forced close: nothing waits for metadata any more."""
-        for queue in list(self._waiting_queues.values()):
+        for queue in list(self.waiting_queues.values()):
             self._fail_waiting(queue, code)
             while queue.out_of_range:
                 self._partition(queue, queue.out_of_range.popleft(), now_ms, is_second_look=True)
 
     @property
     def waiting_entries(self) -> int:
-        return sum(len(queue.waiting) + len(queue.out_of_range) for queue in self._waiting_queues.values())
+        return sum(len(queue.waiting) + len(queue.out_of_range) for queue in self.waiting_queues.values())
 
     @property
     def waiting_topics(self) -> int:
-        return sum(1 for queue in self._waiting_queues.values() if queue.waiting or queue.out_of_range)
+        return sum(1 for queue in self.waiting_queues.values() if queue.waiting or queue.out_of_range)
 
     def take_used(self) -> list[str]:
         """Topics used or awaited since the last call: their expiry is renewed at the controller (M1).
 
         What records wait for must not be forgotten, however long they may wait (max.block.ms).
         """
-        waiting = (
-            name for name, queue in self._waiting_queues.items() if queue.waiting or queue.out_of_range
-        )
+        waiting = (name for name, queue in self.waiting_queues.items() if queue.waiting or queue.out_of_range)
         used, self._used = list(self._used.union(waiting)), set()
         return used
 
     def _partition(
-        self, queue: TopicQueue, entry: Entry, now_ms: float, *, is_second_look: bool = False
+        self,
+        queue: TopicQueue,
+        entry: Entry,
+        now_ms: float,
+        *,
+        is_second_look: bool = False,
+        expedited: bool = False,
     ) -> None:
         """Give an entry's records their partitions; ``is_second_look``: those that named one not there before.
 
@@ -230,18 +238,20 @@ class Topics:
         # An entry that a dead worker had begun: the records that have their place are in batches already.
         retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else WORD_UNPARTITIONED
         self._in_work(entry_word(queue.chain.chain_id, entry.ordinal))
-        passed("index.begin", partial(entry_payload, queue.chain, entry))
+        if ARMED:
+            passed("index.begin", partial(entry_payload, queue.chain, entry))
         block = index(queue.chain, entry, queue.partitioner, self._config.max_request_size, retry_code)
         self._in_work(0)
         if block.groups:
-            self._accumulator.append(queue.topic, queue.lane, block, now_ms)
-        passed("index.batched")
+            self._accumulator.append(queue.topic, queue.lane, block, now_ms, expedited=expedited)
+        if ARMED:
+            passed("index.batched")
         failures = block.failures
         if failures and now_ms < self._gives_up_ms(entry):
             final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
             if len(final) < len(failures):
                 queue.out_of_range.append(entry)
-                self._waiting_queues[queue.topic] = queue
+                self.waiting_queues[queue.topic] = queue
             failures = final
         if failures:
             self._on_failed(queue, entry, failures)
@@ -250,7 +260,7 @@ class Topics:
         while queue.waiting:
             self._fail(queue, queue.waiting.popleft(), code)
         if not queue.out_of_range:
-            self._waiting_queues.pop(queue.topic, None)
+            self.waiting_queues.pop(queue.topic, None)
             self._flush_asked.discard(queue.topic)
         self.missing.discard(queue.topic)
 

@@ -69,6 +69,7 @@ from sidecar.worker.shares import Shares
 from sidecar.worker.stub_port import StubPort
 from sidecar.worker.tellings import Teller
 from sidecar.worker.topics import Topics
+from sidecar.worker.turn_timer import TurnTimer
 
 if TYPE_CHECKING:
     import socket
@@ -158,7 +159,6 @@ class Worker:
         )
         teller = Teller(
             on_gone=dead_letters.put,
-            row_of=sessions.row,
             session_of=sessions.of_row,
             on_ring_written=lambda session: self._stub_port.has_news(session),
         )
@@ -219,7 +219,7 @@ class Worker:
             intake=intake,
             teller=teller,
             counters=counters,
-            on_flush=lambda session, topic: self._driver.on_flush(session, topic),
+            on_flush=topics.flush,
             on_cancel=lambda session: self._driver.on_cancel(session),
         )
         self._executor = ThreadPoolExecutor(COMPRESSION_THREADS, thread_name_prefix="compress")
@@ -261,6 +261,7 @@ class Worker:
             need_metadata=lambda topics: self._channel.send(NeedTopics(topics=topics, refresh=True)),
             wake=lambda: self._driver.wake(),
         )
+        self._turn_timer = TurnTimer(loop, lambda: self._driver.on_timer())
         self._driver = Driver(
             loop=loop,
             clock=clock,
@@ -282,6 +283,7 @@ class Worker:
             inquiry=inquiry,
             send_control=self._channel.send,
             wake_workers=self._wake_workers,
+            ring_at=self._turn_timer.set,
             store_heartbeat=lambda: slot.store_heartbeat(time.monotonic_ns()),
             give_up=self._give_up,
             commit=self._commit,
@@ -343,6 +345,7 @@ class Worker:
         if self._own_wake_fd is not None:
             self._loop.remove_reader(self._own_wake_fd)
         self._endpoint.close(LAST_WORDS_MS if status == ExitStatus.OK else 0)
+        self._turn_timer.close()
         self._processes.close()
         self._links.close_all()
         self._channel.close()
@@ -388,10 +391,10 @@ class Worker:
         if not self._exit.done():
             self._exit.set_result(int(status))
 
-    def _on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float) -> None:
+    def _on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float, flush_follows: bool) -> None:
         """The submission is accepted: whatever fails from here on is no fault of its frame."""
         try:
-            self._topics.on_entry(queue, entry, now_ms)
+            self._topics.on_entry(queue, entry, now_ms, flush_follows)
         except Exception:
             self._slot.counters.inc("sender_exceptions_total")
             log.exception("an accepted submission for topic %s could not be taken on", queue.topic)

@@ -52,6 +52,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.net",
         "sidecar.deadletter",
         WIRE,
+        "client_stub.zmtp",
     ),
     # What kills and what is killed: the plan knows of neither, and a client only of the product's front door.
     "sidecar.chaos.plan": ("sidecar.chaos.plan",),
@@ -92,10 +93,11 @@ NEVER: dict[str, tuple[str, ...]] = {
     "sidecar.chaos.plan": ("asyncio", "zmq", "socket", "time", "os", "signal", "subprocess", "threading"),
     "sidecar.worker": ("pydantic", "pydantic_settings", "click", "rich", "prometheus_client", "hypothesis"),
     "sidecar.controller": ("click", "rich", "hypothesis"),
-    "client_stub": ("click", "pydantic", "kio", "uvloop"),
+    "client_stub": ("click", "pydantic", "kio", "uvloop", "zmq"),
+    "client_stub.zmtp": ("socket", "time", "threading", "os"),
 }
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "zmq": ("client_stub/transport.py",),
+    "socket": ("client_stub/transport.py", "client_stub/spark"),
     "pyarrow": ("client_stub/columnar.py", "client_stub/spark"),
     "pyspark": ("client_stub/spark",),
 }

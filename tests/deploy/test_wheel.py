@@ -71,11 +71,11 @@ def test_wheel_starts_the_console_script(wheel: zipfile.ZipFile) -> None:
 
 
 def test_base_install_is_the_thin_stub(wheel: zipfile.ZipFile) -> None:
-    """Executors and web workers install the base: pyzmq and msgpack, nothing else."""
+    """Executors and web workers install the base: msgpack, nothing else."""
     (metadata,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
     needed = [
         line.removeprefix("Requires-Dist: ").split(";")[0].split(">")[0].strip()
         for line in wheel.read(metadata).decode().splitlines()
         if line.startswith("Requires-Dist:") and "extra ==" not in line
     ]
-    assert sorted(needed) == ["msgpack", "pyzmq"]
+    assert needed == ["msgpack"]

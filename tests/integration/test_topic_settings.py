@@ -165,8 +165,11 @@ def test_a_rate_holds_its_topic_and_no_other(
     producer.send(slow, value=b"primer").result(timeout=TIMEOUT_S)
     producer.send(quick, value=b"primer").result(timeout=TIMEOUT_S)
     began = time.monotonic()
-    # Three seconds' worth. Each call is a submission of its own: what passes whole is never more than one.
-    held = [producer.send_many(slow, [(None, bytes(10_000))] * 3) for _ in range(20)]
+    # Three seconds' worth. Each call, with a callback of its own, is a submission: what passes whole is one of them.
+    held = [
+        producer.send_many(slow, [(None, bytes(10_000))] * 3, on_delivery=lambda _error, _metadata: None)
+        for _ in range(20)
+    ]
     free = [producer.send(quick, value=b"x") for _ in range(100)]
     for delivery in free:
         delivery.result(timeout=TIMEOUT_S)

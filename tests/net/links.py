@@ -29,7 +29,9 @@ class NotingLinks:
             client_id="test",
             config=ConnectionConfig(**config),
             on_state=lambda *state: self.states.append(state),
-            on_response=lambda link, correlation_id, body: self.responses.append((correlation_id, body)),
+            on_response=lambda link, correlation_id, body, now_ms: self.responses.append(
+                (correlation_id, body)
+            ),
         )
 
     async def connect(self, node: Node) -> BrokerLink:

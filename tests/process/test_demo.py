@@ -6,16 +6,21 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from sidecar.demo.judge import Judge, LiveReading, TopicReader
 from sidecar.testing.daemon import cli
 from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
+
+TIMEOUT_S = 30.0
 
 
 def start(output: IO[bytes], *words: str) -> subprocess.Popen[bytes]:
@@ -73,6 +78,19 @@ def test_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals)
     assert not run_dir.exists()
     assert segment and not Path(segment[0]).exists()
     assert "Traceback" not in path.read_text()
+
+
+def test_closing_the_reader_ends_who_still_reads(mock_broker: MockBroker) -> None:
+    """Ctrl-C may come between the start of the reading thread and whoever would tell it to end."""
+    reader = TopicReader(mock_broker.bootstrap_servers, "smoke")
+    LiveReading(reader, Judge()).__enter__()
+    closing = threading.Thread(target=reader.close, daemon=True)
+    closing.start()
+    closing.join(TIMEOUT_S)
+    assert not closing.is_alive()
+    wait_until(
+        lambda: not any(each.name == "live-reading" for each in threading.enumerate()), "the thread to end"
+    )
 
 
 @pytest.mark.kafka

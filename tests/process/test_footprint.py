@@ -41,6 +41,11 @@ def processes(daemon: SidecarDaemon) -> dict[str, psutil.Process]:
     }
 
 
+def wait_for_standby(daemon: SidecarDaemon) -> None:
+    """It starts a moment after the workers, and brings the controller a channel and a pidfd that stay."""
+    wait_until(lambda: daemon.status()["standby"], "the standby worker", timeout_s=TIMEOUT_S)
+
+
 def footprint(process: psutil.Process) -> Footprint:
     # Pages of the segment and of files are shared: touching more of them is not growth.
     return Footprint(process.num_fds(), process.num_threads(), process.memory_full_info().uss)
@@ -63,6 +68,7 @@ def test_idle_daemon_sleeps(mock_broker: MockBroker, start_daemon: StartDaemon) 
     try:
         for producer in producers:
             producer.send("smoke", value=b"x").result(timeout=TIMEOUT_S)
+        wait_for_standby(daemon)
         watched = processes(daemon)
         before = {name: wakeups(process) for name, process in watched.items()}
         began = time.monotonic()
@@ -87,6 +93,7 @@ def test_clients_that_came_and_went_leave_nothing(
 ) -> None:
     daemon = start_daemon(mock_broker.bootstrap_servers, settings={"linger.ms": 0})
     come_and_go(daemon, WARM_UP_CONNECTS)
+    wait_for_standby(daemon)
     watched = processes(daemon)
 
     def all_left() -> bool:

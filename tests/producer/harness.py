@@ -19,7 +19,7 @@ from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.sender import Sender
 from sidecar.producer.topic_settings import TopicRules
-from sidecar.protocol.produce import PartitionResult
+from sidecar.protocol.produce_answer import PartitionResult
 
 from .fake_kernel import FakeBlock, FakeRecords
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 import pytest
 
 from sidecar.producer.effects import NeedMetadata
@@ -17,7 +20,7 @@ def test_records_join_the_last_open_batch_until_the_exact_size_is_reached() -> N
     assert core.append("b") == (False, False)
     assert core.append("c") == (True, False), "the batch is exactly full: the sender must hear of it"
     assert core.append("d") == (False, True)
-    batches = core.accumulator.incomplete()
+    batches = core.accumulator.incomplete.oldest_first()
     assert [batch.count for batch in batches] == [3, 1]
     assert [batch.closed for batch in batches] == [True, False]
 
@@ -27,7 +30,7 @@ def test_one_submission_may_fill_several_batches_in_order() -> None:
     core = Core(batch_size=61 + 2 * 100, linger_ms=50)
     result = core.append(*range(5))
     assert result == (True, True)
-    batches = core.accumulator.incomplete()
+    batches = core.accumulator.incomplete.oldest_first()
     assert [batch.count for batch in batches] == [2, 2, 1]
     assert payloads_of(batches) == [0, 1, 2, 3, 4]
     assert [batch.order for batch in batches] == [1, 3, 5]
@@ -37,7 +40,7 @@ def test_one_submission_may_fill_several_batches_in_order() -> None:
 def test_a_record_larger_than_a_batch_goes_alone_and_a_batch_size_of_zero_works() -> None:
     core = Core(batch_size=0, linger_ms=50)
     core.append("a", "b")
-    assert [batch.count for batch in core.accumulator.incomplete()] == [1, 1]
+    assert [batch.count for batch in core.accumulator.incomplete.oldest_first()] == [1, 1]
     (first,) = core.poll()[0].batches
     assert first.size_bytes == 161
 
@@ -144,6 +147,92 @@ def test_a_partition_that_waits_for_its_retry_holds_no_other() -> None:
 
 
 @pytest.mark.rule("A5")
+def test_a_request_takes_along_what_lingers_for_the_same_broker() -> None:
+    """Not what lingers for another broker, nor what waits for its retry; and nothing goes before somebody is due."""
+    core = Core(leaders=(1, 1, 1, 2), linger_ms=10)
+    core.append("a", partition=0)
+    assert core.poll(4) == []
+    core.append("b", partition=1)
+    core.append("c", partition=3)
+    assert core.poll(4) == []
+    (request,) = core.poll(2)
+    assert sorted(payloads_of(request.batches)) == ["a", "b"]
+    assert core.poll(1) == []
+    (request,) = core.poll(3)
+    assert payloads_of(request.batches) == ["c"]
+    assert core.poll(50) == [], "nobody is left behind, nobody goes twice"
+
+
+@pytest.mark.rule("A5")
+def test_a_full_batch_takes_nothing_along() -> None:
+    core = Core(leaders=(1, 1), linger_ms=10, batch_size=61 + 2 * 100)
+    core.append("a", partition=0)
+    core.append("b", "c", partition=1)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["b", "c"]
+    (request,) = core.poll(10)
+    assert payloads_of(request.batches) == ["a"]
+
+
+@pytest.mark.rule("A5")
+def test_what_goes_along_fits_the_request() -> None:
+    core = Core(leaders=(1, 1, 1), linger_ms=10, max_request_size=61 * 2 + 100 * 4)
+    core.append("a", "b", partition=0)
+    core.poll(5)
+    core.append("c", "d", partition=1)
+    core.append("e", "f", partition=2)
+    (request,) = core.poll(5)
+    assert payloads_of(request.batches) == ["a", "b", "c", "d"]
+    (request,) = core.poll(5)
+    assert payloads_of(request.batches) == ["e", "f"]
+
+
+@pytest.mark.rule("A5")
+def test_a_retry_that_backs_off_does_not_go_along() -> None:
+    core = Core(leaders=(1, 1), linger_ms=10)
+    core.append("a", partition=0)
+    (request,) = core.poll(10)
+    core.respond(request, answer(0, 7))
+    core.append("b", partition=1)
+    (request,) = core.poll(10)
+    assert payloads_of(request.batches) == ["b"]
+    (request,) = core.poll(90)
+    assert payloads_of(request.batches) == ["a"]
+
+
+@pytest.mark.rule("A5")
+def test_a_topic_that_is_to_linger_longer_stays() -> None:
+    core = Core(linger_ms=10, lane=PLAIN_LANE, rules={"patient": {"linger.ms": 1_000}})
+    core.snapshot = snapshot_of({TOPIC: (1,), "patient": (1,)}, version=core.snapshot.version + 1)
+    core.append("p", topic="patient")
+    core.append("a")
+    (request,) = core.poll(10)
+    assert payloads_of(request.batches) == ["a"]
+    core.append("b")
+    (request,) = core.poll(990)
+    assert payloads_of(request.batches) == ["b", "p"], "both are due"
+    core.append("p", topic="patient")
+    core.poll(995)
+    core.append("c")
+    (request,) = core.poll(5)
+    assert sorted(payloads_of(request.batches)) == ["c", "p"], (
+        "a longer linger that has ended takes shorter ones along"
+    )
+
+
+@pytest.mark.rule("A5")
+def test_what_lingers_follows_its_leader() -> None:
+    core = Core(leaders=(1, 2, -1), linger_ms=10)
+    core.append("a", partition=0)
+    core.append("z", partition=2)
+    assert core.poll(5) == []
+    core.append("b", partition=1)
+    core.move_leaders((2, 2, -1))
+    (request,) = core.poll(5)
+    assert (request.node_id, sorted(payloads_of(request.batches))) == (2, ["a", "b"])
+
+
+@pytest.mark.rule("A5")
 def test_a_request_takes_one_batch_a_partition_and_no_more_than_its_size() -> None:
     core = Core(leaders=(1, 1, 1), batch_size=400, max_request_size=1000)
     for partition in range(3):
@@ -223,6 +312,29 @@ def test_expedite_ends_linger_of_one_topic_only() -> None:
     assert payloads_of(request.batches) == ["a"]
 
 
+@pytest.mark.rule("A9")
+def test_expedite_looks_at_what_was_used_since_the_last_one() -> None:
+    class Unseen(deque[Any]):
+        def __bool__(self) -> bool:
+            raise AssertionError("an idle partition was looked at")
+
+        __len__ = __bool__
+
+    core = Core(leaders=(1,) * 20, linger_ms=10_000)
+    for partition in range(20):
+        core.append("x", partition=partition)
+    core.accumulator.expedite(TOPIC, 0, core.now_ms)
+    (request,) = core.poll()
+    assert len(request.batches) == 20
+    core.acknowledge(request)
+    for partition in range(1, 20):
+        core.accumulator.queue(TOPIC, 0, partition).batches = Unseen()
+    core.append("y", partition=0)
+    core.accumulator.expedite(TOPIC, 0, core.now_ms)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["y"]
+
+
 @pytest.mark.rule("A4")
 def test_an_idle_partition_costs_nothing_per_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """A poll looks at what is due, not at the partitions that exist."""
@@ -284,7 +396,7 @@ def test_a_full_batch_is_sendable_at_once_and_grows_until_it_has_its_turn() -> N
     (request,) = core.poll()
     assert payloads_of(request.batches) == ["a", "b", "c"]
     core.append(*range(7))
-    batches = [batch for batch in core.accumulator.incomplete() if not batch.on_wire]
+    batches = [batch for batch in core.accumulator.incomplete.oldest_first() if not batch.on_wire]
     assert [batch.count for batch in batches] == [5, 2]
     assert [batch.full for batch in batches] == [True, True]
 
@@ -296,5 +408,5 @@ def test_a_topic_that_refuses_a_grown_batch_is_sent_smaller_ones_from_then_on() 
     (request,) = core.poll()
     core.respond(request, answer(code=10))
     core.append(*range(100, 108))
-    newest = core.accumulator.incomplete()[-3:]
+    newest = core.accumulator.incomplete.oldest_first()[-3:]
     assert max(batch.count for batch in newest) <= 4

@@ -110,7 +110,7 @@ def test_each_topic_has_its_own_deadline_whatever_came_before_it() -> None:
     for topic in ("long", "other", "short"):
         core.put(topic, topic)
     core.poll()
-    assert core.accumulator.next_expiry_ms == core.now_ms + 100
+    assert core.accumulator.incomplete.next_expiry_ms == core.now_ms + 100
     told: list[list[str]] = []
     for advance_ms in (99.0, 1.0, 899.0, 1.0, 8_999.0, 1.0):
         core.poll(advance_ms)

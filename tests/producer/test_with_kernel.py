@@ -85,7 +85,7 @@ def test_a_retry_encodes_the_same_bytes_again() -> None:
 def test_batches_are_filled_by_the_exact_encoded_size() -> None:
     core = KernelCore(batch_size=1000, linger_ms=50)
     core.submit([b"x" * 100] * 30)
-    batches = core.accumulator.incomplete()
+    batches = core.accumulator.incomplete.oldest_first()
     assert sum(batch.count for batch in batches) == 30
     assert all(batch.size_bytes <= 1000 for batch in batches)
     assert all(batch.size_bytes + 110 > 1000 for batch in batches[:-1]), "as full as they can be"

@@ -18,7 +18,7 @@ from .scene import FAST, Scene, Sender
 pytestmark = [pytest.mark.process]
 
 UNDER_WAY = 4_000
-SETTINGS = {"linger.ms": 60_000, "batch.size": 65_536}
+SETTINGS = {"linger.ms": 60_000, "batch.size": 65_536, 'topics."quick-*".linger.ms': 0}
 
 
 def flushed(scene: Scene) -> tuple[str, Sender]:
@@ -85,7 +85,11 @@ def test_fc_03_a_flush_given_up_leaves_nothing_behind(scene: Scene) -> None:
         sender.producer.flush(10)
         assert sender.deliveries[0].done()
         sender.send()
-        flushed(scene)  # others come and go; ours still lingers
+        # Others come and go; ours still lingers. (What lingers no longer than ours would take ours along.)
+        scene.kafka.create_topic("quick-1", 1)
+        with scene.sender("quick-1") as other:
+            other.send()
+            other.producer.flush(10)
         assert not sender.deliveries[1].done()
         sender.producer.flush(10)
         assert sender.offsets() == [1, 2]
@@ -126,6 +130,8 @@ def test_fc_07_stop_with_brokers_gone(start_daemon: StartDaemon) -> None:
             kafka.add(on(Api.PRODUCE, times=ALWAYS).hold())
             for _ in range(200):
                 sender.send(size=400)
+            # What is not accepted by then would wait for a successor, untold.
+            sender.producer.flush(20, until="accepted")
             scene.wait_produced("t", 2)
             assert scene.daemon.process is not None
             scene.daemon.process.send_signal(signal.SIGTERM)

@@ -131,8 +131,8 @@ def test_ac_04_each_broker_at_its_own_linger_end(scene: Scene) -> None:
         for partition in (0, 1):
             if partition:
                 # The second begins to linger while the first does; the broker's answer to another topic is the wait.
-                with scene.sender("half-other") as other:
-                    scene.kafka.create_topic("half-other", 1)
+                with scene.sender("none-other") as other:
+                    scene.kafka.create_topic("none-other", 1)
                     other.send()
                     other.producer.flush(OUTCOME_S)
             sent_s.append(time.monotonic())

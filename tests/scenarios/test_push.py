@@ -63,6 +63,11 @@ def test_md_16_a_topic_is_deleted_and_made_anew(start_daemon: StartDaemon) -> No
         kafka = stack.enter_context(FakeBroker(nodes=2))
         scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, "daemon.workers": 2}))
         topic = scene.new_topic(6)
+        # Else the first clients have but one worker to go to, and stay there.
+        wait_until(
+            lambda: [worker["state"] for worker in scene.daemon.info()["workers"]] == ["ready"] * 2,
+            "both workers to be ready",
+        )
         clients = [stack.enter_context(scene.sender(topic)) for _ in range(CLIENTS)]
         for client in clients:
             for partition in range(6):

@@ -36,6 +36,28 @@ def test_an_inherited_fd_is_enough_and_stays_open(segment: Segment, segment_path
     os.close(fd)
 
 
+def mapped_kb(path: Path) -> int:
+    """How much of the mappings of ``path`` is in this process's page tables."""
+    found, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            ours = line.endswith(str(path))
+        elif ours and line.startswith("Rss:"):
+            found += int(line.split()[1])
+    return found
+
+
+def test_a_prefaulted_pool_is_mapped_and_takes_no_more_of_the_file(
+    segment: Segment, segment_path: Path
+) -> None:
+    again = Segment.attach(segment_path)
+    before, blocks = mapped_kb(segment_path), segment_path.stat().st_blocks
+    again.prefault()
+    assert mapped_kb(segment_path) - before >= (PAGE_BYTES * PAGES - 8192) // 1024
+    assert segment_path.stat().st_blocks == blocks
+    again.close()
+
+
 def test_only_what_is_used_takes_memory(segment: Segment, segment_path: Path) -> None:
     before = segment_path.stat().st_blocks * 512
     assert before <= segment.layout.slots + 65_536

@@ -37,7 +37,7 @@ from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.sender import Sender
-from sidecar.protocol.produce import PartitionResult
+from sidecar.protocol.produce_answer import PartitionResult
 
 from .broker_model import Answer, PartitionLog
 from .sim_ledger import Payload, SimLedger
@@ -165,8 +165,21 @@ class SimWorld:
             for effect in effects:
                 self.carry_out(effect)
             if self.sender.next_wakeup_ms > self.now_ms:
+                self.check_bounds()
                 return
         raise AssertionError("the sender asks to be polled again and again without anything due")
+
+    def check_bounds(self) -> None:
+        """No deadline lies before the time at which the core looks for one; it looks for none when there is none."""
+        deadlines_ms = [batch.deadline_ms for batch in self.accumulator.incomplete.oldest_first()]
+        assert self.accumulator.incomplete.next_expiry_ms <= min(deadlines_ms, default=float("inf"))
+        in_flight = self.sender._in_flight
+        requests = [request for each in in_flight._by_node.values() for request in each.values()]
+        assert in_flight.next_deadline_ms <= min((r.deadline_ms for r in requests), default=float("inf"))
+        if not deadlines_ms:
+            assert self.accumulator.incomplete.next_expiry_ms == float("inf")
+        if not requests:
+            assert in_flight.next_deadline_ms == float("inf")
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -178,8 +191,9 @@ class SimWorld:
             is_bad = rng.random() < self.bad_rate
             records.append((partition, Payload(partition, next(self._numbers[partition]), is_bad)))
         self.ledger.accepted.extend(payload for _, payload in records)
-        self.accumulator.append(TOPIC, self.lane, FakeBlock(records), self.now_ms)  # type: ignore[arg-type]
-        if rng.random() < 0.1:
+        flush = rng.random() < 0.1
+        self.accumulator.append(TOPIC, self.lane, FakeBlock(records), self.now_ms, expedited=flush)  # type: ignore[arg-type]
+        if flush:
             self.accumulator.expedite(TOPIC, self.lane, self.now_ms)
 
     def cut_connection(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -18,8 +19,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client_stub import Producer, RecordMetadata, _native, errors, pure, sender
-from client_stub.packer import full_record
-from client_stub.wire import SUBMISSION_BYTES_MAX
+from client_stub.packer import full_record, packed_bound
+from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -67,18 +68,29 @@ def test_both_pack_the_same_bytes(some: list[Any]) -> None:
         for record in some:
             packer.pack(record)
     assert bytes(packers[0].view()) == bytes(packers[1].view())
-    _rows_agree(some, 0, len(some))
+    _rows_agree(some, 0, 4 * SUBMISSION_BYTES_MAX)
     unpacker = msgpack.Unpacker(max_buffer_size=1 << 30)
     unpacker.feed(bytes(packers[0].view()))
     told = [_as_packed(record) for record in some]
     assert list(unpacker) == told
 
 
+@given(st.sets(st.integers(0, 700), max_size=300))
+def test_bits_tell_the_rank_of_each_member(members: set[int]) -> None:
+    mask = sum(1 << member for member in members)
+    for path in (_native, pure):
+        bits = path.Bits(mask)
+        ranks = {index: bits.rank(index) for index in range(-1, 800)}
+        assert {index: rank for index, rank in ranks.items() if rank >= 0} == {
+            member: rank for rank, member in enumerate(sorted(members))
+        }
+
+
 @given(st.lists(records, min_size=1, max_size=RECORDS_MAX), st.data())
-def test_a_slice_of_rows_is_packed_alone(some: list[Any], data: st.DataObject) -> None:
+def test_rows_fill_the_room_and_no_more(some: list[Any], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(some) - 1))
-    stop = data.draw(st.integers(start + 1, len(some)))
-    _rows_agree(some, start, stop)
+    room = data.draw(st.integers(0, 4_000))
+    _rows_agree(some, start, room)
 
 
 def test_what_is_no_record_is_refused_and_leaves_no_bytes_behind() -> None:
@@ -93,13 +105,15 @@ def test_what_is_no_record_is_refused_and_leaves_no_bytes_behind() -> None:
     for record in bad:
         with pytest.raises(TypeError):
             packer.pack(record)
-        with pytest.raises(TypeError):
-            packer.pack_rows([(b"a", b"b"), record], 0, 2)
         assert bytes(packer.view()) == before
+        core = _core(_native, 1_000)
+        assert core.append_rows([(b"a", b"b")], 0, None) == 1
+        taken = core.room, core.count, bytes(core.packer.view())
+        with pytest.raises(TypeError):
+            core.append_rows([(b"a", b"b"), record], 0, None)
+        assert (core.room, core.count, bytes(core.packer.view())) == taken
     with pytest.raises(OverflowError):
         packer.pack((b"k", b"v", None, None, -1))
-    with pytest.raises(RuntimeError, match="became shorter"):
-        packer.pack_rows([(b"a", b"b")], 0, 2)
     assert bytes(packer.view()) == before
 
 
@@ -312,14 +326,44 @@ def test_a_large_record_is_measured_though_there_is_room(run_dir: Path) -> None:
     producer.close(0)
 
 
-def test_importing_the_package_brings_zmq_but_opens_nothing() -> None:
+def test_calls_on_descriptors_say_what_happened(path: ModuleType) -> None:
+    bell = os.eventfd(0, os.EFD_NONBLOCK)
+    path.ring(bell)
+    path.ring(bell)
+    path.hush(bell)
+    with pytest.raises(BlockingIOError):
+        path.hush(bell)
+    os.close(bell)
+    for call in (path.ring, path.hush):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            call(bell)
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        room = bytearray(8)
+        with pytest.raises(BlockingIOError):
+            path.receive(near.fileno(), memoryview(room))
+        far.send(b"news")
+        assert path.receive(near.fileno(), memoryview(room)[2:]) == 4
+        assert room == b"\0\0news\0\0"
+        with pytest.raises((BufferError, TypeError)):
+            path.receive(near.fileno(), memoryview(bytes(8)))
+        far.close()
+        assert path.receive(near.fileno(), memoryview(room)) == 0
+
+
+def test_importing_the_package_brings_all_it_needs_but_opens_nothing() -> None:
     script = (
-        "import sys, threading, os, client_stub, zmq\n"
-        "assert zmq.Context._instance is None and threading.active_count() == 1\n"
+        "import sys, threading, os, client_stub\n"
+        "assert threading.active_count() == 1\n"
         "links = [os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if n != '3']\n"
         "assert not any('eventfd' in link or 'socket' in link for link in links), links\n"
     )
-    imported = "import sys, client_stub; sys.exit('zmq' not in sys.modules)"
+    # A parent that preloads it pays for all forked children; libzmq and asyncio would be most of a small client.
+    imported = (
+        "import sys, client_stub\n"
+        "sys.exit('client_stub.zmtp' not in sys.modules or 'zmq' in sys.modules or 'asyncio' in sys.modules)"
+    )
     for program in (script, imported):
         done = subprocess.run(
             [sys.executable, "-c", program],
@@ -359,21 +403,69 @@ def test_all_of_this_passes_in_pure_python_too() -> None:
         assert seen.stdout.strip() == module
 
 
-def _rows_agree(some: list[Any], start: int, stop: int) -> None:
-    packers = _native.RecordPacker(), pure.RecordPacker()
-    mine, twin = (
-        bytes(packer.view()[skip:])
-        for packer, skip in [(packer, packer.pack_rows(some, start, stop)) for packer in packers]
-    )
-    if len(twin) > SUBMISSION_BYTES_MAX:
-        # Too much for one submission: the outbox throws it away, so the compiled one need not finish.
-        assert len(mine) > SUBMISSION_BYTES_MAX and twin.startswith(mine)
+def _core(path: ModuleType, room: int) -> Any:
+    core = path.SubmissionCore()
+    core.packer, core.room = path.RecordPacker(), room
+    return core
+
+
+def _rows_agree(some: list[Any], start: int, room: int) -> None:
+    """Both take a run of the rows that fits, the same bytes as far as both go, and count what they took."""
+    taken = []
+    for path in (_native, pure):
+        core = _core(path, room)
+        count = core.append_rows(some, start, print)
+        packed = bytes(core.packer.view())
+        unpacker = msgpack.Unpacker(max_buffer_size=1 << 30)
+        unpacker.feed(packed)
+        assert list(unpacker) == [_as_packed(record) for record in some[start : start + count]]
+        assert core.count == count and 0 <= core.room <= room - len(packed) - count
+        assert core.callback is (print if count else None)
+        if start + count < len(some):  # the next one had no room
+            assert packed_bound(some[start + count]) > core.room
+        taken.append(packed)
+    shorter, longer = sorted(taken, key=len)
+    assert longer.startswith(shorter)
+
+
+@given(st.lists(records, max_size=40), st.integers(0, 4_000))
+def test_plain_rows_are_taken_whole_or_not_at_all(some: list[Any], room: int) -> None:
+    core, twin = _core(_native, room + 40), _core(_native, 1 << 20)
+    for each in (core, twin):
+        assert each.append_rows([(b"k", b"v")], 0, None) == 1
+    before = core.room, core.count, bytes(core.packer.view())
+    added = core.append_plain(some, None)
+    if added == -1:
+        assert (core.room, core.count, bytes(core.packer.view())) == before
+        assert not (some and pure.plain_pairs(some)) or sum(map(packed_bound, some)) > before[0]
     else:
-        assert mine == twin
+        assert added == len(some) == twin.append_rows(some, 0, None)
+        assert bytes(core.packer.view()) == bytes(twin.packer.view())
+        assert core.count == twin.count and core.room >= 0
 
 
-def test_rows_over_a_submission_are_told_by_their_size() -> None:
-    _rows_agree([(None, bytes(1_000))] * 2_000, 0, 2_000)
+def test_plain_rows_join_only_what_gathers_for_the_same_callback() -> None:
+    empty, other = _core(_native, 1_000), _core(_native, 1_000)
+    assert empty.append_plain([(b"k", b"v")], None) == -1  # a first record may have to wake the io thread
+    other.append_rows([(b"k", b"v")], 0, print)
+    assert other.append_plain([(b"k", b"v")], None) == -1
+
+
+@pytest.mark.parametrize("path", [_native, pure])
+def test_rows_share_a_submission_only_with_the_same_callback(path: ModuleType) -> None:
+    core = _core(path, 1_000)
+    assert core.append_rows([(b"a", b"b")] * 3, 1, print) == 2
+    assert core.append_rows([(b"a", b"b")], 0, None) == -1
+    assert core.append_rows([(b"a", b"b")], 0, print) == 1
+    core.append((b"c", None), 20, None, None)  # callbacks differ by record from here on
+    assert core.append_rows([(b"a", b"b")], 0, print) == -1
+    assert (core.count, core.callbacks) == (4, [print, print, print, None])
+
+
+@pytest.mark.parametrize("path", [_native, pure])
+def test_no_room_holds_more_records_than_a_submission_may_have(path: ModuleType) -> None:
+    core = _core(path, SUBMISSION_BYTES_MAX)
+    assert core.append_rows([(None, None)] * 70_000, 0, None) <= SUBMISSION_RECORDS_MAX
 
 
 def _as_packed(record: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from client_stub import Producer, RecordMetadata, errors
 from client_stub.errors import error_for
+from client_stub.submission import Submission
 from client_stub.wire import Kind, LocalCode, OutcomeKind, Persistence, Shape
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
@@ -203,6 +205,76 @@ def test_a_failure_of_send_many_that_nobody_asks_about_is_told_by_flush(
     asked = producer.send_many("t", [(b"k", b"v")] * 3)
     with pytest.raises(errors.TopicAuthorizationFailed):
         asked.result(10)
+
+
+def test_calls_that_share_a_submission_share_no_failure(producer: Producer, daemon: FakeDaemon) -> None:
+    """Records 3 to 6 of a submission fail: the second call's and one that send() put there."""
+    daemon.accept = lambda client, submit: False
+    for number in (1, 2):  # two under way: what comes now gathers
+        producer.send("t", b"before")
+        eventually(lambda: len(daemon.received) == number)  # noqa: B023 (called at once)
+    row = (None, b"v")
+    good, bad = producer.send_many("t", [row] * 3), producer.send_many("t", [row] * 2)
+    own, unwatched = producer.send("t", b"v"), producer.send_many("t", [row] * 4)
+    bad.watch()
+    assert not good.done() and not bad.done()
+
+    def deliver(client: Client, submit: Submit) -> None:
+        if submit.count == 10:
+            daemon.outcome(client, submit, first_index=3, count=4, kind=OutcomeKind.FAILED, code=29)
+            daemon.outcome(client, submit, count=3, base_offset=2)
+            daemon.outcome(client, submit, first_index=7, count=3, base_offset=5)
+        else:
+            daemon.deliver_all(client, submit)
+
+    def accept() -> None:
+        daemon.accept, daemon.deliver = lambda client, submit: True, deliver
+        daemon.tell(daemon.only_client, [Kind.RESUME, 1, 1])
+
+    daemon.do(accept)
+    assert good.result(10) == 3
+    with pytest.raises(errors.TopicAuthorizationFailed):
+        bad.result(10)
+    assert (good.failed_count, bad.failed_count, unwatched.failed_count) == (0, 2, 1)
+    assert isinstance(own.exception(10), errors.TopicAuthorizationFailed)
+    with pytest.raises(errors.TopicAuthorizationFailed) as caught:
+        producer.flush(10)
+    assert "records of send_many" not in str(caught.value)  # one of ``unwatched``, which nobody looks after
+    assert daemon.received[-1].count == 10
+
+
+def test_flush_waits_until_errors_that_nobody_asks_for_are_noted(
+    producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, reached, go = producer._outbox, threading.Event(), threading.Event()
+    real = outbox.completed
+
+    def held(submissions: Iterable[Submission]) -> None:
+        reached.set()
+        assert go.wait(10)
+        real(submissions)
+
+    monkeypatch.setattr(outbox, "completed", held)
+    daemon.deliver = lambda client, submit: daemon.outcome(
+        client, submit, count=2, kind=OutcomeKind.FAILED, code=29
+    )
+    producer.send_many("t", [(None, b"v")] * 2)
+    assert reached.wait(10)
+    with pytest.raises(TimeoutError):
+        producer.flush(0)
+    go.set()
+    with pytest.raises(errors.TopicAuthorizationFailed):
+        producer.flush(10)
+
+
+def test_callbacks_of_one_call_do_not_wait_with_those_of_another(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    told: list[str] = []
+    for name in "abab":
+        producer.send_many("t", [(None, b"v")] * 2, on_delivery=lambda e, m, name=name: told.append(name))
+    producer.flush(10)
+    assert "".join(told) == "aabbaabb"
 
 
 def test_send_many_splits_at_a_mebibyte_and_keeps_order(producer: Producer, daemon: FakeDaemon) -> None:

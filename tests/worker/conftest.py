@@ -5,11 +5,26 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.shm.segment import Segment
 from tests.worker.scene import Scene
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     made = Scene(tmp_path / "segment")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    """A small segment for workers that live and die in one process; removed by pytest."""
+    made = Segment.create(
+        tmp_path / "segment",
+        page_bytes=4096,
+        buffer_memory_bytes=256 << 10,
+        clients_max=4,
+        instance_id=b"test",
+    )
     yield made
     made.close()

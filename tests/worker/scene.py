@@ -55,7 +55,6 @@ class Scene:
         self.dead: list[Part] = []
         self.teller = Teller(
             on_gone=self.dead.extend,
-            row_of=self.sessions.row,
             session_of=self.sessions.of_row,
             on_ring_written=self.written.append,
         )

@@ -26,7 +26,7 @@ from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.sender import Sender
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.describe_producers import ProducerState
-from sidecar.protocol.produce import PartitionResult
+from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable, LaneRows
@@ -175,7 +175,6 @@ class SlotStage:
             counters=self.counters,
         )
         self.teller = Teller(
-            row_of=self.sessions.row,
             session_of=self.sessions.of_row,
             on_ring_written=lambda session: None,
             on_gone=self._bury,
@@ -347,4 +346,4 @@ class SlotStage:
             if self.sender.is_idle and not self.topics.waiting_entries:
                 self.turn()
                 return
-        raise AssertionError(f"not idle after {turns} turns: {self.accumulator.incomplete()}")
+        raise AssertionError(f"not idle after {turns} turns: {self.accumulator.incomplete.oldest_first()}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,19 +17,6 @@ from sidecar.shm.segment import Segment, describe_undelivered
 from sidecar.worker.inquiry import Verdict
 
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
-
-
-@pytest.fixture
-def segment(tmp_path: Path) -> Iterator[Segment]:
-    made = Segment.create(
-        tmp_path / "segment",
-        page_bytes=4096,
-        buffer_memory_bytes=256 << 10,
-        clients_max=4,
-        instance_id=b"test",
-    )
-    yield made
-    made.close()
 
 
 def submission(number: int, count: int = 4) -> tuple[list[bytes], list[int | None]]:

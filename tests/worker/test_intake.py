@@ -110,8 +110,20 @@ class FakeCounters(Counter[str]):
         self.update({"records_accepted_total": records, "bytes_accepted_total": payload_bytes})
 
 
+class FakeCommit:
+    """A disk that has not written anything yet."""
+
+    refusal = ""
+
+    def __init__(self) -> None:
+        self.pending: list[Any] = []
+
+    def add(self, queue: TopicQueue, stream: Any, entry: Any, payload: Any) -> None:
+        self.pending.append(payload)
+
+
 class Scene:
-    def __init__(self, pages: int = 8, page_count: int = 8) -> None:
+    def __init__(self, pages: int = 8, page_count: int = 8, commit: FakeCommit | None = None) -> None:
         self.pool = FakePool(pages)
         self.row = FakeRow()
         self.session = ClientSession(b"r", self.row, "test", 0.0)  # type: ignore[arg-type]
@@ -133,8 +145,9 @@ class Scene:
             credit_window_bytes=1000,
             counters=self.counters,  # type: ignore[arg-type]
             topic_queue=self.queue,
-            on_entry=lambda queue, entry, now_ms: self.entries.append(entry),
+            on_entry=lambda queue, entry, now_ms, flush_follows: self.entries.append(entry),
             send=self.send,
+            commit=commit,  # type: ignore[arg-type]
         )
 
     def queue(self, topic: str) -> TopicQueue:
@@ -172,6 +185,16 @@ def test_the_next_submission_is_taken_and_its_position_is_part_of_the_entry() ->
     assert scene.row.positions == {1: 2}
     assert scene.intake.acceptance(scene.session) == [2 * len(PAYLOAD) + 1000, [[1, 2]]]
     assert scene.counters["records_accepted_total"] == 8
+
+
+def test_what_waits_for_the_disk_outlives_the_buffer_it_came_in() -> None:
+    commit = FakeCommit()
+    scene = Scene(commit=commit)
+    received = bytearray(PAYLOAD)
+    fields = [EPOCH, 1, 1, "t", 1_700_000_000_000, Format.MSGPACK, 0, 4]
+    scene.intake.submit(scene.session, fields, memoryview(received), 5.0)
+    received[:] = bytes(len(received))  # the next message
+    assert [bytes(payload) for payload in commit.pending] == [PAYLOAD]
 
 
 def test_a_repeat_is_told_its_position_and_not_taken_again() -> None:

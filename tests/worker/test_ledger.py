@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -34,19 +33,6 @@ GOOD = sorted(
     if place in (0, 1)
 )
 TOTAL = sum(len(values) for values, _ in SUBMISSIONS)
-
-
-@pytest.fixture
-def segment(tmp_path: Path) -> Iterator[Segment]:
-    made = Segment.create(
-        tmp_path / "segment",
-        page_bytes=4096,
-        buffer_memory_bytes=256 << 10,
-        clients_max=4,
-        instance_id=b"test",
-    )
-    yield made
-    made.close()
 
 
 def balance(counters: Mapping[str, int]) -> tuple[int, int]:

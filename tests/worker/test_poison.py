@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from client_stub.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
 from sidecar.shm.in_work import InWork, batch_word, entry_word
 from sidecar.shm.segment import Segment, describe_undelivered
 
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
-
-
-@pytest.fixture
-def segment(tmp_path: Path) -> Iterator[Segment]:
-    made = Segment.create(
-        tmp_path / "segment",
-        page_bytes=4096,
-        buffer_memory_bytes=256 << 10,
-        clients_max=4,
-        instance_id=b"test",
-    )
-    yield made
-    made.close()
 
 
 def heir(stage: SlotStage) -> SlotStage:

@@ -115,9 +115,7 @@ class ConfluentTimed(TimedPeer):
     def send(self, topic: str, key: bytes, value: bytes, done: Done) -> None:
         while True:
             try:
-                self._producer.produce(
-                    topic, value=value, key=key, on_delivery=lambda error, _message: done(error)
-                )
+                self._producer.produce(topic, value=value, key=key, on_delivery=done)
                 return
             except BufferError:
                 self._producer.poll(0.01)

@@ -11,8 +11,8 @@ FLUSH_S = 300.0
 """How long a run may take to get its last acknowledgement before it counts as failed."""
 WARM_S = 60.0
 
-Done = Callable[[object], None]
-"""Called once with the record's error, or None."""
+Done = Callable[[object, object], None]
+"""Called once with the record's error, or None, and what the library tells of it: handed to the library as it is."""
 
 
 class Peer(ABC):
@@ -22,8 +22,9 @@ class Peer(ABC):
     def warm(self, topic: str) -> None:
         """Connect and deliver one record, so that sockets and metadata are there when the clock starts."""
 
-    def prepare(self, workload: Workload) -> None:  # noqa: B027 (most have nothing to do)
-        """Make what the library wants the records in, before the clock starts."""
+    def prepare(self, workload: Workload) -> None:
+        """Make the records, in what the library wants them in, before the clock starts."""
+        workload.make()
 
     @abstractmethod
     def send_all(self, workload: Workload) -> int:

@@ -77,8 +77,11 @@ class SidecarSendMany(_Sidecar):
 class SidecarArrow(_Sidecar):
     """``send_arrow()`` of tables of 10,000 rows."""
 
+    def prepare(self, workload: Workload) -> None:
+        self._table = _table(workload)
+
     def send_all(self, workload: Workload) -> int:
-        table, topic = _table(workload), workload.topic
+        table, topic = self._table, workload.topic
         futures = []
         sent = 0
         while sent < workload.records:
@@ -110,7 +113,7 @@ class SidecarTimed(TimedPeer):
         self._producer.send(topic, value=b"warm").result(timeout=WARM_S)
 
     def send(self, topic: str, key: bytes, value: bytes, done: Done) -> None:
-        self._producer.send(topic, value=value, key=key, on_delivery=lambda error, _metadata: done(error))
+        self._producer.send(topic, value=value, key=key, on_delivery=done)
 
     def serve(self, seconds: float) -> None:
         time.sleep(seconds)  # callbacks run in the stub's own thread

@@ -1,0 +1,31 @@
+# System calls that never wait, made with the GIL held. The io thread would else give it away each time and get it back
+# from a busy caller after as much as sys.getswitchinterval(), by way of two context switches.
+
+
+def ring(int fd):
+    """Add one to the eventfd ``fd``. Whom it wakes comes to the GIL when the caller lets go of it: perhaps behind a
+    flush that it hears in one piece with its record."""
+    cdef uint64_t one = 1
+    if write(fd, &one, 8) != 8:
+        PyErr_SetFromErrno(OSError)
+
+
+def hush(int fd):
+    """Take what was added to the non-blocking eventfd ``fd``."""
+    cdef uint64_t added
+    if read(fd, &added, 8) != 8:
+        PyErr_SetFromErrno(OSError)
+
+
+def receive(int fd, buffer):
+    """Read from the non-blocking ``fd`` into ``buffer``; how many bytes came, 0 at the end of what will come."""
+    cdef Py_buffer view
+    cdef Py_ssize_t count
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    count = read(fd, view.buf, view.len)
+    try:
+        if count < 0:
+            PyErr_SetFromErrno(OSError)
+    finally:
+        PyBuffer_Release(&view)
+    return count

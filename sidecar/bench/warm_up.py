@@ -1,0 +1,32 @@
+"""A broker that has only just started runs interpreted: the side that goes first would pay for its compiler."""
+
+from __future__ import annotations
+
+from sidecar.bench.bed import Bed
+from sidecar.bench.latency import SIDES
+from sidecar.bench.runner import go, run_throughput, started
+from sidecar.bench.workload import Workload
+
+RECORDS_MAX = 300_000
+REQUESTS_PER_S = 1_000.0
+SECONDS = 5.0
+
+
+def warm_broker(bed: Bed) -> None:
+    """Large requests from either side, then many small ones; nothing of it is counted. About ten seconds."""
+    with bed.steps.step("Warming the broker, not counted"):
+        for side in SIDES:
+            kind = f"{side}-callbacks"
+            workload = Workload(bed.topic, min(bed.records, RECORDS_MAX))
+            run = run_throughput(kind, bed.site.target(kind), workload)
+            bed.steps.say(f"{kind}: {run.records_per_s:,.0f}/s")
+        words = bed.site.timed_words(
+            "open_loop",
+            "confluent",
+            Workload(bed.topic, 1_000),
+            linger_ms=0.0,
+            records_per_s=REQUESTS_PER_S,
+            seconds=SECONDS,
+        )
+        with started(words) as processes:
+            go(processes)

@@ -1,0 +1,189 @@
+"""Goal: messages come out as they went in, however the bytes are cut; who speaks something else is refused.
+
+Method: connections fed by hand, and libzmq at the other end of a real socket (the fake daemon of this folder and the
+tests of hostile frames talk through libzmq as well).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_stub.zmtp import (
+    COMMAND,
+    FRAMES_MAX,
+    GREETING_BYTES,
+    LONG,
+    MESSAGE_BYTES_MAX,
+    MORE,
+    Buffers,
+    ZmtpConnection,
+    ZmtpError,
+    encode,
+    opening,
+    unsent,
+)
+
+ROUTER = frozenset({b"ROUTER"})
+BUFFER_BYTES = 16 << 10
+
+
+def connection(buffers: Buffers | None = None) -> ZmtpConnection:
+    return ZmtpConnection(ROUTER, buffers or Buffers(BUFFER_BYTES))
+
+
+def feed(peer: ZmtpConnection, data: bytes) -> list[list[bytes]]:
+    """What came out of ``data``, given as the peer has space for it."""
+    messages: list[list[bytes]] = []
+    while data:
+        space = peer.space()
+        count = min(len(space), len(data))
+        assert count, "no space was given"
+        space[:count] = data[:count]
+        peer.received(count)
+        data = data[count:]
+        while (frames := peer.next_message()) is not None:
+            messages.append([bytes(frame) for frame in frames])
+    return messages
+
+
+def as_bytes(frames: list[bytes]) -> bytes:
+    return b"".join(encode(frames))
+
+
+frames_lists = st.lists(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=300),
+            st.integers(0, 70_000).map(lambda size: b"x" * size),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    max_size=8,
+)
+
+
+@given(messages=frames_lists, cuts=st.lists(st.integers(1, 40_000), max_size=12))
+def test_whatever_the_cuts_the_messages_are_the_same(messages: list[list[bytes]], cuts: list[int]) -> None:
+    data = opening(b"ROUTER") + b"".join(as_bytes(each) for each in messages)
+    peer = connection()
+    found: list[list[bytes]] = []
+    for cut in cuts:
+        found += feed(peer, data[:cut])
+        data = data[cut:]
+    found += feed(peer, data)
+    assert found == messages
+    assert peer.is_ready
+
+
+@given(frames=st.lists(st.binary(max_size=9_000), min_size=1, max_size=4), sent=st.integers(0, 40_000))
+def test_what_is_left_after_a_short_write_is_the_rest(frames: list[bytes], sent: int) -> None:
+    buffers = encode(frames)
+    whole = b"".join(buffers)
+    assert b"".join(unsent(buffers, sent)) == whole[sent:]
+
+
+def test_a_large_frame_is_not_copied() -> None:
+    payload = memoryview(bytes(100_000))
+    buffers = encode([b"header", payload])
+    assert buffers[-1] is payload
+    assert buffers[0] == b"\x01\x06header\x02" + struct.pack(">Q", 100_000)
+
+
+def test_a_connection_without_half_a_message_holds_no_buffer() -> None:
+    buffers = Buffers(BUFFER_BYTES)
+    one, two = connection(buffers), connection(buffers)
+    feed(one, opening(b"ROUTER") + as_bytes([b"whole"]))
+    lent = buffers.take()
+    buffers.give(lent)
+    feed(two, opening(b"ROUTER"))
+    assert buffers.take() is lent
+    assert feed(one, as_bytes([b"again"])) == [[b"again"]]
+
+
+def test_memory_follows_what_came_not_what_was_announced() -> None:
+    peer = connection()
+    feed(peer, opening(b"ROUTER") + bytes([LONG]) + struct.pack(">Q", MESSAGE_BYTES_MAX - 9) + b"x" * 100)
+    assert len(peer.space()) < BUFFER_BYTES
+
+
+GREETING = opening(b"ROUTER")[:GREETING_BYTES]
+READY = opening(b"ROUTER")[GREETING_BYTES:]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"GET / HTTP/1.1\r\n", "does not speak ZMTP"),
+        (b"\xff" + bytes(8) + b"\x00", "does not speak ZMTP"),
+        (b"\xff" + bytes(8) + b"\x7f\x02", "version 2"),
+        (GREETING[:12] + b"PLAIN".ljust(20, b"\0") + GREETING[32:], "PLAIN"),
+        (opening(b"PUB"), "'PUB'"),
+        (GREETING + as_bytes([b"too early"]), "flags 0x0"),
+        (GREETING + b"\x04\x06\x05HELLO", "before READY"),
+        (GREETING + b"\x04\x07\x05ERROR\x00", "refuses"),
+        (GREETING + b"\x04\x03\x09REA", "ends in the middle"),
+        (GREETING + b"\x04\x0c\x05READY\x01a\x00\x00\x00\x09", "ends in the middle"),
+        (GREETING + READY + bytes([LONG]) + struct.pack(">Q", 1 << 63), "bytes"),
+        (GREETING + READY + b"\x08\x00", "flags 0x8"),
+        (GREETING + READY + bytes([COMMAND | MORE, 0]), "flags 0x5"),
+        (GREETING + READY + b"\x01\x00" + b"\x04\x06\x04PING\x00", "flags 0x4"),
+        (GREETING + READY + b"\x01\x00" * (FRAMES_MAX + 1), "frames"),
+    ],
+)
+def test_who_breaks_the_rules_is_refused(data: bytes, sentence: str) -> None:
+    with pytest.raises(ZmtpError, match=sentence):
+        feed(connection(), data)
+
+
+@given(data=st.binary(min_size=1, max_size=400))
+def test_noise_is_refused_or_waited_for_never_more(data: bytes) -> None:
+    for begin in (b"", GREETING, GREETING + READY):
+        try:
+            feed(connection(), begin + data)
+        except ZmtpError as error:
+            assert str(error)
+
+
+def test_a_ping_is_answered() -> None:
+    peer = connection()
+    feed(peer, opening(b"ROUTER") + b"\x04\x0a\x04PING\x00\x10abc")
+    assert peer.replies == [b"\x04\x08\x04PONGabc"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000, 3_000_000])
+def test_libzmq_understands_us_and_we_it(tmp_path: Path, size: int) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.linger = 0
+    router.rcvtimeo = router.sndtimeo = 10_000
+    path = f"{tmp_path}/router.sock"
+    router.bind(f"ipc://{path}")
+    payload = bytes(size)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as ours:
+            ours.settimeout(10)
+            ours.connect(path)
+            ours.sendall(opening(b"DEALER"))
+            peer = connection()
+            while not peer.is_ready:
+                peer.received(ours.recv_into(peer.space()))
+                assert peer.next_message() is None
+            ours.sendall(as_bytes([b"hello", payload]))
+            routing_id, *frames = router.recv_multipart()
+            assert frames == [b"hello", payload]
+            router.send_multipart([routing_id, b"answer", payload, b""])
+            answer = None
+            while answer is None:
+                peer.received(ours.recv_into(peer.space()))
+                answer = peer.next_message()
+            assert [bytes(frame) for frame in answer] == [b"answer", payload, b""]
+    finally:
+        context.destroy(linger=0)

@@ -1,0 +1,272 @@
+"""Goal: the worker's socket for stubs takes everybody who speaks ZMTP, and nobody else costs it anything.
+
+Method: a real Endpoint under uvloop; libzmq's DEALERs and bare sockets at the other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+import zmq
+
+from client_stub.zmtp import encode, opening
+from sidecar.worker import endpoint as endpoint_module
+from sidecar.worker.endpoint import Endpoint
+
+PATIENCE_S = 20.0
+
+
+class Desk:
+    """Keeps what came, and answers by the endpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path / "worker.sock")
+        self.messages: list[tuple[bytes, list[bytes]]] = []
+        self.turns = 0
+        self.endpoint = Endpoint(
+            asyncio.get_running_loop(), self.path, on_message=self._take, on_turn_end=self._turn
+        )
+
+    def _take(self, routing_id: bytes, frames: list[memoryview]) -> None:
+        self.messages.append((routing_id, [bytes(frame) for frame in frames]))
+
+    def _turn(self) -> None:
+        self.turns += 1
+
+
+@asynccontextmanager
+async def desk_at(path: Path) -> AsyncIterator[Desk]:
+    desk = Desk(path)
+    try:
+        yield desk
+    finally:
+        desk.endpoint.close()
+
+
+def run(test: Callable[[], Any]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 (any condition, not one event)
+            await asyncio.sleep(0.001)
+
+
+def dial(desk: Desk) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    peer.settimeout(PATIENCE_S)
+    peer.connect(desk.path)
+    return peer
+
+
+def stub_at(desk: Desk) -> socket.socket:
+    peer = dial(desk)
+    peer.sendall(opening(b"DEALER"))
+    return peer
+
+
+async def greet(desk: Desk, peer: socket.socket) -> bytes:
+    """A first message of ``peer`` has arrived; the routing id it came under."""
+    peer.sendall(b"".join(encode([b"hello"])))
+    await until(lambda: desk.messages)
+    return desk.messages[0][0]
+
+
+def is_closed(peer: socket.socket) -> bool:
+    peer.setblocking(False)
+    try:
+        while peer.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def test_libzmq_is_heard_and_answered(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            dealer = context.socket(zmq.DEALER)
+            try:
+                dealer.connect(f"ipc://{desk.path}")
+                payload = os.urandom(2_000_000)
+                dealer.send_multipart([b"one", payload])
+                dealer.send(b"two")
+                await until(lambda: len(desk.messages) == 2)
+                (routing_id, first), (_, second) = desk.messages
+                assert (first, second) == ([b"one", payload], [b"two"])
+                assert desk.endpoint.peer_process(routing_id) == os.getpid()
+                assert desk.endpoint.send(routing_id, [b"head", b"x" * 100_000]) is True
+                await until(lambda: dealer.poll(0))
+                assert dealer.recv_multipart() == [b"head", b"x" * 100_000]
+            finally:
+                context.destroy(linger=0)
+
+    run(test)
+
+
+def test_a_peer_that_does_not_read_is_written_to_once_more_when_it_does(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as peer:
+                routing_id = await greet(desk, peer)
+                sent = 0
+                while desk.endpoint.send(routing_id, [b"x" * 50_000]):
+                    sent += 1
+                    assert sent < 1_000, "nothing bounds what a silent reader may have waiting"
+                assert desk.endpoint.send(routing_id, [b"more"]) is False
+                turns = desk.turns
+                wanted = len(opening(b"ROUTER")) + sent * len(b"".join(encode([b"x" * 50_000])))
+                got = 0
+                peer.setblocking(False)
+                async with asyncio.timeout(PATIENCE_S):
+                    while got < wanted:
+                        try:
+                            got += len(peer.recv(1 << 20))
+                        except BlockingIOError:
+                            await asyncio.sleep(0)
+                assert got == wanted
+                assert desk.turns > turns  # the worker had its turn to go on
+                assert desk.endpoint.send(routing_id, [b"more"]) is True
+
+    run(test)
+
+
+def test_who_is_gone_is_told_as_gone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as peer:
+                routing_id = await greet(desk, peer)
+            await until(lambda: desk.endpoint.send(routing_id, [b"answer"]) is None)
+            await until(lambda: desk.endpoint.peer_process(routing_id) == 0)
+
+    run(test)
+
+
+def test_what_came_before_the_end_is_taken_though_answers_fail(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            told: list[bool | None] = []
+
+            def answer(routing_id: bytes, frames: list[memoryview]) -> None:
+                desk.messages.append((routing_id, []))
+                told.append(desk.endpoint.send(routing_id, [b"answer"]))
+
+            desk.endpoint._on_message = answer
+            with stub_at(desk) as peer:
+                peer.sendall(b"".join(encode([b"x" * 40_000])) * 4)  # more than one read, and then it is gone
+            await until(lambda: len(told) == 4)
+            assert told == [True] * 4  # its end is told behind all that it said
+            (routing_id,) = {routing_id for routing_id, _ in desk.messages}
+            await until(lambda: desk.endpoint.send(routing_id, [b"answer"]) is None)
+
+    run(test)
+
+
+def test_noise_closes_its_own_connection_only(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with dial(desk) as noisy, stub_at(desk) as peer:
+                noisy.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                await until(lambda: is_closed(noisy))
+                await greet(desk, peer)
+
+    run(test)
+
+
+def test_a_pinger_that_does_not_read_is_closed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as peer:
+                peer.setblocking(False)
+                ping = b"\x04\x17\x04PING\x00\x10" + b"c" * 16
+                async with asyncio.timeout(PATIENCE_S):
+                    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                        while True:
+                            try:
+                                peer.send(ping * 1_000)
+                            except BlockingIOError:
+                                await asyncio.sleep(0)
+
+    run(test)
+
+
+def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "HANDSHAKE_S", 0.2)
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with dial(desk) as mute, stub_at(desk) as peer:
+                peer.sendall(b"".join(encode([b"hello"])))
+                await until(lambda: is_closed(mute))
+                await until(lambda: desk.messages)
+                assert not is_closed(peer)
+
+    run(test)
+
+
+@contextmanager
+def few_descriptors() -> Iterator[None]:
+    """None is left beyond those that are open now; gaps between them are filled for as long."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208 (numbers, not paths)
+    fillers = [os.dup(0)]
+    while fillers[-1] < highest:
+        fillers.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in fillers:
+            os.close(fd)
+
+
+def test_without_a_descriptor_left_a_stub_is_turned_away_and_the_others_go_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with (
+                stub_at(desk) as peer,
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as late,
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as later,
+            ):
+                await greet(desk, peer)
+                with few_descriptors():
+                    late.connect(desk.path)
+                    await until(lambda: is_closed(late))
+                    peer.sendall(b"".join(encode([b"again"])))
+                    await until(lambda: len(desk.messages) == 2)
+                later.connect(desk.path)
+                later.sendall(opening(b"DEALER") + b"".join(encode([b"later"])))
+                await until(lambda: len(desk.messages) == 3)
+
+    run(test)
+
+
+def test_closing_removes_the_path_and_gives_the_last_words(tmp_path: Path) -> None:
+    async def test() -> None:
+        desk = Desk(tmp_path)
+        with stub_at(desk) as peer:
+            routing_id = await greet(desk, peer)
+            assert desk.endpoint.send(routing_id, [b"last words"])
+            desk.endpoint.close(linger_ms=200)
+            assert not Path(desk.path).exists()  # noqa: ASYNC240
+            heard = b""
+            while part := peer.recv(65_536):
+                heard += part
+            assert heard.endswith(b"last words")
+
+    run(test)
