@@ -112,11 +112,25 @@ public class JavaProducers {
         Map<String, Object> told = new LinkedHashMap<>();
         told.put("number", command.get("number").asInt());
         if (error != null) {
-            told.put("error", error.getClass().getSimpleName());
-            told.put("code", Errors.forException(error).code());
-            told.put("text", String.valueOf(error.getMessage()));
+            Throwable reason = reason(error);
+            told.put("error", reason.getClass().getSimpleName());
+            told.put("code", Errors.forException(reason).code());
+            told.put("text", String.valueOf(reason.getMessage()));
         }
         return told;
+    }
+
+    /**
+     * What Kafka has a code for. A send() that comes while the producer stands in an error state raises a
+     * KafkaException without one; the error that brought it there is the cause.
+     */
+    private static Throwable reason(Exception error) {
+        for (Throwable each = error; each != null; each = each.getCause()) {
+            if (Errors.forException(each) != Errors.UNKNOWN_SERVER_ERROR) {
+                return each;
+            }
+        }
+        return error;
     }
 
     private static void tell(Map<String, Object> what) {

@@ -7,6 +7,7 @@ how (``departs``, what the failed assertion says) and docs/scenarios.md says why
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -93,6 +94,7 @@ def fc_07_close_at_once(scene: JavaScene) -> None:
     assert sender.told == dict.fromkeys(range(201), 1)
     assert {str(outcome.error) for outcome in told[1:]} <= {
         "Producer is closed forcefully.",
+        "Producer closed while send in progress",
         "Cannot perform operation after producer has been closed",
     }
 
@@ -188,13 +190,21 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def scene(java: JavaProducers, row: Row) -> Iterator[JavaScene]:
+TRIES = 3
+"""Java's timers are Java's: on a busy machine one of its batches expires, or goes again, a moment before the scenario
+has it where it wants it. What a row claims is that Java can do what is asked of us, so a run that agrees is enough;
+one that never agrees fails with its last words."""
+
+
+@contextlib.contextmanager
+def a_scene(java: JavaProducers, row: Row) -> Iterator[JavaScene]:
     module = row.run.__globals__
     with FakeBroker(nodes=2, receive_buffer_bytes=module.get("RECEIVE_BUFFER_BYTES")) as kafka:
         made = JavaScene(kafka, java, {**module.get("SETTINGS", {}), **row.settings})
-        yield made
-        made.end()
+        try:
+            yield made
+        finally:
+            made.end()
 
 
 def run(row: Row, scene: JavaScene | JavaRealScene, **arguments: object) -> None:
@@ -206,8 +216,14 @@ def run(row: Row, scene: JavaScene | JavaRealScene, **arguments: object) -> None
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_row(scene: JavaScene, row: Row) -> None:
-    run(row, scene)
+def test_row(java: JavaProducers, row: Row) -> None:
+    for left in reversed(range(TRIES)):
+        try:
+            with a_scene(java, row) as scene:
+                return run(row, scene)
+        except (AssertionError, TimeoutError, pytest.fail.Exception):
+            if not left:
+                raise
 
 
 REAL_ROWS = [
