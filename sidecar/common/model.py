@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class TopicPartition(NamedTuple):
@@ -15,7 +15,9 @@ class TopicPartition(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A broker endpoint as metadata names it. ``id`` is negative for a bootstrap address not yet identified."""
+    """A broker endpoint as metadata names it. ``id`` is negative for a bootstrap address not yet identified, and
+    ``second_of`` the broker's for the second connection to it.
+    """
 
     id: int
     host: str
@@ -23,7 +25,22 @@ class Node(NamedTuple):
     rack: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port} (id {self.id})"
+        second = "" if broker_of(self.id) == self.id else ", second connection"
+        return f"{self.host}:{self.port} (id {broker_of(self.id)}{second})"
+
+
+_SECOND: Final = 1 << 32
+"""Brokers' ids are 32 bits wide, so those of their second connections lie above them."""
+
+
+def second_of(node_id: int) -> int:
+    """The id under which the second connection to a broker goes: what is in flight, its backoff, its deadlines."""
+    return node_id | _SECOND
+
+
+def broker_of(node_id: int) -> int:
+    """The broker at the other end, of either connection."""
+    return node_id & ~_SECOND if node_id > 0 else node_id
 
 
 class ProducerIdAndEpoch(NamedTuple):

@@ -294,6 +294,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "memory here and is what keeps up under a backlog; at most max.request.size.",
     ),
     _integer(
+        "daemon.connections_per_broker",
+        2,
+        1,
+        2,
+        "Connections of one worker to one broker. The second is made and used only while the first is full, as a broker "
+        "takes one request of a connection after the other; 1: never.",
+    ),
+    _integer(
         "daemon.request_buffers_bytes",
         64 << 20,
         2_048,

@@ -1,4 +1,4 @@
-"""ClusterLinks: the links of one process to the brokers, by node id.
+"""ClusterLinks: the links of one process to the brokers, by node id (``second_of`` it for a second one).
 
 Says when a broker may be connected to, closes what is idle, overdue or gone from the cluster, and tells its
 owner of every link that becomes usable or is lost. One per process (worker, controller).
@@ -12,7 +12,7 @@ import random as random_module
 from collections.abc import Callable, Iterable
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.common.model import Node
+from sidecar.common.model import Node, broker_of
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.connector import SocketBuffers
 from sidecar.protocol.connection_states import ConnectionConfig, ConnectionStates
@@ -133,9 +133,9 @@ class ClusterLinks:
         """The brokers there are now: links to brokers that left, or moved to another address, are closed."""
         known = {node.id: node for node in nodes}
         for node_id, link in list(self._links.items()):
-            node = known.get(node_id)
+            node = known.get(broker_of(node_id))
             # A bootstrap address (negative id) is not a broker of the list; its user closes it.
-            if node_id >= 0 and (node is None or node[:3] != link.node[:3]):
+            if node_id >= 0 and (node is None or node[1:3] != link.node[1:3]):
                 link.close(
                     f"{link.node} is no longer part of the cluster." if node is None else "It has moved."
                 )

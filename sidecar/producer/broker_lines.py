@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from sidecar.common.model import broker_of, second_of
 from sidecar.producer.lanes import LANES
 
 if TYPE_CHECKING:
@@ -15,15 +16,23 @@ if TYPE_CHECKING:
 class BrokerLines:
     """A partition stands in the line of its leader (ready, or lingering), in the line of those without one, or
     nowhere. Follows the newest snapshot it was given.
+
+    A broker takes one request of a connection after the other, and reads none while it works at one
+    (``SocketServer`` mutes the channel). So while its connection is full it has two lines, one for each of two
+    connections. A partition changes over with nothing in flight, and stands nowhere until then: what goes through one
+    connection arrives in order.
     """
 
-    __slots__ = ("_lingering", "_ready", "leaderless", "snapshot")
+    __slots__ = ("_lingering", "_ready", "leaderless", "snapshot", "widened")
 
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
         self._ready: dict[int, tuple[Ring, ...]] = {}
         self._lingering: dict[int, tuple[Ring, ...]] = {}
         """By broker and lane, partitions whose next batch waits for nothing but more records."""
+        self.widened: dict[int, dict[PartitionQueue, int]] = {}
+        """Brokers with two lines, and which of its partitions stand in which: half in either. Nothing is in flight on
+        the second connection of any other broker."""
         self.leaderless: Ring = OrderedDict()
         """Partitions with something to send and nobody to send it to."""
 
@@ -41,12 +50,41 @@ class BrokerLines:
             ring = self.leaderless
         else:
             nodes = self._lingering if lingers else self._ready
-            rings = nodes.get(leader.id)
+            link_id = self._link_of(queue, leader.id) if self.widened else leader.id
+            if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
+                return  # on its way to the other connection: placed again when what is in flight has its answer
+            rings = nodes.get(link_id)
             if rings is None:
-                rings = nodes[leader.id] = tuple(OrderedDict() for _ in LANES)
+                rings = nodes[link_id] = tuple(OrderedDict() for _ in LANES)
             ring = rings[queue.lane]
         ring[queue] = None
         queue.ring = ring
+
+    def _link_of(self, queue: PartitionQueue, node_id: int) -> int:
+        shares = self.widened.get(node_id)
+        if shares is None:
+            return node_id
+        link_id = shares.get(queue)
+        if link_id is None:
+            link_id = shares[queue] = second_of(node_id) if len(shares) % 2 else node_id
+        return link_id
+
+    def widen(self, node_id: int) -> None:
+        """The broker's second connection is there: every other partition changes over."""
+        self.widened[node_id] = {}
+        self._place_anew(node_id)
+
+    def narrow(self, node_id: int) -> None:
+        """One line again; nothing may be in flight on the second connection."""
+        if self.widened.pop(node_id, None) is not None:
+            self._place_anew(second_of(node_id))
+
+    def _place_anew(self, link_id: int) -> None:
+        for nodes in (self._ready, self._lingering):
+            for ring in nodes.get(link_id, ()):
+                for queue in list(ring):
+                    queue.leave_ring()
+                    self.place(queue, lingers=queue.lingers)
 
     def follow(self, snapshot: MetadataSnapshot) -> None:
         """Partitions go over to the lines of their new leaders."""
@@ -58,8 +96,9 @@ class BrokerLines:
                     moved.extend(ring)
         for queue in moved:
             queue.leave_ring()
-        self._ready = {node: rings for node, rings in self._ready.items() if node in snapshot.nodes}
-        self._lingering = {node: rings for node, rings in self._lingering.items() if node in snapshot.nodes}
+        known = snapshot.nodes
+        self._ready = {node: rings for node, rings in self._ready.items() if broker_of(node) in known}
+        self._lingering = {node: rings for node, rings in self._lingering.items() if broker_of(node) in known}
         for queue in moved:
             self.place(queue, lingers=queue.lingers)
 

@@ -40,6 +40,8 @@ class ProducerConfig:
     max_block_ms: float = 60_000.0
     request_timeout_ms: float = 30_000.0
     delivery_timeout_ms: float = 120_000.0
+    connections_per_broker: int = 1
+    """2: while the first is full, a second one takes its share of the partitions."""
     retries: int = 2_147_483_647
     max_in_flight_requests_per_connection: int = 5
     retry_backoff_ms: float = 100.0

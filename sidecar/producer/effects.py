@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Something is ready for this broker and its link is not. Repeated at each poll while that is so; the
-    links' own backoff decides, and the driver polls again when the link's state changes."""
+    """Something is ready for this broker and its link is not, or its only link is full (``second_of`` it). Repeated
+    at each poll while that is so; the links' own backoff decides, and the driver polls again when the link's state
+    changes."""
 
     node_id: int
 

@@ -1,4 +1,4 @@
-"""In-flight requests per connection, with their batches and deadlines. A prepared request counts from the
+"""In-flight requests per connection (``node_id`` names one), with their batches and deadlines. A prepared request counts from the
 start.
 """
 
@@ -19,7 +19,8 @@ UNSENT_PER_NODE_MAX = 2
 class ProduceRequest:
     """One Produce request: batches of one lane for one broker.
 
-    ``timeout_ms`` is what the broker is told, ``deadline_ms`` (monotonic) when the connection is given up.
+    ``node_id`` is the broker's, or that of the second connection to it (``second_of``). ``timeout_ms`` is what the
+    broker is told, ``deadline_ms`` (monotonic) when the connection is given up.
     ``topic_names`` is for the driver: with Produce v13 answers name topics by id, and it puts the ids it sent
     here.
     """

@@ -34,6 +34,7 @@ class PartitionQueue:
         "batches",
         "lane",
         "lingers",
+        "link_id",
         "load",
         "next_order",
         "partition",
@@ -61,6 +62,8 @@ class PartitionQueue:
         self.ring: Ring | None = None
         self.lingers = False
         """Its place is, or will be once it has a leader, among what only goes along."""
+        self.link_id = 0
+        """Where its last batch went: a broker's id, or that of the second connection to it."""
         self.timer_due_ms = 0.0
         self.timer_serial = 0
         """The one valid entry of the timer heap; 0 = none. Stale entries are skipped when they come up."""

@@ -15,6 +15,7 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING
 
+from sidecar.common.model import broker_of
 from sidecar.producer.accumulator_answers import APPEND_RESULTS, AppendResult, FlushMark, ReadyCheck
 from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
@@ -303,7 +304,8 @@ class RecordAccumulator:
             self._take(along[lane], batches, size, max_bytes, now_ms, longest_ms)
         for batch in batches:
             queue = batch.queue
-            batch.failed_node = node_id
+            batch.failed_node = broker_of(node_id)
+            queue.link_id = node_id
             if lane == IDEMPOTENT_LANE and batch.base_sequence == NO_SEQUENCE:
                 self._ids.identify(queue, batch)
             if queue.batches:

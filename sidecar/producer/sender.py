@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import Code, classify
+from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_fates import BatchFates
 from sidecar.producer.broker_latency import BrokerLatency
 from sidecar.producer.effects import (
@@ -42,7 +43,8 @@ log = logging.getLogger(__name__)
 
 
 class LinkView(Protocol):
-    """What the core may know about connections. Asked once or twice per broker and poll."""
+    """What the core may know about connections, by the id of their broker or ``second_of`` it. Asked once or twice
+    per connection and poll."""
 
     def is_ready(self, node_id: int) -> bool:
         """Connected and versions negotiated."""
@@ -110,15 +112,17 @@ class Sender:
         if self._muted_until_ms:
             for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
                 del self._muted_until_ms[node_id]
+        if accumulator.lines.widened:
+            self._narrow()
         ready = accumulator.lines.ready_nodes()
         if self._latency.is_on:
             self._note_latency(ready, now_ms)
         for node_id in ready:
             if node_id in self._muted_until_ms:
-                self._latency.blocked(node_id, now_ms)
+                self._latency.blocked(broker_of(node_id), now_ms)
                 continue
             if not links.is_ready(node_id):
-                self._latency.blocked(node_id, now_ms)
+                self._latency.blocked(broker_of(node_id), now_ms)
                 effects.append(Connect(node_id))
                 continue
             self._send_to(node_id, links, now_ms, effects)
@@ -149,8 +153,8 @@ class Sender:
     def _note_latency(self, ready: list[int], now_ms: float) -> None:
         # A partition with all its batches in flight stands in no line, whatever waits behind them: a broker with
         # as many requests unanswered as allowed is behind, too.
-        full = self._in_flight.full_nodes()
-        self._latency.keep({*ready, *full})
+        full = {broker_of(node_id) for node_id in self._in_flight.full_nodes()}
+        self._latency.keep(full.union(map(broker_of, ready)))
         for node_id in full:
             self._latency.blocked(node_id, now_ms)
 
@@ -169,7 +173,9 @@ class Sender:
     def _send_to(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
         room = self._in_flight.room(node_id)
         if room <= 0:
-            self._latency.blocked(node_id, now_ms)
+            self._latency.blocked(broker_of(node_id), now_ms)
+            if self._config.connections_per_broker > 1 and node_id == broker_of(node_id):
+                self._widen(node_id, links, effects)
             return
         accumulator = self._accumulator
         rings = accumulator.lines.ready(node_id)
@@ -186,7 +192,7 @@ class Sender:
             lanes_left.append(lane)
             room -= 1
             if self._latency.is_on:
-                self._latency.drained(node_id)
+                self._latency.drained(broker_of(node_id))
             request = ProduceRequest(
                 id=next(self._request_ids),
                 node_id=node_id,
@@ -203,6 +209,24 @@ class Sender:
             self.counts.bytes_sent += request.size_bytes
             effects.append(SendProduce(node_id, request))
         self._first_lane = LANES_FROM[self._first_lane][1]
+
+    def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> None:
+        """The first connection is full. Only one that stands takes a share: nothing waits for a second to be made."""
+        lines = self._accumulator.lines
+        if node_id in lines.widened:
+            return
+        if links.is_ready(second_of(node_id)):
+            lines.widen(node_id)
+            self._wake_now = True
+        else:
+            effects.append(Connect(second_of(node_id)))
+
+    def _narrow(self) -> None:
+        """Brokers with nothing in flight need one connection: through two a trickle would be twice the requests."""
+        in_flight, lines = self._in_flight, self._accumulator.lines
+        for node_id in list(lines.widened):
+            if not in_flight.count(node_id) and not in_flight.count(second_of(node_id)):
+                lines.narrow(node_id)
 
     def _ask_for_metadata(self, effects: list[Effect], now_ms: float) -> None:
         topics = frozenset(self._fates.stale_topics)
@@ -261,6 +285,7 @@ class Sender:
         self._accumulator.release(batch)
         batch.in_doubt = True
         self._fates.fail(batch, LocalCode.ENCODE_MISMATCH, text, now_ms)
+        self._fates.settled(batch.queue, now_ms)  # also when it had its fate before: one fewer is in flight
 
     def on_produce_response(
         self, request: ProduceRequest, results: Iterable[PartitionResult], throttle_ms: int, now_ms: float
@@ -270,7 +295,8 @@ class Sender:
         self.throttle_times.note(throttle_ms, now_ms)
         if throttle_ms > 0:
             self.counts.throttle_ms += throttle_ms
-            self._muted_until_ms[request.node_id] = now_ms + throttle_ms
+            broker = broker_of(request.node_id)
+            self._muted_until_ms[broker] = self._muted_until_ms[second_of(broker)] = now_ms + throttle_ms
         if not self._in_flight.end(request):
             self.counts.late_answers += 1
             return
@@ -291,7 +317,7 @@ class Sender:
             # What the broker left out, or what a fault of ours above left behind, must not stay on the wire for ever.
             for batch in open_batches.values():
                 self._accumulator.release(batch)
-                text = f"Broker {request.node_id} left {batch.topic}-{batch.partition} out of its answer."
+                text = f"Broker {broker_of(request.node_id)} left {batch.topic}-{batch.partition} out of its answer."
                 self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
                 self._fates.settled(batch.queue, now_ms)
         self._wake_now = True
@@ -299,7 +325,7 @@ class Sender:
     def on_disconnect(
         self, node_id: int, now_ms: float, *, unsent: Collection[int] = (), reason: str = ""
     ) -> None:
-        """The link is gone, or could not be made.
+        """The link is gone, or could not be made. Without its second one a broker gets everything by the first.
 
         ``unsent``: ids of requests of which the kernel had not taken a single byte. The others may have reached
         the broker: their batches are in doubt and are sent again as they are.
@@ -313,12 +339,14 @@ class Sender:
                 self._take_back(request, now_ms)
                 continue
             self.counts.request_errors += 1
-            text = f"The connection to broker {node_id} ended before it answered: {reason or 'closed by it'}."
+            text = f"The connection to broker {broker_of(node_id)} ended before it answered: {reason or 'closed by it'}."
             for batch in request.batches:
                 self._accumulator.release(batch)
                 self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
             for batch in request.batches:
                 self._fates.settled(batch.queue, now_ms)
+        if node_id != broker_of(node_id):
+            self._accumulator.lines.narrow(broker_of(node_id))
         if requests or self._fates.stale_topics:
             self._wake_now = True
 

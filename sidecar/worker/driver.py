@@ -22,6 +22,7 @@ from sidecar.common.control import (
     UpdateMetadataReply,
 )
 from sidecar.common.kill_points import ARMED, passed
+from sidecar.common.model import broker_of
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
 from sidecar.producer.effects import (
     CloseLink,
@@ -373,7 +374,8 @@ class Driver:
     def _connect(self, effect: Connect, now_ms: float) -> None:
         self._produce_port.connect(effect.node_id)
         delay_ms = self._links.next_attempt_delay_ms(effect.node_id, now_ms)
-        if 0 < delay_ms < float("inf"):
+        # Nothing waits for a second connection: it is asked for again at any turn in which it is missed.
+        if 0 < delay_ms < float("inf") and effect.node_id == broker_of(effect.node_id):
             self._loop.call_later(delay_ms / 1000, self.wake)
 
     def _close_link(self, effect: CloseLink, now_ms: float) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sidecar.common.kill_points import ARMED, passed
+from sidecar.common.model import broker_of
 from sidecar.net.connector import LinkError
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
@@ -111,9 +112,9 @@ class ProducePort:
 
     def connect(self, node_id: int) -> None:
         assert self.links is not None
-        node = self._cache.current.nodes.get(node_id)
+        node = self._cache.current.nodes.get(broker_of(node_id))
         if node is not None:
-            self.links.ready(node)
+            self.links.ready(node._replace(id=node_id))
 
     def send(self, request: ProduceRequest, now_ms: float) -> None:
         """Prepare and send one request. What cannot be prepared goes back to the core as not sent."""

@@ -105,6 +105,7 @@ class Worker:
         config = dataclasses.replace(
             ProducerConfig.from_mapping(settings),
             batch_growth_bytes=int(settings["daemon.batch_growth_bytes"]),
+            connections_per_broker=int(settings["daemon.connections_per_broker"]),
         )
         rules = TopicRules(config, settings["topics"])
         workers = int(settings["daemon.workers"])

@@ -18,6 +18,7 @@ from producer.fake_kernel import FakeBlock, FakeRecords
 from producer.harness import TOPIC, answer, snapshot_of
 
 from sidecar.common.backoff import ExponentialBackoff
+from sidecar.common.model import broker_of, second_of
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import (
     CloseLink,
@@ -51,7 +52,8 @@ backoff."""
 
 
 class Connection:
-    """One TCP connection: requests arrive and are answered in order; after ``alive`` nothing is answered."""
+    """One TCP connection, by the id of its broker or ``second_of`` it: requests arrive and are answered in order;
+    after ``alive`` nothing is answered."""
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -84,6 +86,7 @@ class SimWorld:
             acks=-1 if self.idempotent else rng.choice((-1, 1)),
             retries=rng.choice((2**31 - 1, 2**31 - 1, 3)),
             max_in_flight_requests_per_connection=rng.choice((1, 2, 5)),
+            connections_per_broker=rng.choice((1, 2)),
             request_timeout_ms=500.0,
             delivery_timeout_ms=rng.choice((700.0, 3_000.0, 120_000.0)),
         )
@@ -96,7 +99,7 @@ class SimWorld:
         self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=FakeRecords)  # type: ignore[arg-type]
         self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
         self.connections: dict[int, Connection] = {}
-        self.down_until_ms = dict.fromkeys(self.nodes, 0.0)
+        self.down_until_ms = dict.fromkeys([*self.nodes, *map(second_of, self.nodes)], 0.0)
         self.version = 1
         self.snapshot = snapshot_of({TOPIC: self.leaders})
         self.metadata_asked = False
@@ -206,8 +209,9 @@ class SimWorld:
     def silence_leader(self) -> None:
         """A leader goes on appending but does not answer for a while; the partition moves and clients hear of it."""
         partition = self.random.randrange(len(self.leaders))
-        connection = self.connections.get(self.leaders[partition])
-        if connection is not None:
+        for connection in self.connections.values():
+            if broker_of(connection.node) != self.leaders[partition]:
+                continue
             connection.answer_ms = max(connection.answer_ms, self.now_ms) + self.random.uniform(100.0, 700.0)
         self.after(self.random.uniform(5.0, 20.0), self.move_leader)
         self.after(self.random.uniform(20.0, 40.0), self.refresh_metadata)
@@ -366,7 +370,7 @@ class SimWorld:
         results = []
         for partition, payloads, producer_id, epoch, base_sequence in copies:
             fault = rng.random() if self.faulty else 1.0
-            if self.leaders[partition] != node:
+            if self.leaders[partition] != broker_of(node):
                 done = Answer(6)
             elif fault < self.fault_rate / 2:
                 done = Answer(rng.choice(REFUSED_BEFORE_APPEND))
