@@ -298,8 +298,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         2,
         1,
         2,
-        "Connections of one worker to one broker. The second is made and used only while the first is full, as a broker "
-        "takes one request of a connection after the other; 1: never.",
+        "Connections of one worker to one broker. A second one is made and used only while the first is full, as a "
+        "broker takes one request of a connection after the other; 1: never.",
     ),
     _integer(
         "daemon.request_buffers_bytes",

@@ -70,21 +70,27 @@ class BrokerLines:
         return link_id
 
     def widen(self, node_id: int) -> None:
-        """The broker's second connection is there: every other partition changes over."""
-        self.widened[node_id] = {}
-        self._place_anew(node_id)
+        """The broker's second connection is there: half of what stands changes over, first of all what can at once."""
+        standing = self._standing(node_id)
+        standing.sort(key=lambda queue: not queue.wire_count)
+        half = len(standing) // 2
+        self.widened[node_id] = dict.fromkeys(standing[:half], node_id)
+        self.widened[node_id].update(dict.fromkeys(standing[half:], second_of(node_id)))
+        self._place_anew(standing)
 
     def narrow(self, node_id: int) -> None:
         """One line again; nothing may be in flight on the second connection."""
         if self.widened.pop(node_id, None) is not None:
-            self._place_anew(second_of(node_id))
+            self._place_anew(self._standing(second_of(node_id)))
 
-    def _place_anew(self, link_id: int) -> None:
-        for nodes in (self._ready, self._lingering):
-            for ring in nodes.get(link_id, ()):
-                for queue in list(ring):
-                    queue.leave_ring()
-                    self.place(queue, lingers=queue.lingers)
+    def _standing(self, link_id: int) -> list[PartitionQueue]:
+        rings = (*self.ready(link_id), *self.lingering(link_id))
+        return [queue for ring in rings for queue in ring]
+
+    def _place_anew(self, queues: list[PartitionQueue]) -> None:
+        for queue in queues:
+            queue.leave_ring()
+            self.place(queue, lingers=queue.lingers)
 
     def follow(self, snapshot: MetadataSnapshot) -> None:
         """Partitions go over to the lines of their new leaders."""

@@ -1,5 +1,5 @@
-"""In-flight requests per connection (``node_id`` names one), with their batches and deadlines. A prepared request counts from the
-start.
+"""In-flight requests per connection (``node_id`` names one), with their batches and deadlines. A prepared request
+counts from the start.
 """
 
 from __future__ import annotations

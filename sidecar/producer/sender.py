@@ -339,7 +339,8 @@ class Sender:
                 self._take_back(request, now_ms)
                 continue
             self.counts.request_errors += 1
-            text = f"The connection to broker {broker_of(node_id)} ended before it answered: {reason or 'closed by it'}."
+            ended = f"The connection to broker {broker_of(node_id)} ended before it answered"
+            text = f"{ended}: {reason or 'closed by it'}."
             for batch in request.batches:
                 self._accumulator.release(batch)
                 self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)

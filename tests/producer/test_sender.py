@@ -306,7 +306,7 @@ def test_a_request_that_is_not_answered_in_time_closes_the_link_and_is_sent_agai
 
 
 @pytest.mark.rule("S5")
-def test_throttle_mutes_that_connection_only() -> None:
+def test_a_throttle_mutes_that_broker_only() -> None:
     core = Core(leaders=(1, 2))
     core.respond(core.send("a"), answer(0), throttle_ms=400)
     core.append("b", partition=0)
