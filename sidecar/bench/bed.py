@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sidecar.bench.used_memory import use_memory
 from sidecar.bench.workload import Workload
 from sidecar.demo.steps import Steps
 from sidecar.testing.daemon import SidecarDaemon
@@ -70,13 +71,22 @@ class Site:
 
 @dataclass(frozen=True)
 class Bed:
-    """``topic`` has six partitions on ``site``'s broker. ``rounds`` runs of everything that is compared."""
+    """``topic`` has six partitions on ``site``'s broker. ``rounds`` runs of everything that is compared.
+
+    ``is_embedded``: the broker is on this machine, and so is the memory that its log takes.
+    """
 
     steps: Steps
     site: Site
     topic: str
     records: int
     rounds: int
+    is_embedded: bool = False
+
+    def before_run(self, log_bytes: int) -> None:
+        """The broker's log of the next run takes used memory, whichever side it is of."""
+        if self.is_embedded:
+            use_memory(log_bytes)
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ def _on_kafka(run: Run, records: int, rounds: int, bootstrap_servers: str | None
                 site = stack.enter_context(daemon_before(stack.enter_context(cluster).bootstrap_servers))
             else:
                 site = stack.enter_context(daemon_before(bootstrap_servers))
-        bed = Bed(run.steps, site, topic, records, rounds)
+        bed = Bed(run.steps, site, topic, records, rounds, is_embedded=bootstrap_servers is None)
 
         def part(name: str, work: Callable[[], object]) -> None:
             run.part(name, site.explained()(work))
