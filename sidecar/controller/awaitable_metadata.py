@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sidecar.common.clock import MonotonicClock
+from sidecar.common.event_wait import happens_within
 from sidecar.metadata.errors import InvalidPartitionError, MetadataTimeout
 from sidecar.metadata.metadata import Metadata
 
@@ -96,10 +97,5 @@ class AwaitableMetadata:
         deadline_ms = self._clock.now_ms() + wait_ms
         while not self.metadata.check_update(last_version):
             left_ms = deadline_ms - self._clock.now_ms()
-            changed = self._changed
-            try:
-                if left_ms <= 0:
-                    raise TimeoutError
-                await asyncio.wait_for(changed.wait(), left_ms / 1000)
-            except TimeoutError:
-                raise MetadataTimeout(f"Failed to update metadata after {told_ms:g} ms.") from None
+            if left_ms <= 0 or not await happens_within(self._changed, left_ms / 1000):
+                raise MetadataTimeout(f"Failed to update metadata after {told_ms:g} ms.")

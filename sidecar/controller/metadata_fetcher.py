@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import TopicError
+from sidecar.common.event_wait import happens_within
 from sidecar.common.model import Node
 from sidecar.controller.awaitable_metadata import AwaitableMetadata, TopicMetadata
 from sidecar.metadata.answer import MetadataAnswer, parse_metadata
@@ -353,10 +354,7 @@ class MetadataFetcher:
         Call it right after looking, with no await between: what happened before the look is forgotten here.
         """
         self._woken.clear()
-        try:
-            await asyncio.wait_for(self._woken.wait(), min(delay_ms, IDLE_WAIT_MS) / 1000)
-        except TimeoutError:
-            return
+        await happens_within(self._woken, min(delay_ms, IDLE_WAIT_MS) / 1000)
 
 
 __all__ = ["AwaitableMetadata", "MetadataFetcher", "TopicMetadata"]

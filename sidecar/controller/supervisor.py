@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop, Warm
+from sidecar.common.event_wait import happens_within
 from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.worker_process import (
@@ -391,11 +392,7 @@ class Supervisor:
     async def _wait_change(self, timeout_s: float | None = None) -> bool:
         """True when something changed, False when the time was up first."""
         self._changed.clear()
-        try:
-            await asyncio.wait_for(self._changed.wait(), None if timeout_s is None else max(timeout_s, 0.0))
-        except TimeoutError:
-            return False
-        return True
+        return await happens_within(self._changed, timeout_s)
 
 
 def choose_cpus(workers: int, configured: Sequence[int] | None) -> list[int]:

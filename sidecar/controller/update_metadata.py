@@ -19,6 +19,7 @@ from sidecar.common.control import (
     UpdateMetadata,
     UpdateMetadataReply,
 )
+from sidecar.common.event_wait import happens_within
 from sidecar.metadata.diff import diff_snapshots, partition_updates
 from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, MetadataSnapshot
 
@@ -98,9 +99,7 @@ class _WorkerQueue:
                     log.exception("Sending metadata to worker %d failed.", self._worker_id)
                     continue
                 # A worker that is slow to answer delays only itself; its end cancels this task.
-                try:
-                    await asyncio.wait_for(self._answered.wait(), self._reply_timeout_s)
-                except TimeoutError:
+                if not await happens_within(self._answered, self._reply_timeout_s):
                     log.warning(
                         "Worker %d did not answer an UpdateMetadata within %g s; it gets the full state next.",
                         self._worker_id,

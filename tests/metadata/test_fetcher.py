@@ -76,6 +76,22 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_it_ends_also_when_something_happens_at_that_moment(turns: int) -> None:
+    """A broker is lost while the daemon is told to stop: the task is woken and cancelled in one turn of the loop."""
+
+    async def test() -> None:
+        async with fetching([("127.0.0.1", 1)], backoff_ms=5_000.0) as (fetcher, told):
+            await until(lambda: bool(told.errors))
+            fetcher.wake()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await fetcher.close()
+
+    run(test)
+
+
 @pytest.mark.rule("M4")
 def test_await_update() -> None:
     async def test() -> None:
