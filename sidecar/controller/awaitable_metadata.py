@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.common.event_wait import happens_within
+from sidecar.controller.event_wait import happens_within
 from sidecar.metadata.errors import InvalidPartitionError, MetadataTimeout
 from sidecar.metadata.metadata import Metadata
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import TopicError
-from sidecar.common.event_wait import happens_within
 from sidecar.common.model import Node
 from sidecar.controller.awaitable_metadata import AwaitableMetadata, TopicMetadata
+from sidecar.controller.event_wait import happens_within
 from sidecar.metadata.answer import MetadataAnswer, parse_metadata
 from sidecar.metadata.errors import (
     CLUSTER_AUTHORIZATION_FAILED,

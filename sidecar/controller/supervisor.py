@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop, Warm
-from sidecar.common.event_wait import happens_within
 from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker
+from sidecar.controller.event_wait import happens_within
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.worker_process import (
     FATAL_EXITS,

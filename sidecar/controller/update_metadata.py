@@ -19,7 +19,7 @@ from sidecar.common.control import (
     UpdateMetadata,
     UpdateMetadataReply,
 )
-from sidecar.common.event_wait import happens_within
+from sidecar.controller.event_wait import happens_within
 from sidecar.metadata.diff import diff_snapshots, partition_updates
 from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, MetadataSnapshot
 
