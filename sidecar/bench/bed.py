@@ -84,7 +84,7 @@ class Bed:
     is_embedded: bool = False
 
     def before_run(self, log_bytes: int) -> None:
-        """The broker's log of the next run takes used memory, whichever side it is of."""
+        """The broker's log of the next run gets used memory, whichever side it is of."""
         if self.is_embedded:
             use_memory(log_bytes)
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +36,10 @@ def run_throughput(
     callers: int = 1,
     producers: int = 1,
     daemon_pids: Sequence[int] = (),
+    before_go: Callable[[int], None] = lambda log_bytes: None,
 ) -> Throughput:
-    """``callers`` processes send ``workload`` each, spread over ``producers`` of their own.
+    """``callers`` processes send ``workload`` each, spread over ``producers`` of their own. When they stand ready,
+    ``before_go`` is called with the bytes of all their records.
 
     Raises RuntimeError with a caller's last words.
     """
@@ -49,6 +51,7 @@ def run_throughput(
         "producers": producers,
     }
     with started(words, callers) as processes:
+        before_go(workload.records * workload.record_bytes * callers)
         before = cpu_seconds(daemon_pids)
         results = [CallerResult(**each) for each in go(processes)]
         daemon_s = cpu_seconds(daemon_pids) - before

@@ -38,13 +38,13 @@ def measure_throughput(
         for _ in range(bed.rounds):
             for kind in kinds:
                 workload = Workload(bed.topic, max(1, bed.records // SLOW.get(kind, 1) // callers))
-                bed.before_run(workload.records * workload.record_bytes * callers)
                 run = run_throughput(
                     kind,
                     bed.site.target(kind),
                     workload,
                     callers=callers,
                     daemon_pids=bed.site.pids_of(kind),
+                    before_go=bed.before_run,
                 )
                 _add(results, section, kind, run)
                 bed.steps.say(

@@ -8,18 +8,21 @@ as the daemon and its caller take together, and says nothing about any client.
 
 from __future__ import annotations
 
-import mmap
+import tempfile
 from pathlib import Path
 
-SPARE = 1.25
+SPARE = 2.5
 """More than the records' bytes, for what stands around them and for who else takes pages meanwhile."""
+_CHUNK = bytes(1 << 20)
 
 
-def use_memory(size_bytes: int) -> None:
-    """Touch so much memory once, or half of what is available, and give it back: it is what is handed out next."""
-    size = min(int(size_bytes * SPARE), _available_bytes() // 2)
-    if size > 0:
-        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
+def use_memory(log_bytes: int) -> None:
+    """Fill so much of the page cache, and let go of it: it is what the next file gets. At most half of what is
+    available."""
+    size_bytes = min(int(log_bytes * SPARE), _available_bytes() // 2)
+    with tempfile.TemporaryFile(buffering=0) as file:  # memory of no file (mmap) is not what files get next
+        for _ in range(size_bytes // len(_CHUNK)):
+            file.write(_CHUNK)
 
 
 def _available_bytes() -> int:
