@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random as random_module
 from collections.abc import Callable, Iterable
+from math import inf
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node, broker_of
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 
 TIMER_MS_MIN = 5.0
 """Deadlines closer together than this are looked at in one go."""
+
+SECOND_MAX_IDLE_MS = 30_000.0
+"""A broker's second connection is used in bursts. Between them it is not kept until a box on the way has forgotten it,
+which nobody would notice before request.timeout.ms; nothing waits for it to be made anew."""
 
 OnState = Callable[[int, bool, str | None], None]
 OnResponse = Callable[[BrokerLink, int, bytes, float], None]
@@ -65,7 +70,7 @@ class ClusterLinks:
         self._has_throttled = False
         """Any link, ever: until then nobody need look whether one is throttled."""
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_ms = float("inf")
+        self._timer_at_ms = inf
         self._is_closed = False
 
     # Asking for a link
@@ -178,8 +183,7 @@ class ClusterLinks:
 
     def _link_ready(self, link: BrokerLink) -> None:
         self._states.ready(link.node.id)
-        if self._config.connections_max_idle_ms >= 0:
-            self._schedule(link.last_used_ms + self._config.connections_max_idle_ms)
+        self._schedule(link.last_used_ms + self._max_idle_ms(link.node.id))
         self._on_state(link.node.id, True, None)
 
     def _link_closed(self, link: BrokerLink, error: str | None) -> None:
@@ -193,6 +197,11 @@ class ClusterLinks:
             log.debug("Link to %s lost: %s", link.node, error)
         self._on_state(node_id, False, error)
 
+    def _max_idle_ms(self, node_id: int) -> float:
+        most_ms = self._config.connections_max_idle_ms
+        most_ms = most_ms if most_ms >= 0 else inf
+        return most_ms if broker_of(node_id) == node_id else min(most_ms, SECOND_MAX_IDLE_MS)
+
     def _schedule(self, at_ms: float) -> None:
         if self._is_closed or at_ms >= self._timer_at_ms:
             return
@@ -205,9 +214,8 @@ class ClusterLinks:
     def _check(self) -> None:
         """Close what is overdue or idle; set the timer for what comes next."""
         self._timer = None
-        self._timer_at_ms = float("inf")
+        self._timer_at_ms = inf
         now_ms = self._clock.now_ms()
-        max_idle_ms = self._config.connections_max_idle_ms
         for link in list(self._links.values()):
             if not link.is_ready:
                 continue
@@ -217,8 +225,7 @@ class ClusterLinks:
             deadline_ms = link.next_deadline_ms()
             if deadline_ms is not None:
                 self._schedule(deadline_ms)
-            if max_idle_ms < 0:
-                continue
+            max_idle_ms = self._max_idle_ms(link.node.id)
             # What is waiting for an answer is in use, however long it takes.
             idle_until_ms = link.last_used_ms + max_idle_ms
             if link.in_flight_count or link.unsent_count:

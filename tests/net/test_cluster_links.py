@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.common.model import Node
+from sidecar.common.model import Node, second_of
+from sidecar.net import cluster_links
 
 from .conftest import Run
 from .fake_broker import FakeBroker
@@ -185,6 +186,23 @@ def test_idle_connections_close_without_a_backoff(run: Run) -> None:
             assert noting.states == [(1, True, None), (1, False, None)]
             assert noting.links.next_attempt_delay_ms(1, noting.links._clock.now_ms()) == 0
             assert (await noting.connect(node_of(broker.port))).is_ready
+            noting.links.close_all()
+
+    run(test)
+
+
+@pytest.mark.rule("S6")
+def test_an_idle_second_connection_closes_sooner(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_links, "SECOND_MAX_IDLE_MS", 80.0)
+
+    async def test() -> None:
+        async with FakeBroker(answer_anything) as broker:
+            noting = NotingLinks(connections_max_idle_ms=-1.0)
+            first = await noting.connect(node_of(broker.port))
+            second = await noting.connect(node_of(broker.port)._replace(id=second_of(1)))
+            await until(lambda: second.is_closed)
+            assert first.is_ready
+            assert noting.states[-1] == (second_of(1), False, None)
             noting.links.close_all()
 
     run(test)
