@@ -126,6 +126,15 @@ class BrokerLines:
         """By lane, the partitions with something that may go along; empty for a broker that never had any."""
         return self._lingering.get(node_id, ())
 
+    def holds(self, node_id: int, size_bytes: int) -> bool:
+        """So much or more, in whole batches of batch.size, is in the partitions with something that may go there."""
+        for ring in self.ready(node_id):
+            for queue in ring:
+                size_bytes -= queue.load * queue.settings.batch_size
+                if size_bytes <= 0:
+                    return True
+        return False
+
     def topics_waiting_for(self, node_id: int) -> set[str]:
         """Topics with something ready for a broker."""
         return {queue.topic for ring in self.ready(node_id) for queue in ring}

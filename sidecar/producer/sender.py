@@ -211,9 +211,10 @@ class Sender:
         self._first_lane = LANES_FROM[self._first_lane][1]
 
     def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> None:
-        """The first connection is full. Only one that stands takes a share: nothing waits for a second to be made."""
+        """The first connection has no room. A second one is for more than a broker's pause leaves waiting, and takes a
+        share when it stands: nothing waits for it to be made."""
         lines = self._accumulator.lines
-        if node_id in lines.widened:
+        if node_id in lines.widened or not lines.holds(node_id, self._config.max_request_size):
             return
         if links.is_ready(second_of(node_id)):
             lines.widen(node_id)

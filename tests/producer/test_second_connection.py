@@ -23,7 +23,7 @@ def full_core(
     core = Core(
         leaders=(FIRST,) * 4,
         batch_size=100,
-        max_request_size=150,
+        max_request_size=250,
         max_in_flight_requests_per_connection=2,
         connections_per_broker=connections_per_broker,
     )
@@ -59,6 +59,16 @@ def test_with_one_connection_a_broker_none_is_asked_for() -> None:
     core, _ = full_core(connections_per_broker=1)
     assert core.poll() == []
     assert core.effects == []
+
+
+def test_it_is_for_a_whole_request_that_waits() -> None:
+    """Less than max.request.size is what stands there when a broker pauses."""
+    core, _ = full_core("a", second=False)
+    assert core.poll() == []
+    assert core.effects == []
+    core.append("c1", partition=2)
+    assert core.poll() == []
+    assert core.of(Connect) == [Connect(SECOND)]
 
 
 @pytest.mark.rule("S4")
