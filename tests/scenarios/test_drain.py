@@ -19,6 +19,7 @@ RECORD_BYTES = 700
 RETRY_MS = 1_500
 ROUNDS = 6
 SETTINGS = {
+    "daemon.connections_per_broker": 1,  # the order in which two connections' requests arrive is nobody's
     "batch.size": 500,
     "daemon.batch_growth_bytes": 0,
     "max.request.size": 1_024,
