@@ -1,0 +1,117 @@
+"""docs/limits.md and the section "At the edges" of docs/behaviour.md say what the code and the tests say."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sidecar.common.settings import SETTINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "ms": 1,
+    "s": 1_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "%": 0.01,
+}
+"""Times are compared in milliseconds, sizes in bytes."""
+
+
+class Row(NamedTuple):
+    bound: str
+    value: str
+    set_by: str
+    behaviour: str
+    tests: tuple[str, ...]
+
+
+def _rows(path: Path, cells: int) -> Iterator[list[str]]:
+    for line in path.read_text().splitlines():
+        found = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if line.startswith("| ") and len(found) == cells and not found[0].startswith(("bound", "what holds")):
+            yield found
+
+
+def limits() -> list[Row]:
+    rows = _rows(ROOT / "docs" / "limits.md", 5)
+    return [Row(*cells[:4], tuple(re.findall(r"`(test_\w+)`", cells[4]))) for cells in rows]
+
+
+def edges() -> list[tuple[str, tuple[str, ...]]]:
+    text = (ROOT / "docs" / "behaviour.md").read_text()
+    section = text.split("## At the edges", 1)[1].split("\n## ", 1)[0]
+    found = []
+    for line in section.splitlines():
+        if line.startswith("| ") and not line.startswith("| what holds"):
+            holds, tests = line.strip().strip("|").rsplit(" | ", 1)
+            found.append((holds.strip(), tuple(re.findall(r"`(test_\w+)`", tests))))
+    return found
+
+
+@cache
+def names_of_tests() -> frozenset[str]:
+    return frozenset(
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def _amount(text: str) -> float:
+    found = re.match(r"([\d,]+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|ms|s|min|h|%)?(?![\w.])", text)
+    assert found, (
+        f"{text!r} does not begin with a number and a unit ({', '.join(filter(None, UNITS))} or none)"
+    )
+    return float(found[1].replace(",", "")) * UNITS[found[2] or ""]
+
+
+def _set_by(name: str) -> float:
+    """The bound in the code, times in milliseconds."""
+    for setting in SETTINGS:
+        if setting.name == name:
+            value, spelled = setting.default, name.replace(".", "_")
+            break
+    else:
+        module, _, spelled = name.rpartition(".")
+        value = getattr(importlib.import_module(module), spelled)
+    assert isinstance(value, int | float), f"{name} is {value!r}, no number"
+    return value * 1_000 if spelled.lower().endswith(("_s", "_seconds")) else value
+
+
+@pytest.mark.parametrize("row", limits(), ids=lambda row: row.bound)
+def test_the_limit_is_what_the_code_has(row: Row) -> None:
+    assert row.behaviour
+    names = re.findall(r"`([\w.]+)`", row.set_by)
+    assert names, f"{row.bound}: name the setting or the constant in backticks"
+    assert _amount(row.value) == pytest.approx(_set_by(names[0])), f"{row.bound}: {names[0]}"
+
+
+@pytest.mark.parametrize("row", limits(), ids=lambda row: row.bound)
+def test_the_limit_has_a_test(row: Row) -> None:
+    assert row.tests, f"{row.bound} names no test"
+    assert set(row.tests) <= names_of_tests(), set(row.tests) - names_of_tests()
+
+
+@pytest.mark.parametrize("edge", edges(), ids=lambda edge: edge[0][:60])
+def test_what_holds_at_an_edge_has_a_test(edge: tuple[str, tuple[str, ...]]) -> None:
+    holds, tests = edge
+    assert tests, f"{holds!r} names no test"
+    assert set(tests) <= names_of_tests(), set(tests) - names_of_tests()
+
+
+def test_the_pages_have_rows() -> None:
+    assert limits() and edges()
