@@ -12,6 +12,7 @@ import msgpack
 import pytest
 
 from sidecar.common.control import (
+    MESSAGE_BYTES_MAX,
     ControlDecoder,
     ControlError,
     ControlMessage,
@@ -102,6 +103,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_take_their_default() -> Non
         packed([3, {"brokers": [[1]]}]),
         struct.pack(">I", 3) + b"\xc1\xc1\xc1",
         struct.pack(">I", 0),
+        struct.pack(">I", MESSAGE_BYTES_MAX + 1),
         struct.pack(">I", 1 << 31),
     ],
 )

@@ -76,7 +76,9 @@ class Loop:
 class CrashStage:
     """A worker's life on one segment and one disk. Submissions are told apart by a number in their payload."""
 
-    def __init__(self, segment: Segment, disk: PowerDisk, incarnation: int) -> None:
+    def __init__(
+        self, segment: Segment, disk: PowerDisk, incarnation: int, *, pending_bytes_max: int = 1 << 20
+    ) -> None:
         self.segment, self.disk = segment, disk
         segment.prepare_slot(0)
         pages = take_over_pages(segment, 0, incarnation)
@@ -101,7 +103,7 @@ class CrashStage:
             loop=cast(asyncio.AbstractEventLoop, self.loop),
             accept_log=AcceptLog(disk, 0, segment.instance_id, FILE_BYTES),
             thread=self.thread,
-            pending_bytes_max=1 << 20,
+            pending_bytes_max=pending_bytes_max,
             counters=self.counters,
             queues=self.queues.values,
             on_accepted=self._accepted,

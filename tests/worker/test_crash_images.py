@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.shm.accept_log import read_log
+from sidecar.shm.accept_log import SPARES_MAX, read_log
 from sidecar.shm.segment import Segment
 from tests.worker.crash_stage import TOPICS, CrashStage, boot, check, number_of, numbers_of, payload_of
 from tests.worker.power_disk import PowerDisk
@@ -196,3 +196,35 @@ def test_a_full_disk_accepts_again_when_it_has_room(tmp_path: Path) -> None:
     assert stage.counters.get("accept_log_errno") == 0
     contents = read_log(PowerDisk(disk.image(len(disk.steps), random.Random(1))), 0)
     assert numbers_of(contents) == list(range(1, number + 1))
+
+
+def test_a_disk_that_falls_behind_is_waited_for(tmp_path: Path) -> None:
+    disk = PowerDisk()
+    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1, pending_bytes_max=8_000)
+    number = 0
+    while not stage.commit.refusal:
+        number += 1
+        stage.accept("a", number, 1_000, 1)
+        assert number < 100, "what waits for the disk has a bound"
+    assert "does not keep up" in stage.commit.refusal
+    assert number * 1_100 > 8_000 and (number - 2) * 1_000 < 8_000, "one submission beyond it and no more"
+    stage.settle()
+    assert stage.told["a"] == number and not stage.commit.refusal
+
+
+def test_files_kept_to_be_used_again_have_a_bound(tmp_path: Path) -> None:
+    disk = PowerDisk()
+    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1)
+    # More at once than the spares hold, then all of it over: the files go back.
+    for number in range(1, 41):
+        stage.accept("a", number, 5_000, 1)
+        stage.work()
+    before = len(disk.names())
+    for number in sorted(stage.live):
+        stage.end(number)
+    stage.accept("a", 41, 0, 1)
+    stage.settle()
+    stage.settle()
+    left = len(disk.names())
+    assert before > SPARES_MAX + 2 and left <= SPARES_MAX + 2, (before, left)
+    assert numbers_of(read_log(disk, 0)) == [41]
