@@ -250,10 +250,13 @@ class _Service:
     def _open_segment(self, *, keep_control: bool) -> tuple[SegmentStore, bytes]:
         from sidecar.controller.segment_store import SegmentStore
 
+        # First by their slots: what is killed here was ended by us, and its slot must say so.
+        killed = end_slot_holders(self.run_dir.workers_lock)
         for done in self.run_dir.clear_leftovers(keep_control=keep_control):
             log.warning("Cleaned up: %s.", done)
-        for done in end_slot_holders(self.run_dir.workers_lock):
-            log.warning("Cleaned up: %s.", done)
+        killed |= end_slot_holders(self.run_dir.workers_lock)
+        for pid in killed.values():
+            log.warning("Cleaned up: killed a worker (pid %d) of a dead daemon.", pid)
         instance = secrets.token_bytes(INSTANCE_ID_BYTES)
         store = SegmentStore.open(
             self.run_dir,
@@ -265,6 +268,7 @@ class _Service:
             sync=self.config.text("pool.sync"),
             workers=self.config.integer("daemon.workers"),
         )
+        store.spare_holders(killed)
         return store, instance
 
     def _close(self, store: SegmentStore) -> bool:

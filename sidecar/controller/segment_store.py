@@ -163,6 +163,15 @@ class SegmentStore:
     def heartbeat(self, slot: int) -> int:
         return self.segment.slot(slot).heartbeat
 
+    def spare(self, slot: int, incarnation: int) -> None:
+        self.segment.slot(slot).spared = incarnation
+
+    def spare_holders(self, slots: Iterable[int]) -> None:
+        """Whoever held these slots was killed by us, before we could say so there."""
+        for slot in slots:
+            if self.segment.is_slot_prepared(slot):
+                self.spare(slot, self.segment.slot(slot).incarnation)
+
     def total(self, name: str) -> int:
         """One counter summed over all slots."""
         return sum(self.segment.slot(slot).counters.get(name) for slot in self.segment.prepared_slots())

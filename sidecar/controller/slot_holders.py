@@ -19,18 +19,19 @@ _FLOCK: Final = struct.Struct("hhqqi")
 """struct flock: type, whence, start, length, pid."""
 
 
-def end_slot_holders(path: Path) -> list[str]:
+def end_slot_holders(path: Path) -> dict[int, int]:
     """Kill every process that holds a slot's byte, and wait until it is dead. Only by the run dir's holder.
 
-    Returns what was done. Raises RunDirError when one does not die or cannot be named.
+    Returns the pids that were killed, by slot. Raises RunDirError when one does not die or cannot be named.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return []
-    done: list[str] = []
+        return {}
+    killed: dict[int, int] = {}
     try:
-        while (pid := _holder(fd)) is not None:
+        while (held := _holder(fd)) is not None:
+            slot, pid = held
             if pid <= 0:
                 raise RunDirError(
                     f"A process of another container holds a slot in {path}: stop it, or choose another --run-dir."
@@ -41,19 +42,19 @@ def end_slot_holders(path: Path) -> list[str]:
                 continue
             try:
                 # Asked again with the pidfd in hand: the number cannot have been given to another since.
-                if _holder(fd) == pid:
+                if _holder(fd) == held:
                     kill_and_wait(pidfd, pid)
-                    done.append(f"killed a worker (pid {pid}) of a dead daemon")
+                    killed[slot] = pid
             finally:
                 os.close(pidfd)
     finally:
         os.close(fd)
-    return done
+    return killed
 
 
-def _holder(fd: int) -> int | None:
-    """The process that holds the first held byte, None when all are free."""
+def _holder(fd: int) -> tuple[int, int] | None:
+    """(slot, pid) of the first held byte, None when all are free."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, SLOT_COUNT, 0)
     found = fcntl.fcntl(fd, fcntl.F_GETLK, asked.ljust(64, b"\0"))
-    kind, _, _, _, pid = _FLOCK.unpack_from(found)
-    return None if kind == fcntl.F_UNLCK else int(pid)
+    kind, _, slot, _, pid = _FLOCK.unpack_from(found)
+    return None if kind == fcntl.F_UNLCK else (int(slot), int(pid))

@@ -35,7 +35,9 @@ RESTART_BACKOFF_MS = 100.0
 STEADY_MS = 1_000.0
 """A worker that lived this long did not die of its start: its successor need not wait."""
 MISSES_MAX = 3
-START_TIMEOUT_MS = 30_000.0
+START_SILENCE_MS = 30_000.0
+"""A worker that starts may take as long as its slot needs, while its heartbeat moves; without one it has this long: for
+imports, and for the longest single step of an adoption."""
 STANDBY_DELAY_S = 0.25
 """After the last worker became ready: its adoption has the CPU first."""
 STANDBY_RETRY_S = 5.0
@@ -56,7 +58,11 @@ class SlotStore(Protocol):
         ...
 
     def heartbeat(self, slot: int) -> int:
-        """The slot's heartbeat word, changed by the working loop."""
+        """The slot's heartbeat word, changed by the working loop, and by an adoption as it gets on."""
+        ...
+
+    def spare(self, slot: int, incarnation: int) -> None:
+        """Note in the slot that this worker is ended by us: what it has in work is not poison."""
         ...
 
     def next_incarnation(self) -> int:
@@ -201,7 +207,7 @@ class Supervisor:
                     log.error(
                         "Worker %d (pid %d) does not end; killing it.", worker.identity.index, worker.pid
                     )
-                    worker.signal(signal.SIGKILL)
+                    worker.end(signal.SIGKILL)
                 deadline = self._loop.time() + STOP_GRACE_S
 
     def _spawn(self, index: int) -> None:
@@ -230,6 +236,7 @@ class Supervisor:
                 cpu=cpu,
                 on_message=self._message,
                 on_exit=self._exited,
+                spare=lambda ended: self._slots.spare(ended.slot, ended.incarnation),
             )
             self.held_slots.discard(slot)
         except OSError as error:
@@ -359,31 +366,38 @@ class Supervisor:
             self._change()
 
     def _look_at(self, worker: WorkerProcess) -> None:
-        if worker.state is WorkerState.STARTING and (
-            self._loop.time() * 1000.0 - worker.started_ms > START_TIMEOUT_MS
-        ):
-            log.error("Worker %d (pid %d) does not become ready.", worker.identity.index, worker.pid)
-            worker.signal(signal.SIGKILL)
-            return
+        now_ms = self._loop.time() * 1000.0
         beat = self._slots.heartbeat(worker.identity.slot)
-        if beat != worker.last_heartbeat or not worker.is_ready:
+        if beat != worker.last_heartbeat:
             worker.last_heartbeat = beat
             worker.missed_heartbeats = 0
+            worker.moved_ms = now_ms
+            return
+        if worker.state is WorkerState.STARTING and not worker.missed_heartbeats:
+            if now_ms - worker.moved_ms > START_SILENCE_MS:
+                worker.missed_heartbeats = MISSES_MAX  # once: the signals below take a moment
+                self._end_silent(worker, now_ms)
+            return
+        if not worker.is_ready:
             return
         worker.missed_heartbeats += 1
         if worker.missed_heartbeats == MISSES_MAX:
-            log.error(
-                "Worker %d (pid %d) has been silent for %g s; it is ended and replaced.",
-                worker.identity.index,
-                worker.pid,
-                self._look_s * MISSES_MAX,
-            )
-            if process_state(worker.pid) in {"T", "t"}:
-                worker.signal(signal.SIGKILL)  # a stopped process obeys nothing else, and has nothing to say
-                return
-            # SIGABRT first: faulthandler writes where it hangs.
-            worker.signal(signal.SIGABRT)
-            self._loop.call_later(ABORT_GRACE_S, worker.signal, signal.SIGKILL)
+            self._end_silent(worker, now_ms)
+
+    def _end_silent(self, worker: WorkerProcess, now_ms: float) -> None:
+        log.error(
+            "Worker %d (pid %d) has been silent for %.1f s%s; it is ended and replaced.",
+            worker.identity.index,
+            worker.pid,
+            (now_ms - worker.moved_ms) / 1000.0,
+            "" if worker.is_ready else " and is not ready yet",
+        )
+        if process_state(worker.pid) in {"T", "t"}:
+            worker.end(signal.SIGKILL)  # a stopped process obeys nothing else, and has nothing to say
+            return
+        # SIGABRT first: faulthandler writes where it hangs.
+        worker.end(signal.SIGABRT)
+        self._loop.call_later(ABORT_GRACE_S, worker.end, signal.SIGKILL)
 
     def _change(self) -> None:
         self._changed.set()

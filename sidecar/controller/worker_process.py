@@ -48,7 +48,8 @@ class WorkerProcess:
     """``bare`` gets its identity by the constructor and is ours from then on. Belongs to the controller's loop.
 
     ``on_message(worker, message)`` for each control message; ``on_exit(worker)`` once, after the process has
-    been reaped (its pidfd became readable), with ``exit_code`` set as subprocess tells it.
+    been reaped (its pidfd became readable), with ``exit_code`` set as subprocess tells it. ``spare(identity)`` notes in
+    the slot that its death is ours.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class WorkerProcess:
         cpu: int | None,
         on_message: Callable[[WorkerProcess, ControlMessage], None],
         on_exit: Callable[[WorkerProcess], None],
+        spare: Callable[[WorkerIdentity], None],
     ) -> None:
         self.identity = identity
         self.state = WorkerState.STARTING
@@ -70,8 +72,11 @@ class WorkerProcess:
         self.missed_heartbeats = 0
         self.last_heartbeat = -1
         self._on_exit = on_exit
+        self._spare = spare
         self._loop = asyncio.get_running_loop()
         self.started_ms = self._loop.time() * 1000.0
+        self.moved_ms = self.started_ms
+        """When its heartbeat was last seen to change, or it was started."""
         self.process = bare.process
         self.pid = bare.pid
         self.start_time = bare.start_time
@@ -92,6 +97,12 @@ class WorkerProcess:
     @property
     def is_ready(self) -> bool:
         return self.state is WorkerState.READY
+
+    def end(self, number: signal.Signals) -> None:
+        """End it by our own will: first that is noted, so that what it has in work is not blamed for its death."""
+        if self.exit_code is None:
+            self._spare(self.identity)
+            self.signal(number)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal by pidfd; no error when it is dead already."""
@@ -123,7 +134,7 @@ class WorkerProcess:
         # EOF comes with its death, which the pidfd tells. A broken stream from a live worker cannot be
         # repaired.
         if error is not None:
-            self.signal(signal.SIGKILL)
+            self.end(signal.SIGKILL)
 
     def _exited(self) -> None:
         self._loop.remove_reader(self._pidfd)

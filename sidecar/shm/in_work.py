@@ -2,7 +2,8 @@
 
 A word of 8 bytes says what: {kind u4, chain u10, number u50}. The loop has one, each codec thread another: stored
 before an entry is walked or a batch is encoded, 0 when that is over. Adoption counts a death for what it finds
-there. What has killed three workers is poison: it is set aside, so that the fourth lives.
+there, unless the controller says that it ended the worker itself. What has killed three workers is poison: it is set
+aside, so that the fourth lives.
 """
 
 from __future__ import annotations
@@ -89,14 +90,17 @@ class Suspects:
         """Before the slot is claimed: one death for each thing in work, then nothing is in work. What → its deaths.
 
         Repeatable: a row names the worker whose death it counted last, and the slot still has that one's number.
+        Who was ended by its controller (silence, stop, takeover) did not die of its work: that counts for nothing.
         """
         dead = self._slot.incarnation & 0xFFFFFFFF
         counted: dict[int, int] = {}
+        if self._slot.spared == self._slot.incarnation:
+            self._clear()
+            return counted
         for word in self._words.tolist():
             if word:
                 counted[word] = self._count(word, dead)
-        for place in range(layout.IN_WORK_WORDS):
-            self._words[place] = 0
+        self._clear()
         return counted
 
     def poison(self) -> set[int]:
@@ -113,6 +117,10 @@ class Suspects:
         for row in range(layout.SUSPECTS_MAX):
             if self._rows[2 * row] == what:
                 self._rows[2 * row] = 0
+
+    def _clear(self) -> None:
+        for place in range(layout.IN_WORK_WORDS):
+            self._words[place] = 0
 
     def _count(self, what: int, dead: int) -> int:
         row = self._row_of(what)

@@ -84,6 +84,9 @@ PRODUCER_EPOCH_OFFSET: Final = 64
 DEAD_LETTERING_OFFSET: Final = 72
 """u64: dead lettered records of the step of the ledger that is under way (0: none)."""
 
+SPARED_OFFSET: Final = 80
+"""u64: the incarnation that our own controller ended; what it had in work is not to blame (0: none)."""
+
 IN_WORK_OFFSET: Final = 256
 """What is in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""
 IN_WORK_WORDS: Final = 4

@@ -188,6 +188,15 @@ class SlotView:
     def dead_lettering(self, records: int) -> None:
         store_release_u64(self.area, layout.DEAD_LETTERING_OFFSET, records)
 
+    @property
+    def spared(self) -> int:
+        """The incarnation that a controller ended: what it had in work did not kill it. 0: none."""
+        return load_acquire_u64(self.area, layout.SPARED_OFFSET)
+
+    @spared.setter
+    def spared(self, incarnation: int) -> None:
+        store_release_u64(self.area, layout.SPARED_OFFSET, incarnation)
+
 
 def process_start_ticks(pid: int) -> int:
     """Field 22 of /proc/PID/stat; 0 when there is no such process."""

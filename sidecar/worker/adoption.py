@@ -10,7 +10,7 @@ that the next adoption completes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 _LOST_TEXT: Final = "The record's batch could not be read back after its worker had died."
 _UNBOUNDED: Final = 0x7FFFFFFF
+BEAT_ENTRIES: Final = 1024
+"""Submissions between two heartbeats of an adoption: its controller waits as long as it gets on."""
 
 
 class Range:
@@ -81,7 +83,9 @@ class Adoption:
         counters: Counters,
         poison: Poison,
         in_work: InWork,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
+        """``beat`` stores the slot's heartbeat."""
         self._segment = segment
         self._slot = slot
         self._config = config
@@ -96,6 +100,7 @@ class Adoption:
         self._counters = counters
         self._poison = poison
         self._in_work = in_work
+        self._beat = beat
         self.poisonous: list[ProducerBatch] = []
         """Batches that were sent and must not be encoded again: to be given up."""
         self.set_aside: list[Undelivered] = []
@@ -151,6 +156,7 @@ class Adoption:
     # --- the journal, and who sent it --------------------------------------------------------------------------
 
     def _adopt_chain(self, name: ChainName, pages: list[int], now_ms: float) -> Chain:
+        self._beat()
         chain = self._chain_table.adopt(name.chain_id, name.lane, name.topic, pages)
         for damage in chain.damage:
             log.error(
@@ -171,6 +177,7 @@ class Adoption:
         accepted: dict[tuple[int, int, int], int] = {}
         unsettled: dict[tuple[int, int], tuple[int, int]] = {}
         for chain in chains:
+            self._beat()
             for entry in chain.entries():
                 client = (entry.client_row, entry.client_generation)
                 stream = (*client, entry.stream)
@@ -226,7 +233,9 @@ class Adoption:
         assert queue is not None
         ranges = self._ranges.get(chain.chain_id, {})
         waiting: list[Entry] = []
-        for entry in chain.entries():
+        for number, entry in enumerate(chain.entries()):
+            if number % BEAT_ENTRIES == 0:
+                self._beat()
             if self._poison.is_entry(chain, entry):
                 self._set_aside(queue, entry)
                 continue
@@ -347,6 +356,7 @@ class Adoption:
     def _tell(self, now_ms: float) -> None:
         """Told batches end, settled ones and failures are told (again)."""
         for each in list(self._all_ranges()):
+            self._beat()
             descriptor, batch = each.descriptor, each.batch
             if each.is_sent:
                 continue
@@ -368,7 +378,9 @@ class Adoption:
                 text=_text_of(descriptor.code),
             )
             self._settlement.tell(batch, now_ms)
-        for queue, entry, failures in self._failures:
+        for number, (queue, entry, failures) in enumerate(self._failures):
+            if number % BEAT_ENTRIES == 0:
+                self._beat()
             self._settlement.fail_records(queue, entry, failures, now_ms)
 
     def _sent(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:

@@ -365,7 +365,9 @@ class Driver:
     # --- effects -------------------------------------------------------------------------------------------
 
     def _completed(self, effect: Completed, now_ms: float) -> None:
-        for batch in effect.batches:
+        for number, batch in enumerate(effect.batches):
+            if number:  # a backlog that expires at once is minutes of work, and no silence
+                self._store_heartbeat()
             self._settlement.settle_batch(batch, now_ms)
 
     def _send_produce(self, effect: SendProduce, now_ms: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,14 +89,16 @@ class GroupCommit:
 
     # ---- life ----------------------------------------------------------------------------------------------
 
-    def begin(self) -> int:
+    def begin(self, beat: Callable[[], None] = lambda: None) -> int:
         """Before anything is taken: write what the slot holds into a log that begins anew. Returns the entries.
+
+        ``beat`` is called as it gets on.
 
         Raises OSError: then nothing was accepted, and the log of before stands.
         """
         live = [(queue, entry) for queue in self._queues() for entry in queue.chain.entries()]
         numbers = self._log.add_to_base(
-            _logged(queue, entry, entry_payload(queue.chain, entry)) for queue, entry in live
+            _logged(queue, entry, entry_payload(queue.chain, entry)) for queue, entry in _beating(live, beat)
         )
         self._log.end_base()
         for (queue, entry), number in zip(live, numbers, strict=True):
@@ -267,6 +269,15 @@ class GroupCommit:
                 if entry.log_file == head:
                     packed = _logged(queue, entry, entry_payload(queue.chain, entry)).pack()
                     self._pending.append(_Item(entry, queue.topic, None, entry.seq, packed))
+
+
+def _beating(
+    live: list[tuple[TopicQueue, Entry]], beat: Callable[[], None]
+) -> Iterator[tuple[TopicQueue, Entry]]:
+    for number, each in enumerate(live):
+        if number % 1024 == 0:
+            beat()
+        yield each
 
 
 def _logged(queue: TopicQueue, entry: Entry, payload: Buffer) -> LoggedEntry:

@@ -119,6 +119,10 @@ class Worker:
         self._slot = slot
         counters = slot.counters
         self._wake_fds = [fd for index, fd in enumerate(start.wake_fds) if index != start.worker_index]
+
+        def beat() -> None:
+            slot.store_heartbeat(time.monotonic_ns())
+
         self._own_wake_fd = start.wake_fds[start.worker_index] if start.wake_fds else None
 
         pool = BufferPool(segment, incarnation=start.incarnation, workers=workers)
@@ -285,7 +289,7 @@ class Worker:
             send_control=self._channel.send,
             wake_workers=self._wake_workers,
             ring_at=self._turn_timer.set,
-            store_heartbeat=lambda: slot.store_heartbeat(time.monotonic_ns()),
+            store_heartbeat=beat,
             give_up=self._give_up,
             commit=self._commit,
         )
@@ -304,6 +308,7 @@ class Worker:
             counters=counters,
             poison=poison,
             in_work=in_work,
+            beat=beat,
         )
         try:
             sent = adoption.run(left_pages, clock.now_ms())
@@ -323,7 +328,7 @@ class Worker:
         for row in segment.clients.rows(start.slot):
             self._processes.watch(row.index, row.pid)
         if self._commit is not None:
-            self._commit.begin()
+            self._commit.begin(beat)
         self._endpoint = Endpoint(
             loop,
             start.endpoint.removeprefix("ipc://"),

@@ -33,6 +33,7 @@ def main() -> None:
     # As the real one: the controller drains by message.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     sock = socket.socket(fileno=arguments.control_fd)
     if sock.recv(len(START_FD_BYTE)) != START_FD_BYTE:
         return
@@ -46,6 +47,10 @@ def main() -> None:
                     sys.exit(3)
                 if behaviour == "crash first" and message.incarnation == 1:
                     sys.exit(1)
+                if behaviour == "adopts for long":
+                    signal.sigwait({signal.SIGUSR1})
+                if behaviour == "hangs at first" and message.incarnation == 1:
+                    time.sleep(600)
                 sock.sendall(encode_message(Ready(os.getpid(), message.worker_epoch)))
             elif isinstance(message, Drain):
                 if behaviour == "hang in drain":

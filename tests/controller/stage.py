@@ -20,6 +20,8 @@ class FakeSlots:
     def __init__(self) -> None:
         self.left: set[int] = set()
         self.silent: set[int] = set()
+        self.spared: list[tuple[int, int]] = []
+        self.on_look: Callable[[], None] = lambda: None
         self._beat = 0
         self._incarnation = 0
 
@@ -29,7 +31,11 @@ class FakeSlots:
     def has_content(self, slot: int) -> bool:
         return slot in self.left
 
+    def spare(self, slot: int, incarnation: int) -> None:
+        self.spared.append((slot, incarnation))
+
     def heartbeat(self, slot: int) -> int:
+        self.on_look()
         if slot not in self.silent:
             self._beat += 1
         return self._beat if slot not in self.silent else 0
@@ -57,6 +63,7 @@ class Stage:
         self.messages: list[ControlMessage] = []
         self.fatal: list[str] = []
         self._changed = asyncio.Event()
+        self.slots.on_look = self._changed.set
         self.supervisor = Supervisor(
             workers=workers,
             seats=seats or range(workers),
@@ -86,7 +93,7 @@ class Stage:
         )
 
     async def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
-        """Wait until ``condition()``; looks again at each change the supervisor tells."""
+        """Wait until ``condition()``; looks again at each change the supervisor tells, and at each look of it."""
         async with asyncio.timeout(timeout_s):
             while not condition():
                 self._changed.clear()

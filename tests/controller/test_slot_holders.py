@@ -36,9 +36,9 @@ def test_holders_are_killed_also_stopped_ones(tmp_path: Path) -> None:
     holders = [hold(path, 0), hold(path, 63)]
     holders[1].send_signal(signal.SIGSTOP)
     try:
-        assert len(end_slot_holders(path)) == 2
+        assert end_slot_holders(path) == {0: holders[0].pid, 63: holders[1].pid}
         assert [holder.wait(5) for holder in holders] == [-signal.SIGKILL] * 2
-        assert end_slot_holders(path) == []
+        assert end_slot_holders(path) == {}
     finally:
         for holder in holders:
             holder.kill()
@@ -48,4 +48,4 @@ def test_holders_are_killed_also_stopped_ones(tmp_path: Path) -> None:
 
 
 def test_no_file_no_holders(tmp_path: Path) -> None:
-    assert end_slot_holders(tmp_path / "workers.lock") == []
+    assert end_slot_holders(tmp_path / "workers.lock") == {}

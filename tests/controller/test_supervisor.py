@@ -82,6 +82,7 @@ async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
     it.slots.silent.clear()
     await it.until(lambda: len(it.joined) == 2)
     assert "killed by SIGABRT" in it.supervisor.last_death
+    assert it.slots.spared == [(0, 1)]
 
 
 @on_stage(heartbeat_timeout_s=0.6)
@@ -95,6 +96,30 @@ async def test_a_stopped_worker_is_killed_at_once(it: Stage) -> None:
         it.slots.silent.clear()
         await it.until(lambda: len(it.joined) == 2)
     assert "killed by SIGKILL" in it.supervisor.last_death
+
+
+@on_stage("adopts for long", heartbeat_timeout_s=0.15)
+async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Stage) -> None:
+    """Looked at for many times as long as a start may be silent: its heartbeat moves, so it lives."""
+    with mock.patch("sidecar.controller.supervisor.START_SILENCE_MS", 200.0):
+        worker = it.worker()
+        await it.until(lambda: it.supervisor._loop.time() * 1000.0 - worker.started_ms > 5 * 200.0 or it.left)
+        assert it.left == []
+        assert not it.joined
+        it.worker().signal(signal.SIGUSR1)
+        await it.supervisor.wait_all_ready()
+    assert it.slots.spared == []
+
+
+@on_stage("hangs at first", heartbeat_timeout_s=0.15)
+async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Stage) -> None:
+    it.slots.silent.add(0)
+    with mock.patch("sidecar.controller.supervisor.START_SILENCE_MS", 200.0):
+        await it.until(lambda: it.left)
+        it.slots.silent.clear()
+        await it.until(lambda: it.joined)
+    assert "killed by SIGABRT" in it.supervisor.last_death
+    assert it.slots.spared == [(0, 1)], "its slot says that we did it, and nobody's submission"
 
 
 @pytest.mark.rule("S2")
@@ -117,6 +142,7 @@ async def test_a_drain_that_hangs_is_ended(it: Stage) -> None:
         await it.supervisor.stop()
     assert it.supervisor.alive == []
     assert it.left
+    assert it.slots.spared == [(0, 1)]
 
 
 def test_pinning_leaves_cpus_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,19 @@ def test_a_counting_cut_short_counts_once(slot: SlotView) -> None:
     assert Suspects(slot).count_deaths() == {batch_word(9): 1}
 
 
+def test_a_death_that_its_controller_willed_is_nobodys(slot: SlotView) -> None:
+    """Silence, stop, takeover: what was in work then did not kill its worker, however often it happens."""
+    innocent = entry_word(3, 7)
+    for _ in range(4):
+        InWork(slot).begin(innocent)
+        slot.spared = slot.incarnation
+        assert die_and_adopt(slot) == {}
+        assert InWork(slot)._words.tolist() == [0] * layout.IN_WORK_WORDS
+    InWork(slot).begin(innocent)
+    slot.spared = slot.incarnation - 1  # one of before was ended; this one died by itself
+    assert die_and_adopt(slot) == {innocent: 1}
+
+
 def test_threads_have_their_own_words_and_more_than_there_are_go_unnoted(slot: SlotView) -> None:
     work = InWork(slot)
     work.begin(entry_word(1, 1))

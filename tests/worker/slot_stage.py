@@ -158,6 +158,8 @@ class SlotStage:
         poison = Poison(slot)
         slot.claim(incarnation=incarnation)
         self.in_work = InWork(slot)
+        self.beats: list[int] = []
+        """What the adoption had indexed at each heartbeat: records that wait in batches."""
         self.counters = slot.counters
         self.pool = BufferPool(segment, incarnation=incarnation, workers=1, slot=0)
         self.chain_table = ChainTable(segment, 0, incarnation=incarnation)
@@ -213,6 +215,7 @@ class SlotStage:
             counters=self.counters,
             poison=poison,
             in_work=self.in_work,
+            beat=self._beat,
         )
         self.adopted = adoption.run(pages, self.now_ms)
         self.broker.spool += adoption.set_aside + poison.give_up(
@@ -221,6 +224,9 @@ class SlotStage:
             self.sessions.row,
         )
         self.verdicts: list[Verdict] = []
+
+    def _beat(self) -> None:
+        self.beats.append(sum(batch.count for batch in self.accumulator.incomplete.oldest_first()))
 
     def _bury(self, parts: list[Part]) -> None:
         for part in parts:

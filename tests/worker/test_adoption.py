@@ -14,6 +14,7 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
 from sidecar.shm.descriptors import DescriptorState
 from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.worker import adoption
 from sidecar.worker.inquiry import Verdict
 
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
@@ -401,3 +402,18 @@ def test_every_store(monkeypatch: pytest.MonkeyPatch, segment: Segment, is_inter
         finish_client(following, submissions)
         following.run()
         check_end(following, submissions)
+
+
+def test_the_heartbeat_moves_with_the_adoption(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is in the slot, its controller sees after each part of it that the adoption gets on."""
+    monkeypatch.setattr(adoption, "BEAT_ENTRIES", 4)
+    first = SlotStage(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    first.know_topic()
+    accept(first, session, range(20))
+    second = SlotStage(segment, first.broker, 2)
+    steps = [after - before for before, after in zip(second.beats, second.beats[1:], strict=False)]
+    assert sum(steps) >= 16 * 4, "all but the last part"
+    assert max(steps) <= 4 * 4, "no more than so many submissions without one"
+    second.run()
+    check_end(second, 20)
