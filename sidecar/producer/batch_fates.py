@@ -104,7 +104,12 @@ class BatchFates:
             self._hint(batch, result)
         elif code in (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE) and batch.count > 1:
             self._split(batch, now_ms)
-        elif result.record_errors and batch.count > 1 and _rejects_records(batch, code):
+        elif (
+            result.record_errors
+            and batch.count > 1
+            and code in (Code.INVALID_RECORD, Code.INVALID_TIMESTAMP)
+            and not batch.may_be_in_log
+        ):
             self._fail_records(batch, result, now_ms)
         else:
             self._hint(batch, result)
@@ -177,7 +182,7 @@ class BatchFates:
         copy."""
         if log_start_offset == -1:
             return True
-        if batch.in_doubt or batch.doubtful_parent:
+        if batch.may_be_in_log:
             batch.in_doubt = True
             return False
         self._ids.request_renumbering(batch)
@@ -196,7 +201,8 @@ class BatchFates:
 
     def _fail_records(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
         """INVALID_RECORD or INVALID_TIMESTAMP with record errors: those fail alone, the rest is sent again as a
-        new batch (rule A6).
+        new batch (rule A6). Only for a batch that no earlier attempt can have brought into the log: a broker judges
+        records before it looks for a duplicate.
 
         (Kafka's own producer fails the rest too, with a general text: KIP-467.)
         """
@@ -206,7 +212,6 @@ class BatchFates:
             self.error(batch, result.error_code, text, now_ms)
             return
         bad, good = batch.isolate(texts)
-        batch.in_doubt = False
         if batch.has_sequence:
             self._ids.failed(batch)
         self._accumulator.forget(batch)
@@ -222,11 +227,11 @@ class BatchFates:
             self._accumulator.replace(batch, (good,), now_ms)
 
     def fail(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
-        """Give the batch up. ``in_doubt`` decides what the caller is told about the log."""
+        """Give the batch up. Whether it may be in the log decides what the caller is told."""
         if batch.is_done:
             return
         # On the wire counts as in doubt: what was given to the driver may be sent before this is known there.
-        batch.in_doubt = batch.in_doubt or batch.on_wire
+        batch.in_doubt = batch.may_be_in_log or batch.on_wire
         doubtful = batch.in_doubt
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
             self._ids.failed(batch)
@@ -260,13 +265,3 @@ class BatchFates:
             if sequences.parked:
                 self.completed += sequences.take_parked()
         self._accumulator.touch(queue, now_ms)
-
-
-def _rejects_records(batch: ProducerBatch, code: int) -> bool:
-    """Whether the answer proves that nothing of the batch is in the log, so that the good records may go again.
-
-    A broker judges records before it looks for a duplicate, and timestamps by its clock: a batch that an earlier
-    attempt may have appended can be out of range by now.
-    """
-    doubtful = batch.in_doubt or batch.doubtful_parent
-    return code == Code.INVALID_RECORD or (code == Code.INVALID_TIMESTAMP and not doubtful)

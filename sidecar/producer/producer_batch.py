@@ -148,6 +148,13 @@ class ProducerBatch:
         return (self.base_sequence + self.records.count) & SEQUENCE_MASK
 
     @property
+    def may_be_in_log(self) -> bool:
+        """An attempt at it, or at the whole that it is half of, may have been appended. No refusal that a broker gives
+        before it looks for duplicates changes that (docs/broker-facts.md).
+        """
+        return self.in_doubt or self.doubtful_parent
+
+    @property
     def is_done(self) -> bool:
         return self._final
 
@@ -242,7 +249,7 @@ class ProducerBatch:
         piece.attempts = self.attempts
         piece.last_error = self.last_error
         if keep_identity:
-            piece.doubtful_parent = self.in_doubt or self.doubtful_parent
+            piece.doubtful_parent = self.may_be_in_log
             piece.appended = self.appended
         if keep_identity and self.has_sequence:
             piece.identify(self.producer_id, self.epoch, (self.base_sequence + offset) & SEQUENCE_MASK)

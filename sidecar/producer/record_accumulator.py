@@ -134,11 +134,15 @@ class RecordAccumulator:
         if batch.queue.sequences is not None:
             self._ids.adopt(batch.queue.sequences, batch, count)
 
-    def disown(self, batch: ProducerBatch) -> None:
-        """An adopted batch that turned out not to be whole: as if it had never been here."""
+    def disown(self, batch: ProducerBatch, now_ms: float) -> None:
+        """An adopted batch that turned out not to be whole: as if it had never been here. What is accepted for its
+        partition goes on under a new identity, once the other adopted batches are settled."""
         self.forget(batch)
         if batch.queue.sequences is not None:
             self._ids.failed(batch)
+            renumbered = self._ids.resolve(batch.queue)
+            assert not renumbered, "what a dead worker sent is in doubt, and keeps its identity"
+        self.touch(batch.queue, now_ms)
 
     def resume(self, batch: ProducerBatch, now_ms: float) -> None:
         """An adopted batch may be sent from now on."""

@@ -67,20 +67,6 @@ def test_records_the_broker_rejects_fail_alone_and_the_rest_is_sent_again(code: 
 
 
 @pytest.mark.rule("A6")
-def test_a_timestamp_that_went_out_of_range_since_a_lost_answer_proves_nothing() -> None:
-    """The first copy may be in the log: sent again in part and under new numbers, its good records would be doubled."""
-    core = Core()
-    core.send("a", "b")
-    core.sender.on_disconnect(1, core.now_ms)
-    (again,) = core.poll(400)
-    core.respond(again, answer(0, Code.INVALID_TIMESTAMP, record_errors=((0, "out of range"),)))
-    core.poll()
-    (batch,) = core.completed
-    assert (batch.code, batch.persistence) == (Code.INVALID_TIMESTAMP, Persistence.POSSIBLY_PERSISTED)
-    assert core.of(Split) == []
-
-
-@pytest.mark.rule("A6")
 def test_a_single_invalid_record_fails_with_the_brokers_text() -> None:
     core = Core()
     core.respond(core.send("a"), answer(0, Code.INVALID_RECORD, record_errors=((0, "no key"),)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client_stub import errors
+from client_stub.wire import Persistence
 from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api
 from sidecar.testing.record_batches import BatchRecord
@@ -285,3 +286,30 @@ def test_sn_05_records_that_the_broker_refuses(scene: Scene) -> None:
             else:
                 assert outcome.error is None
         scene.balance(sender)
+
+
+def test_sn_05_records_refused_after_a_lost_answer(scene: Scene) -> None:
+    """SN-05: appended, the answer lost, the topic becomes stricter, and the batch that is sent again is judged before
+    it is looked for: nothing is doubled, and nobody is told that it is not there."""
+
+    def keyless(topic: str, record: BatchRecord) -> str | None:
+        return "a compacted topic takes no record without a key" if record.key is None else None
+
+    kafka = scene.kafka
+    topic = scene.new_topic()
+    gathered = kafka.add(on(Api.METADATA, times=1).hold_answer())
+    lost = kafka.add(on(Api.PRODUCE, topic=topic).cut_answer())
+    again = kafka.add(on(Api.PRODUCE, topic=topic).hold())
+    with scene.sender(topic) as sender:
+        sender.send()
+        sender.send(key=b"k")
+        gathered.release()
+        lost.wait()
+        again.wait()
+        kafka.judge_record = keyless
+        again.release()
+        for outcome in sender.outcomes():
+            assert isinstance(outcome.error, errors.InvalidRecord)
+            assert outcome.error.persistence == Persistence.POSSIBLY_PERSISTED
+        scene.balance(sender)
+    assert [len(batch.records) for batch in kafka.batches(topic)] == [2]

@@ -131,3 +131,31 @@ def test_a_submission_of_which_a_part_was_sent(segment: Segment) -> None:
     assert told[1][1] == Persistence.NOT_PERSISTED
     assert describe_undelivered(segment) == []
     assert list(stage.descriptors) == []
+
+
+def test_what_follows_a_batch_that_cannot_be_sent_again_goes_at_once(segment: Segment) -> None:
+    """A batch of two submissions was sent, one of them is poisonous. Nobody can tell what the broker has, so the
+    partition takes a new identity, and does not wait for the next record's deadline."""
+    first = SlotStage(segment, MemoryBroker(is_silent=True), 1)
+    session, _ = first.attach()
+    first.know_topic()
+    first.accept(session, [b"poison"], [0])
+    first.accept(session, [b"beside"], [0])
+    first.turn()
+    first.turn()
+    (sent,) = first.descriptors
+    assert sent.count == 2
+    entry = next(iter(first.topics.get("t").chain.entries()))  # type: ignore[union-attr]
+    first.accept(session, [b"waiting"], [0])
+    stage = first
+    for _ in range(3):
+        InWork(segment.slot(0)).begin(entry_word(0, entry.ordinal))
+        stage = heir(stage)
+    stage.ask()
+    stage.know_topic()
+    again, _ = stage.attach(session.row.secret)
+    stage.accept(again, [b"next"], [0])
+    stage.run()
+    assert stage.broker.log[0][2:] == [b"waiting", b"next"]
+    assert {told[4] for told in failures(stage)} == {Persistence.POSSIBLY_PERSISTED}
+    assert describe_undelivered(segment) == []

@@ -1,0 +1,100 @@
+"""Doubt: what may be in the log stays so through every refusal that a broker gives before it looks for duplicates
+(docs/broker-facts.md, "What is refused before the duplicate check")."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_stub.wire import Persistence
+from sidecar.common.errors import Code
+from sidecar.producer.effects import Renumbered, Split
+from sidecar.producer.in_flight import ProduceRequest
+
+from .harness import Core, answer, payloads_of
+
+UNSUPPORTED_COMPRESSION = 76
+JUDGES_RECORDS = (Code.INVALID_RECORD, Code.INVALID_TIMESTAMP)
+TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
+FINAL = (
+    Code.INVALID_TOPIC_EXCEPTION,
+    21,  # INVALID_REQUIRED_ACKS
+    Code.TOPIC_AUTHORIZATION_FAILED,
+    Code.CLUSTER_AUTHORIZATION_FAILED,
+    43,  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+    44,  # POLICY_VIOLATION
+    UNSUPPORTED_COMPRESSION,
+    *JUDGES_RECORDS,
+)
+PASSING = (
+    Code.CORRUPT_MESSAGE,
+    Code.UNKNOWN_TOPIC_OR_PARTITION,
+    Code.LEADER_NOT_AVAILABLE,
+    Code.NOT_LEADER_OR_FOLLOWER,
+    Code.NOT_ENOUGH_REPLICAS,
+    Code.KAFKA_STORAGE_ERROR,
+    Code.FENCED_LEADER_EPOCH,
+    Code.UNKNOWN_LEADER_EPOCH,
+    Code.UNKNOWN_TOPIC_ID,
+    Code.INCONSISTENT_TOPIC_ID,
+)
+
+pytestmark = [pytest.mark.rule("A6"), pytest.mark.rule("S4")]
+
+
+def sent_again(core: Core, *payloads: str) -> ProduceRequest:
+    """The batch was sent, its answer was lost, and here is its second attempt."""
+    core.send(*payloads)
+    core.sender.on_disconnect(1, core.now_ms)
+    (again,) = core.poll(400)
+    return again
+
+
+@pytest.mark.parametrize("code", FINAL)
+def test_a_refusal_before_the_duplicate_check_proves_nothing(code: int) -> None:
+    """The first copy may be in the log: sent again in part under new numbers, its good records would be doubled, and
+    the others are not surely absent."""
+    core = Core()
+    again = sent_again(core, "a", "b")
+    errors = ((0, "refused"),) if code in JUDGES_RECORDS else ()
+    core.respond(again, answer(0, code, record_errors=errors))
+    core.poll()
+    (batch,) = core.completed
+    assert (batch.code, batch.persistence) == (code, Persistence.POSSIBLY_PERSISTED)
+    assert core.of(Split) == core.of(Renumbered) == []
+    assert core.send("c").batches[0].epoch == 1, "what follows starts over"
+
+
+@pytest.mark.parametrize("code", [*FINAL, *TOO_LARGE])
+def test_half_of_a_batch_that_may_be_there_whole_is_in_doubt_too(code: int) -> None:
+    """Its answer was lost, then the topic's limit was lowered and it was split: neither half is surely absent."""
+    core = Core()
+    again = sent_again(core, "a", "b")
+    core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
+    for value in "ab":
+        (half,) = core.poll(400)
+        assert payloads_of(half.batches) == [value]
+        core.respond(half, answer(0, code, record_errors=((0, "refused"),)))
+    core.poll()
+    assert payloads_of(core.completed) == ["a", "b"]
+    assert {batch.persistence for batch in core.completed} == {Persistence.POSSIBLY_PERSISTED}
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_a_passing_refusal_leaves_the_doubt_for_the_deadline(code: int) -> None:
+    core = Core(delivery_timeout_ms=1500)
+    again = sent_again(core, "a", "b")
+    core.respond(again, answer(0, code))
+    core.links.down.add(1)
+    core.poll(2000)
+    (batch,) = core.completed
+    assert batch.persistence == Persistence.POSSIBLY_PERSISTED
+
+
+def test_half_that_never_left_is_in_doubt_as_well() -> None:
+    core = Core(delivery_timeout_ms=1500)
+    again = sent_again(core, "a", "b")
+    core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
+    core.links.down.add(1)
+    core.poll(2000)
+    assert payloads_of(core.completed) == ["a", "b"]
+    assert {batch.persistence for batch in core.completed} == {Persistence.POSSIBLY_PERSISTED}
