@@ -7,7 +7,7 @@ S4).
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import Persistence
 from sidecar.common.errors import Code, classify
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from sidecar.protocol.produce_answer import PartitionResult
 
 log = logging.getLogger(__name__)
+
+_FORGOTTEN_TEXT: Final = (
+    "The broker forgot the producer id while batches were under way, and has later records of the partition."
+)
 
 
 class SenderCounts:
@@ -94,11 +98,11 @@ class BatchFates:
     def answer(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
         code = result.error_code
         if code == Code.NONE:
-            self._succeed(batch, result.base_offset, result.append_time_ms)
+            self._succeed(batch, result.base_offset, result.append_time_ms, now_ms)
         elif code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE:
-            self._succeed(batch, -1, -1)  # it is there, but the broker no longer knows where
+            self._succeed(batch, -1, -1, now_ms)  # it is there, but the broker no longer knows where
         elif code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended:
-            self._succeed(batch, -1, -1)  # older than the last five: there, and no longer recognised
+            self._succeed(batch, -1, -1, now_ms)  # it was there when the broker was asked
         elif batch.is_done:
             self.counts.late_answers += 1
             self._hint(batch, result)
@@ -123,9 +127,9 @@ class BatchFates:
         if leader >= 0:
             self.effects.append(LeaderHints((LeaderHint(batch.topic, batch.partition, leader, epoch),)))
 
-    def _succeed(self, batch: ProducerBatch, base_offset: int, append_time_ms: int) -> None:
+    def _succeed(self, batch: ProducerBatch, base_offset: int, append_time_ms: int, now_ms: float) -> None:
         if batch.lane == IDEMPOTENT_LANE:
-            self._ids.acked(batch)
+            self._ids.acked(batch, append_time_ms, now_ms)
         if batch.done(base_offset=base_offset, append_time_ms=append_time_ms):
             self.finish(batch)
         else:
@@ -146,6 +150,8 @@ class BatchFates:
             batch.in_doubt = True
         if idempotent and code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
             retry = self._out_of_order(batch)
+            if not retry:
+                text = _FORGOTTEN_TEXT if self._ids.is_overtaken(batch) else text
         elif idempotent and code == Code.UNKNOWN_PRODUCER_ID:
             retry = self._unknown_producer_id(batch, log_start_offset)
         else:
@@ -166,11 +172,19 @@ class BatchFates:
     def _out_of_order(self, batch: ProducerBatch) -> bool:
         """The broker lacks the batch and misses something before it. With an earlier one unsettled that is
         the reason, and it goes first; else its own sequence is the gap, and it needs another (Kafka:
-        ``canRetry``)."""
+        ``canRetry``).
+
+        With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. Sent
+        under another number the batch would stand behind it, or twice, so it fails (as Kafka's does), and its caller
+        is told that it may be there if an earlier attempt may have been appended.
+        """
+        if self._ids.is_overtaken(batch):
+            return False
         if batch.doubtful_parent:
             # Half of a batch that may be there as a whole is refused with the same code: nothing is proved.
             batch.in_doubt = True
             return not self._ids.is_first(batch)
+        batch.doubt_refuted = batch.doubt_refuted or batch.in_doubt
         batch.in_doubt = False
         if self._ids.is_first(batch):
             self._ids.request_renumbering(batch)
@@ -258,6 +272,8 @@ class BatchFates:
         """After any change to a partition's batches: settle its sequences, put it where it belongs now."""
         sequences = queue.sequences
         if sequences is not None:
+            if sequences.renumber and not queue.wire_count:
+                self._fail_overtaken(queue, now_ms)
             if sequences.unresolved or sequences.renumber:
                 renumbered = self._ids.resolve(queue)
                 if renumbered:
@@ -265,3 +281,11 @@ class BatchFates:
             if sequences.parked:
                 self.completed += sequences.take_parked()
         self._accumulator.touch(queue, now_ms)
+
+    def _fail_overtaken(self, queue: PartitionQueue, now_ms: float) -> None:
+        """The broker said that it lacks these, and turned out to have a later one: see :meth:`_out_of_order`."""
+        sequences = queue.sequences
+        assert sequences is not None
+        for batch in list(sequences.in_flight):
+            if batch.queued and not batch.in_doubt and sequences.is_overtaken(batch):
+                self.fail(batch, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, _FORGOTTEN_TEXT, now_ms)

@@ -23,6 +23,9 @@ class PartitionSequences:
         "acked_order",
         "identity",
         "in_flight",
+        "is_stamped_by_broker",
+        "known_from_serial",
+        "known_until_ms",
         "next_sequence",
         "next_serial",
         "parked",
@@ -37,6 +40,13 @@ class PartitionSequences:
         """Batches numbered so far: how far ahead of the oldest unsettled one the next would be."""
         self.acked_next = 0
         self.acked_order = -1
+        self.known_until_ms = 0.0
+        """Until when (monotonic) the broker surely remembers the identity here. Without that it takes any first
+        sequence, so nothing may be under way beside the batch that introduces it (again)."""
+        self.known_from_serial = 0
+        """An answer for an earlier batch says nothing of the log that is there now: the topic was made anew."""
+        self.is_stamped_by_broker = False
+        """The topic's timestamps are the broker's (LogAppendTime): never old, whatever the records say."""
         self.in_flight: list[ProducerBatch] = []
         self.parked: list[ProducerBatch] = []
         """Decided before one that stands before them in the partition: told behind it, since callbacks of a partition
@@ -60,10 +70,19 @@ class PartitionSequences:
         self.parked = [each for each in self.parked if each not in free]
         return free
 
-    @property
-    def is_known(self) -> bool:
-        """The broker has acknowledged something under this identity."""
-        return self.acked_order >= 0
+    def is_overtaken(self, batch: ProducerBatch) -> bool:
+        """A later batch of the same identity is in the log: the broker has this one too, or it took the later one
+        because it had forgotten the identity, and nobody can tell which."""
+        if self.identity != (batch.producer_id, batch.epoch):
+            return False
+        return self.acked_order > batch.order or any(
+            each.appended and each.order > batch.order for each in self.in_flight
+        )
+
+    def forget(self) -> None:
+        """The topic was made anew: its broker knows nothing of what was acknowledged before."""
+        self.known_until_ms = 0.0
+        self.known_from_serial = self.next_serial
 
     def restart(self, identity: ProducerIdAndEpoch) -> None:
         """Begin at sequence 0 under ``identity``; only when nothing of the old one is unsettled."""
@@ -72,5 +91,6 @@ class PartitionSequences:
         self.next_sequence = 0
         self.acked_next = 0
         self.acked_order = -1
+        self.known_until_ms = 0.0
         self.unresolved = False
         self.renumber = False

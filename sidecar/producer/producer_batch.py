@@ -43,11 +43,13 @@ class ProducerBatch:
         "created_ms",
         "deadline_ms",
         "descriptor",
+        "doubt_refuted",
         "doubtful_parent",
         "epoch",
         "expedited",
         "failed_node",
         "full",
+        "goes_alone",
         "in_doubt",
         "lane",
         "last_chance",
@@ -108,6 +110,9 @@ class ProducerBatch:
         """Its partition was deleted while it was on the wire: the (code, text) that it fails with instead of being
         sent again."""
         self.in_doubt = False
+        self.doubt_refuted = False
+        """It was in doubt, and its broker has said that it lacks it: true as long as no later batch turns out to be
+        there."""
         self.appended = False
         """The broker has said that it has the batch: it is sent again only to learn where."""
         self.doubtful_parent = False
@@ -118,6 +123,8 @@ class ProducerBatch:
         self.epoch = -1
         self.base_sequence = NO_SEQUENCE
         self.serial = -1
+        self.goes_alone = False
+        """Its timestamps are so old that the broker may forget the producer id once it has appended it."""
 
         self._final = False
         self.code = 0
@@ -148,11 +155,16 @@ class ProducerBatch:
         return (self.base_sequence + self.records.count) & SEQUENCE_MASK
 
     @property
+    def last_sequence(self) -> int:
+        """The sequence of the batch's last record."""
+        return (self.base_sequence + self.records.count - 1) & SEQUENCE_MASK
+
+    @property
     def may_be_in_log(self) -> bool:
         """An attempt at it, or at the whole that it is half of, may have been appended. No refusal that a broker gives
         before it looks for duplicates changes that (docs/broker-facts.md).
         """
-        return self.in_doubt or self.doubtful_parent
+        return self.in_doubt or self.doubtful_parent or self.doubt_refuted
 
     @property
     def is_done(self) -> bool:
@@ -202,6 +214,7 @@ class ProducerBatch:
         self.producer_id = -1
         self.epoch = -1
         self.base_sequence = NO_SEQUENCE
+        self.doubt_refuted = False
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Halve the batch (rule A7). Both halves keep deadline, attempts and the parent's sequences."""
@@ -250,7 +263,7 @@ class ProducerBatch:
         piece.last_error = self.last_error
         if keep_identity:
             piece.doubtful_parent = self.may_be_in_log
-            piece.appended = self.appended
+            piece.goes_alone = self.goes_alone
         if keep_identity and self.has_sequence:
             piece.identify(self.producer_id, self.epoch, (self.base_sequence + offset) & SEQUENCE_MASK)
         return piece

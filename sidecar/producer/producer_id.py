@@ -5,7 +5,8 @@ sequences while they may still be on the wire; here a batch is renumbered only w
 is on the wire and the broker surely has none of it. Until then batches of unknown fate are sent again as they
 are: the broker answers either with success (it has them) or with OUT_OF_ORDER_SEQUENCE_NUMBER (it has not).
 That proof needs the batch to be among the last five that the broker may have appended, which is what it
-remembers: nothing is sent further ahead of the oldest unsettled batch, whoever answered those between.
+remembers: nothing is sent further ahead of the oldest unsettled batch, whoever answered those between. And it
+needs the broker to remember the id at all: see :class:`BrokerMemory`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
+    from sidecar.producer.broker_memory import BrokerMemory
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.partition_sequences import PartitionSequences
     from sidecar.producer.producer_batch import ProducerBatch
@@ -41,11 +43,13 @@ class ProducerIds:
         "identity",
         "in_flight_max",
         "init_pending",
+        "memory",
         "retry_at_ms",
     )
 
-    def __init__(self, *, max_in_flight: int, backoff: ExponentialBackoff) -> None:
+    def __init__(self, *, max_in_flight: int, backoff: ExponentialBackoff, memory: BrokerMemory) -> None:
         self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
+        self.memory = memory
         self.in_flight_max = max_in_flight
         self.init_pending = False
         """InitProducerId was asked for and has not been answered."""
@@ -105,7 +109,7 @@ class ProducerIds:
 
     # --- sending --------------------------------------------------------------------------------------------
 
-    def candidate(self, queue: PartitionQueue) -> ProducerBatch | None:
+    def candidate(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
         """The one batch of the partition that may be sent next, or None while something must be waited for.
 
         Retries go one at a time, oldest first, and no new batch passes them: a failed first batch holds those
@@ -130,9 +134,10 @@ class ProducerIds:
                 return None
             if sequences.next_serial - in_flight[0].serial >= BATCHES_REMEMBERED:
                 return None
-            if not sequences.is_known:
-                # A broker takes an id it has not seen on the partition at any sequence: were the first batch refused
-                # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone.
+            if now_ms >= sequences.known_until_ms or in_flight[-1].goes_alone:
+                # A broker takes an id it does not know on the partition at any sequence: were the first batch refused
+                # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone, after a
+                # time without answers the next one, and of old records each.
                 return None
         if sequences.identity != self.identity and (in_flight or queue.wire_count):
             return None
@@ -156,6 +161,7 @@ class ProducerIds:
             sequences.restart(self.identity)
         sequence = sequences.next_sequence
         batch.identify(*self.identity, sequence)
+        batch.goes_alone = not sequences.is_stamped_by_broker and self.memory.is_short_of(batch)
         sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
         batch.serial = sequences.next_serial
         sequences.next_serial += 1
@@ -180,9 +186,9 @@ class ProducerIds:
         assert sequences is not None
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
-    def acked(self, batch: ProducerBatch) -> None:
+    def acked(self, batch: ProducerBatch, append_time_ms: int, now_ms: float) -> None:
         """The broker has the batch. Also right for one given up earlier: the late answer resolves its
-        partition.
+        partition. ``append_time_ms``: the broker's timestamp of it, -1 when it told none.
         """
         sequences = batch.queue.sequences
         assert sequences is not None
@@ -191,6 +197,10 @@ class ProducerIds:
         if sequences.identity == (batch.producer_id, batch.epoch) and batch.order > sequences.acked_order:
             sequences.acked_order = batch.order
             sequences.acked_next = batch.next_sequence
+            if batch.serial >= sequences.known_from_serial:
+                sequences.known_until_ms = self.memory.lasts_until_ms(batch, append_time_ms, now_ms)
+                # An answer to a duplicate tells the timestamp that stands in the log, whoever made it.
+                sequences.is_stamped_by_broker = append_time_ms not in (-1, batch.records.max_timestamp_ms)
 
     def failed(self, batch: ProducerBatch) -> None:
         """A numbered batch is given up. What follows depends on whether the broker may have it."""
@@ -214,6 +224,13 @@ class ProducerIds:
         for child in children:
             child.serial = parent.serial
         sequences.next_serial += len(children) - 1
+
+    @staticmethod
+    def is_overtaken(batch: ProducerBatch) -> bool:
+        """A later batch of the identity is in the log already."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        return sequences.is_overtaken(batch)
 
     def request_renumbering(self, batch: ProducerBatch) -> None:
         """The batch's own sequence is a gap at the broker."""

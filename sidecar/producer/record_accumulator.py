@@ -195,7 +195,7 @@ class RecordAccumulator:
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
         """Put the partition where it belongs now; call whenever something about it has changed."""
-        batch = self._candidate(queue) if queue.batches else None
+        batch = self._candidate(queue, now_ms) if queue.batches else None
         if batch is None:
             queue.timer_serial = 0
             if queue.ring is not None:
@@ -218,10 +218,10 @@ class RecordAccumulator:
         queue.timer_serial = next(self._serial)
         heappush(self._timers, (due_ms, queue.timer_serial, queue))
 
-    def _candidate(self, queue: PartitionQueue) -> ProducerBatch | None:
+    def _candidate(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
         """Which of the partition's batches, of which there are some, may be sent next; None: none of them now."""
         if queue.lane == IDEMPOTENT_LANE:
-            return self._ids.candidate(queue)
+            return self._ids.candidate(queue, now_ms)
         if queue.wire_count and self._config.max_in_flight_requests_per_connection == 1:
             return None  # Kafka's muted partition: with one request in flight order is kept without sequences
         return queue.batches[0]
@@ -245,14 +245,27 @@ class RecordAccumulator:
                 self._backing_off.discard(queue)
                 self.touch(queue, now_ms)
         if snapshot is not self.lines.snapshot:
+            self._forget_recreated(snapshot)
             self.lines.follow(snapshot)
             self._retry_elsewhere(snapshot, now_ms)
+
+    def _forget_recreated(self, snapshot: MetadataSnapshot) -> None:
+        """Of a topic under another id, and of one that is gone, no broker knows any producer."""
+        before = self.lines.snapshot
+        if before is None:
+            return
+        for name, queues in self._topics[IDEMPOTENT_LANE].items():
+            old, new = before.topics.get(name), snapshot.topics.get(name)
+            if old is not new and (old is None or new is None or old.topic_id != new.topic_id):
+                for queue in queues.values():
+                    if queue.sequences is not None:
+                        queue.sequences.forget()
 
     def _retry_elsewhere(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """A retry whose leader has changed need not wait any longer (KIP-951)."""
         for queue in list(self._backing_off):
             leader = snapshot.leader(queue.topic, queue.partition)
-            batch = self._candidate(queue) if queue.batches else None
+            batch = self._candidate(queue, now_ms) if queue.batches else None
             if batch is None or queue.timer_serial == 0:
                 self._backing_off.discard(queue)
             elif leader is not None and batch.failed_node is not None and leader.id != batch.failed_node:
@@ -331,7 +344,7 @@ class RecordAccumulator:
         """
         for _ in range(len(ring)):
             queue = next(iter(ring))
-            batch = self._candidate(queue) if queue.batches else None
+            batch = self._candidate(queue, now_ms) if queue.batches else None
             goes_at_ms = inf
             if batch is not None:
                 goes_at_ms = self._due_ms(batch) if longest_linger_ms is None else batch.retry_at_ms

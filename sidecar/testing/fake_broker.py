@@ -17,9 +17,11 @@ transactions: read by :meth:`records`.
 from __future__ import annotations
 
 import dataclasses
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from math import inf
 from types import TracebackType
 from typing import Any, Final
 
@@ -81,6 +83,9 @@ class FakeBroker(FaultServer):
         """What was wrong with batches that were no batches: a bug of the producer, or damage on the way."""
         self.next_identity: tuple[int, int] | None = None
         """(producer id, epoch) of the next InitProducerId answer; taken once."""
+        self.producer_expiration_ms = inf
+        """``producer.id.expiration.ms``: how old a producer id's last batch may be, by its records' timestamps. Looked
+        at before each request that needs to know, so nothing is remembered longer."""
         self._versions = {**VERSIONS, **(versions or {})}
         self._nodes = list(range(1, nodes + 1))
         self._topics: dict[str, list[PartitionLog]] = {}
@@ -127,6 +132,13 @@ class FakeBroker(FaultServer):
         """As when ``producer.id.expiration.ms`` has passed: the broker does not tell that it forgot."""
         with self._lock:
             self._topics[topic][partition].producers.clear()
+
+    def knows_producers(self, topic: str, partition: int = 0) -> bool:
+        """Whether any producer id is remembered there."""
+        with self._lock:
+            log = self._topics[topic][partition]
+            self._expire_producers(log)
+            return bool(log.producers)
 
     def delete_records(self, topic: str, partition: int) -> None:
         """The log begins at its end now."""
@@ -324,8 +336,13 @@ class FakeBroker(FaultServer):
             bad = tuple((index, text) for index, text in texts if text is not None)
             if bad:
                 return produced(version, partition, _INVALID_RECORD, record_errors=bad)
+        self._expire_producers(log)
         code, base_offset = log.append(header, records)
         return produced(version, partition, code, base_offset, log_start_offset=log.start_offset)
+
+    def _expire_producers(self, log: PartitionLog) -> None:
+        if self.producer_expiration_ms < inf:
+            log.expire_producers(time.time() * 1000 - self.producer_expiration_ms)
 
     def _describe_producers(self, request: Request) -> Any:
         def named(name: str) -> Any:
@@ -338,6 +355,8 @@ class FakeBroker(FaultServer):
                 for index in topic.partition_indexes:
                     logs = self._topics.get(topic.name, [])
                     is_there = int(index) < len(logs)
+                    if is_there:
+                        self._expire_producers(logs[int(index)])
                     active = tuple(
                         build(
                             named("ProducerState"),

@@ -2,7 +2,7 @@
 
 Sequence rules as Kafka's ProducerStateManager and as measured on Kafka 4.1: a batch is known again by epoch,
 first and last sequence among the last five; anything else that is not next is OUT_OF_ORDER (45); an older epoch
-is INVALID_PRODUCER_EPOCH (47); an id never seen is taken at any sequence, a new epoch only at 0.
+is INVALID_PRODUCER_EPOCH (47); an id never seen, or forgotten, is taken at any sequence, a new epoch only at 0.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class ProducerEntry:
 
     epoch: int
     last_timestamp_ms: int = -1
+    """Of the last batch's newest record, as the record says: the id is forgotten by it."""
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     """(first sequence, last sequence, base offset)."""
 
@@ -89,8 +90,15 @@ class PartitionLog:
             entry = self.producers[header.producer_id] = ProducerEntry(header.epoch)
         base_offset = self._store(header, records)
         entry.batches.append((header.base_sequence, header.last_sequence, base_offset))
-        entry.last_timestamp_ms = max(entry.last_timestamp_ms, header.max_timestamp_ms)
+        entry.last_timestamp_ms = header.max_timestamp_ms
         return Appended(0, base_offset)
+
+    def expire_producers(self, oldest_ms: float) -> None:
+        """Forget the ids whose last batch was stamped then or before (``ProducerStateManager``)."""
+        for producer_id in [
+            pid for pid, each in self.producers.items() if each.last_timestamp_ms <= oldest_ms
+        ]:
+            del self.producers[producer_id]
 
     def _store(self, header: BatchHeader, records: list[BatchRecord]) -> int:
         base_offset = self.end_offset

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.errors import Code, classify
 from sidecar.common.kill_points import passed
 from sidecar.net.connector import LinkError
-from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
+from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.protocol.describe_producers import (
     ProducerState,
     describe_producers_request,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FRESH_MS: Final = 300_000
-"""A broker forgets an id at the earliest with its check, ten minutes apart by default: what was sent within five
-and is unknown there never arrived."""
+"""What was sent within this time with records that were no older, and is unknown at its broker, never arrived: an id is
+forgotten by the timestamps of the last batch that was appended under it, and none that makes sense expires sooner."""
 _UNSUPPORTED_VERSION: Final = 35
 _MAY_NOT_ASK: Final = frozenset(
     {
@@ -65,31 +65,28 @@ def judge(
 ) -> Verdict:
     """What to do with one partition's (batch, wall ms of its publication), oldest first, all of one identity.
 
-    ``producers`` None: the broker does not let us ask; then time alone decides. Marks the batches that the broker
-    says it has.
+    ``producers`` None: the broker does not let us ask; then time alone decides. Marks the batch that the broker
+    says it has: the one whose last sequence it tells. Of those before that one nothing is said: it takes a later batch
+    without them when it has forgotten the id meanwhile. Sent again they are recognised, or known to be in doubt.
     """
     first, published_ms = batches[0]
     # Either way: a clock that was set back makes old batches look as if they were still to come.
     is_fresh = published_ms > 0 and abs(now_wall_ms - published_ms) <= FRESH_MS
+    is_fresh = is_fresh and all(
+        now_wall_ms - batch.records.max_timestamp_ms <= FRESH_MS for batch, _ in batches
+    )
     if producers is None:
         return Verdict.SEND_AGAIN if is_fresh else Verdict.UNKNOWN
     state = producers.get(first.producer_id)
     if state is not None and state.epoch >= first.epoch:
         for batch, _ in batches:
-            batch.appended = state.epoch == batch.epoch and _covers(state.last_sequence, batch)
+            batch.appended = state.epoch == batch.epoch and state.last_sequence == batch.last_sequence
         return Verdict.SEND_AGAIN
-    # Sequence 0 is unsettled: nothing of this identity was ever acknowledged there, so there was nothing to forget
-    # but the batch itself.
+    # Sequence 0 is unsettled, so nothing of this identity was ever acknowledged there (or 2^31 records were): there is
+    # nothing to forget but the batch itself, and that was sent too lately to be forgotten.
     if first.base_sequence == 0 and (state is not None or is_fresh):
         return Verdict.SEND_AGAIN
     return Verdict.UNKNOWN
-
-
-def _covers(last_sequence: int, batch: ProducerBatch) -> bool:
-    """The batch's last sequence is not behind the broker's; sequences wrap."""
-    if last_sequence < 0:
-        return False
-    return (last_sequence - (batch.next_sequence - 1)) & SEQUENCE_MASK < (SEQUENCE_MASK + 1) // 2
 
 
 class Inquiry:

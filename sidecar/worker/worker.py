@@ -35,6 +35,7 @@ from sidecar.deadletter.spool import SpoolWriter, close_leftovers
 from sidecar.metadata.cache import MetadataCache
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.control_channel import ControlChannel
+from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
@@ -135,6 +136,7 @@ class Worker:
         ids = ProducerIds(
             max_in_flight=config.max_in_flight_requests_per_connection,
             backoff=backoff,
+            memory=BrokerMemory(clock.timestamp_ms),
         )
         accumulator = RecordAccumulator(config, ids, rules=rules)
         sender = Sender(config, accumulator, ids, backoff=backoff)

@@ -15,11 +15,14 @@ HEADER_BYTES = 61
 class FakeBlock:
     """``records`` of one submission as (partition, payload), grouped by partition in first-seen order."""
 
-    def __init__(self, records: Sequence[tuple[int, Any]], record_bytes: int = 100) -> None:
+    def __init__(
+        self, records: Sequence[tuple[int, Any]], record_bytes: int = 100, timestamp_ms: int = 0
+    ) -> None:
         self.entry = None
         self.chain = None
         self.failures: list[tuple[int, int]] = []
         self.record_bytes = record_bytes
+        self.timestamp_ms = timestamp_ms
         self.payloads: list[Any] = []
         self.groups: list[tuple[int, int, int]] = []
         for partition in dict.fromkeys(partition for partition, _ in records):
@@ -34,6 +37,7 @@ class FakeRecords:
     def __init__(self) -> None:
         self.payloads: list[Any] = []
         self._sizes: list[int] = []
+        self.max_timestamp_ms = 0
 
     @property
     def count(self) -> int:
@@ -53,17 +57,21 @@ class FakeRecords:
             self._sizes.append(block.record_bytes)
             size += block.record_bytes
             taken += 1
+        if taken:
+            self.max_timestamp_ms = max(self.max_timestamp_ms, block.timestamp_ms)
         return taken
 
     def split(self) -> tuple[FakeRecords, FakeRecords]:
         middle = len(self.payloads) // 2
         halves = FakeRecords(), FakeRecords()
         halves[0].payloads, halves[1].payloads = self.payloads[:middle], self.payloads[middle:]
+        halves[0].max_timestamp_ms = halves[1].max_timestamp_ms = self.max_timestamp_ms
         halves[0]._sizes, halves[1]._sizes = self._sizes[:middle], self._sizes[middle:]
         return halves
 
     def select(self, indexes: Sequence[int]) -> FakeRecords:
         chosen = FakeRecords()
         chosen.payloads = [self.payloads[index] for index in indexes]
+        chosen.max_timestamp_ms = self.max_timestamp_ms
         chosen._sizes = [self._sizes[index] for index in indexes]
         return chosen

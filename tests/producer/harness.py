@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from sidecar.common.backoff import ExponentialBackoff
@@ -10,6 +11,7 @@ from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.accumulator_answers import AppendResult
+from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, Effect, SendProduce
 from sidecar.producer.in_flight import ProduceRequest
@@ -92,7 +94,9 @@ class Core:
             self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, lambda: 0.5
         )
         self.ids = ProducerIds(
-            max_in_flight=self.config.max_in_flight_requests_per_connection, backoff=backoff
+            max_in_flight=self.config.max_in_flight_requests_per_connection,
+            backoff=backoff,
+            memory=BrokerMemory(self.clock.timestamp_ms),
         )
         self.rules = TopicRules(self.config, rules)
         self.accumulator = RecordAccumulator(
@@ -111,11 +115,13 @@ class Core:
                     self.make_known(partition)
 
     def make_known(self, partition: int) -> None:
-        """The broker has acknowledged under the present id before, and the next sequence happens to be 0."""
+        """The broker has acknowledged under the present id before, forgets it never, and the next sequence happens to
+        be 0."""
         queue = self.accumulator.queue(TOPIC, IDEMPOTENT_LANE, partition)
         assert queue.sequences is not None
         queue.sequences.restart(self.ids.identity)
         queue.sequences.acked_order = 0
+        queue.sequences.known_until_ms = inf
         queue.next_order = 1
 
     @property
@@ -123,9 +129,15 @@ class Core:
         return self.clock.now_ms()
 
     def append(
-        self, *payloads: Any, partition: int = 0, topic: str = TOPIC, record_bytes: int = 100
+        self,
+        *payloads: Any,
+        partition: int = 0,
+        topic: str = TOPIC,
+        record_bytes: int = 100,
+        age_ms: int = 0,
     ) -> AppendResult:
-        block = FakeBlock([(partition, payload) for payload in payloads], record_bytes)
+        stamp_ms = self.clock.timestamp_ms() - age_ms
+        block = FakeBlock([(partition, payload) for payload in payloads], record_bytes, stamp_ms)
         return self.accumulator.append(topic, self.lane, block, self.now_ms)  # type: ignore[arg-type]
 
     def poll(self, advance_ms: float = 0.0) -> list[ProduceRequest]:

@@ -70,7 +70,14 @@ class Sender:
         self.order: list[int] = []
         """Numbers in the order of their callbacks."""
 
-    def send(self, partition: int | None = 0, *, size: int = 0, key: bytes | None = None) -> Delivery:
+    def send(
+        self,
+        partition: int | None = 0,
+        *,
+        size: int = 0,
+        key: bytes | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
         number = len(self.deliveries)
 
         def called(error: object, metadata: object) -> None:
@@ -80,7 +87,12 @@ class Sender:
         place = "any" if partition is None else partition
         value = RecordId(self.name, number).encode() + f"{self.topic}-{place}|".encode()
         delivery = self.producer.send(
-            self.topic, value.ljust(size, b"."), key=key, partition=partition, on_delivery=called
+            self.topic,
+            value.ljust(size, b"."),
+            key=key,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+            on_delivery=called,
         )
         self.deliveries.append(delivery)
         return delivery

@@ -19,6 +19,7 @@ from producer.harness import TOPIC, answer, snapshot_of
 
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import broker_of, second_of
+from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import (
     CloseLink,
@@ -94,7 +95,9 @@ class SimWorld:
             self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, rng.random
         )
         self.ids = ProducerIds(
-            max_in_flight=self.config.max_in_flight_requests_per_connection, backoff=backoff
+            max_in_flight=self.config.max_in_flight_requests_per_connection,
+            backoff=backoff,
+            memory=BrokerMemory(lambda: int(self.now_ms)),
         )
         self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=FakeRecords)  # type: ignore[arg-type]
         self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
@@ -195,7 +198,9 @@ class SimWorld:
             records.append((partition, Payload(partition, next(self._numbers[partition]), is_bad)))
         self.ledger.accepted.extend(payload for _, payload in records)
         flush = rng.random() < 0.1
-        self.accumulator.append(TOPIC, self.lane, FakeBlock(records), self.now_ms, expedited=flush)  # type: ignore[arg-type]
+        self.accumulator.append(
+            TOPIC, self.lane, FakeBlock(records, 100, int(self.now_ms)), self.now_ms, expedited=flush
+        )  # type: ignore[arg-type]
         if flush:
             self.accumulator.expedite(TOPIC, self.lane, self.now_ms)
 

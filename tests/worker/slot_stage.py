@@ -18,6 +18,7 @@ from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
 from sidecar.deadletter.letters import Undelivered
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce, Split
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
@@ -46,6 +47,8 @@ from sidecar.worker.topics import Topics
 TOPIC = "t"
 PARTITIONS = 2
 EPOCH = 77
+STAMP_MS = 1_700_000_000_000
+"""The wall clock stands still here, and every record was made at that moment."""
 KEY = b"k" * 32
 CLIENT_ID = b"c" * 20
 NODE = Node(1, "broker", 9092)
@@ -166,7 +169,7 @@ class SlotStage:
         self.descriptors = DescriptorTable(segment, 0)
         self.lane_rows = LaneRows(segment, 0)
         backoff = ExponentialBackoff(1, 1, lambda: 0.5)
-        self.ids = ProducerIds(max_in_flight=5, backoff=backoff)
+        self.ids = ProducerIds(max_in_flight=5, backoff=backoff, memory=BrokerMemory(lambda: STAMP_MS))
         self.accumulator = RecordAccumulator(self.config, self.ids)
         self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
         self.sessions = Sessions(
@@ -282,7 +285,7 @@ class SlotStage:
             client_generation=session.row.generation,
             stream=1,
             seq=stream.position + 1,
-            base_timestamp_ms=1_700_000_000_000,
+            base_timestamp_ms=STAMP_MS,
             format=1,
             flags=SubmitFlag.WANT_INDEXES,
         )

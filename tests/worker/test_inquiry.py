@@ -27,16 +27,19 @@ MASK = 0x7FFFFFFF
 
 
 class Records:
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, stamped_ms: int) -> None:
         self.count = count
         self.size_bytes = 100 * count
+        self.max_timestamp_ms = stamped_ms
 
 
-def sent(base: int, count: int = 10, *, epoch: int = 0, age_ms: int = 1000) -> tuple[ProducerBatch, int]:
+def sent(
+    base: int, count: int = 10, *, epoch: int = 0, age_ms: int = 1000, stamp_age_ms: int = 1000
+) -> tuple[ProducerBatch, int]:
     queue = PartitionQueue("t", 0, 0, TopicRules(ProducerConfig()).of("t"))
     batch = ProducerBatch(
         queue=queue,
-        records=Records(count),  # type: ignore[arg-type]
+        records=Records(count, NOW - stamp_age_ms),  # type: ignore[arg-type]
         chain=None,
         order=0,
         created_ms=0,
@@ -50,16 +53,31 @@ def known(last_sequence: int, epoch: int = 0) -> dict[int, ProducerState]:
     return {7: ProducerState(epoch, last_sequence)}
 
 
-def test_known_up_to_a_sequence() -> None:
+def test_only_the_batch_whose_sequence_the_broker_tells_is_surely_there() -> None:
+    """Of the one before it nothing is said: with the id forgotten meanwhile, a broker takes the later one without."""
     batches = [sent(100), sent(110), sent(120)]
     assert judge(batches, known(119), NOW) is Verdict.SEND_AGAIN
-    assert [batch.appended for batch, _ in batches] == [True, True, False]
+    assert [batch.appended for batch, _ in batches] == [False, True, False]
 
 
 def test_sequences_wrap() -> None:
     batches = [sent(MASK - 4), sent(5)]
     assert judge(batches, known(4), NOW) is Verdict.SEND_AGAIN
     assert [batch.appended for batch, _ in batches] == [True, False]
+
+
+@pytest.mark.parametrize("producers", [{}, None])
+def test_old_records_are_forgotten_at_once(producers: dict[int, ProducerState] | None) -> None:
+    """However lately they were sent: a broker forgets an id by the records' timestamps."""
+    assert judge([sent(0, stamp_age_ms=FRESH_MS + 1)], producers, NOW) is Verdict.UNKNOWN
+    later = [sent(0), sent(10, stamp_age_ms=FRESH_MS + 1)]
+    assert judge(later, producers, NOW) is Verdict.UNKNOWN
+
+
+def test_sequence_0_after_a_wrap_proves_nothing_by_itself() -> None:
+    """2^31 records were acknowledged before, and the id was forgotten since: time alone tells that it never arrived."""
+    assert judge([sent(0, age_ms=FRESH_MS + 1)], {}, NOW) is Verdict.UNKNOWN
+    assert judge([sent(0)], {}, NOW) is Verdict.SEND_AGAIN
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
@@ -30,7 +31,11 @@ def snapshot(*leaders: int) -> MetadataSnapshot:
 class Placed:
     def __init__(self, scene: Scene, **settings: Any) -> None:
         config = ProducerConfig(batch_size=1, **settings)
-        ids = ProducerIds(max_in_flight=5, backoff=ExponentialBackoff(100, 1000, lambda: 0.5))
+        ids = ProducerIds(
+            max_in_flight=5,
+            backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
+            memory=BrokerMemory(lambda: 0),
+        )
         self.placement = Placement(config, RecordAccumulator(config, ids), seed=lambda: 5)
         self.queue = TopicQueue("t", 0, scene.chain, TopicRules(config).of("t"))
 

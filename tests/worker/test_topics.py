@@ -9,6 +9,7 @@ from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import Node
 from sidecar.kernel import Entry
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_id import ProducerIds
@@ -24,7 +25,11 @@ class TopicScene:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         config = ProducerConfig(max_block_ms=1000.0)
-        ids = ProducerIds(max_in_flight=5, backoff=ExponentialBackoff(100, 1000, lambda: 0.5))
+        ids = ProducerIds(
+            max_in_flight=5,
+            backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
+            memory=BrokerMemory(lambda: 0),
+        )
         self.accumulator = RecordAccumulator(config, ids)
         self.failed: list[tuple[str, int, list[tuple[int, int]]]] = []
         self.topics = Topics(
@@ -228,7 +233,9 @@ def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: Topic
 def test_a_topic_with_acks_1_goes_through_the_plain_lane(scene: Scene) -> None:
     config = ProducerConfig()
     rules = TopicRules(config, {"plain-*": {"acks": 1}})
-    ids = ProducerIds(max_in_flight=5, backoff=ExponentialBackoff(100, 1000, lambda: 0.5))
+    ids = ProducerIds(
+        max_in_flight=5, backoff=ExponentialBackoff(100, 1000, lambda: 0.5), memory=BrokerMemory(lambda: 0)
+    )
     accumulator = RecordAccumulator(config, ids, rules=rules)
     topics = Topics(
         config=config,

@@ -1,0 +1,244 @@
+"""Rule S4 where a broker forgets: by time, by the records' timestamps, with the topic. It then takes any first
+sequence, so nothing may be under way beside a batch that it might take so."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from client_stub.wire import Persistence
+from sidecar.common.errors import Code
+from sidecar.metadata.snapshot import MetadataSnapshot, TopicState
+from sidecar.producer.broker_memory import IDLE_MS, TIMESTAMP_AGE_MS
+from sidecar.producer.in_flight import ProduceRequest
+
+from .harness import TOPIC, Core, answer, payloads_of
+
+pytestmark = pytest.mark.rule("S4")
+
+OLD_MS = int(TIMESTAMP_AGE_MS) + 1
+DAYS_MS = 3 * 86_400_000
+
+
+def acknowledged(core: Core, *payloads: object, **arguments: int) -> None:
+    core.acknowledge(core.send(*payloads, **arguments))
+    core.poll()
+
+
+def waits(core: Core, *payloads: object, **arguments: int) -> None:
+    core.append(*payloads, **arguments)
+    assert core.poll() == []
+
+
+def snapshot_with(core: Core, topic_id: int | None) -> MetadataSnapshot:
+    topic = core.snapshot.topics[TOPIC]
+    topics = {TOPIC: TopicState(TOPIC, None if topic_id is None else UUID(int=topic_id), 0, topic.partitions)}
+    return MetadataSnapshot.build(core.snapshot.version + 1, "cluster", core.snapshot.nodes, topics)
+
+
+def resent(core: Core, requests: list[ProduceRequest]) -> ProduceRequest:
+    """Their connection was lost; the first goes again."""
+    core.sender.on_disconnect(1, core.now_ms)
+    (request,) = core.poll(400)
+    assert request.batches[0] is requests[0].batches[0]
+    return request
+
+
+# --- when a batch goes alone ---------------------------------------------------------------------------------
+
+
+def test_after_a_silence_the_next_batch_goes_alone() -> None:
+    """The broker may have forgotten the id: the batch is refused once, and nothing was appended before it."""
+    core = Core(known=False)
+    acknowledged(core, "before")
+    core.clock.advance(IDLE_MS)
+    first = core.send("a")
+    waits(core, "b")
+    core.respond(first, answer(0, Code.NOT_ENOUGH_REPLICAS))
+    (again,) = core.poll(200)
+    core.acknowledge(again)
+    (second,) = core.poll()
+    assert [payloads_of(request.batches) for request in (again, second)] == [["a"], ["b"]]
+
+
+def test_under_steady_load_the_window_is_full() -> None:
+    """Answers slower than a second, and five batches under way all the time."""
+    core = Core(known=False)
+    acknowledged(core, "first")
+    in_flight = [core.send(n) for n in range(5)]
+    for n in range(5, 30):
+        core.clock.advance(IDLE_MS * 3)
+        core.append(n)
+        core.acknowledge(in_flight.pop(0))
+        in_flight += core.poll()
+        assert len(in_flight) == 5
+
+
+def test_a_backlog_of_an_outage_is_not_sent_one_by_one() -> None:
+    """Records made while nobody answered are as old as delivery.timeout.ms lets them be."""
+    core = Core(known=False)
+    acknowledged(core, "first", age_ms=120_000)
+    for n in range(5):
+        core.send(n, age_ms=120_000)
+
+
+@pytest.mark.parametrize("age_ms", [OLD_MS, DAYS_MS])
+def test_old_records_go_one_batch_at_a_time(age_ms: int) -> None:
+    """A backfill under load: the broker forgets at its next check, though it has just answered."""
+    core = Core(known=False)
+    acknowledged(core, "first", age_ms=age_ms)
+    for n in range(3):
+        request = core.send(n, age_ms=age_ms)
+        waits(core, n + 0.5, age_ms=age_ms)
+        core.acknowledge(request)
+        (request,) = core.poll()
+        core.acknowledge(request)
+        core.poll()
+
+
+def test_nothing_goes_beside_an_old_batch_though_younger_ones_are_answered() -> None:
+    core = Core(known=False)
+    acknowledged(core, "first")
+    young = core.send("young")
+    old = core.send("old", age_ms=DAYS_MS)
+    waits(core, "behind")
+    core.acknowledge(young)
+    assert core.poll() == []
+    core.acknowledge(old)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["behind"]
+    waits(core, "later")
+    core.acknowledge(request)
+    assert payloads_of(core.poll()[0].batches) == ["later"]
+
+
+def test_a_topic_whose_broker_stamps_records_has_no_old_ones() -> None:
+    """LogAppendTime: the broker remembers by its own timestamp."""
+    core = Core(known=False)
+    first = core.send("first", age_ms=DAYS_MS)
+    core.respond(first, answer(0, append_time_ms=core.clock.timestamp_ms()))
+    for n in range(5):
+        core.send(n, age_ms=DAYS_MS)
+
+
+def test_the_answer_to_a_duplicate_tells_the_records_own_timestamp() -> None:
+    """Kafka answers a batch that it knows with the timestamp that stands in its log, also where callers make it."""
+    core = Core(known=False)
+    first = core.send("first", age_ms=DAYS_MS)
+    core.respond(first, answer(0, append_time_ms=core.clock.timestamp_ms() - DAYS_MS))
+    core.send("a", age_ms=DAYS_MS)
+    waits(core, "b", age_ms=DAYS_MS)
+
+
+# --- topics made anew ----------------------------------------------------------------------------------------
+
+
+def test_a_topic_made_anew_knows_nobody() -> None:
+    core = Core(known=False)
+    core.snapshot = snapshot_with(core, 1)
+    acknowledged(core, "first")
+    core.snapshot = snapshot_with(core, 2)
+    request = core.send("a")
+    waits(core, "b")
+    core.acknowledge(request)
+    core.poll()
+    core.send("c")
+
+
+def test_a_topic_that_was_gone_for_a_while_knows_nobody() -> None:
+    """From a broker without topic ids only its absence tells."""
+    core = Core(known=False)
+    acknowledged(core, "first")
+    present = snapshot_with(core, None)
+    core.snapshot = MetadataSnapshot.build(2, "cluster", present.nodes, {})
+    core.poll()
+    core.snapshot = present
+    core.send("a")
+    waits(core, "b")
+
+
+def test_an_answer_of_the_old_topic_says_nothing_of_the_new_one() -> None:
+    core = Core(known=False)
+    core.snapshot = snapshot_with(core, 1)
+    acknowledged(core, "first")
+    late = core.send("late")
+    core.snapshot = snapshot_with(core, 2)
+    core.poll()
+    core.acknowledge(late)
+    core.poll()
+    core.send("a")
+    waits(core, "b")
+
+
+def test_other_news_of_a_topic_leave_its_memory() -> None:
+    core = Core(known=False)
+    core.snapshot = snapshot_with(core, 1)
+    acknowledged(core, "first")
+    core.snapshot = snapshot_with(core, 1)
+    core.send("a")
+    core.send("b")
+
+
+# --- forgotten all the same, while batches were under way -------------------------------------------------------
+
+
+def test_overtaken_after_a_refusal_it_fails_and_order_is_kept() -> None:
+    """Java's answer too: behind the later record it must not go, and it is surely not there."""
+    core = Core()
+    first, second = core.send("a"), core.send("b")
+    core.append("c")
+    core.respond(first, answer(0, Code.NOT_ENOUGH_REPLICAS))
+    core.acknowledge(second)
+    (again,) = core.poll(200)
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (third,) = core.poll()
+    assert [(batch.code, *payloads_of([batch])) for batch in core.completed] == [(45, "a"), (0, "b")]
+    assert core.completed[0].persistence == Persistence.NOT_PERSISTED
+    assert "forgot the producer id" in core.completed[0].text
+    assert (payloads_of(third.batches), third.batches[0].epoch) == (["c"], 1)
+
+
+def test_overtaken_after_a_lost_answer_it_is_possibly_persisted() -> None:
+    """Under another number it might be there twice."""
+    core = Core()
+    first, second = core.send("a"), core.send("b")
+    core.acknowledge(second)
+    again = resent(core, [first])
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    core.poll()
+    assert [batch.persistence for batch in core.completed] == [
+        Persistence.POSSIBLY_PERSISTED,
+        Persistence.PERSISTED,
+    ]
+
+
+def test_what_a_refusal_proved_is_taken_back_when_a_later_batch_is_there() -> None:
+    """Both answers were lost. The first is refused as a gap, and only then the second turns out to be there."""
+    core = Core()
+    requests = [core.send("a"), core.send("b")]
+    again = resent(core, requests)
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (second,) = core.poll(400)
+    assert payloads_of(second.batches) == ["b"]
+    core.acknowledge(second)
+    core.poll()
+    assert [payloads_of([batch]) for batch in core.completed] == [["a"], ["b"]]
+    assert core.completed[0].persistence == Persistence.POSSIBLY_PERSISTED
+    assert core.send("c").batches[0].epoch == 1
+
+
+def test_an_adopted_batch_is_not_delivered_because_a_later_one_is_there() -> None:
+    """The broker was asked: its last sequence is the second's. That says nothing of the first, which is not there."""
+    core = Core()
+    requests = [core.send("a"), core.send("b")]
+    requests[1].batches[0].appended = True
+    again = resent(core, requests)
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (second,) = core.poll(400)
+    core.acknowledge(second)
+    core.poll()
+    assert [batch.persistence for batch in core.completed] == [
+        Persistence.POSSIBLY_PERSISTED,
+        Persistence.PERSISTED,
+    ]
