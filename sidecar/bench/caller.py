@@ -20,6 +20,11 @@ from sidecar.bench.peers import Peer, make_peer, make_timed_peer
 from sidecar.bench.process_stats import own_rss_mb
 from sidecar.bench.workload import Workload
 
+FLOOD_VALUE_BYTES = 1_000
+FLOOD_CALL_RECORDS = 500
+FLOOD_BLOCK_MS = 100
+"""How long a call waits before it goes on with the next topic."""
+
 
 @dataclass(frozen=True)
 class CallerResult:
@@ -43,6 +48,7 @@ def main() -> int:
         "throughput": _throughput,
         "open_loop": _open_loop,
         "one_by_one": _one_by_one,
+        "flood": _flood,
     }
     print(json.dumps(modes[words["mode"]](words)), flush=True)
     return 0
@@ -98,6 +104,26 @@ def _one_by_one(words: dict[str, Any]) -> dict[str, Any]:
     found = run_one_by_one(peer, workload)
     peer.close()
     return {"latencies_us": found, "rss_mb": own_rss_mb()}
+
+
+def _flood(words: dict[str, Any]) -> dict[str, Any]:
+    """Records to topics that nobody made, as many as the daemon takes, until the time is over."""
+    from client_stub import Producer, errors
+
+    records = [(None, b"x" * FLOOD_VALUE_BYTES)] * FLOOD_CALL_RECORDS
+    sent = 0
+    with Producer(run_dir=words["target"], max_block_ms=FLOOD_BLOCK_MS) as producer:
+        _await_go()
+        until_s = time.monotonic() + words["seconds"]
+        while time.monotonic() < until_s:
+            for topic in words["topics"]:
+                try:
+                    producer.send_many(topic, records)
+                    sent += len(records)
+                except errors.BufferExhausted:
+                    continue
+        producer.close(timeout=0)
+    return {"sent": sent}
 
 
 if __name__ == "__main__":

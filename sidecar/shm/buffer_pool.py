@@ -8,7 +8,7 @@ served; between workers by ticket, so that a worker with large requests is not o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.kernel import fetch_add_u64, give_pages, load_acquire_u64, store_release_u64, take_pages
@@ -32,7 +32,8 @@ class Waiter(NamedTuple):
 class BufferPool:
     """One worker's hand in the shared pool. Not thread-safe: the worker's loop. Never blocks.
 
-    ``taken_count`` is what this worker took and did not give back; at rest it is 0.
+    ``taken_count`` is what this worker took and did not give back; at rest it is 0. ``wake_others`` is called when
+    another worker waits and may have become able to go on: pages went back, or this one left its place in the line.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class BufferPool:
         workers: int,
         slot: int | None = None,
         floor_pages: int | None = None,
+        wake_others: Callable[[], None] = lambda: None,
     ) -> None:
+        self._wake_others = wake_others
         self._owners = segment.owners
         self._header = segment.header
         self._segment = segment
@@ -63,9 +66,10 @@ class BufferPool:
         self.waiters: deque[Waiter] = deque()
         """The line of this worker. Only the pool itself changes it."""
         self._closed = False
-        self._store(layout.SLOT_TICKETS_OFFSET, 0)
         self._store(layout.SLOT_BORROWED_OFFSET, 0)
         self._store(layout.SLOT_TAKEN_OFFSET, 0)
+        self._has_ticket = True  # perhaps that of a dead owner of the slot, before whom others wait
+        self._end_of_line()
 
     @property
     def waiting_count(self) -> int:
@@ -86,14 +90,14 @@ class BufferPool:
             return None
         return self._acquire(count)
 
-    def give(self, pages: Sequence[int]) -> bool:
-        """Free pages taken by this worker; True when another worker waits and must be woken.
+    def give(self, pages: Sequence[int]) -> None:
+        """Free pages taken by this worker; other workers that wait are woken.
 
         Raises ValueError for a page that is not this worker's (given back twice).
         """
         give_pages(self._owners, self._incarnation, pages)
         self._count(-len(pages))
-        return any(slot != self._slot for slot, _ in self._tickets())
+        self._wake_who_waits()
 
     def adopt(self, count: int) -> None:
         """So many pages of a dead worker are this one's now; they may be more than it could have taken."""
@@ -134,6 +138,8 @@ class BufferPool:
             if self.waiters:
                 self._draw_ticket()  # to the back of the line between workers
         self._end_of_line()
+        if granted and self.waiters:
+            self._wake_who_waits()  # it is another's turn now
         return granted, expired
 
     def close(self) -> list[Any]:
@@ -201,10 +207,18 @@ class BufferPool:
     def _draw_ticket(self) -> None:
         ticket = fetch_add_u64(self._header, layout.TICKET_OFFSET, 1) + 1
         self._store(layout.SLOT_TICKETS_OFFSET, ticket)
+        self._has_ticket = True
 
     def _end_of_line(self) -> None:
-        if not self.waiters:
+        """With nobody waiting here the place between the workers is the next one's."""
+        if not self.waiters and self._has_ticket:
+            self._has_ticket = False
             self._store(layout.SLOT_TICKETS_OFFSET, 0)
+            self._wake_who_waits()
+
+    def _wake_who_waits(self) -> None:
+        if any(slot != self._slot for slot, _ in self._tickets()):
+            self._wake_others()
 
     def _store(self, table: int, value: int) -> None:
         store_release_u64(self._header, table + 8 * self._slot, value)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.kernel import Chain, store_release_u64
+from sidecar.kernel import Chain, fetch_add_u64, store_release_u64
 from sidecar.shm import layout
-from sidecar.shm.layout import CHAIN_ROW, CHAIN_ROW_BYTES, CHAINS_MAX, CHAINS_OFFSET, TOPIC_BYTES_MAX
+from sidecar.shm.layout import (
+    CHAIN_HELD_OFFSET,
+    CHAIN_NAMES_OFFSET,
+    CHAIN_ROW,
+    CHAIN_ROW_BYTES,
+    CHAINS_MAX,
+    CHAINS_OFFSET,
+    TOPIC_BYTES_MAX,
+)
 
 if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
@@ -108,8 +116,10 @@ class ChainTable:
             return None
         position = CHAINS_OFFSET + chain_id * CHAIN_ROW_BYTES
         self._area[position + CHAIN_ROW.size : position + CHAIN_ROW.size + len(name)] = name
+        store_release_u64(self._area, position + CHAIN_HELD_OFFSET, 0)
         # used, lane and length become true together: they are one aligned word.
         store_release_u64(self._area, position + 8, 1 | lane << 32 | len(name) << 48)
+        fetch_add_u64(self._area, CHAIN_NAMES_OFFSET, 1)
         return chain_id
 
 

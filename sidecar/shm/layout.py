@@ -11,7 +11,7 @@
 
     slot     0        header       pid, start time, incarnation, heartbeat, CPU, what is in work
              4 KiB    counters     {sequence u64} and 128 x u64
-             8 KiB    chain table  1024 x 320 B: {tail u64, used u32, lane u16, topic bytes u16, topic}
+             8 KiB    chain table  1024 x 320 B: {tail u64, used u32, lane u16, topic bytes u16, topic, held u64}
                       descriptors  4096 x 128 B
                       lane rows    8192 x 16 B: {chain + 1 u32, partition u32, epoch << 32 | next sequence u64}
                       lane records 64 x 256 B, kept for transactions
@@ -59,9 +59,17 @@ SLOT_BORROWED_OFFSET: Final = SLOT_TICKETS_OFFSET + 8 * SLOT_COUNT
 """One u64 per slot: pages it holds above its floor."""
 SLOT_TAKEN_OFFSET: Final = SLOT_BORROWED_OFFSET + 8 * SLOT_COUNT
 """One u64 per slot: pages it holds."""
+SLOT_STALLED_OFFSET: Final = SLOT_TAKEN_OFFSET + 8 * SLOT_COUNT
+"""One u64 per slot: bytes of the pool that its topics hold which do not move (share_words.py)."""
+SLOT_POOL_TABLES: Final = (
+    SLOT_TICKETS_OFFSET,
+    SLOT_BORROWED_OFFSET,
+    SLOT_TAKEN_OFFSET,
+    SLOT_STALLED_OFFSET,
+)
 assert HEADER_FIELDS_OFFSET + HEADER_FIELDS.size <= PREPARED_SLOTS_OFFSET
 assert RATE_ROWS_OFFSET + RATE_ROWS_MAX * RATE_ROW_BYTES <= SLOT_TICKETS_OFFSET
-assert SLOT_TAKEN_OFFSET + 8 * SLOT_COUNT <= HEADER_BYTES
+assert SLOT_STALLED_OFFSET + 8 * SLOT_COUNT <= HEADER_BYTES
 
 PAGE_HEADER: Final = struct.Struct("<IIQIIQ")
 """slot, chain, page ordinal, offset of the first entry that begins here (NO_ENTRY: none), incarnation, its
@@ -83,9 +91,12 @@ PRODUCER_ID_OFFSET: Final = 56
 PRODUCER_EPOCH_OFFSET: Final = 64
 DEAD_LETTERING_OFFSET: Final = 72
 """u64: dead lettered records of the step of the ledger that is under way (0: none)."""
-
 SPARED_OFFSET: Final = 80
 """u64: the incarnation that our own controller ended; what it had in work is not to blame (0: none)."""
+CHAIN_NAMES_OFFSET: Final = 128
+"""u64: names given to rows of the chain table; another number means that a row has another topic than before."""
+SHARE_WAITS_OFFSET: Final = 136
+"""u64: 1 while streams of this worker are held by a share of the pool."""
 
 IN_WORK_OFFSET: Final = 256
 """What is in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""
@@ -107,6 +118,8 @@ CHAIN_ROW: Final = struct.Struct("<QIHH")
 """tail, used, lane, topic bytes; the topic follows."""
 CHAIN_ROW_BYTES: Final = 320
 TOPIC_BYTES_MAX: Final = 249
+CHAIN_HELD_OFFSET: Final = 312
+"""In a row, u64: bytes of the pool that the chain holds, as its worker counts shares."""
 
 DESCRIPTORS_OFFSET: Final = CHAINS_OFFSET + CHAINS_MAX * CHAIN_ROW_BYTES
 DESCRIPTORS_MAX: Final = 4096
@@ -124,7 +137,8 @@ SLOT_STRIDE: Final = LANE_RECORDS_OFFSET + LANE_RECORDS_MAX * LANE_RECORD_BYTES
 
 assert SLOT_HEADER.size <= SLOT_HEADER_BYTES
 assert COUNTERS_FIRST_OFFSET + 8 * COUNTER_ROWS_MAX <= CHAINS_OFFSET
-assert CHAIN_ROW.size + TOPIC_BYTES_MAX <= CHAIN_ROW_BYTES and CHAIN_ROW_BYTES % 64 == 0
+assert CHAIN_ROW.size + TOPIC_BYTES_MAX <= CHAIN_HELD_OFFSET and CHAIN_HELD_OFFSET + 8 <= CHAIN_ROW_BYTES
+assert CHAIN_ROW_BYTES % 64 == 0
 assert DESCRIPTORS_OFFSET % 64 == 0 and LANE_ROWS_OFFSET % 64 == 0 and SLOT_STRIDE % ALIGN == 0
 
 # Client areas.

@@ -43,7 +43,11 @@ def reclaim_slot(segment: Segment, slot: int) -> int:
     ):
         area[start : start + size] = bytes(size)
     segment.clients.release_slot(slot)
-    for table in (layout.SLOT_TICKETS_OFFSET, layout.SLOT_BORROWED_OFFSET, layout.SLOT_TAKEN_OFFSET):
+    store_release_u64(area, layout.SHARE_WAITS_OFFSET, 0)
+    for chain_id in range(layout.CHAINS_MAX):
+        row = layout.CHAINS_OFFSET + chain_id * layout.CHAIN_ROW_BYTES
+        store_release_u64(area, row + layout.CHAIN_HELD_OFFSET, 0)
+    for table in layout.SLOT_POOL_TABLES:
         store_release_u64(segment.header, table + 8 * slot, 0)
     view.state = STATE_FREE
     return freed

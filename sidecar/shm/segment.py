@@ -211,7 +211,7 @@ class Segment:
             return
         for slot in self.prepared_slots():
             self.slot(slot).store_heartbeat(0)
-        for table in (layout.SLOT_TICKETS_OFFSET, layout.SLOT_BORROWED_OFFSET, layout.SLOT_TAKEN_OFFSET):
+        for table in layout.SLOT_POOL_TABLES:
             self.header[table : table + 8 * layout.SLOT_COUNT] = bytes(8 * layout.SLOT_COUNT)
         rates = layout.RATE_ROWS_OFFSET
         self.header[rates : rates + layout.RATE_ROWS_MAX * layout.RATE_ROW_BYTES] = bytes(

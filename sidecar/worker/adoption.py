@@ -23,6 +23,7 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.descriptors import Descriptor, DescriptorState
 from sidecar.shm.in_work import entry_word
 from sidecar.worker.session import StreamState
+from sidecar.worker.shares import client_bytes
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
@@ -183,7 +184,7 @@ class Adoption:
                 stream = (*client, entry.stream)
                 accepted[stream] = max(accepted.get(stream, 0), entry.seq)
                 records, size = unsettled.get(client, (0, 0))
-                share = entry.payload_bytes * entry.remaining // entry.count
+                share = client_bytes(entry.count, entry.payload_bytes) * entry.remaining // entry.count
                 unsettled[client] = (records + entry.remaining, size + share)
         for row in self._segment.clients.rows(self._slot):
             session = self._sessions.adopt(row, now_ms)

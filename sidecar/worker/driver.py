@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from sidecar.worker.session import ClientSession, StreamState
     from sidecar.worker.sessions import Sessions
     from sidecar.worker.settlement import Settlement
+    from sidecar.worker.shares import Shares
     from sidecar.worker.stub_port import StubPort
     from sidecar.worker.topics import Topics
 
@@ -96,6 +97,7 @@ class Driver:
         stub_port: StubPort,
         produce_port: ProducePort,
         settlement: Settlement,
+        shares: Shares,
         dead_letters: DeadLetters,
         inquiry: Inquiry,
         send_control: Callable[[ControlMessage], None],
@@ -121,6 +123,7 @@ class Driver:
         self._stub_port = stub_port
         self._produce_port = produce_port
         self._settlement = settlement
+        self._shares = shares
         self._dead_letters = dead_letters
         self._inquiry = inquiry
         self._send_control = send_control
@@ -190,6 +193,8 @@ class Driver:
         self._links.update_nodes(snapshot.nodes.values())
         self._asked_topics -= snapshot.topics.keys()
         self._topics.on_snapshot(snapshot, now_ms)
+        self._shares.count_all(now_ms)
+        self._look_at_held(now_ms)
         self._produce_port.try_init_producer_id()
         self._send_control(UpdateMetadataReply(UpdateError.NONE, self._worker_epoch, update.version))
         self.wake()
@@ -210,7 +215,9 @@ class Driver:
         self.wake()
 
     def on_pool_wake(self) -> None:
-        """Another worker gave pages back."""
+        """Another worker gave pages back, or left its place in the line."""
+        if self._intake.share_held:
+            self._intake.shares_freed(self._clock.now_ms())
         self.wake()
 
     # --- drain (rule S2) -----------------------------------------------------------------------------------
@@ -320,8 +327,18 @@ class Driver:
             pages = chain.release_pages()
             if pages:
                 self._give(pages)
+            if pages or queue.stalled_bytes or (queue.held_bytes and not chain.live_entries):
+                self._shares.count(queue, now_ms)
+        self._look_at_held(now_ms)
+
+    def _look_at_held(self, now_ms: float) -> None:
+        """Streams held by a share go on, here and at the other workers, once enough was given back."""
+        if not self._shares.take_look_due():
+            return
         if self._intake.share_held:
             self._intake.shares_freed(now_ms)
+        if self._shares.others_wait():
+            self._wake_workers()
 
     def _serve_pool_waiters(self, now_ms: float) -> None:
         granted, _ = self._pool.poll(now_ms)
@@ -429,7 +446,11 @@ class Driver:
             for session in self._sessions:
                 self._intake.reclaim_reservations(list(session.streams.values()), now_ms)
             self._release_idle(now_ms)
+            self._shares.count_all(now_ms)
+            self._look_at_held(now_ms)
             self._intake.shares_freed(now_ms)
+            if self._pool.waiters:
+                self.wake()  # who was before us in the line between workers may be dead by now
             if self._commit is not None:
                 self._commit.keep_house()
             used = self._topics.take_used()
@@ -450,8 +471,7 @@ class Driver:
     def _give(self, pages: list[int]) -> None:
         if ARMED:
             passed("pages.released")
-        if self._pool.give(pages):
-            self._wake_workers()
+        self._pool.give(pages)
 
     def _publish_gauges(self, now_ms: float) -> None:
         counters, counts = self._counters, self._sender.counts

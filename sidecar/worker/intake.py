@@ -16,7 +16,7 @@ from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Ki
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import records_from_columns
 from sidecar.worker.session import ClientSession, StreamState
-from sidecar.worker.shares import RESUME_AT
+from sidecar.worker.shares import RESUME_AT, client_bytes
 
 if TYPE_CHECKING:
     from sidecar.kernel import Entry
@@ -120,13 +120,14 @@ class Intake:
                 self._hold(stream, "the client does not read its outcomes")
                 self.ring_held.setdefault(session, deque()).append(stream)
                 return
-            refusal = self._shares.refusal(queue, session, needed, now_ms)
+            refusal = self._shares.claim(queue, session, needed, now_ms)
             if refusal is not None:
                 self._hold(stream, refusal)
                 self.share_held.append((stream, needed))
                 return
             pages = self._take(stream, needed)
             if pages is None:
+                self._shares.count(queue, now_ms)
                 self._hold(stream, "the buffer pool is full")
                 stream.waiting_pages = needed
                 self._counters.inc("buffer_exhausted_total")
@@ -145,12 +146,14 @@ class Intake:
             flags=flags & ~SubmitFlag.FLUSH,
         )
         entry.accepted_ms = now_ms
+        if needed:
+            self._shares.count(queue, now_ms)
         if queue.rate is not None:
             queue.rate.charge(count, payload_bytes, now_ms)
         if chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
         session.unsettled_records += count
-        session.unsettled_bytes += payload_bytes
+        session.unsettled_bytes += client_bytes(count, payload_bytes)
         stream.position = seq
         session.row.store_position(stream_id, seq)
         if ARMED:
@@ -202,6 +205,7 @@ class Intake:
                 self.resume(stream)
             else:
                 self.share_held.append((stream, needed))
+        self._shares.tell_waiting(bool(self.share_held))
 
     def rates_due(self, now_ms: float) -> None:
         """Streams held by their topic's rate go on as time passes."""

@@ -97,7 +97,7 @@ class ClientSession:
         self.unsettled_records = 0
         """Accepted and not yet told: the client's row must outlive them."""
         self.unsettled_bytes = 0
-        """Their payload bytes, spread evenly over the records of each submission (for the client's share)."""
+        """What they count for the client's share, spread evenly over the records of each submission."""
         self.untold: deque[Part] = deque()
         """Tellings that found the ring full, in order; retried when the stub ACKs."""
         self.unacked: deque[tuple[int, Part, float]] = deque()

@@ -85,12 +85,12 @@ class Sessions:
         row = self._rows.get(index)
         return row if row is not None and row.generation == generation else None
 
-    def records_settled(self, row: int, generation: int, count: int, payload_bytes: int) -> None:
-        """So many records of that client are told and done."""
+    def records_settled(self, row: int, generation: int, count: int, share_bytes: int) -> None:
+        """So many records of that client are told and done; ``share_bytes`` as they were counted for its share."""
         session = self._by_row.get(row)
         if session is not None and session.row.generation == generation:
             session.unsettled_records -= count
-            session.unsettled_bytes -= payload_bytes
+            session.unsettled_bytes -= share_bytes
             if session.unsettled_records == 0:
                 session.unsettled_bytes = 0  # what rounding left
 

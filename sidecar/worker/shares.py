@@ -1,6 +1,8 @@
 """Shares: how much of the pool one topic, one client, and all that does not move may hold (isolation).
 
 Pages hold what was accepted and not settled; the index beside them costs 16 bytes a record and counts as well.
+The pool is one, so the shares are counted over all workers: each stores what its topics hold in words that the others
+read (shm/share_words.py). A client has one worker, which counts it alone.
 Over a share the stream is held and its stub keeps the frame: others go on. A share never refuses the first entry
 of a topic or client, so that a small pool cannot lock anybody out; only the share of topics that do not move does
 (a topic is asked for when its stream opens, so a new one that is good soon moves).
@@ -11,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from sidecar.kernel import ENTRY_HEADER_BYTES
+
 if TYPE_CHECKING:
+    from sidecar.shm.share_words import ShareWords
     from sidecar.worker.session import ClientSession
     from sidecar.worker.topic_queue import TopicQueue
 
@@ -23,11 +28,23 @@ STALLED_SHARE = 0.75
 """All topics together that are unknown, without a leader, or had nothing settled for request.timeout.ms."""
 RESUME_AT = 0.75
 """A held stream goes on when this part of the share is reached again, not at its very edge."""
+LOOK_SHARE = 1 / 64
+"""Held streams are looked at again, here and at the other workers, when so much of the pool was given back or a topic
+moves again; what is less than that is seen by the housekeeping."""
 INDEX_BYTES = 16
+WORD_BYTES = 2
+LINE_BYTES = 64
+"""An entry of the journal ends with a line of its own."""
+
+
+def client_bytes(count: int, payload_bytes: int) -> int:
+    """What a submission counts for its client's share: its entry in the journal and its index."""
+    entry_bytes = ENTRY_HEADER_BYTES + WORD_BYTES * count + payload_bytes
+    return -(-entry_bytes // LINE_BYTES) * LINE_BYTES + INDEX_BYTES * count
 
 
 class Shares:
-    """Decides, changes nothing. ``queues`` gives the worker's topics."""
+    """Judges, and tells the other workers what is held here. ``queues`` gives the worker's topics."""
 
     def __init__(
         self,
@@ -36,11 +53,43 @@ class Shares:
         page_bytes: int,
         request_timeout_ms: float,
         queues: Callable[[], Iterable[TopicQueue]],
+        words: ShareWords,
     ) -> None:
         self._pool_bytes = page_count * page_bytes
         self._page_bytes = page_bytes
         self._request_timeout_ms = request_timeout_ms
         self._queues = queues
+        self._words = words
+        self._stalled_bytes = 0
+        """Held here by topics that do not move, as they were last counted."""
+        self._fallen_bytes = 0
+        """Given back since held streams were last looked at."""
+        self._waits = False
+
+    def begin(self, now_ms: float) -> None:
+        """After adoption: what the words of a dead owner say is replaced by what is held now."""
+        self._words.forget_topics()
+        self._words.store_stalled(0)
+        self._words.store_waits(False)
+        self.count_all(now_ms)
+
+    def claim(
+        self, queue: TopicQueue, session: ClientSession, needed_pages: int, now_ms: float
+    ) -> str | None:
+        """As :meth:`refusal`, and counted as held before the others are asked: two workers never take one rest.
+
+        Without a refusal :meth:`count` follows in any case, whether the pages were had or not.
+        """
+        self._words.claim(
+            queue.chain.chain_id,
+            needed_pages * self._page_bytes,
+            is_stalled=self.is_stalled(queue, now_ms),
+        )
+        refusal = self.refusal(queue, session, needed_pages, now_ms)
+        if refusal is not None:
+            self.count(queue, now_ms)
+            self.tell_waiting(True)
+        return refusal
 
     def refusal(
         self,
@@ -56,14 +105,14 @@ class Shares:
         ``part`` of each share counts: 1 to take, RESUME_AT to go on after a hold.
         """
         needed_bytes = needed_pages * self._page_bytes
-        held_bytes = self._held_bytes(queue)
+        held_bytes = self._held_bytes(queue) + self._words.topic_elsewhere(queue.topic)
         if held_bytes and held_bytes + needed_bytes > TOPIC_SHARE * part * self._pool_bytes:
             return f"topic {queue.topic} holds its share of the buffer pool"
         mine = session.unsettled_bytes
         if mine and mine + needed_bytes > CLIENT_SHARE * part * self._pool_bytes:
             return f"client {session.name} holds its share of the buffer pool"
         if self.is_stalled(queue, now_ms):
-            stalled = sum(self._held_bytes(each) for each in self._queues() if self.is_stalled(each, now_ms))
+            stalled = self._stalled_bytes + self._words.stalled_elsewhere(now_ms)
             if stalled and stalled + needed_bytes > STALLED_SHARE * part * self._pool_bytes:
                 return (
                     f"topic {queue.topic} does not move, and such topics hold their share of the buffer pool"
@@ -75,6 +124,45 @@ class Shares:
         if queue.partitioner is None or not queue.has_leader:
             return True
         return queue.chain.live_entries > 0 and now_ms - queue.last_settled_ms > self._request_timeout_ms
+
+    def count(self, queue: TopicQueue, now_ms: float) -> None:
+        """What the topic holds has changed, or whether it moves: tell the other workers."""
+        held = self._held_bytes(queue)
+        stalled = held if held and self.is_stalled(queue, now_ms) else 0
+        if queue.stalled_bytes and not stalled:
+            self._fallen_bytes += self._pool_bytes  # it moves again, or is empty
+        elif held < queue.held_bytes:
+            self._fallen_bytes += queue.held_bytes - held
+        self._stalled_bytes += stalled - queue.stalled_bytes
+        queue.held_bytes, queue.stalled_bytes = held, stalled
+        self._words.store_topic(queue.chain.chain_id, held)
+        self._words.store_stalled(self._stalled_bytes)
+
+    def count_all(self, now_ms: float) -> None:
+        """Topics stall and move again by time and by metadata, without anything being taken or given."""
+        stalled_bytes = 0
+        for queue in self._queues():
+            self.count(queue, now_ms)
+            stalled_bytes += queue.stalled_bytes
+        self._stalled_bytes = stalled_bytes
+        self._words.store_stalled(stalled_bytes)
+
+    def take_look_due(self) -> bool:
+        """Whether so much was given back since the last time that held streams may go on."""
+        if self._fallen_bytes < LOOK_SHARE * self._pool_bytes:
+            return False
+        self._fallen_bytes = 0
+        return True
+
+    def others_wait(self) -> bool:
+        """Whether another worker holds streams by a share."""
+        return self._words.others_wait()
+
+    def tell_waiting(self, waits: bool) -> None:
+        """Whether streams are held by a share here: other workers ring when they give much back."""
+        if waits != self._waits:
+            self._waits = waits
+            self._words.store_waits(waits)
 
     def _held_bytes(self, queue: TopicQueue) -> int:
         chain = queue.chain

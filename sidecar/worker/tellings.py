@@ -16,6 +16,7 @@ from client_stub.wire import NO_PARTITION, LocalCode, Outcome, OutcomeKind, Shap
 from sidecar.deadletter.letters import Undelivered, persistence_of
 from sidecar.kernel import entry_payload
 from sidecar.shm.in_work import KILLS_MAX
+from sidecar.worker.shares import client_bytes
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
@@ -32,12 +33,12 @@ POISON_TEXT = (
     "it was set aside."
 )
 OnRecordsSettled: TypeAlias = Callable[[int, int, int, int], None]
-"""(row, generation, count, payload bytes): so many records of that client are told and done."""
+"""(row, generation, count, bytes of its share): so many records of that client are told and done."""
 
 
 def _share_of(entry: Entry, count: int) -> int:
-    """The payload bytes that ``count`` of an entry's records stand for."""
-    return entry.payload_bytes * count // entry.count
+    """The part of its client's share that ``count`` of an entry's records stand for."""
+    return client_bytes(entry.count, entry.payload_bytes) * count // entry.count
 
 
 class Part(Protocol):

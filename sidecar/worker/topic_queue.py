@@ -23,6 +23,7 @@ class TopicQueue:
     __slots__ = (
         "chain",
         "has_leader",
+        "held_bytes",
         "is_deleted",
         "lane",
         "last_settled_ms",
@@ -32,6 +33,7 @@ class TopicQueue:
         "partitioner",
         "rate",
         "settings",
+        "stalled_bytes",
         "topic",
         "waiting",
     )
@@ -63,6 +65,10 @@ class TopicQueue:
         self.out_of_range: deque[Entry] = deque()
         """Entries with records for a partition that the topic does not have yet, oldest first."""
         self.last_used_ms = 0.0
+        self.held_bytes = 0
+        """What the topic holds of the pool, as the other workers were told (shares)."""
+        self.stalled_bytes = 0
+        """The same while it does not move, else 0."""
 
     def update_partitions(
         self,

@@ -51,6 +51,7 @@ from sidecar.shm.disk import Folder
 from sidecar.shm.in_work import InWork
 from sidecar.shm.rate_words import find_clock
 from sidecar.shm.recovery import take_over_pages
+from sidecar.shm.share_words import ShareWords
 from sidecar.worker.adoption import Adoption
 from sidecar.worker.client_processes import ClientProcesses
 from sidecar.worker.dead_letters import DeadLetters
@@ -126,7 +127,12 @@ class Worker:
 
         self._own_wake_fd = start.wake_fds[start.worker_index] if start.wake_fds else None
 
-        pool = BufferPool(segment, incarnation=start.incarnation, workers=workers)
+        pool = BufferPool(
+            segment,
+            incarnation=start.incarnation,
+            workers=workers,
+            wake_others=self._wake_workers,
+        )
         chain_table = ChainTable(segment, start.slot, incarnation=start.incarnation)
         descriptors = DescriptorTable(segment, start.slot)
         lane_rows = LaneRows(segment, start.slot)
@@ -200,15 +206,17 @@ class Worker:
             queues=lambda: topics,
             on_accepted=lambda streams: self._driver.on_committed(streams),
         )
+        shares = Shares(
+            page_count=segment.page_count,
+            page_bytes=segment.page_bytes,
+            request_timeout_ms=config.request_timeout_ms,
+            queues=lambda: topics,
+            words=ShareWords(segment, start.slot),
+        )
         intake = Intake(
             worker_epoch=start.worker_epoch,
             pool=pool,
-            shares=Shares(
-                page_count=segment.page_count,
-                page_bytes=segment.page_bytes,
-                request_timeout_ms=config.request_timeout_ms,
-                queues=lambda: topics,
-            ),
+            shares=shares,
             credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
             counters=counters,
             topic_queue=topics.get,
@@ -286,6 +294,7 @@ class Worker:
             stub_port=self._stub_port,
             produce_port=produce_port,
             settlement=settlement,
+            shares=shares,
             dead_letters=dead_letters,
             inquiry=inquiry,
             send_control=self._channel.send,
@@ -317,6 +326,7 @@ class Worker:
         except ValueError as error:
             # Not the configuration's fault: the next worker tries again.
             raise RuntimeError(f"slot {start.slot} could not be taken over: {error}") from error
+        shares.begin(clock.now_ms())
         inquiry.begin(sent)
         self._spool_poison(
             adoption.set_aside
@@ -429,7 +439,7 @@ class Worker:
         self._stop(ExitStatus.FAILED)
 
     def _wake_workers(self) -> None:
-        """Pages went back and somebody waits: ring every other worker's eventfd."""
+        """Pages went back, or a place in the line, and somebody waits: ring every other worker's eventfd."""
         for fd in self._wake_fds:
             try:
                 os.eventfd_write(fd, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -15,12 +16,21 @@ FOREVER = float("inf")
 NOW = 50_000.0
 
 
-def pool_of(segment: Segment, slot: int, *, workers: int, floor_pages: int | None = None) -> BufferPool:
+def pool_of(
+    segment: Segment,
+    slot: int,
+    *,
+    workers: int,
+    floor_pages: int | None = None,
+    wake_others: Callable[[], None] = lambda: None,
+) -> BufferPool:
     segment.prepare_slot(slot)
     view = segment.slot(slot)
     view.claim(incarnation=slot + 1)
     view.store_heartbeat(int(NOW * 1e6))
-    return BufferPool(segment, incarnation=slot + 1, workers=workers, floor_pages=floor_pages)
+    return BufferPool(
+        segment, incarnation=slot + 1, workers=workers, floor_pages=floor_pages, wake_others=wake_others
+    )
 
 
 def taken_words(segment: Segment) -> int:
@@ -35,7 +45,7 @@ def test_all_or_nothing(segment: Segment) -> None:
     assert pool.take(5) is None
     assert taken_words(segment) == pool.taken_count == 60
     assert pool.take(4) is not None
-    assert pool.give(pages) is False
+    pool.give(pages)
     assert taken_words(segment) == pool.taken_count == 4
     with pytest.raises(ValueError, match="given back twice"):
         pool.give(pages[:1])
@@ -116,23 +126,53 @@ def test_a_floor_is_nobody_elses(segment: Segment) -> None:
 
 
 def test_workers_take_turns_by_ticket(segment: Segment) -> None:
-    one, two = (pool_of(segment, slot, workers=2, floor_pages=0) for slot in (0, 1))
+    rung: list[int] = []
+    one = pool_of(segment, 0, workers=2, floor_pages=0, wake_others=lambda: rung.append(1))
+    two = pool_of(segment, 1, workers=2, floor_pages=0, wake_others=lambda: rung.append(2))
     pages = one.take(PAGES)
     assert pages is not None
     two.enqueue("two-a", 20, FOREVER)
     two.enqueue("two-b", 1, FOREVER)
     one.enqueue("one-a", 2, FOREVER)
-    assert one.give(pages[:10]) is True, "the other worker must be woken"
+    one.give(pages[:10])
+    assert rung == [1], "the other worker must be woken"
     assert one.poll(NOW) == ([], []), "it is not our turn"
     assert two.poll(NOW) == ([], [])
     one.give(pages[10:30])
     granted, _ = two.poll(NOW)
     assert [waiter for waiter, _ in granted] == ["two-a"], "after one request the turn passes"
+    assert rung.count(2) == 1, "and who has it now is told"
     granted, _ = one.poll(NOW)
     assert [waiter for waiter, _ in granted] == ["one-a"]
     granted, _ = two.poll(NOW)
     assert [waiter for waiter, _ in granted] == ["two-b"]
-    assert one.give(pages[30:31]) is False
+    rung.clear()
+    one.give(pages[30:31])
+    assert not rung, "nobody waits"
+
+
+@pytest.mark.parametrize("way", ["cancel", "close", "expire", "die"])
+def test_who_leaves_the_line_wakes_the_next_worker(segment: Segment, way: str) -> None:
+    rung: list[str] = []
+    first = pool_of(segment, 0, workers=2, floor_pages=0, wake_others=lambda: rung.append(way))
+    second = pool_of(segment, 1, workers=2, floor_pages=0)
+    pages = second.take(PAGES)
+    assert pages is not None
+    first.enqueue("large", PAGES, NOW + 10 if way == "expire" else FOREVER)
+    second.enqueue("small", 1, FOREVER)
+    second.give(pages[:1])
+    assert second.poll(NOW) == ([], []), "it is the other's turn"
+    if way == "cancel":
+        first.cancel("large")
+    elif way == "close":
+        first.close()
+    elif way == "expire":
+        first.poll(NOW + 10)
+    else:
+        pool_of(segment, 0, workers=2, floor_pages=0, wake_others=lambda: rung.append(way))
+    assert rung == [way]
+    granted, _ = second.poll(NOW)
+    assert [waiter for waiter, _ in granted] == ["small"]
 
 
 def test_a_dead_worker_does_not_hold_up_the_line(segment: Segment) -> None:

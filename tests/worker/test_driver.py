@@ -73,8 +73,16 @@ class Rooms:
         self.given_up: list[str] = []
         self.fails = False
         self.sender = SimpleNamespace(next_wakeup_ms=INFINITY, watches_lateness=False, poll=self._poll)
-        self.topics = SimpleNamespace(waiting_queues={}, missing=set(), next_due_ms=INFINITY)
-        self.intake = SimpleNamespace(next_rate_ms=INFINITY)
+        self.topics = SimpleNamespace(
+            waiting_queues={},
+            missing=set(),
+            next_due_ms=INFINITY,
+            queue_of=lambda chain: SimpleNamespace(stalled_bytes=0, held_bytes=9),
+        )
+        self.looked_at_held: list[float] = []
+        self.intake = SimpleNamespace(
+            next_rate_ms=INFINITY, share_held=[], shares_freed=self.looked_at_held.append
+        )
         self.stub_port = SimpleNamespace(
             has_heard=False,
             to_tell=set(),
@@ -82,6 +90,14 @@ class Rooms:
             next_due_ms=INFINITY,
             end_turn=lambda now_ms: None,
         )
+        self.rung: list[float] = []
+        self.shares = SimpleNamespace(
+            is_look_due=False,
+            take_look_due=lambda: self.shares.is_look_due,
+            others_wait=lambda: True,
+            count=lambda queue, now_ms: None,
+        )
+        self.settlement = SimpleNamespace(finished_chains=set(), take_finished_chains=self._finished)
         rest: Any = SimpleNamespace(
             unanswered={}, finished_chains=set(), waiters=[], is_exhausted=False, current=None
         )
@@ -102,16 +118,21 @@ class Rooms:
             intake=self.intake,  # type: ignore[arg-type]
             stub_port=self.stub_port,  # type: ignore[arg-type]
             produce_port=rest,
-            settlement=rest,
+            settlement=self.settlement,  # type: ignore[arg-type]
+            shares=self.shares,  # type: ignore[arg-type]
             dead_letters=rest,
             inquiry=rest,
             send_control=lambda message: None,
-            wake_workers=lambda: None,
+            wake_workers=lambda: self.rung.append(self.clock.now_ms()),
             ring_at=self.loop.ring_at,
             store_heartbeat=lambda: None,
             give_up=self.given_up.append,
         )
         self.loop.on_timer = self.driver.on_timer
+
+    def _finished(self) -> list[Any]:
+        self.settlement.finished_chains = set()
+        return [SimpleNamespace(release_pages=list, live_entries=1)]
 
     def _poll(self, snapshot: object, links: object, now_ms: float) -> list[Any]:
         self.turns.append(now_ms)
@@ -226,3 +247,22 @@ def test_a_turn_that_failed_comes_again_after_a_pause_until_the_worker_gives_up(
     assert len(rooms.turns) == 4
     rooms.loop.run(FAILED_TURN_PAUSE_MS * FAILED_TURNS_MAX)
     assert len(rooms.given_up) == 1
+
+
+def test_held_streams_are_looked_at_when_another_worker_rings(rooms: Rooms) -> None:
+    rooms.driver.on_pool_wake()
+    assert not rooms.looked_at_held, "nothing is held"
+    rooms.intake.share_held = ["a stream"]
+    rooms.clock.advance(5)
+    rooms.driver.on_pool_wake()
+    assert rooms.looked_at_held == [5.0]
+
+
+def test_what_was_given_back_lets_streams_go_on_here_and_rings_the_others(rooms: Rooms) -> None:
+    rooms.intake.share_held = ["a stream"]
+    for is_due, seen in ((False, []), (True, [0.0])):
+        rooms.shares.is_look_due = is_due
+        rooms.settlement.finished_chains = {"a chain"}
+        rooms.driver.wake()
+        rooms.loop.run(0)
+        assert rooms.looked_at_held == rooms.rung == seen

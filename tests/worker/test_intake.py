@@ -30,9 +30,8 @@ class FakePool:
         taken, self.free = self.free[:count], self.free[count:]
         return taken
 
-    def give(self, pages: list[int]) -> bool:
+    def give(self, pages: list[int]) -> None:
         self.free += pages
-        return False
 
     def enqueue(self, waiter: Any, pages: int, deadline_ms: float) -> None:
         self.waiters.append((waiter, pages))
@@ -44,6 +43,24 @@ class FakePool:
         waiter, count = self.waiters.pop(0)
         taken, self.free = self.free[:count], self.free[count:]
         return waiter, taken
+
+
+class NoOtherWorkers:
+    """The words of a worker that is alone on its segment."""
+
+    def claim(self, chain_id: int, needed_bytes: int, *, is_stalled: bool) -> None: ...
+
+    def store_topic(self, chain_id: int, held_bytes: int) -> None: ...
+
+    def store_stalled(self, held_bytes: int) -> None: ...
+
+    def store_waits(self, waits: bool) -> None: ...
+
+    def topic_elsewhere(self, topic: str) -> int:
+        return 0
+
+    def stalled_elsewhere(self, now_ms: float) -> int:
+        return 0
 
 
 class FakeEntry:
@@ -136,6 +153,7 @@ class Scene:
             page_bytes=PAGE_BYTES,
             request_timeout_ms=1000.0,
             queues=lambda: self.queues.values(),
+            words=NoOtherWorkers(),  # type: ignore[arg-type]
         )
         self.held_reason = ""
         self.intake = Intake(
@@ -311,6 +329,7 @@ def test_topics_that_do_not_move_leave_a_quarter_of_the_pool() -> None:
     assert scene.chain("good").page_count == 4
     scene.take_sent()
     scene.queue("a").has_leader = True
+    scene.shares.count_all(6.0)
     scene.intake.shares_freed(6.0)
     assert {message[1] for message in scene.take_sent() if message[0] == Kind.RESUME} == {1, 2}
 

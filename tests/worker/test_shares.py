@@ -1,0 +1,303 @@
+"""Shares of the pool with several workers on one segment: the pool is one, and so are the shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_stub.wire import Format, Kind
+from sidecar.kernel import Chain, StickyPartitioner, fail_remaining, mark_failed_done
+from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.shm import layout
+from sidecar.shm.buffer_pool import BufferPool
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.reclaim import reclaim_slot
+from sidecar.shm.segment import Segment
+from sidecar.shm.share_words import ShareWords
+from sidecar.worker.intake import RESERVATION_MS_MAX, Intake
+from sidecar.worker.session import ClientSession
+from sidecar.worker.shares import CLIENT_SHARE, LOOK_SHARE, STALLED_SHARE, TOPIC_SHARE, Shares
+from sidecar.worker.topic_queue import TopicQueue
+from tests.worker.test_intake import FakeCounters, FakeRow
+
+EPOCH = 7
+NOW = 50_000.0
+PAGE_BYTES = 4096
+PAGES = 256
+REQUEST_TIMEOUT_MS = 30_000.0
+PAYLOAD = b"\x92\xc0\xc5" + (3955).to_bytes(2, "big") + b"v" * 3955
+"""One record; with its entry it fills a page."""
+
+
+class Hand:
+    """One worker's hand in the segment: intake, shares and pool are real, the rest is not there."""
+
+    def __init__(self, segment: Segment, slot: int, workers: int) -> None:
+        segment.prepare_slot(slot)
+        self.slot = slot
+        self.segment = segment
+        self.view = segment.slot(slot)
+        self.view.claim(incarnation=slot + 1)
+        self.view.store_heartbeat(int(NOW * 1e6))
+        self.rung = 0
+        self.pool = BufferPool(segment, incarnation=slot + 1, workers=workers, wake_others=self.ring)
+        self.table = ChainTable(segment, slot, incarnation=slot + 1)
+        self.queues: dict[str, TopicQueue] = {}
+        self.sent: list[list[Any]] = []
+        self.shares = Shares(
+            page_count=segment.page_count,
+            page_bytes=segment.page_bytes,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            queues=lambda: self.queues.values(),
+            words=ShareWords(segment, slot),
+        )
+        self.intake = Intake(
+            worker_epoch=EPOCH,
+            pool=self.pool,
+            shares=self.shares,
+            credit_window_bytes=1 << 30,
+            counters=FakeCounters(),  # type: ignore[arg-type]
+            topic_queue=self.queue,
+            on_entry=lambda queue, entry, now_ms, flush_follows: None,
+            send=lambda session, message: self.sent.append(message),
+        )
+        self.clients: dict[str, ClientSession] = {}
+        self.seqs: dict[str, int] = {}
+
+    def ring(self) -> None:
+        self.rung += 1
+
+    def queue(self, topic: str) -> TopicQueue:
+        queue = self.queues.get(topic)
+        if queue is None:
+            chain = self.table.open(IDEMPOTENT_LANE, topic)
+            assert chain is not None
+            queue = self.queues[topic] = TopicQueue(topic, IDEMPOTENT_LANE, chain)
+            if not topic.startswith("unknown"):
+                queue.update_partitions(1, [0], [0], lambda usable: StickyPartitioner(1, usable, 1, 1))
+        return queue
+
+    def submit(self, topic: str, client: str = "", payload: bytes = PAYLOAD) -> bool:
+        """One record of a client, a page long; False when its stream is held."""
+        name = client or f"client of {topic}"
+        session = self.clients.get(name)
+        if session is None:
+            session = self.clients[name] = ClientSession(b"r", FakeRow(), name, NOW)  # type: ignore[arg-type]
+            session.row.places = 100  # type: ignore[attr-defined]
+        stream = sum(map(ord, topic))
+        seq = self.seqs.get(name + topic, 0) + 1
+        fields = [EPOCH, stream, seq, topic, 1_700_000_000_000, Format.MSGPACK, 0, 1]
+        self.intake.submit(session, fields, payload, NOW)
+        if session.streams[stream].position < seq:
+            return False
+        self.seqs[name + topic] = seq
+        return True
+
+    def fill(self, topic: str, client: str = "", payload: bytes = PAYLOAD) -> int:
+        """Until it is held; how many were taken."""
+        taken = 0
+        while self.submit(topic, client, payload):
+            taken += 1
+        return taken
+
+    def settle(self, topic: str, entries: int) -> None:
+        """The oldest entries are told and done: what the driver does then."""
+        queue = self.queues[topic]
+        chain: Chain = queue.chain
+        for entry in list(chain.entries())[:entries]:
+            mark_failed_done(chain, entry, fail_remaining(chain, entry, 0xFF01))
+        for session in self.clients.values():
+            session.unsettled_bytes = 0
+        queue.last_settled_ms = NOW
+        self.pool.give(chain.release_pages())
+        self.shares.count(queue, NOW)
+
+    def resumed(self) -> list[int]:
+        sent, self.sent = self.sent, []
+        return [message[1] for message in sent if message[0] == Kind.RESUME]
+
+
+MakeHands = Callable[[int], list[Hand]]
+
+
+@pytest.fixture
+def hands(tmp_path: Path) -> Iterator[MakeHands]:
+    segment = Segment.create(
+        tmp_path / "segment",
+        page_bytes=PAGE_BYTES,
+        buffer_memory_bytes=PAGES * PAGE_BYTES,
+        clients_max=16,
+        instance_id=b"test",
+    )
+    yield lambda workers: [Hand(segment, slot, workers) for slot in range(workers)]
+    segment.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_topics_that_do_not_move_leave_a_quarter_of_the_pool_however_many_workers(
+    hands: MakeHands, workers: int
+) -> None:
+    all_hands = hands(workers)
+    for number in range(6):
+        all_hands[number % workers].fill(f"unknown {number}")
+    held = sum(hand.pool.taken_count for hand in all_hands)
+    assert PAGES * STALLED_SHARE * 0.95 < held <= PAGES * STALLED_SHARE
+    for hand in all_hands:
+        for number in range(max(hand.pool.floor_pages - 2, 4)):
+            assert hand.submit("good"), f"page {number} of the good client at worker {hand.slot}"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_a_topic_has_one_share_at_all_workers_together(hands: MakeHands, workers: int) -> None:
+    all_hands = hands(workers)
+    is_open = [True] * workers
+    while any(is_open):  # in turns, so that none has it all
+        is_open = [still and hand.submit("t") for still, hand in zip(is_open, all_hands, strict=True)]
+    held = sum(hand.pool.taken_count for hand in all_hands)
+    assert PAGES * TOPIC_SHARE * 0.9 < held <= PAGES * TOPIC_SHARE
+    assert all(hand.submit("other") for hand in all_hands)
+
+
+def test_two_workers_that_judge_at_the_same_moment_do_not_take_the_same_rest(hands: MakeHands) -> None:
+    one, two = hands(2)
+    for hand in (one, two):
+        for _ in range(PAGES * 3 // 8 - 1):
+            assert hand.submit(f"unknown {hand.slot}")
+    # Two pages are left of the share. Both judge before either has taken.
+    sessions = [hand.clients[f"client of unknown {hand.slot}"] for hand in (one, two)]
+    refusals = [
+        hand.shares.claim(hand.queues[f"unknown {hand.slot}"], session, 2, NOW)
+        for hand, session in zip((one, two), sessions, strict=True)
+    ]
+    assert [refusal is None for refusal in refusals] in ([True, False], [False, True], [False, False])
+    one.shares.count(one.queues["unknown 0"], NOW)
+    two.shares.count(two.queues["unknown 1"], NOW)
+    assert one.fill("unknown 0") <= 2, "what was claimed and not taken is free again"
+
+
+def test_what_another_worker_gives_back_lets_held_streams_go_on(hands: MakeHands) -> None:
+    one, two = hands(2)
+    assert two.fill("unknown two") > 0
+    assert one.fill("unknown one") > 0  # holds the rest of the share
+    two.sent.clear()
+    assert not two.submit("unknown three")
+    assert not one.shares.take_look_due()
+    one.settle("unknown one", one.queues["unknown one"].chain.live_entries)
+    assert one.shares.take_look_due() and one.shares.others_wait(), "the other worker is to be rung"
+    # A quarter of the share must be free before a held stream goes on: it has its own to give, too.
+    two.settle("unknown two", PAGES // 4)
+    two.intake.shares_freed(NOW)
+    assert two.resumed() == [sum(map(ord, "unknown two")), sum(map(ord, "unknown three"))]
+    assert not one.shares.others_wait(), "nobody is held any more"
+
+
+def test_a_little_that_goes_back_rings_nobody(hands: MakeHands) -> None:
+    one, two = hands(2)
+    one.fill("unknown one")
+    one.fill("unknown one more")
+    assert not two.submit("unknown two")
+    one.shares.take_look_due()
+    few = int(PAGES * LOOK_SHARE) - 1
+    one.settle("unknown one", few)
+    assert not one.shares.take_look_due()
+    one.settle("unknown one", 2)
+    assert one.shares.take_look_due()
+
+
+def test_a_topic_that_moves_again_frees_its_share_at_every_worker(hands: MakeHands) -> None:
+    one, two = hands(2)
+    one.fill("unknown one")
+    one.fill("unknown one more")
+    assert not two.submit("unknown two")
+    for queue in one.queues.values():
+        queue.update_partitions(1, [0], [0], lambda usable: StickyPartitioner(1, usable, 1, 1))
+        queue.last_settled_ms = NOW
+    one.shares.count_all(NOW)
+    assert one.shares.take_look_due() and one.shares.others_wait()
+    two.intake.shares_freed(NOW)
+    assert len(two.resumed()) == 1
+
+
+def test_what_a_dead_worker_holds_counts_until_its_slot_is_adopted(hands: MakeHands) -> None:
+    one, two = hands(2)
+    assert one.fill("unknown one") and one.fill("unknown more")
+    assert not two.submit("unknown two"), "its words stay when it dies"
+    successor = Hand(two.segment, one.slot, 2)
+    assert not two.submit("unknown three"), "and until its successor knows what is there"
+    successor.shares.begin(NOW)  # it found nothing: as after a slot was reclaimed
+    assert two.submit("unknown four")
+
+
+def test_pages_of_a_worker_that_does_not_beat_do_not_move(hands: MakeHands) -> None:
+    one, two = hands(2)
+    for topic in ("a", "b"):
+        one.fill(topic)
+    assert one.pool.taken_count > PAGES * STALLED_SHARE
+    one.view.store_heartbeat(int((NOW - 3_001) * 1e6))
+    assert not two.submit("unknown")
+    one.view.store_heartbeat(int(NOW * 1e6))
+    assert two.submit("unknown too"), "its topics move"
+
+
+def test_a_row_with_another_topic_is_known_as_such(hands: MakeHands) -> None:
+    one, two = hands(2)
+    one.fill("t")
+    assert two.shares.refusal(two.queue("t"), session(two), 1, NOW) is not None
+    assert two.shares.refusal(two.queue("late"), session(two), 1, NOW) is None
+    one.settle("t", 100)
+    one.fill("late", client="another")
+    assert two.shares.refusal(two.queue("late"), session(two), 1, NOW) is not None
+    assert two.shares.refusal(two.queue("t"), session(two), 1, NOW) is None
+
+
+def test_a_reclaimed_slot_holds_nothing(hands: MakeHands) -> None:
+    one, two = hands(2)
+    one.fill("unknown one")
+    one.fill("unknown two")
+    assert not one.submit("unknown one")
+    reclaim_slot(one.segment, one.slot)
+    assert two.shares.refusal(two.queue("unknown one"), session(two), 1, NOW) is None
+    assert not two.shares.others_wait()
+
+
+def test_the_words_lie_in_room_that_older_segments_have_as_zeros() -> None:
+    assert layout.SLOT_STALLED_OFFSET + 8 * layout.SLOT_COUNT == layout.HEADER_BYTES
+    assert layout.CHAIN_ROW.size + layout.TOPIC_BYTES_MAX <= layout.CHAIN_HELD_OFFSET
+    assert max(layout.DEAD_LETTERING_OFFSET, layout.SPARED_OFFSET) + 8 <= layout.CHAIN_NAMES_OFFSET
+    assert layout.CHAIN_NAMES_OFFSET + 8 <= layout.SHARE_WAITS_OFFSET
+    assert layout.SHARE_WAITS_OFFSET + 8 <= layout.IN_WORK_OFFSET
+
+
+def test_pages_kept_for_a_stub_that_go_back_wake_the_other_worker(hands: MakeHands) -> None:
+    one, two = hands(2)
+    held = one.pool.take(one.pool.pages_max)
+    assert held is not None
+    one.submit("t")  # waits for a page
+    stream = one.clients["client of t"].streams[sum(map(ord, "t"))]
+    one.pool.give(held[:2])
+    ((waiter, pages),) = one.pool.poll(NOW)[0]
+    one.intake.pool_granted(waiter, pages, NOW)
+    two.pool.enqueue("waits", two.pool.pages_max, float("inf"))
+    one.rung = 0
+    one.intake.reclaim_reservations([stream], NOW + RESERVATION_MS_MAX + 1)
+    assert one.rung == 1
+    # The same when more was kept than is needed now.
+    stream.reserved_pages = held[2:5]
+    one.submit("t")
+    assert one.rung == 2
+
+
+def session(hand: Hand) -> ClientSession:
+    return ClientSession(b"r", FakeRow(), "anybody", NOW)  # type: ignore[arg-type]
+
+
+def test_a_clients_share_counts_what_the_journal_keeps_of_it(hands: MakeHands) -> None:
+    """A record of 12 bytes is 128 in the journal: a client of many topics has one share all the same."""
+    (hand,) = hands(1)
+    for number in range(4):
+        hand.fill(f"topic {number}", "bulk", b"\x92\xc0\xc4\x08" + b"v" * 8)
+    assert PAGES * CLIENT_SHARE * 0.8 < hand.pool.taken_count <= PAGES * CLIENT_SHARE
+    assert hand.submit("good", client="another")
