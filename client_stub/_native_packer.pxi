@@ -230,11 +230,17 @@ cdef inline Py_ssize_t bin_size_of(content) noexcept:
 
 
 def plain_pairs(list records not None):
-    """True when every record is a (key, value) tuple of bytes or None: then one C call packs them all."""
+    """None unless every record is a (key, value) tuple of bytes or None: then one C call packs them all.
+
+    Else the places of those of more than LARGE_BYTES, which are still to be measured.
+    """
     cdef Py_ssize_t place
     cdef PyObject* row
+    cdef list large = []
     for place in range(PyList_GET_SIZE(records)):
         row = PyList_GET_ITEM(records, place)
         if not is_plain_pair(row):
-            return False
-    return PyList_GET_SIZE(records) > 0
+            return None
+        if PLAIN_BYTES + bin_bytes(PyTuple_GET_ITEM(row, 0)) + bin_bytes(PyTuple_GET_ITEM(row, 1)) > LARGE:
+            large.append(place)
+    return large if PyList_GET_SIZE(records) else None

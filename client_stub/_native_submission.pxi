@@ -88,7 +88,8 @@ cdef class SubmissionCore:
     def append_plain(self, list rows, on_delivery):
         """Append all ``rows`` with the outbox's lock held if they are plain pairs that find room; how many.
 
-        -1, and nothing was done, if not: for the usual call one walk less than checking first.
+        -1, and nothing was done, if not (a large one is to be measured): for the usual call one walk less than
+        checking first.
         """
         cdef RecordPacker packer = self.packer
         cdef Py_ssize_t begin = packer.size, count = PyList_GET_SIZE(rows), place, room = self.room, size
@@ -104,7 +105,7 @@ cdef class SubmissionCore:
                 break
             key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
             size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
-            if size > room:
+            if size > room or size > LARGE:
                 break
             packer.add_plain(key, value, size)
             room -= size

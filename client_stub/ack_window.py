@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from client_stub.submission import Submission
 from client_stub.wire import Outcome
@@ -55,6 +56,18 @@ class AckWindow:
     def mark_sent(self, submission: Submission) -> None:
         submission.sent = True
         self.sent_count += 1
+
+    def drop_next(self) -> Submission:
+        """Take out what ``peek`` shows: nothing of it or behind it was sent to the present worker, which has none of
+        it, so those behind close up and the stream has no hole."""
+        submission = self.queue[self.sent_count]
+        del self.queue[self.sent_count]
+        for later in islice(self.queue, self.sent_count, None):
+            later.seq -= 1
+        self.next_seq -= 1
+        if self.flush_to_seq >= submission.seq:
+            self.flush_to_seq -= 1
+        return submission
 
     def accept(self, up_to_seq: int) -> list[Submission]:
         """The daemon has everything up to ``up_to_seq``; returns what is news. Repeats are harmless."""

@@ -1,7 +1,7 @@
 """Arrow tables into submissions: the buffers joined as wire.Format.ARROW says, no row touched in Python.
 
-The only file of the stub that imports pyarrow. A worker that does not read columns (see ``limits`` in
-docs/protocol.md) gets msgpack instead, made column by column.
+Beside columnar_sizes.py the only file of the stub that imports pyarrow. A worker that does not read columns (see
+``limits`` in docs/protocol.md) gets msgpack instead, made column by column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from client_stub.columnar_sizes import rows_above
 from client_stub.delivery import BulkDelivery
+from client_stub.packer import LARGE_BYTES, full_record
 from client_stub.wire import (
     COLUMN_HEADER_KEYS,
     COLUMN_HEADER_VALUES,
@@ -45,6 +47,7 @@ _FILL: Final = 0.9
 def send_table(producer: Producer, outbox: Outbox, stream: OpenStream, table: Any) -> BulkDelivery:
     """Queue all rows of a Table or RecordBatch; see Producer.send_arrow."""
     columns = checked_columns(table)
+    _check_sizes(producer, stream.topic, columns)
     parts: list[BulkPart] = []
     queued = 0
     for batch in _batches(columns):
@@ -56,7 +59,7 @@ def send_table(producer: Producer, outbox: Outbox, stream: OpenStream, table: An
                 rest = _as_records(batch.slice(start))
                 parts.extend(producer.send_many(stream.topic, rest)._parts)
                 break
-            count, payload = _block_of(batch, start, outbox.max_request_bytes)
+            count, payload = _block_of(batch, start)
             with outbox.lock:
                 parts.append(outbox.add_block(stream, payload, count, Format.ARROW))
             outbox.wake()
@@ -136,7 +139,20 @@ def _batches(table: Any) -> Iterator[Any]:
     yield from table.to_batches()
 
 
-def _block_of(batch: Any, start: int, max_request_bytes: int | None) -> tuple[int, bytes]:
+def _check_sizes(producer: Producer, topic: str, columns: pa.Table) -> None:
+    """Raises RecordTooLarge for a row that send() would refuse, before any is queued."""
+    for batch in _batches(columns):
+        if not rows_above(batch, LARGE_BYTES):
+            continue
+        for place in rows_above(batch, producer.size_limit(topic)):
+            producer.check_size(topic, full_record(*_fields(_as_records(batch.slice(place, 1))[0]))[0])
+
+
+def _fields(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*row, *[None] * (5 - len(row)))
+
+
+def _block_of(batch: Any, start: int) -> tuple[int, bytes]:
     """As many rows from ``start`` on as fit into one submission, at least one."""
     left = batch.num_rows - start
     row_bytes = max(1.0, batch.slice(start).nbytes / left)

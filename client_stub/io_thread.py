@@ -151,6 +151,7 @@ class IoThread:
         if session.state is State.ATTACHED and (not outbox.attached_once or outbox.last_word):
             limits = session.limits
             outbox.max_request_bytes = limits.get("max_request_size")
+            outbox.payload_bytes_max = session.payload_bytes_max
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = news = True
         outbox.last_word = session.last_word

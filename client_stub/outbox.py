@@ -18,7 +18,8 @@ from client_stub.errors import BufferExhausted, DaemonUnreachable, ProducerClose
 from client_stub.hot import OnDelivery, OpenStream, RecordPacker, ring
 from client_stub.packer import packed_bound
 from client_stub.submission import BulkPart, Submission
-from client_stub.wire import SUBMISSION_BYTES_MAX, TOPIC_BYTES_MAX, SubmitFlag
+from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, TOPIC_BYTES_MAX, SubmitFlag
+from client_stub.zmtp import MESSAGE_BYTES_MAX
 
 log = logging.getLogger("client_stub")
 
@@ -54,6 +55,8 @@ class Outbox:
         self.buffer_bytes = BUFFER_BYTES
         self.max_request_bytes: int | None = None
         """max.request.size of the daemon, known after the first WELCOME."""
+        self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
+        """Largest payload of one submission that the daemon reads, as its last WELCOME has it."""
         self.columns_readable = False
         self.attached_once = False
         self.last_word = ""

@@ -27,7 +27,7 @@ from client_stub.hot import OnDelivery, OpenStream, native, plain_pairs
 # Imported with the package, zmq and all, so that a parent that preloads it pays once for all forked children.
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
-from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound
+from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, packed_bound
 from client_stub.run_dir import control_path
 from client_stub.session import Session
 from client_stub.submission import BulkPart
@@ -113,8 +113,12 @@ class Producer(Sender):
         if whole is not None:
             return BulkDelivery((whole,))
         timestamps: list[int | None] | None = None
-        if not plain_pairs(rows):
+        large = plain_pairs(rows)
+        if large is None:
             rows, timestamps = self._checked_rows(topic, rows)
+        else:
+            for place in large:
+                self.check_size(topic, tuple(rows[place]))
         parts: list[BulkPart] = []
         start = 0
         outbox = self._outbox
@@ -259,17 +263,33 @@ class Producer(Sender):
             max_block_ms=self._max_block_ms, connect_timeout_ms=self._connect_timeout_ms, path=self._path
         )
 
-    def _check_size(self, topic: str, record: tuple[Any, ...]) -> None:
+    def size_limit(self, topic: str) -> int:
+        """No smaller record is too large: the daemon's max.request.size, or what one message takes if that is less.
+
+        Waits for the daemon's first WELCOME, and raises as a send that waits for room.
+        """
+        outbox = self._outbox
+        if outbox.max_request_bytes is None:
+            with outbox.lock:
+                outbox.wait_for_room(outbox.streams[topic])
+        limit = outbox.max_request_bytes
+        return outbox.payload_bytes_max if limit is None else min(limit, outbox.payload_bytes_max)
+
+    def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
+        """Raises RecordTooLarge for a checked record that max.request.size or one message cannot take."""
+        self.size_limit(topic)
         limit = self._outbox.max_request_bytes
-        if limit is None:
-            with self._outbox.lock:
-                self._outbox.wait_for_room(self._outbox.streams[topic])
-            limit = self._outbox.max_request_bytes
         estimate = kafka_size_bound(record)
         if limit is not None and estimate > limit:
             raise RecordTooLarge(
                 f"The message is {estimate} bytes when serialized which is larger than {limit}, which is the value "
                 "of the max.request.size configuration.",
+                code=LocalCode.RECORD_TOO_LARGE,
+            )
+        payload_bytes, most = packed_bound(record), self._outbox.payload_bytes_max
+        if payload_bytes > most:
+            raise RecordTooLarge(
+                f"The record is {payload_bytes} bytes, and one message to the daemon takes {most} at most.",
                 code=LocalCode.RECORD_TOO_LARGE,
             )
 
@@ -285,7 +305,7 @@ class Producer(Sender):
             except (TypeError, ValueError) as error:
                 raise type(error)(f"record {number}: {error}") from None
             if size > LARGE_BYTES:
-                self._check_size(topic, record)
+                self.check_size(topic, record)
             checked.append(record)
         timestamps = [record[4] if len(record) == 5 else None for record in checked]
         return checked, timestamps if any(own is not None for own in timestamps) else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack
 
-from client_stub.packer import PACKER_START_BYTES, packed_bound
+from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
 from client_stub.record_metadata import RecordMetadata
 
 if TYPE_CHECKING:
@@ -163,13 +163,24 @@ class Delivery:
         return self._submission.wait_for(self._index, timeout)[0]
 
 
-def plain_pairs(records: list[Any]) -> bool:
-    """True when every record is a (key, value) tuple of bytes or None: then one C call packs them all."""
-    return (
+def plain_pairs(records: list[Any]) -> list[int] | None:
+    """None unless every record is a (key, value) tuple of bytes or None: then one C call packs them all.
+
+    Else the places of those of more than LARGE_BYTES, which are still to be measured.
+    """
+    if not (
         set(map(type, records)) == {tuple}
         and set(map(len, records)) == {2}
         and PLAIN_TYPES.issuperset(map(type, chain.from_iterable(records)))
-    )
+    ):
+        return None
+    if sum(map(len, filter(None, chain.from_iterable(records)))) <= LARGE_BYTES:
+        return []
+    return [
+        place
+        for place, (key, value) in enumerate(records)
+        if len(key or b"") + len(value or b"") + PLAIN_OVERHEAD_BYTES > LARGE_BYTES
+    ]
 
 
 def run_callbacks(

@@ -51,7 +51,7 @@ class Sender:
         else:
             record, size = full_record(key, value, headers, partition, timestamp_ms)
         if size > LARGE_BYTES:
-            self._check_size(topic, record)
+            self.check_size(topic, record)
         outbox = self._outbox
         with outbox.lock:
             while True:
@@ -70,5 +70,5 @@ class Sender:
     def _open_stream(self, topic: str) -> OpenStream:
         raise NotImplementedError
 
-    def _check_size(self, topic: str, record: tuple[Any, ...]) -> None:
+    def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
         raise NotImplementedError

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from math import inf
@@ -23,16 +22,25 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgpack
 
 from client_stub.ack_window import AckWindow
-from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit
+from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit, error_for
+from client_stub.patience import Patience
 from client_stub.stream_table import StreamTable
 from client_stub.submission import Submission, lost_error
-from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, Kind, OutcomeKind, SubmitFlag, unpack_outcomes
+from client_stub.wire import (
+    CLIENT_ID_BYTES,
+    PROTOCOL_VERSION,
+    SUBMIT_HEAD_BYTES_MAX,
+    Kind,
+    LocalCode,
+    OutcomeKind,
+    SubmitFlag,
+    unpack_outcomes,
+)
+from client_stub.zmtp import MESSAGE_BYTES_MAX
 
 log = logging.getLogger("client_stub")
 
 ANSWER_TIMEOUT_MS: Final = 5_000.0
-BACKOFF_FIRST_MS: Final = 20.0
-BACKOFF_MAX_MS: Final = 1_000.0
 UNDER_WAY_PER_STREAM: Final = 2
 PING_INTERVAL_MS: Final = 10_000.0
 ACK_DELAY_MS: Final = 50.0
@@ -107,8 +115,7 @@ class Session:
         self._ack_is_due = False
         self._draining = False
         self._deadline_ms = 0.0
-        self._backoff_ms = 0.0
-        self._away_since_ms: float | None = None
+        self._patience = Patience()
         self._ping_at_ms = 0.0
         self._refusals = 0
 
@@ -169,11 +176,27 @@ class Session:
                 return frames
         return self._next_flush() or self._next_ack()
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """Largest payload of one SUBMIT that the worker reads."""
+        told = self.limits.get("message_bytes")
+        return (told if isinstance(told, int) else MESSAGE_BYTES_MAX) - SUBMIT_HEAD_BYTES_MAX
+
     def _next_submit(self) -> list[Any] | None:
-        turn = self.streams.next_to_send()
-        if turn is None:
-            return None
-        window, submission = turn
+        while True:
+            turn = self.streams.next_to_send()
+            if turn is None:
+                return None
+            window, submission = turn
+            if submission.payload_bytes <= self.payload_bytes_max:
+                break
+            # The worker would end the connection over it, and get it again, for ever. Callers are refused what is
+            # larger; this is for what they queued under another daemon's limits.
+            text = (
+                f"{submission.payload_bytes} bytes of {submission.topic} are more than the {self.payload_bytes_max} "
+                "that the daemon reads in one message."
+            )
+            self.streams.fail_next(window, error_for(LocalCode.RECORD_TOO_LARGE, text))
         under_way = self._accepted_bytes + self._sent_bytes
         # One submission larger than the whole window may go when nothing else is under way.
         alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
@@ -302,6 +325,7 @@ class Session:
 
     def tick(self, now_ms: float) -> None:
         """Let time act: answers that do not come, the end of a backoff, records that waited too long."""
+        self._patience.tick(now_ms)
         if self.state in (State.HELLO, State.ATTACH) and now_ms >= self._deadline_ms:
             seconds = ANSWER_TIMEOUT_MS / 1e3
             self._away(f"no answer within {seconds:.0f} s", now_ms, at_once=False)
@@ -309,7 +333,10 @@ class Session:
             self._hello(now_ms)
         elif self._ack_at_ms is not None and now_ms >= self._ack_at_ms:
             self._ack_at_ms, self._ack_is_due = None, True
-        if self._away_since_ms is not None and now_ms - self._away_since_ms > self._delivery_timeout_ms:
+        if self.state is State.ATTACHED:
+            return  # there is somebody, though nothing came of it yet
+        away_since_ms = self._patience.away_since_ms
+        if away_since_ms is not None and now_ms - away_since_ms > self._delivery_timeout_ms:
             self._give_up_on_the_old(now_ms)
 
     def _give_up_on_the_old(self, now_ms: float) -> None:
@@ -352,8 +379,7 @@ class Session:
     def _hello(self, now_ms: float) -> None:
         self.state = State.HELLO
         self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
-        if self._away_since_ms is None:
-            self._away_since_ms = now_ms
+        self._patience.went_away(now_ms)
         hello = [Kind.HELLO, PROTOCOL_VERSION, self._client_id, self.name, self._pid, self._token]
         self.effects.append(OpenControl([_pack(hello)]))
 
@@ -371,8 +397,7 @@ class Session:
         self._draining = False
         self.state = State.ATTACHED
         self.last_word = ""
-        self._away_since_ms = None
-        self._backoff_ms = 0.0
+        self._patience.attached(now_ms)
         self._refusals = 0
         self._ping_at_ms = now_ms + PING_INTERVAL_MS
         positions = {stream: (position, held) for stream, _topic, position, held in streams}
@@ -397,18 +422,11 @@ class Session:
         return True
 
     def _away(self, reason: str, now_ms: float, *, at_once: bool) -> None:
+        self._patience.went_away(now_ms)
         self.effects.append(CloseSockets())
         self.last_word = reason
-        if self._away_since_ms is None:
-            self._away_since_ms = now_ms
         self.state = State.BACKOFF
-        if at_once and not self._backoff_ms:
-            wait_ms = 0.0
-            self._backoff_ms = BACKOFF_FIRST_MS
-        else:
-            self._backoff_ms = min(BACKOFF_MAX_MS, max(BACKOFF_FIRST_MS, self._backoff_ms * 2))
-            wait_ms = self._backoff_ms * random.uniform(0.8, 1.2)
-        self._deadline_ms = now_ms + wait_ms
+        self._deadline_ms = now_ms + self._patience.next_wait_ms(at_once=at_once)
 
     def _refused(self, code: str, text: str, now_ms: float) -> None:
         if code == "NOT_ADMITTED" and self.state is State.ATTACH:
@@ -463,6 +481,8 @@ class Session:
     def _accept(self, window: AckWindow, up_to_seq: int) -> None:
         sent_before = window.sent_count
         news = window.accept(up_to_seq)
+        if news:
+            self._patience.progressed()
         for submission in news[:sent_before]:
             self._sent_bytes -= submission.payload_bytes
             self._accepted_bytes += submission.payload_bytes
@@ -480,7 +500,9 @@ class Session:
                 submission = window.apply(outcome)
                 if submission is not None:
                     self.streams.finished.append(submission)
-        self._outcomes_seen = max(seen, last_number)
+        if last_number > seen:
+            self._outcomes_seen = last_number
+            self._patience.progressed()
         self._unacked_bytes += len(data)
         self.told = True
 

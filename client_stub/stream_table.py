@@ -73,6 +73,12 @@ class StreamTable:
         window.mark_sent(submission)
         self._ring.rotate(-1)
 
+    def fail_next(self, window: AckWindow, error: DeliveryFailed) -> None:
+        """The submission whose turn it is cannot travel: it fails alone, what is behind it goes on."""
+        submission = window.drop_next()
+        submission.fail(error)
+        self.finish(submission)
+
     def request_flush(self, window: AckWindow) -> None:
         window.request_flush()
         self.repeat_flush(window)

@@ -117,7 +117,8 @@ class Submission(SubmissionCore):
         """What send_many() and send_arrow() put here for callers who will perhaps not ask (then flush() tells)."""
         self._data: bytes | None = None
         self._done_mask = 0
-        self._counted: set[int] = set()
+        self._counted: dict[int, tuple[int, bool]] = {}
+        """What was told by count alone: first index -> (records, they failed). See ``_count``."""
 
     def seal(self, data: bytes | None = None) -> None:
         """No record is added any more; the payload (``data``, or what was packed) has its final size."""
@@ -212,21 +213,40 @@ class Submission(SubmissionCore):
         if outcome.kind == OutcomeKind.FAILED:
             error = error_for(outcome.code, outcome.text, outcome.persistence)
         if outcome.shape == Shape.COUNT and not self.flags:
-            # first_index names the slice of the batch it stands for: a repeat after a crash has the same one.
-            if outcome.first_index in self._counted:
-                return
-            self._counted.add(outcome.first_index)
-            self.remaining -= outcome.count
-            if error is not None:
-                self._note(error, outcome.count)
+            self._count(outcome.first_index, outcome.count, error)
             return
+        mask = _mask_of(outcome)
+        if self._counted:
+            self._uncount(mask)
         self._settle(
-            _mask_of(outcome),
+            mask,
             outcome.partition,
             outcome.base_offset,
             outcome.append_time_ms,
             error,
         )
+
+    def _count(self, first_index: int, count: int, error: DeliveryFailed | None) -> None:
+        """``count`` records, of which only the first is known, have their fate.
+
+        They are a batch's share of the submission, and the first record names it: a repeat after a crash names the
+        same one, whether it tells the share by count again or record by record.
+        """
+        if first_index in self._counted or self._done_mask >> first_index & 1:
+            return
+        self._counted[first_index] = (count, error is not None)
+        self.remaining -= count
+        if error is not None:
+            self._note(error, count)
+
+    def _uncount(self, mask: int) -> None:
+        """Who adopts a batch that failed tells its records by index, a share's first one first: from then on they
+        count one by one."""
+        for first_index in [first for first in self._counted if mask >> first & 1]:
+            count, failed = self._counted.pop(first_index)
+            self.remaining += count
+            if failed:
+                self.failed_count -= count
 
     def fail(self, error: DeliveryFailed) -> None:
         """Complete every record that is still undecided with ``error``."""

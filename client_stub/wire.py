@@ -26,6 +26,8 @@ SUBMISSION_BYTES_MAX: Final = 1 << 20
 """Payload bound of one SUBMIT. A single larger record travels in a submission of its own."""
 SUBMISSION_RECORDS_MAX: Final = 65_535
 TOPIC_BYTES_MAX: Final = 249
+SUBMIT_HEAD_BYTES_MAX: Final = 1 << 10
+"""More than a SUBMIT needs beside its payload: frame 0 (a topic, ten integers) and the heads of both frames."""
 
 
 class Kind(IntEnum):

@@ -144,6 +144,11 @@ class FakeDaemon:
 
         self.do(run)
 
+    def rebind_worker(self) -> None:
+        """Options of the worker's socket count from its binding on (call on the daemon's thread)."""
+        self.worker.unbind(f"ipc://{self.worker_path}")
+        self.worker.bind(f"ipc://{self.worker_path}")
+
     def tell(self, client: Client, message: list[Any], *frames: bytes) -> None:
         """Send a message to a stub (call on the daemon's thread)."""
         self.worker.send_multipart([client.routing_id, msgpack.packb(message), *frames])

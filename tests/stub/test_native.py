@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client_stub import Producer, RecordMetadata, _native, errors, pure, sender
-from client_stub.packer import full_record, packed_bound
+from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, full_record, packed_bound
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
@@ -144,7 +144,13 @@ def test_a_buffer_that_is_looked_at_neither_moves_nor_empties(path: ModuleType) 
     ],
 )
 def test_plain_pairs_are_told_from_others(path: ModuleType, rows: list[Any], plain: bool) -> None:
-    assert path.plain_pairs(rows) is plain
+    assert path.plain_pairs(rows) == ([] if plain else None)
+
+
+def test_plain_pairs_that_are_large_are_named(path: ModuleType) -> None:
+    fits = bytes(LARGE_BYTES - PLAIN_OVERHEAD_BYTES)
+    rows = [(None, fits), (b"k", fits), (None, None), (fits, b"v"), (fits, None)]
+    assert path.plain_pairs(rows) == [1, 3]
 
 
 @given(st.lists(st.integers(0, 65_535), max_size=40))
@@ -437,7 +443,7 @@ def test_plain_rows_are_taken_whole_or_not_at_all(some: list[Any], room: int) ->
     added = core.append_plain(some, None)
     if added == -1:
         assert (core.room, core.count, bytes(core.packer.view())) == before
-        assert not (some and pure.plain_pairs(some)) or sum(map(packed_bound, some)) > before[0]
+        assert pure.plain_pairs(some) is None or sum(map(packed_bound, some)) > before[0]
     else:
         assert added == len(some) == twin.append_rows(some, 0, None)
         assert bytes(core.packer.view()) == bytes(twin.packer.view())
