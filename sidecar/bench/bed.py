@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from sidecar.bench.used_memory import use_memory
 from sidecar.bench.workload import Workload
+from sidecar.common.python_child import python_command
 from sidecar.demo.steps import Steps
 from sidecar.testing.daemon import SidecarDaemon
 
@@ -102,7 +102,7 @@ def daemon_before(bootstrap_servers: str, settings: Mapping[str, object] | None 
 def null_broker(topics: Mapping[str, int]) -> Iterator[str]:
     """A null broker in a process of its own; yields its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "sidecar.bench.null_broker", json.dumps(dict(topics))],
+        python_command("sidecar.bench.null_broker", json.dumps(dict(topics))),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from sidecar.bench.measurement import Results
 from sidecar.bench.process_stats import connections_to
 from sidecar.bench.runner import begin, outcome, started
 from sidecar.bench.workload import Workload
+from sidecar.common.python_child import python_command
 from sidecar.demo.short_lived import run_short_lived
 from sidecar.testing.kafka_jars import java_command, resolve_jars
 
@@ -151,7 +151,7 @@ def measure_memory(bed: Bed, results: Results) -> None:
 
 def _small_client(side: str, target: str, topic: str = "") -> float:
     done = subprocess.run(
-        [sys.executable, "-m", "sidecar.bench.small_client", side, target, topic],
+        python_command("sidecar.bench.small_client", side, target, topic),
         capture_output=True,
         text=True,
         check=False,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 from sidecar.bench.measurement import Results
+from sidecar.common.python_child import python_command
 from sidecar.demo.steps import Steps
 
 SECTION = "kernel"
@@ -15,7 +15,7 @@ def measure_kernel(steps: Steps, results: Results) -> None:
     """Show its table, and keep the warm and cold rows as measurements."""
     with steps.step("The kernel, nanoseconds a record"):
         done = subprocess.run(
-            [sys.executable, "-m", "sidecar.kernel.bench"], capture_output=True, text=True, check=False
+            python_command("sidecar.kernel.bench"), capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise RuntimeError(f"the kernel's bench failed: {done.stderr.strip()[-2000:]}")

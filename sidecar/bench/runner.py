@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from sidecar.bench.caller import CallerResult
 from sidecar.bench.process_stats import cpu_seconds
 from sidecar.bench.workload import Workload
+from sidecar.common.python_child import python_command
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def started(words: Mapping[str, Any], callers: int = 1) -> Iterator[list[subproc
     """Calling processes that are connected and wait; killed if they are left."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "sidecar.bench.caller", json.dumps(words)],
+            python_command("sidecar.bench.caller", json.dumps(words)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

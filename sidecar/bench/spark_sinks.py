@@ -16,6 +16,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sidecar.common.python_child import python_command, safe_environment
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -77,9 +79,7 @@ def measure_spark(bed: Bed, results: Results) -> None:
     ):
         bed.steps.say(results.notes[-1])
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
+            python_command(
                 "sidecar.bench.spark_sinks",
                 bed.site.bootstrap_servers,
                 str(bed.site.daemon.run_dir),
@@ -87,7 +87,8 @@ def measure_spark(bed: Bed, results: Results) -> None:
                 str(bed.records),
                 str(bed.rounds),
                 str(jars),
-            ],
+            ),
+            env=safe_environment(),
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -6,11 +6,11 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from sidecar.chaos.client_journal import ClientJournal, ClientState, Head
+from sidecar.common.python_child import python_command
 from sidecar.testing.child_processes import die_with_parent
 from sidecar.testing.waiting import wait_until
 
@@ -143,15 +143,13 @@ class Workload:
         journal = ClientJournal.create(self._folder / f"client-{number}", LIFE_RECORDS_MAX)
         journal.head[Head.RATE] = self._rate
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
+            python_command(
                 "sidecar.chaos.client",
                 str(self._run_dir),
                 self._topic,
                 str(journal.path),
                 *map(str, (self.run, number, self._value_bytes)),
-            ],
+            ),
             stdin=subprocess.DEVNULL,
             preexec_fn=die_with_parent,  # noqa: PLW1509
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import shutil
@@ -23,6 +24,7 @@ from sidecar.controller.run_dir import RunDir, RunDirError, process_state, read_
 
 OPEN_FILES_MIN = 4_096
 CONNECT_TIMEOUT_S = 3.0
+WORKER_TIMEOUT_S = 30.0
 SYSTEM_UID_MAX = 999
 
 
@@ -87,6 +89,34 @@ def _installation(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
         yield Finding("FAIL", f"Missing packages: {', '.join(missing)}; pip install 'kafka-sidecar[daemon]'.")
     if find_spec("hypothesis") is not None:
         yield Finding("ok", "Development environment (hypothesis is installed; the daemon keeps it out).")
+
+
+def _worker(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
+    """A worker process is started as the daemon would, and ended once it has imported everything."""
+    try:
+        from sidecar.controller.bare_worker import BareWorker, last_line
+    except ImportError:
+        return  # said above, with the missing package
+    try:
+        bare = BareWorker()
+    except OSError as error:
+        yield Finding("FAIL", f"A worker process cannot be made: {error.strerror or error}.")
+        return
+
+    async def wait() -> bool:
+        async with asyncio.timeout(WORKER_TIMEOUT_S):
+            return await bare.wait_warm()
+
+    try:
+        if asyncio.run(wait()):
+            yield Finding("ok", "A worker process starts.")
+        else:
+            words = last_line(bare.take_words())
+            yield Finding("FAIL", f"A worker process ends while it is loaded: {words}: install again.")
+    except TimeoutError:
+        yield Finding("FAIL", f"A worker process is not loaded after {WORKER_TIMEOUT_S:g} s.")
+    finally:
+        bare.end()
 
 
 def _memory(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
@@ -182,4 +212,4 @@ def _brokers(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
         yield Finding("FAIL", "No broker of bootstrap.servers can be reached from this host.")
 
 
-CHECKS: tuple[Check, ...] = (_installation, _memory, _limits, _run_dir, _brokers)
+CHECKS: tuple[Check, ...] = (_installation, _worker, _memory, _limits, _run_dir, _brokers)

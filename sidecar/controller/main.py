@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
 from sidecar.common.settings import SidecarConfig
-from sidecar.controller.bare_worker import BareWorker
+from sidecar.controller.bare_worker import BareWorker, last_line
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
 from sidecar.controller.run_dir import RunDir, RunDirError, default_run_dir
 from sidecar.controller.slot_holders import end_slot_holders
@@ -236,7 +236,11 @@ class _Service:
         with contextlib.suppress(TimeoutError):  # late ones finish their imports afterwards
             async with asyncio.timeout(PREPARE_S):
                 for bare in self.bare:
-                    await bare.wait_warm()
+                    if not await bare.wait_warm():
+                        raise RunDirError(
+                            f"The workers of this version cannot be started ({last_line(bare.take_words())}). "
+                            "The daemon that runs goes on."
+                        )
         Systemd().take_main_process()
         # Clients that lose their worker from here on come to us, and wait for ours.
         control = ControlEndpoint(self.run_dir.control_socket)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop, Warm
-from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker
+from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker, last_line
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.worker_process import (
@@ -44,6 +44,9 @@ STANDBY_RETRY_S = 5.0
 ABORT_GRACE_S = 3.0
 STOP_GRACE_S = 5.0
 EPOCH_MAX = 2**32 - 1
+FAILED_STARTS_MAX = 3
+"""So many worker processes that end by themselves before they have imported what they need, one after the other and
+with no other worker ready, are not followed by a good one: the daemon ends and says why."""
 
 
 class SlotStore(Protocol):
@@ -125,6 +128,7 @@ class Supervisor:
         self.held_slots: set[int] = set()
         self.restarts = 0
         self.last_death = ""
+        self._failed_starts = 0
         self._backoff_ms = [0.0] * len(seats)
         self._ended_seats: set[int] = set()
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -260,8 +264,13 @@ class Supervisor:
         self._loop.add_reader(bare.pidfd, self._bare_died, bare)
 
     def _bare_died(self, bare: BareWorker) -> None:
+        words = last_line(bare.take_words())
         self._drop_bare(bare)
-        log.warning("The standby worker (pid %d) has ended; another is started.", bare.pid)
+        log.warning(
+            "The standby worker (pid %d) has ended%s; another is started.",
+            bare.pid,
+            f" ({words})" if words else "",
+        )
         self._want_standby(STANDBY_RETRY_S)
 
     def _drop_bare(self, bare: BareWorker) -> None:
@@ -297,6 +306,7 @@ class Supervisor:
         if isinstance(message, Ready):
             if worker.state is WorkerState.STARTING:
                 worker.state = WorkerState.READY
+                self._failed_starts = 0
                 log.info(
                     "Worker %d is ready (pid %d, slot %d, epoch %d%s).",
                     worker.identity.index,
@@ -311,7 +321,9 @@ class Supervisor:
         elif isinstance(message, Drained):
             worker.left = message.left
         elif isinstance(message, Warm):
-            return  # said before START; whoever waited for it has seen it in the socket
+            worker.is_warm = True  # said before START; whoever waited for it has seen it in the socket
+            self._failed_starts = 0
+            return
         else:
             self._on_message(worker, message)
             return
@@ -325,8 +337,15 @@ class Supervisor:
             return
         self.held_slots.add(slot)
         self.last_death = worker.exit_sentence()
+        if not worker.is_warm and worker.exit_code not in {-signal.SIGKILL, -signal.SIGTERM}:
+            self._failed_starts += 1
         if worker.exit_code in FATAL_EXITS:
             self._on_fatal(self.last_death)
+        elif self._failed_starts >= FAILED_STARTS_MAX and not self.ready:
+            self._on_fatal(
+                f"No worker can be started, {self._failed_starts} ended one after the other while they were loaded. "
+                f"{self.last_death} `kafka-sidecar doctor` looks at the installation."
+            )
         else:
             if self._loop.time() * 1000.0 - worker.started_ms >= STEADY_MS:
                 self._backoff_ms[index] = 0.0

@@ -7,13 +7,14 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from sidecar.common.control import ControlMessage, Start
 from sidecar.common.model import ExitStatus
-from sidecar.controller.bare_worker import BareWorker
+from sidecar.controller.bare_worker import BareWorker, last_line
 from sidecar.net.control_channel import ControlChannel
 
 
@@ -67,11 +68,16 @@ class WorkerProcess:
         self.state = WorkerState.STARTING
         self.cpu = cpu
         self.exit_code: int | None = None
+        self.is_warm = False
+        """It has said that everything is imported."""
+        self.last_words = ""
+        """The last line of one that ended before."""
         self.left: int | None = None
         """Records not delivered when its drain ended; None before."""
         self.missed_heartbeats = 0
         self.last_heartbeat = -1
         self._on_exit = on_exit
+        self._bare = bare
         self._spare = spare
         self._loop = asyncio.get_running_loop()
         self.started_ms = self._loop.time() * 1000.0
@@ -124,11 +130,10 @@ class WorkerProcess:
             except ValueError:
                 name = f"signal {-code}"
             return f"{who} was killed by {name}."
-        return (
-            f"{who} ended: it {FATAL_EXITS[code]}."
-            if code in FATAL_EXITS
-            else f"{who} exited with status {code}."
-        )
+        if code in FATAL_EXITS:
+            return f"{who} ended: it {FATAL_EXITS[code]}."
+        words = f": {self.last_words}" if self.last_words else ""
+        return f"{who} exited with status {code}{words}."
 
     def _channel_closed(self, error: str | None) -> None:
         # EOF comes with its death, which the pidfd tells. A broken stream from a live worker cannot be
@@ -147,4 +152,8 @@ class WorkerProcess:
         # One turn later: its last messages (Drained) are in the socket and are heard first.
         if not self.channel.is_closed:
             self.channel.close()
+        words = self._bare.take_words()
+        if not self.is_warm:
+            self.last_words = last_line(words)
+            sys.stderr.write(words)
         self._on_exit(self)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from sidecar.common.python_child import python_command, safe_environment
 from sidecar.demo import flights
 from sidecar.demo.judge import TASK_SHIFT
 from sidecar.testing.child_processes import die_with_parent
@@ -32,7 +33,8 @@ class Job:
     def __init__(self, words: list[str]) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *words],
+            python_command(*words),
+            env=safe_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sidecar.common.python_child import python_command
 from sidecar.testing.forking import fork_and_collect
 
 PROCESSES = 50
@@ -40,7 +41,7 @@ def run_short_lived(kind: str, target: str, topic: str, processes: int = PROCESS
     Raises RuntimeError with the child's words when a process failed.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "sidecar.demo.short_lived", kind, target, topic, str(processes)],
+        python_command("sidecar.demo.short_lived", kind, target, topic, str(processes)),
         capture_output=True,
         text=True,
         check=False,

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from sidecar.common.model import ExitStatus
+from sidecar.common.python_child import python_command
 from sidecar.testing.child_processes import die_with_parent
 from sidecar.testing.waiting import ConditionTimeout, wait_until
 
@@ -216,4 +216,4 @@ class SidecarDaemon:
 
 def cli(command: str) -> list[str]:
     """The words that start a CLI command in this very environment, whatever PATH says."""
-    return [sys.executable, "-m", "sidecar", command]
+    return python_command("sidecar", command)

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sidecar.common.python_child import python_command
 from sidecar.testing.forking import fork_and_collect
 from sidecar.testing.ledger import Ledger, RecordId
 
@@ -48,15 +49,7 @@ def enter(reports: list[ClientReport], ledger: Ledger) -> None:
 def start_clients(run_dir: Path, topic: str, clients: int, records: int) -> subprocess.Popen[str]:
     """Start the program; :func:`collect` waits for it."""
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "sidecar.testing.forked_clients",
-            str(run_dir),
-            topic,
-            str(clients),
-            str(records),
-        ],
+        python_command("sidecar.testing.forked_clients", str(run_dir), topic, str(clients), str(records)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

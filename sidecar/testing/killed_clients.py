@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+from sidecar.common.python_child import python_command
 from sidecar.testing.ledger import RecordId
 
 FIRST_S = 120.0
@@ -37,15 +38,7 @@ def run_killed_clients(
 ) -> KilledClients:
     """Run the program; raises RuntimeError with its words when it failed, or a client ended by itself."""
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sidecar.testing.killed_clients",
-            str(run_dir),
-            topic,
-            str(count),
-            str(at_once),
-        ],
+        python_command("sidecar.testing.killed_clients", str(run_dir), topic, str(count), str(at_once)),
         capture_output=True,
         text=True,
         check=False,

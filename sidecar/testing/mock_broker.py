@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from sidecar.common.python_child import python_command
 from sidecar.testing.child_processes import die_with_parent
 from sidecar.testing.kafka_jars import KafkaUnavailable
 
@@ -137,15 +138,13 @@ class MockBroker:
         """Start the child and wait for its bootstrap line; raises RuntimeError when it has none."""
         find_librdkafka()
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
+            python_command(
                 "sidecar.testing.mock_broker",
                 "--brokers",
                 str(self._broker_count),
                 "--topics",
                 *(f"{name}:{count}" for name, count in self._topics.items()),
-            ],
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

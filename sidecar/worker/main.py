@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one worker until it is told to stop or its controller is gone. Returns an ExitStatus."""
     parser = argparse.ArgumentParser(prog="python -m sidecar.worker")
     parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--stderr-fd", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
     arguments = parser.parse_args(argv)
     faulthandler.enable()
@@ -69,6 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
     import sidecar.worker.worker  # noqa: F401
 
+    _take_stderr(arguments.stderr_fd)
     with contextlib.suppress(OSError):  # it is gone: then START does not come either
         control.sendall(encode_message(Warm(os.getpid())))
     start = _read_start(control)
@@ -95,6 +97,14 @@ def main(argv: list[str] | None = None) -> int:
         return _run(start, control)
     finally:
         os.close(lock_fd)
+
+
+def _take_stderr(fd: int) -> None:
+    """From here on we say what we have to say ourselves. Until now the controller kept it, to quote it if we failed."""
+    said = os.pread(2, os.fstat(2).st_size, 0)
+    os.dup2(fd, 2)
+    os.close(fd)
+    sys.stderr.write(said.decode(errors="replace"))
 
 
 def _run(start: Start, control: socket.socket) -> int:

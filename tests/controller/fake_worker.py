@@ -20,6 +20,7 @@ from sidecar.common.control import (
     Ready,
     Start,
     Stop,
+    Warm,
     encode_message,
 )
 
@@ -27,6 +28,7 @@ from sidecar.common.control import (
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--stderr-fd", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
     arguments = parser.parse_args()
     assert os.getppid() == arguments.parent_pid
@@ -43,6 +45,9 @@ def main() -> None:
         for message in decoder.feed(data):
             if isinstance(message, Start):
                 behaviour = str(message.config.get("behaviour", ""))
+                if behaviour == "crashes":
+                    sock.sendall(encode_message(Warm(os.getpid())))
+                    sys.exit(1)
                 if behaviour == "bad config":
                     sys.exit(3)
                 if behaviour == "crash first" and message.incarnation == 1:

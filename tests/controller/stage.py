@@ -55,6 +55,8 @@ class Stage:
         heartbeat_timeout_s: float,
         seats: Sequence[int],
         with_standby: bool,
+        worker_command: Sequence[str] = FAKE_WORKER,
+        restart_backoff_max_ms: float = 10_000.0,
     ) -> None:
         self.slots = FakeSlots()
         self.slots.left.update(seats)
@@ -69,7 +71,7 @@ class Stage:
             seats=seats or range(workers),
             cpus=None,
             heartbeat_timeout_s=heartbeat_timeout_s,
-            restart_backoff_max_ms=10_000.0,
+            restart_backoff_max_ms=restart_backoff_max_ms,
             slots=self.slots,
             start_message=lambda identity: Start(
                 worker_index=identity.index,
@@ -89,7 +91,7 @@ class Stage:
             on_change=self._changed.set,
             on_fatal=self.fatal.append,
             with_standby=with_standby,
-            worker_command=FAKE_WORKER,
+            worker_command=worker_command,
         )
 
     async def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
@@ -112,12 +114,13 @@ def on_stage(
     heartbeat_timeout_s: float = 60.0,
     seats: Sequence[int] = (),
     with_standby: bool = False,
+    worker_command: Sequence[str] = FAKE_WORKER,
 ) -> Callable[[Callable[[Stage], Awaitable[None]]], Callable[[], None]]:
     """Make a test of a coroutine that plays on a stage; its workers are ended afterwards."""
 
     def decorate(play: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
         async def perform() -> None:
-            stage = Stage(behaviour, workers, heartbeat_timeout_s, seats, with_standby)
+            stage = Stage(behaviour, workers, heartbeat_timeout_s, seats, with_standby, worker_command)
             stage.supervisor.start()
             try:
                 await asyncio.wait_for(play(stage), 40.0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from sidecar.controller.run_dir import process_state
-from sidecar.controller.supervisor import choose_cpus
+from sidecar.controller.supervisor import FAILED_STARTS_MAX, choose_cpus
 from sidecar.controller.worker_process import WorkerState
 
 from .stage import Stage, on_stage
@@ -182,3 +185,54 @@ async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> Non
     await it.until(lambda: len(it.joined) == 2)
     assert it.worker().pid != second
     assert process_state(second) is None
+
+
+@on_stage(worker_command=(sys.executable, "-c", "import no_such_module"))
+async def test_workers_that_cannot_be_loaded_end_the_daemon_with_what_they_said(it: Stage) -> None:
+    await it.until(lambda: it.fatal)
+    (sentence,) = it.fatal
+    assert f"{FAILED_STARTS_MAX} ended one after the other" in sentence
+    assert "No module named 'no_such_module'" in sentence
+    assert it.supervisor.restarts == FAILED_STARTS_MAX - 1
+
+
+def test_workers_that_cannot_be_loaded_any_more_leave_those_that_serve_alone(tmp_path: Path) -> None:
+    """As after half an upgrade: who is ready goes on, and the seat is filled once its files are whole again."""
+    program = tmp_path / "worker.py"
+    whole, half = "from tests.controller.fake_worker import main; main()", "raise ImportError('half')"
+    program.write_text(whole)
+
+    async def play() -> None:
+        stage = Stage("", 2, 60.0, (), False, (sys.executable, "-c", f"exec(open({str(program)!r}).read())"))
+        stage.supervisor.start()
+        try:
+            await stage.supervisor.wait_all_ready()
+            program.write_text(half)
+            stage.worker(0).signal(signal.SIGKILL)
+            await stage.until(lambda: stage.supervisor.restarts > FAILED_STARTS_MAX + 1)
+            assert not stage.fatal
+            assert [worker.identity.index for worker in stage.supervisor.ready] == [1]
+            assert stage.supervisor.last_death.endswith("exited with status 1: ImportError: half.")
+            program.write_text(whole)
+            await stage.supervisor.wait_all_ready()
+        finally:
+            await stage.supervisor.stop()
+
+    asyncio.run(asyncio.wait_for(play(), 40.0))
+
+
+def test_the_pause_before_a_replacement_doubles_to_its_bound(caplog: pytest.LogCaptureFixture) -> None:
+    """The first death costs no pause; then it doubles, up to daemon.restart_backoff_max_ms (here 300 ms)."""
+
+    async def play() -> None:
+        stage = Stage("crashes", 1, 60.0, (), False, restart_backoff_max_ms=300.0)
+        stage.supervisor.start()
+        try:
+            await stage.until(lambda: stage.supervisor.restarts >= 5)
+        finally:
+            await stage.supervisor.stop()
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(asyncio.wait_for(play(), 40.0))
+    pauses = [record.args[1] for record in caplog.records if isinstance(record.args, tuple)]
+    assert pauses[:5] == ["now", "in 100 ms", "in 200 ms", "in 300 ms", "in 300 ms"]

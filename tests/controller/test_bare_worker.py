@@ -1,0 +1,39 @@
+"""A process before it is a worker: what it says while it is loaded is kept, to a bound, and nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from sidecar.controller.bare_worker import WORDS_BYTES_MAX, BareWorker, last_line
+
+pytestmark = pytest.mark.process
+
+
+def ended(program: str) -> BareWorker:
+    bare = BareWorker((sys.executable, "-c", program))
+    assert asyncio.run(bare.wait_warm()) is False
+    bare.process.wait(20)
+    return bare
+
+
+@pytest.mark.parametrize("said", [0, WORDS_BYTES_MAX - 6, 20 * WORDS_BYTES_MAX])
+def test_the_last_words_of_one_that_cannot_be_loaded_are_kept_to_a_bound(said: int) -> None:
+    bare = ended(f"import sys; sys.stderr.write('x' * {said} + '\\nlast\\n'); sys.exit(1)")
+    words = bare.take_words()
+    assert len(words) == min(said + 6, WORDS_BYTES_MAX)
+    assert last_line(words) == "last"
+    assert bare.take_words() == ""
+    bare.end()
+
+
+def test_one_that_is_loaded_says_so_and_one_that_ends_does_not() -> None:
+    bare = ended("pass")
+    assert last_line(bare.take_words()) == ""
+    bare.end()
+    warm = BareWorker()
+    assert asyncio.run(warm.wait_warm()) is True
+    assert asyncio.run(warm.wait_warm()) is True, "the message stays in the socket"
+    warm.end()
