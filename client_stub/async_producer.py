@@ -1,4 +1,4 @@
-"""AsyncProducer: the asyncio twin of Producer. One loop, no thread of its own beside the producer's.
+"""AsyncProducer: the asyncio twin of Producer. No thread of its own beside the producer's, and none of the loop's.
 
 ::
 
@@ -10,36 +10,60 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from client_stub.errors import SidecarError
+from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.flush_wait import FlushWait
+from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.packer import Headers
-from client_stub.producer import Producer
+from client_stub.producer import JOIN_S, MAX_BLOCK_MS, Producer
 from client_stub.record_metadata import RecordMetadata
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from client_stub.columnar import TableCall
     from client_stub.delivery import BulkDelivery
+    from client_stub.rows_call import RowsCall
 
-T = TypeVar("T")
+log = logging.getLogger("client_stub")
 
 
 class AsyncProducer:
-    """Used on one event loop (the one of its first send); not thread-safe. Arguments as Producer's."""
+    """Arguments as Producer's; may be used on several event loops, one after the other or in threads of their own.
+
+    **Order**: records of one loop and topic are queued in the order in which send(), send_many() and send_arrow()
+    were called (when their coroutines first ran), also when some of them wait for room. **Waiting**: no call blocks
+    the loop or uses its executor. max_block_ms counts from the call; of send_many() and send_arrow() from when they
+    last got on. **Cancelling** a send that still waits takes its record back. A record that is queued is sent:
+    cancelling its future changes nothing, and a send that is cancelled in the very step that queues it is sent, too.
+    **A loop that is closed** takes with it what waited there; what was queued is delivered, and nobody is told.
+    """
 
     def __init__(
-        self, run_dir: str | os.PathLike[str] | None = None, client_name: str | None = None, **settings: Any
+        self,
+        run_dir: str | os.PathLike[str] | None = None,
+        client_name: str | None = None,
+        *,
+        max_block_ms: float = MAX_BLOCK_MS,
+        **settings: Any,
     ) -> None:
-        self._producer = Producer(run_dir, client_name, **settings)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._decided: deque[
-            tuple[asyncio.Future[RecordMetadata], SidecarError | None, RecordMetadata | None]
-        ] = deque()
+        if max_block_ms < 0:
+            raise ValueError("max_block_ms must not be negative.")
+        # Whoever finds no room is told at once, and waits in the line of its loop.
+        self._producer = Producer(run_dir, client_name, max_block_ms=0, **settings)
+        self._max_block_ms = max_block_ms
+        self._last: LoopLine | None = None
+        """The line of the loop that sent last; most producers have one loop."""
+        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLine] = (
+            weakref.WeakKeyDictionary()
+        )
 
     async def send(
         self,
@@ -54,20 +78,22 @@ class AsyncProducer:
 
         Raises as Producer.send().
         """
-        loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        line = self._last
+        if line is None or line.loop_of() is not loop:
+            line = self._line_of(loop)
         future: asyncio.Future[RecordMetadata] = loop.create_future()
-
-        def told(error: SidecarError | None, metadata: RecordMetadata | None) -> None:
-            # One wake-up of the loop for all that is decided together, not one per record.
-            self._decided.append((future, error, metadata))
-            if len(self._decided) == 1:
-                loop.call_soon_threadsafe(self._resolve)
-
-        arguments = (topic, value, key, headers, partition, timestamp_ms, told)
-        if self._producer.may_block(topic):
-            await loop.run_in_executor(None, lambda: self._producer.send(*arguments))
-        else:
-            self._producer.send(*arguments)
+        decided = partial(line.decided, future)
+        producer = self._producer
+        if not (line.topics and line.must_wait(topic)):
+            try:
+                producer.send(topic, value, key, headers, partition, timestamp_ms, decided)
+                return future
+            except (BufferExhausted, DaemonUnreachable):
+                pass
+        await line.wait_and_enter(
+            topic, partial(producer.send, topic, value, key, headers, partition, timestamp_ms, decided)
+        )
         return future
 
     async def send_and_wait(self, topic: str, value: bytes | None = None, **fields: Any) -> RecordMetadata:
@@ -75,11 +101,16 @@ class AsyncProducer:
         return await (await self.send(topic, value, **fields))
 
     async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> BulkDelivery:
-        """As Producer.send_many(); ask the result in a thread or through flush()."""
-        return await self._in_thread(lambda: self._producer.send_many(topic, records))
+        """As Producer.send_many(); ask the result in a thread or through flush().
+
+        Records with headers, partitions or times are checked on the loop, 1,000 (2 ms) at a time. Cancelled in the
+        middle, the records queued so far are sent.
+        """
+        return await self._enter(topic, self._producer._rows_call(topic, records))
 
     async def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
-        return await self._in_thread(lambda: self._producer.send_arrow(topic, table))
+        """As Producer.send_arrow(); else as send_many()."""
+        return await self._enter(topic, self._producer._table_call(topic, table))
 
     async def flush(
         self,
@@ -87,12 +118,48 @@ class AsyncProducer:
         *,
         until: Literal["delivered", "accepted"] = "delivered",
     ) -> None:
-        """As Producer.flush(). Cancelling it does not cancel the records."""
-        await self._in_thread(lambda: self._producer.flush(timeout, until=until))
+        """As Producer.flush(), also for the sends of this loop that were called before it and wait for room.
+
+        Cancelling it does not cancel the records.
+        """
+        loop = asyncio.get_running_loop()
+        line = self._line_of(loop)
+        ends = None if timeout is None else loop.time() + timeout
+        last = line.last_number
+        if not await line.until(lambda: line.is_past(last), timeout):
+            raise TimeoutError(f"flush() was not done after {timeout} s: {line.waiting} sends wait for room.")
+        producer = self._producer
+        wait = FlushWait(producer._outbox, until)
+        is_alive = producer._io is not None and not producer._outbox.closed
+        left = None if ends is None else max(0.0, ends - loop.time())
+        if is_alive and not await line.until(wait.is_over, left):
+            raise wait.timeout_error(timeout)
+        producer._raise_unwatched()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """As Producer.close()."""
-        await self._in_thread(lambda: self._producer.close(timeout))
+        """As Producer.close(); sends that wait for room raise ProducerClosed.
+
+        Cancelled, it leaves the rest to the producer's own thread: what is queued is delivered, and the thread ends.
+        """
+        producer = self._producer
+        io = producer._begin_close(timeout)
+        if io is None:
+            return
+        line = self._line_of(asyncio.get_running_loop())
+        cancel = True
+        try:
+            done = timeout != 0 and await line.until(FlushWait(producer._outbox).is_over, timeout)
+            cancel = not done
+        except asyncio.CancelledError:
+            cancel = False
+            raise
+        finally:
+            io.request_close(cancel=cancel)
+            producer._io = None
+        if await line.until(lambda: io.has_ended, JOIN_S):
+            io.join(JOIN_S)
+        if done:
+            producer._raise_unwatched()
 
     async def __aenter__(self) -> AsyncProducer:
         return self
@@ -100,21 +167,33 @@ class AsyncProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._in_thread(lambda: self._producer.__exit__(kind, error, trace))
+        try:
+            await self.close()
+        except SidecarError:
+            if error is None:
+                raise
+            log.exception("records failed while the producer was closed behind another error")
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(None, call)
+    def __repr__(self) -> str:
+        return f"Async{self._producer!r}"
 
-    def _resolve(self) -> None:
-        decided = self._decided
-        for _ in range(len(decided)):
-            future, error, metadata = decided.popleft()
-            if future.done():
-                continue  # cancelled by its awaiter; the record goes on
-            if error is not None:
-                future.set_exception(error)
-            else:
-                assert metadata is not None
-                future.set_result(metadata)
-        if decided and self._loop is not None:
-            self._loop.call_soon(self._resolve)
+    # --- inside -------------------------------------------------------------------------------------
+
+    async def _enter(self, topic: str, call: RowsCall | TableCall) -> BulkDelivery:
+        def enter() -> BulkDelivery | object:
+            return call.delivery if call.step() else UNFINISHED
+
+        line = self._line_of(asyncio.get_running_loop())
+        delivery: BulkDelivery = await line.enter(topic, enter, call.explain)
+        return delivery
+
+    def _line_of(self, loop: asyncio.AbstractEventLoop) -> LoopLine:
+        line = self._lines.get(loop)
+        if line is None:
+            for other, left in tuple(self._lines.items()):
+                if other.is_closed():
+                    left.drop()
+                    self._lines.pop(other, None)
+            line = self._lines[loop] = LoopLine(loop, self._producer, self._max_block_ms)
+        self._last = line
+        return line

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,9 @@ import pyarrow as pa
 
 from client_stub.columnar_sizes import rows_above
 from client_stub.delivery import BulkDelivery
+from client_stub.errors import SidecarError
 from client_stub.packer import LARGE_BYTES, full_record
+from client_stub.rows_call import RowsCall, with_queued
 from client_stub.wire import (
     COLUMN_HEADER_KEYS,
     COLUMN_HEADER_VALUES,
@@ -33,7 +36,6 @@ from client_stub.wire import (
 
 if TYPE_CHECKING:
     from client_stub.hot import OpenStream
-    from client_stub.outbox import Outbox
     from client_stub.producer import Producer
     from client_stub.submission import BulkPart
 
@@ -44,28 +46,65 @@ _FILL: Final = 0.9
 """Share of a submission that the average row size is trusted to fill."""
 
 
-def send_table(producer: Producer, outbox: Outbox, stream: OpenStream, table: Any) -> BulkDelivery:
-    """Queue all rows of a Table or RecordBatch; see Producer.send_arrow."""
-    columns = checked_columns(table)
-    _check_sizes(producer, stream.topic, columns)
-    parts: list[BulkPart] = []
-    queued = 0
-    for batch in _batches(columns):
-        start = 0
-        while start < batch.num_rows:
+class TableCall:
+    """One send_arrow() call on its way into the outbox, a submission in each step. Not thread-safe."""
+
+    def __init__(self, producer: Producer, stream: OpenStream, table: Any) -> None:
+        self._producer = producer
+        self._stream = stream
+        self._batches = deque(batch for batch in checked_columns(table).to_batches() if batch.num_rows)
+        self._is_measured = False
+        self._start = 0
+        self._rows: RowsCall | None = None
+        """What the first of the batches became, for a worker that reads no columns."""
+        self._parts: list[BulkPart] = []
+
+    def run(self) -> BulkDelivery:
+        """All steps, each waiting for room as send() does. Raises as Producer.send_arrow()."""
+        try:
+            while not self.step():
+                pass
+        except SidecarError as error:
+            raise self.explain(error) from error.__cause__
+        return self.delivery
+
+    def step(self) -> bool:
+        """Do some more of it; True when all is queued. After an error for want of room it may be called again."""
+        batches = self._batches
+        if not batches:
+            return True
+        if not self._is_measured:
+            _check_sizes(self._producer, self._stream.topic, batches)
+            self._is_measured = True
+        batch, outbox = batches[0], self._producer._outbox
+        if self._rows is not None:
+            if not self._rows.step():
+                return False
+            self._parts.extend(self._rows.parts)
+            self._rows = None
+            count = batch.num_rows - self._start
+        else:
             with outbox.lock:
-                outbox.wait_for_room(stream)
+                outbox.wait_for_room(self._stream)
             if not outbox.columns_readable:
-                rest = _as_records(batch.slice(start))
-                parts.extend(producer.send_many(stream.topic, rest)._parts)
-                break
-            count, payload = _block_of(batch, start)
+                self._rows = RowsCall(self._producer, self._stream, _as_records(batch.slice(self._start)))
+                return False
+            count, payload = _block_of(batch, self._start)
             with outbox.lock:
-                parts.append(outbox.add_block(stream, payload, count, Format.ARROW))
+                self._parts.append(outbox.add_block(self._stream, payload, count, Format.ARROW))
             outbox.wake()
-            start += count
-        queued += batch.num_rows
-    return BulkDelivery(parts)
+        self._start += count
+        if self._start == batch.num_rows:
+            batches.popleft()
+            self._start = 0
+        return not batches
+
+    @property
+    def delivery(self) -> BulkDelivery:
+        return BulkDelivery(self._parts)
+
+    def explain(self, error: SidecarError) -> SidecarError:
+        return with_queued(error, [*self._parts, *(self._rows.parts if self._rows is not None else ())])
 
 
 def checked_columns(table: Any) -> pa.Table:
@@ -135,13 +174,9 @@ def _is_bytes(kind: Any) -> bool:
     )
 
 
-def _batches(table: Any) -> Iterator[Any]:
-    yield from table.to_batches()
-
-
-def _check_sizes(producer: Producer, topic: str, columns: pa.Table) -> None:
+def _check_sizes(producer: Producer, topic: str, batches: Iterable[Any]) -> None:
     """Raises RecordTooLarge for a row that send() would refuse, before any is queued."""
-    for batch in _batches(columns):
+    for batch in batches:
         if not rows_above(batch, LARGE_BYTES):
             continue
         for place in rows_above(batch, producer.size_limit(topic)):

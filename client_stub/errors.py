@@ -7,10 +7,13 @@ record again later may succeed) and ``persistence`` (whether the record may be i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from client_stub.error_codes import ERROR_CODES, code_row
 from client_stub.wire import LocalCode, Persistence
+
+if TYPE_CHECKING:
+    from client_stub.delivery import BulkDelivery
 
 
 class SidecarError(Exception):
@@ -33,6 +36,8 @@ class SidecarError(Exception):
         self.persistence = persistence
         self.name = name or self.default_name or type(self).__name__
         self.retriable = self.default_retriable if retriable is None else retriable
+        self.queued: BulkDelivery | None = None
+        """Of a send_many() or send_arrow() that failed in the middle: the future of its records that are queued."""
 
     def __reduce__(self) -> tuple[object, ...]:
         known = {

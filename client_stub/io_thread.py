@@ -32,6 +32,8 @@ class IoThread:
         self._transport = Transport(outbox.path)
         self._unsent: list[Any] | None = None
         self._ending: str | None = None
+        self.has_ended = False
+        """Nothing is left of it but the return of its thread."""
         outbox.set_wake_fd(self._transport.wake_fd)
         self._thread = threading.Thread(target=self._run, name="kafka-sidecar-io", daemon=True)
 
@@ -65,6 +67,9 @@ class IoThread:
         except Exception as error:
             log.exception("the producer's io thread failed")
             self._die(error)
+        finally:
+            self.has_ended = True
+            self._outbox.tell_listeners()
 
     def _turn(self) -> bool:
         """What callers brought goes out, they are told what was decided, then the thread sleeps and hears the daemon.

@@ -43,6 +43,10 @@ class Outbox:
         self.waiters = 0
         self.accept_waiters = 0
         """Those of them that wait for ACCEPTED, not for room or outcomes."""
+        self.listeners: dict[Callable[[], bool], None] = {}
+        """What waits on an event loop and not in a thread: called after each change, from the io thread or from
+        close(), without the lock. Must not wait nor raise; False: nobody is there any more. Single operations are
+        atomic under the GIL."""
         self.max_block_ms = max_block_ms
         self.connect_timeout_ms = connect_timeout_ms
         self.path = path
@@ -113,21 +117,33 @@ class Outbox:
         if not self.attached_once:
             first_ms = min(limit_ms, self.connect_timeout_ms)
             if not self._wait(lambda: self.attached_once, first_ms, stream):
-                from client_stub.run_dir import unreachable_text
+                raise self.no_room(stream.topic, first_ms)
+        if not self._wait(lambda: self.buffered_bytes < self.buffer_bytes, limit_ms, stream):
+            raise self.no_room(stream.topic, limit_ms)
 
-                raise DaemonUnreachable(unreachable_text(self.path, first_ms, self.last_word))
-        if self._wait(lambda: self.buffered_bytes < self.buffer_bytes, limit_ms, stream):
-            return
+    def no_room(self, topic: str, waited_ms: float) -> SidecarError:
+        """The error of a caller who waited so long in vain: DaemonUnreachable or BufferExhausted."""
+        if not self.attached_once:
+            from client_stub.run_dir import unreachable_text
+
+            return DaemonUnreachable(unreachable_text(self.path, waited_ms, self.last_word))
         if self.last_word:
-            raise DaemonUnreachable(
+            return DaemonUnreachable(
                 f"The daemon at {self.path} is away ({self.last_word}) and {self.buffered_bytes} bytes already "
-                f"wait for it; waited {limit_ms:.0f} ms (max.block.ms). Nothing of this call was queued."
+                f"wait for it; waited {waited_ms:.0f} ms (max.block.ms). Nothing of this call was queued."
             )
-        raise BufferExhausted(
-            f"Failed to allocate room for a record of topic {stream.topic} within the configured max blocking "
-            f"time {limit_ms:.0f} ms: {self.buffered_bytes} bytes wait for the daemon to accept them. "
+        return BufferExhausted(
+            f"Failed to allocate room for a record of topic {topic} within the configured max blocking "
+            f"time {waited_ms:.0f} ms: {self.buffered_bytes} bytes wait for the daemon to accept them. "
             "Send slower, raise buffer.memory of the daemon, or raise max_block_ms."
         )
+
+    def may_take(self, topic: str) -> bool:
+        """False: a record of ``topic`` would have to wait now. True: trying is worth it, if only for its error."""
+        stream = self.streams.get(topic)
+        if stream is None or self.closed or self.fatal is not None or stream.refusal is not None:
+            return True
+        return self.attached_once and (self.has_room or stream.open is not None)
 
     def add_plain(
         self, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None
@@ -255,11 +271,14 @@ class Outbox:
             self.idle = False
             ring(self._wake_fd)
 
-    def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+    def wait_until(
+        self, ready: Callable[[], bool], timeout: float | None, *, for_acceptance: bool = False
+    ) -> bool:
         """Wait for something the io thread brings; False when ``timeout`` seconds passed first."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
             self.waiters += 1
+            self.accept_waiters += for_acceptance
             try:
                 while not ready():
                     left = None if deadline is None else deadline - time.monotonic()
@@ -268,22 +287,8 @@ class Outbox:
                     self.changed.wait(left)
             finally:
                 self.waiters -= 1
+                self.accept_waiters -= for_acceptance
         return True
-
-    def wait_until_over(self, submissions: list[Submission], timeout: float | None) -> bool:
-        """Wait until all records of these have their fates and their errors are noted; False after ``timeout`` s."""
-        pending = self.pending.keys()
-        return self.wait_until(lambda: pending.isdisjoint(submissions), timeout)
-
-    def wait_until_accepted(self, submissions: list[Submission], timeout: float | None) -> bool:
-        """Wait until the daemon answers for each of these; False when ``timeout`` seconds passed first."""
-        with self.lock:
-            self.accept_waiters += 1
-        try:
-            return self.wait_until(lambda: all(each.is_accepted for each in submissions), timeout)
-        finally:
-            with self.lock:
-                self.accept_waiters -= 1
 
     def request_flush(self) -> list[Submission]:
         """Seal what is open, ask for it to be sent without linger; returns all undecided submissions."""
@@ -300,7 +305,9 @@ class Outbox:
                 return False
             self.closed = True
             self._seal_dirty()  # else a later send() would find room in what is open
-            return True
+            self.changed.notify_all()
+        self.tell_listeners()
+        return True
 
     def refuse_wait_in_callback(self, what: str) -> None:
         """Raises SidecarError in the io thread: it would wait for itself."""
@@ -374,6 +381,7 @@ class Outbox:
             # Half, not the first free byte: a caller that wakes for one record would sleep again at once.
             if self.accept_waiters or (self.waiters and self.buffered_bytes <= self.buffer_bytes // 2):
                 self.changed.notify_all()
+        self.tell_listeners()
 
     def completed(self, submissions: Iterable[Submission]) -> None:
         """Every record of these has its fate."""
@@ -397,6 +405,13 @@ class Outbox:
         if self.waiters:
             with self.lock:
                 self.changed.notify_all()
+        self.tell_listeners()
+
+    def tell_listeners(self) -> None:
+        if self.listeners:
+            for listener in tuple(self.listeners):
+                if not listener():
+                    self.listeners.pop(listener, None)
 
     def _seal_dirty(self, which: Callable[[OpenStream, Submission], bool] | None = None) -> None:
         for stream in self._dirty:

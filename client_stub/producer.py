@@ -22,15 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from client_stub import sender
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import RecordTooLarge, SidecarError
-from client_stub.hot import OnDelivery, OpenStream, native, plain_pairs
+from client_stub.flush_wait import FlushWait
+from client_stub.hot import OnDelivery, OpenStream, native
 
 # Imported with the package, zmq and all, so that a parent that preloads it pays once for all forked children.
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, packed_bound
+from client_stub.rows_call import RowsCall
 from client_stub.run_dir import control_path
 from client_stub.session import Session
-from client_stub.submission import BulkPart
 from client_stub.wire import LocalCode
 
 if TYPE_CHECKING or native is None:
@@ -40,6 +41,8 @@ else:
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from client_stub.columnar import TableCall
 
 log = logging.getLogger("client_stub")
 
@@ -101,7 +104,7 @@ class Producer(Sender):
         The fast way: packed by one call in C per MiB. Types are checked for all before any is queued. The
         returned future's ``result()`` raises the first failure; a failure nobody asks about is raised by the
         next flush() or close(). Raises as send() does; when it has to wait for room in the middle and gives
-        up, the records before are queued (the text says how many).
+        up, the records before are queued: the text says how many, the error's ``queued`` is their future.
         """
         stream = self._streams.get(topic)
         if stream is None:
@@ -112,32 +115,7 @@ class Producer(Sender):
         whole = self._outbox.add_plain(stream, rows, on_delivery)
         if whole is not None:
             return BulkDelivery((whole,))
-        timestamps: list[int | None] | None = None
-        large = plain_pairs(rows)
-        if large is None:
-            rows, timestamps = self._checked_rows(topic, rows)
-        else:
-            for place in large:
-                self.check_size(topic, tuple(rows[place]))
-        parts: list[BulkPart] = []
-        start = 0
-        outbox = self._outbox
-        while start < len(rows):
-            with outbox.lock:
-                try:
-                    part = outbox.add_rows(stream, rows, start, on_delivery)
-                except SidecarError as error:
-                    if start:
-                        error.args = (f"{error} (The first {start} records of this call are queued.)",)
-                    raise
-                if timestamps is not None:
-                    part.keep_timestamps(timestamps[start : start + part.count])
-                wake = not part.first and outbox.idle
-            if wake:
-                outbox.wake()
-            parts.append(part)
-            start += part.count
-        return BulkDelivery(parts)
+        return RowsCall(self, stream, rows, on_delivery).run()
 
     def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
         """Queue the rows of an Arrow table: columns value, key, headers, partition, timestamp by name.
@@ -145,17 +123,7 @@ class Producer(Sender):
         No row is touched in Python. Raises TypeError naming a column of a wrong type, ValueError when there
         is no value column; else as send_many(). Needs pyarrow (``pip install kafka-sidecar[arrow]``).
         """
-        from client_stub.columnar import send_table
-
-        stream = self._streams.get(topic)
-        if stream is None:
-            stream = self._open_stream(topic)
-        return send_table(self, self._outbox, stream, table)
-
-    def may_block(self, topic: str) -> bool:
-        """True when a send to ``topic`` might have to wait for a daemon or for room just now."""
-        outbox = self._outbox
-        return topic not in self._streams or not outbox.attached_once or not outbox.has_room
+        return self._table_call(topic, table).run()
 
     # --- waiting ------------------------------------------------------------------------------------
 
@@ -171,21 +139,10 @@ class Producer(Sender):
         """
         outbox = self._outbox
         outbox.refuse_wait_in_callback("flush()")
-        if until not in {"delivered", "accepted"}:
-            raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
-        if self._io is not None and not outbox.closed:
-            waiting = outbox.request_flush()
-            if until == "accepted":
-                if not outbox.wait_until_accepted(waiting, timeout):
-                    left = sum(s.count for s in waiting if not s.is_accepted)
-                    raise TimeoutError(
-                        f"flush() was not done after {timeout} s: {left} records are not accepted yet."
-                    )
-            elif not outbox.wait_until_over(waiting, timeout):
-                left = sum(max(0, s.remaining) for s in waiting)
-                raise TimeoutError(
-                    f"flush() was not done after {timeout} s: {left} records have no outcome yet."
-                )
+        wait = FlushWait(outbox, until)
+        is_alive = self._io is not None and not outbox.closed
+        if is_alive and not outbox.wait_until(wait.is_over, timeout, for_acceptance=wait.for_acceptance):
+            raise wait.timeout_error(timeout)
         self._raise_unwatched()
 
     def close(self, timeout: float | None = None) -> None:
@@ -194,25 +151,28 @@ class Producer(Sender):
 
         Raises ValueError for a negative timeout, and unwatched errors as flush() does.
         """
-        if timeout is not None and timeout < 0:
-            raise ValueError("The timeout cannot be negative.")
         outbox = self._outbox
         in_callback = threading.get_ident() == outbox.io_thread_id
-        if not outbox.close():
-            return
-        _live.discard(self)
-        io = self._io
+        io = self._begin_close(timeout)
         if io is None:
             return
         done = False
         if not in_callback and timeout != 0:
-            waiting = outbox.request_flush()
-            done = outbox.wait_until_over(waiting, timeout)
+            done = outbox.wait_until(FlushWait(outbox).is_over, timeout)
         io.request_close(cancel=not done)
         io.join(JOIN_S)
         self._io = None
         if done:
             self._raise_unwatched()
+
+    def _begin_close(self, timeout: float | None) -> IoThread | None:
+        """No record is taken from now on; the io thread that is to end, if there is one and nobody ends it already."""
+        if timeout is not None and timeout < 0:
+            raise ValueError("The timeout cannot be negative.")
+        if not self._outbox.close():
+            return None
+        _live.discard(self)
+        return self._io
 
     def __enter__(self) -> Producer:
         return self
@@ -237,6 +197,16 @@ class Producer(Sender):
         return f"Producer(run_dir={os.path.dirname(self._path)!r}, client_name={self._name!r})"  # noqa: PTH120
 
     # --- inside -------------------------------------------------------------------------------------
+
+    def _rows_call(self, topic: str, records: Iterable[Sequence[Any]]) -> RowsCall:
+        stream = self._streams.get(topic) or self._open_stream(topic)
+        return RowsCall(self, stream, records if isinstance(records, list) else list(records))
+
+    def _table_call(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> TableCall:
+        from client_stub.columnar import TableCall
+
+        stream = self._streams.get(topic) or self._open_stream(topic)
+        return TableCall(self, stream, table)
 
     def _open_stream(self, topic: str) -> OpenStream:
         stream = self._outbox.open_stream(topic)
@@ -293,22 +263,18 @@ class Producer(Sender):
                 code=LocalCode.RECORD_TOO_LARGE,
             )
 
-    def _checked_rows(self, topic: str, rows: list[Any]) -> tuple[list[Any], list[int | None] | None]:
-        checked: list[Any] = []
-        for number, row in enumerate(rows):
-            if not isinstance(row, tuple | list) or not 2 <= len(row) <= 5:
-                raise TypeError(
-                    f"record {number} must be (key, value[, headers[, partition[, timestamp_ms]]]), not {row!r:.60}."
-                )
-            try:
-                record, size = full_record(row[0], row[1], *(list(row[2:]) + [None] * (5 - len(row))))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"record {number}: {error}") from None
-            if size > LARGE_BYTES:
-                self.check_size(topic, record)
-            checked.append(record)
-        timestamps = [record[4] if len(record) == 5 else None for record in checked]
-        return checked, timestamps if any(own is not None for own in timestamps) else None
+    def _checked_row(self, topic: str, number: int, row: Any) -> tuple[Any, ...]:
+        if not isinstance(row, tuple | list) or not 2 <= len(row) <= 5:
+            raise TypeError(
+                f"record {number} must be (key, value[, headers[, partition[, timestamp_ms]]]), not {row!r:.60}."
+            )
+        try:
+            record, size = full_record(row[0], row[1], *(list(row[2:]) + [None] * (5 - len(row))))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"record {number}: {error}") from None
+        if size > LARGE_BYTES:
+            self.check_size(topic, record)
+        return record
 
     def _raise_unwatched(self) -> None:
         found = self._outbox.take_unwatched_error()

@@ -545,3 +545,59 @@ def test_errors_keep_what_they_know_when_pickled() -> None:
 def _accepted(daemon: FakeDaemon) -> tuple[Client, Submit]:
     eventually(lambda: daemon.clients and daemon.only_client.log)
     return daemon.only_client, daemon.only_client.log[0]
+
+
+def test_a_bulk_call_that_fails_in_the_middle_has_the_future_of_what_is_queued(run_dir: Path) -> None:
+    daemon = FakeDaemon(run_dir)
+    daemon.accept = lambda client, submit: False
+    producer = Producer(run_dir, max_block_ms=100)
+    try:
+        rows = [(None, bytes(500_000))] * 40
+        with pytest.raises(errors.BufferExhausted) as caught:
+            producer.send_many("t", rows)
+        queued = caught.value.queued
+        assert queued is not None
+        assert 0 < queued.count < 40
+        assert f"(The first {queued.count} records of this call are queued.)" in str(caught.value)
+        with pytest.raises(errors.BufferExhausted) as caught:
+            producer.send_many("other", rows)
+        assert caught.value.queued is None
+        assert "of this call are queued" not in str(caught.value)
+        daemon.accept = lambda client, submit: True
+        daemon.kill_worker()
+        assert queued.result(10) == queued.count
+    finally:
+        producer.close(0)
+        daemon.stop()
+
+
+def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    """Two calls wait for room in the middle when the daemon turns the client away."""
+    producer.send("t", b"v").result(10)
+    daemon.accept = lambda client, submit: False
+    told: dict[str, errors.SidecarError] = {}
+
+    def send_many(topic: str) -> None:
+        try:
+            producer.send_many(topic, [(None, bytes(500_000))] * 40)
+        except errors.SidecarError as error:
+            told[topic] = error
+
+    threads = [threading.Thread(target=send_many, args=(topic,)) for topic in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: producer._outbox.waiters == 2)
+    daemon.refuse_hello = ("BAD_TOKEN", "the token of client test is wrong")
+    daemon.kill_worker()
+    for thread in threads:
+        thread.join(10)
+    assert [error.name for error in told.values()] == ["BAD_TOKEN"] * 2
+    began = [error for error in told.values() if error.queued is not None]
+    assert began, "the first of them had room"
+    for error in began:
+        assert error.queued is not None
+        assert str(error).count("of this call are queued") == 1
+        assert f"(The first {error.queued.count} records of this call" in str(error)
+    assert "of this call" not in str(producer._outbox.fatal)

@@ -1,0 +1,40 @@
+"""FlushWait: what one flush() or close() waits for. The caller waits in its own way, in a thread or on a loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from client_stub.outbox import Outbox
+
+
+class FlushWait:
+    """Ends linger for all that was sent so far, and tells when the last of it is over. For one waiting caller.
+
+    ``until``: ``"delivered"`` (every record has its fate and its error is noted) or ``"accepted"`` (the daemon
+    answers for each). Raises ValueError for another word.
+    """
+
+    def __init__(self, outbox: Outbox, until: str = "delivered") -> None:
+        if until not in {"delivered", "accepted"}:
+            raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
+        self.for_acceptance = until == "accepted"
+        self._pending = outbox.pending
+        self._left = outbox.request_flush()
+        self._left.reverse()
+
+    def is_over(self) -> bool:
+        """Looks from the oldest on: all calls together look at each submission once."""
+        left = self._left
+        while left and (left[-1].is_accepted if self.for_acceptance else left[-1] not in self._pending):
+            left.pop()
+        return not left
+
+    def timeout_error(self, timeout: float | None) -> TimeoutError:
+        if self.for_acceptance:
+            count = sum(each.count for each in self._left if not each.is_accepted)
+            return TimeoutError(
+                f"flush() was not done after {timeout} s: {count} records are not accepted yet."
+            )
+        count = sum(max(0, each.remaining) for each in self._left)
+        return TimeoutError(f"flush() was not done after {timeout} s: {count} records have no outcome yet.")

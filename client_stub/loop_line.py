@@ -1,0 +1,296 @@
+"""LoopLine: the calls of one event loop that wait for room, and what was decided for its futures. No thread.
+
+Every call enters the outbox in the order in which it was made, topic by topic; who waits keeps its place. The
+producer's io thread rings, once for all that has changed since the loop looked last; everything else here runs on
+the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from heapq import heapify, heappop, heapreplace
+from typing import TYPE_CHECKING, Any, Final
+
+from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+
+if TYPE_CHECKING:
+    from client_stub.producer import Producer
+    from client_stub.record_metadata import RecordMetadata
+
+UNFINISHED: Final = object()
+"""What a call returns that has done a part of its work; it keeps its place and is asked again soon."""
+SERVED_AT_ONCE: Final = 256
+"""Calls taken from the line before the loop does something else."""
+
+
+class _Waiter:
+    """One call in the line: ``enter()`` queues its records or raises for want of room."""
+
+    __slots__ = ("enter", "explain", "future", "number", "since", "timer", "topic")
+
+    def __init__(
+        self,
+        number: int,
+        topic: str,
+        enter: Callable[[], Any],
+        explain: Callable[[SidecarError], SidecarError] | None,
+        future: asyncio.Future[Any],
+        since: float,
+    ) -> None:
+        self.number = number
+        self.topic = topic
+        self.enter = enter
+        self.explain = explain
+        self.future = future
+        self.since = since
+        """When it was made, or last got on (loop time)."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class LoopLine:
+    """Belongs to one loop; ``decided`` and ``ring`` may be called from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, producer: Producer, max_block_ms: float) -> None:
+        self.loop_of = weakref.ref(loop)
+        """Weak, so that a closed loop goes when nothing of it is left here."""
+        self._producer = producer
+        self._max_block_ms = max_block_ms
+        self.topics: dict[str, OrderedDict[_Waiter, None]] = {}
+        """Who waits, by topic and in order; no topic without anybody."""
+        self.last_number = 0
+        self._conditions: dict[asyncio.Future[bool], Callable[[], bool]] = {}
+        self._decided: deque[
+            tuple[asyncio.Future[RecordMetadata], SidecarError | None, RecordMetadata | None]
+        ] = deque()
+        self._ringing = False
+
+    # --- any thread ---------------------------------------------------------------------------------
+
+    def decided(
+        self,
+        future: asyncio.Future[RecordMetadata],
+        error: SidecarError | None,
+        metadata: RecordMetadata | None,
+    ) -> None:
+        """The record of ``future`` has its fate."""
+        self._decided.append((future, error, metadata))
+        if not self._ringing:
+            self.ring()
+
+    def ring(self) -> bool:
+        """Make the loop look what has changed; False when it is closed, and then all that belonged to it is dropped."""
+        loop = self.loop_of()
+        if loop is not None and not loop.is_closed():
+            if self._ringing:
+                return True
+            self._ringing = True
+            try:
+                loop.call_soon_threadsafe(self._look)
+                return True
+            except RuntimeError:
+                pass  # closed this moment
+        self.drop()
+        return False
+
+    def drop(self) -> None:
+        """The loop is closed: nobody can be told anything any more, and nothing that waited here may be sent."""
+        self._ringing = False
+        self._decided.clear()
+        self.topics.clear()
+        self._conditions.clear()
+
+    # --- on the loop: calls that enter in turn -------------------------------------------------------
+
+    def must_wait(self, topic: str) -> bool:
+        """True when a new call has others before it: of its topic, or for room that is just being given."""
+        if not self.topics:
+            return False
+        outbox = self._producer._outbox
+        return topic in self.topics or outbox.has_room or not outbox.attached_once
+
+    async def enter(
+        self,
+        topic: str,
+        enter: Callable[[], Any],
+        explain: Callable[[SidecarError], SidecarError] | None = None,
+    ) -> Any:
+        """Call ``enter`` until it finds room and is done, not before others of its topic; returns what it does.
+
+        Raises what ``enter`` raises; what it raises for want of room only after max_block_ms without any, and through
+        ``explain``. Cancelled, it is not called again.
+        """
+        if not self.must_wait(topic):
+            try:
+                result = enter()
+                if result is not UNFINISHED:
+                    return result
+            except (BufferExhausted, DaemonUnreachable):
+                pass
+        return await self.wait_and_enter(topic, enter, explain)
+
+    async def wait_and_enter(
+        self,
+        topic: str,
+        enter: Callable[[], Any],
+        explain: Callable[[SidecarError], SidecarError] | None = None,
+    ) -> Any:
+        """As ``enter``, where others come first or the first call of it found no room."""
+        loop = asyncio.get_running_loop()
+        self.last_number += 1
+        waiter = _Waiter(self.last_number, topic, enter, explain, loop.create_future(), loop.time())
+        self.topics.setdefault(topic, OrderedDict())[waiter] = None
+        waiter.timer = loop.call_later(self._limit_s(), self._expire, waiter)
+        self._listen()
+        try:
+            return await waiter.future
+        finally:
+            self._remove(waiter)
+            if waiter.future.done() and not waiter.future.cancelled():
+                waiter.future.exception()  # cancelled behind its error: nobody else asks for it
+
+    def is_past(self, number: int) -> bool:
+        """No call with this number or a lower one waits any more."""
+        return all(next(iter(waiters)).number > number for waiters in self.topics.values() if waiters)
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(waiters) for waiters in self.topics.values())
+
+    async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109
+        """Wait for something the io thread or this line brings; False when ``timeout`` seconds passed first."""
+        if ready():
+            return True
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        timer = None if timeout is None else loop.call_later(timeout, _give_up, future)
+        self._conditions[future] = ready
+        self._listen()
+        try:
+            return await future
+        finally:
+            self._conditions.pop(future, None)
+            if timer is not None:
+                timer.cancel()
+            self._unlisten()
+
+    # --- on the loop: inside ------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        self._producer._outbox.listeners[self.ring] = None
+        self._producer._outbox.wake()
+        self._look_soon()  # for what changed before anybody listened
+
+    def _unlisten(self) -> None:
+        if not self.topics and not self._conditions:
+            self._producer._outbox.listeners.pop(self.ring, None)
+
+    def _look_soon(self) -> None:
+        if not self._ringing:
+            self._ringing = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._ringing = False
+        if self._decided:
+            self._resolve()
+        if self.topics:
+            self._serve()
+        for future, ready in tuple(self._conditions.items()):
+            if not future.done() and ready():
+                future.set_result(True)
+
+    def _resolve(self) -> None:
+        decided = self._decided
+        for _ in range(len(decided)):
+            future, error, metadata = decided.popleft()
+            if future.done():
+                continue  # cancelled by its awaiter; the record goes on
+            if error is not None:
+                future.set_exception(error)
+            else:
+                assert metadata is not None
+                future.set_result(metadata)
+        if decided:
+            self._look_soon()
+
+    def _serve(self) -> None:
+        """Let those in who find room, the oldest first; a topic that finds none holds up no other."""
+        topics, outbox = self.topics, self._producer._outbox
+        heads = [(next(iter(waiters)).number, topic) for topic, waiters in topics.items()]
+        heapify(heads)
+        for _ in range(SERVED_AT_ONCE):
+            if not heads:
+                return
+            topic = heads[0][1]
+            waiter = next(iter(topics.get(topic, ())), None)
+            if waiter is not None and (not outbox.may_take(topic) or not self._let_in(waiter)):
+                waiter = None
+            following = None if waiter is None else next(iter(topics.get(topic, ())), None)
+            if following is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (following.number, topic))
+        self._look_soon()
+
+    def _let_in(self, waiter: _Waiter) -> bool:
+        """True when it has left the line."""
+        future = waiter.future
+        if not future.done():
+            try:
+                result = waiter.enter()
+            except (BufferExhausted, DaemonUnreachable):
+                return False
+            except Exception as error:
+                future.set_exception(_explained(waiter, error))
+            else:
+                if result is UNFINISHED:
+                    waiter.since = asyncio.get_running_loop().time()
+                    self._look_soon()
+                    return False
+                future.set_result(result)
+        self._remove(waiter)
+        return True
+
+    def _remove(self, waiter: _Waiter) -> None:
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+            waiter.timer = None
+        waiters = self.topics.get(waiter.topic)
+        if waiters is None or waiter not in waiters:
+            return
+        del waiters[waiter]
+        if not waiters:
+            del self.topics[waiter.topic]
+            self._unlisten()
+        if self._conditions:
+            self._look_soon()
+
+    def _limit_s(self) -> float:
+        outbox, limit_ms = self._producer._outbox, self._max_block_ms
+        return (limit_ms if outbox.attached_once else min(limit_ms, outbox.connect_timeout_ms)) / 1e3
+
+    def _expire(self, waiter: _Waiter) -> None:
+        if waiter.future.done():
+            return
+        due = waiter.since + self._limit_s()
+        loop = asyncio.get_running_loop()
+        if due > loop.time():  # attached meanwhile, or it got on
+            waiter.timer = loop.call_at(due, self._expire, waiter)
+            return
+        error = self._producer._outbox.no_room(waiter.topic, self._limit_s() * 1e3)
+        waiter.future.set_exception(_explained(waiter, error))
+        self._remove(waiter)
+
+
+def _explained(waiter: _Waiter, error: Exception) -> Exception:
+    if waiter.explain is not None and isinstance(error, SidecarError):
+        return waiter.explain(error)
+    return error
+
+
+def _give_up(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)
