@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FORGOTTEN_TEXT: Final = (
-    "The broker forgot the producer id while batches were under way, and has later records of the partition."
-)
+_FORGOTTEN_TEXT: Final = "The broker forgot the producer id while batches of the partition were under way."
 
 
 class SenderCounts:
@@ -150,8 +148,8 @@ class BatchFates:
             batch.in_doubt = True
         if idempotent and code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
             retry = self._out_of_order(batch)
-            if not retry:
-                text = _FORGOTTEN_TEXT if self._ids.is_overtaken(batch) else text
+            if not retry and not batch.doubtful_parent:
+                text = _FORGOTTEN_TEXT
         elif idempotent and code == Code.UNKNOWN_PRODUCER_ID:
             retry = self._unknown_producer_id(batch, log_start_offset)
         else:
@@ -174,11 +172,12 @@ class BatchFates:
         the reason, and it goes first; else its own sequence is the gap, and it needs another (Kafka:
         ``canRetry``).
 
-        With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. Sent
-        under another number the batch would stand behind it, or twice, so it fails (as Kafka's does), and its caller
+        With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. Nor
+        where nothing is missing before it: the broker has forgotten what it acknowledged. Sent under another number the
+        batch would stand behind later ones, or twice, so it fails (as Kafka's does in the first case), and its caller
         is told that it may be there if an earlier attempt may have been appended.
         """
-        if self._ids.is_overtaken(batch):
+        if self._ids.is_overtaken(batch) or (batch.in_doubt and self._ids.follows_the_acked(batch)):
             return False
         if batch.doubtful_parent:
             # Half of a batch that may be there as a whole is refused with the same code: nothing is proved.

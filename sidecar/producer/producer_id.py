@@ -232,6 +232,16 @@ class ProducerIds:
         assert sequences is not None
         return sequences.is_overtaken(batch)
 
+    @staticmethod
+    def follows_the_acked(batch: ProducerBatch) -> bool:
+        """All that was numbered before the batch is acknowledged."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        return (
+            sequences.identity == (batch.producer_id, batch.epoch)
+            and sequences.acked_next == batch.base_sequence
+        )
+
     def request_renumbering(self, batch: ProducerBatch) -> None:
         """The batch's own sequence is a gap at the broker."""
         sequences = batch.queue.sequences

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.errors import Code, classify
 from sidecar.common.kill_points import passed
 from sidecar.net.connector import LinkError
-from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
 from sidecar.protocol.describe_producers import (
     ProducerState,
     describe_producers_request,
@@ -81,6 +81,10 @@ def judge(
     if state is not None and state.epoch >= first.epoch:
         for batch, _ in batches:
             batch.appended = state.epoch == batch.epoch and state.last_sequence == batch.last_sequence
+        sequences = first.queue.sequences
+        if sequences is not None and sequences.identity == (first.producer_id, state.epoch):
+            # Where that is not just before the first, a gap is real: the dead worker had given up something there.
+            sequences.acked_next = (state.last_sequence + 1) & SEQUENCE_MASK
         return Verdict.SEND_AGAIN
     # Sequence 0 is unsettled, so nothing of this identity was ever acknowledged there (or 2^31 records were): there is
     # nothing to forget but the batch itself, and that was sent too lately to be forgotten.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
+from uuid import UUID
 
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.clock import ManualClock
@@ -43,12 +44,14 @@ class FakeLinks:
         return node_id not in self.full
 
 
-def snapshot_of(leaders: Mapping[str, Sequence[int]], *, version: int = 1) -> MetadataSnapshot:
+def snapshot_of(
+    leaders: Mapping[str, Sequence[int]], *, version: int = 1, topic_id: UUID | None = None
+) -> MetadataSnapshot:
     """A cluster in which ``leaders[topic][partition]`` is the leader's id, -1 for none."""
     ids = sorted({leader for each in leaders.values() for leader in each if leader >= 0})
     nodes = {node: Node(node, f"broker-{node}", 9092) for node in ids}
     topics = {
-        topic: TopicState(topic, None, 0, tuple(PartitionState(leader, version) for leader in each))
+        topic: TopicState(topic, topic_id, 0, tuple(PartitionState(leader, version) for leader in each))
         for topic, each in leaders.items()
     }
     return MetadataSnapshot.build(version, "cluster", nodes, topics)

@@ -214,18 +214,36 @@ def test_overtaken_after_a_lost_answer_it_is_possibly_persisted() -> None:
 
 
 def test_what_a_refusal_proved_is_taken_back_when_a_later_batch_is_there() -> None:
-    """Both answers were lost. The first is refused as a gap, and only then the second turns out to be there."""
+    """One fails for good, the answers of the two behind it are lost. The first of these is refused as a gap, which is
+    proof enough, and then the other one turns out to be there."""
     core = Core()
-    requests = [core.send("a"), core.send("b")]
-    again = resent(core, requests)
+    requests = [core.send(value) for value in "xab"]
+    core.respond(requests[0], answer(0, Code.TOPIC_AUTHORIZATION_FAILED))
+    again = resent(core, requests[1:])
     core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     (second,) = core.poll(400)
     assert payloads_of(second.batches) == ["b"]
     core.acknowledge(second)
     core.poll()
-    assert [payloads_of([batch]) for batch in core.completed] == [["a"], ["b"]]
-    assert core.completed[0].persistence == Persistence.POSSIBLY_PERSISTED
+    assert [payloads_of([batch]) for batch in core.completed] == [["x"], ["a"], ["b"]]
+    assert [batch.persistence for batch in core.completed] == [
+        Persistence.NOT_PERSISTED,
+        Persistence.POSSIBLY_PERSISTED,
+        Persistence.PERSISTED,
+    ]
     assert core.send("c").batches[0].epoch == 1
+
+
+def test_a_gap_with_nothing_missing_proves_nothing() -> None:
+    """The broker refuses what follows its last acknowledgement: it has lost what it knew, and may have this one."""
+    core = Core()
+    acknowledged(core, "first")
+    request = core.send("a")
+    again = resent(core, [request])
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    core.poll()
+    assert core.completed[-1].persistence == Persistence.POSSIBLY_PERSISTED
+    assert core.send("b").batches[0].epoch == 1
 
 
 def test_an_adopted_batch_is_not_delivered_because_a_later_one_is_there() -> None:

@@ -16,6 +16,8 @@ class Payload(NamedTuple):
     number: int
     is_bad: bool
     """The broker rejects this record (INVALID_RECORD)."""
+    is_keyless: bool = False
+    """The broker rejects it once the topic is compacted."""
 
 
 class SimLedger:
@@ -26,35 +28,59 @@ class SimLedger:
         self.last_told: dict[int, int] = {}
         """Partition → number of its last record that was told as delivered."""
         self.told_late: list[Payload] = []
+        self.generation_then: dict[Payload, int] = {}
+        """The topic that was there when its fate was told."""
 
-    def told(self, batch: ProducerBatch) -> None:
+    def told(self, batch: ProducerBatch, generation: int) -> None:
         for index, payload in enumerate(batch.records.payloads):  # type: ignore[attr-defined]
             assert payload not in self.fates, f"{payload} was told twice"
             offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+            self.generation_then[payload] = generation
             self.fates[payload] = (batch.code, batch.persistence, offset)
             if not batch.code:
                 if payload.number < self.last_told.get(payload.partition, -1):
                     self.told_late.append(payload)
                 self.last_told[payload.partition] = payload.number
 
-    def check(self, logs: dict[int, PartitionLog], *, idempotent: bool, ordered: bool, fenced: bool) -> None:
+    def check(
+        self,
+        generations: list[dict[int, PartitionLog]],
+        *,
+        told_in_order: bool,
+        single: bool,
+        ordered: bool,
+        fenced: bool,
+    ) -> None:
+        """``generations``: the logs by partition, of the topic and of those that were deleted before it. ``single``: no
+        log has a record twice."""
         missing = [payload for payload in self.accepted if payload not in self.fates]
         assert not missing, f"accepted and never told: {missing[:5]} of {len(missing)}"
-        copies = Counter(payload for log in logs.values() for payload in log.records)
+        logs = [(partition, log) for each in generations for partition, log in each.items()]
+        everywhere: Counter[Payload] = Counter()
+        for _, log in logs:
+            copies = Counter(log.records)
+            everywhere += copies
+            twice = [payload for payload, found in copies.items() if found > 1]
+            assert not (single and twice), f"in the log more than once: {twice[:5]}"
         for payload, (code, persistence, offset) in self.fates.items():
-            found = copies[payload]
-            if idempotent:
-                assert found <= 1, f"{payload} stands {found} times in the log"
+            found = everywhere[payload]
             if persistence == Persistence.NOT_PERSISTED:
-                assert found == 0, f"{payload} failed with {code} as not persisted, but is in the log"
+                # What stood in a topic that was deleted before is gone; nothing may be there then, or come later.
+                there = [each[payload.partition] for each in generations[self.generation_then[payload] - 1 :]]
+                assert not any(payload in log.records for log in there), (
+                    f"{payload} failed with {code} as not persisted, but is in the log"
+                )
             if code == 0:
                 assert found >= 1, f"{payload} was told delivered, but is not in the log"
                 if offset >= 0:
-                    assert logs[payload.partition].records[offset] == payload, f"{payload} is not at {offset}"
-        if idempotent:
+                    own = [each[payload.partition].records for each in generations]
+                    assert any(records[offset : offset + 1] == [payload] for records in own), (
+                        f"{payload} is not at {offset}"
+                    )
+        if told_in_order:
             assert not self.told_late, f"told as delivered behind later records: {self.told_late[:5]}"
         if ordered:
-            for partition, log in logs.items():
+            for partition, log in logs:
                 # A record given up may still arrive from a dead connection, after later ones, unless a higher epoch
                 # of the same producer id fences it. Without sequences a record may stand twice.
                 kept = [each for each in log.records if fenced or self.fates[each][0] == 0]

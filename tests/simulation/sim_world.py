@@ -4,22 +4,27 @@ generator.
 Everything that happens is an event at a simulated time; nothing sleeps, and a seed replays exactly.
 
 What the world does not do, because no producer can tell it from success: a broker that processes a request of
-a dead connection later than a client's retry backoff, and one that forgets producer ids.
+a dead connection later than a client's retry backoff. A broker that forgets producer ids sooner than a batch may be
+under way makes order and single copies impossible; what is told must be true there, too.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+from uuid import UUID
 
 from producer.fake_kernel import FakeBlock, FakeRecords
-from producer.harness import TOPIC, answer, snapshot_of
+from producer.harness import TOPIC, snapshot_of
 
+from client_stub.wire import Persistence
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import broker_of, second_of
-from sidecar.producer.broker_memory import BrokerMemory
+from sidecar.metadata.snapshot import MetadataSnapshot
+from sidecar.producer.broker_memory import TIMESTAMP_AGE_MS, BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import (
     CloseLink,
@@ -41,12 +46,11 @@ from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.sender import Sender
 from sidecar.protocol.produce_answer import PartitionResult
 
-from .broker_model import Answer, PartitionLog
+from .broker_model import WireBatch
+from .sim_cluster import NEVER_MS, SANE_MS, SimCluster
 from .sim_ledger import Payload, SimLedger
 
-REFUSED_BEFORE_APPEND = (2, 3, 5, 6, 7, 19, 56, 74)
-ERROR_AFTER_APPEND = (-1, 3, 6, 7, 20, 56)
-REFUSED_FOR_GOOD = (17, 29, 47)
+START_MS = 10_000_000.0
 LATE_MS_MAX = 50.0
 """What a dead connection had delivered is processed within this time: less than the shortest retry
 backoff."""
@@ -62,23 +66,24 @@ class Connection:
         self.arrival_ms = 0.0
         self.answer_ms = 0.0
         self.untaken: dict[int, ProduceRequest] = {}
-        self.unprocessed: list[ProduceRequest] = []
+        self.unprocessed: dict[int, list[WireBatch]] = {}
+        """By request, its bytes as they left."""
 
 
 class SimWorld:
     def __init__(self, seed: int) -> None:
         self.random = rng = random.Random(seed)
-        self.now_ms = 1000.0
+        self.now_ms = START_MS
         self.ledger = SimLedger()
+        self.happened: Counter[str] = Counter()
+        """How often each kind of fault struck."""
         self.idempotent = rng.random() < 0.75
         self.lane = IDEMPOTENT_LANE if self.idempotent else PLAIN_LANE
-        self.nodes = list(range(1, rng.randint(1, 3) + 1))
-        partitions = rng.randint(1, 4)
-        records_max = rng.choice((3, 5, 1000, 1000))
-        self.logs = {index: PartitionLog(records_max=records_max) for index in range(partitions)}
-        self.leaders = [rng.choice(self.nodes) for _ in range(partitions)]
-        self.fault_rate = rng.choice((0.0, 0.02, 0.1, 0.3))
+        self.cluster = SimCluster(rng, self.happened)
+        self.fault_rate = self.cluster.fault_rate
         self.bad_rate = rng.choice((0.0, 0.0, 0.03))
+        self.keyless_rate = rng.choice((0.0, 0.0, 0.1))
+        self.old_rate = rng.choice((0.0, 0.0, 0.1, 1.0))
         self.config = ProducerConfig(
             linger_ms=rng.choice((0.0, 5.0, 40.0)),
             batch_size=rng.choice((0, 361, 861)),
@@ -102,9 +107,9 @@ class SimWorld:
         self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=FakeRecords)  # type: ignore[arg-type]
         self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
         self.connections: dict[int, Connection] = {}
-        self.down_until_ms = dict.fromkeys([*self.nodes, *map(second_of, self.nodes)], 0.0)
-        self.version = 1
-        self.snapshot = snapshot_of({TOPIC: self.leaders})
+        self.down_until_ms = dict.fromkeys([*self.cluster.nodes, *map(second_of, self.cluster.nodes)], 0.0)
+        self.version = 0
+        self.snapshot = self.describe()
         self.metadata_asked = False
         self.faulty = True
         self.published: dict[ProducerBatch, tuple[object, ...]] = {}
@@ -112,7 +117,7 @@ class SimWorld:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
         self.producer_ids_used = 0
-        self._numbers = [count() for _ in range(partitions)]
+        self._numbers = [count() for _ in range(self.cluster.partitions)]
 
     # --- LinkView -------------------------------------------------------------------------------------------
 
@@ -125,14 +130,24 @@ class SimWorld:
     # --- the run --------------------------------------------------------------------------------------------
 
     def run(self, submissions: int = 60) -> None:
-        rng = self.random
-        at = 1000.0
+        rng, cluster = self.random, self.cluster
+        at = START_MS
+        pause_ms = rng.choice((0.0, 0.0, 2_000.0, SANE_MS + 1_000.0))
         for _ in range(submissions):
             at += rng.choice((0.0, 1.0, 20.0, 200.0)) * rng.random()
+            if rng.random() < 0.05:
+                at += pause_ms
             self.at(at, self.submit)
+        faults = (
+            self.cut_connection,
+            cluster.move_leader,
+            self.silence_leader,
+            lambda: cluster.lose_replicas(self.now_ms),
+            lambda: cluster.make_stricter(self.now_ms),
+            self.make_topic_anew,
+        )
         for _ in range(int(submissions * self.fault_rate)):
-            fault = rng.choice((self.cut_connection, self.move_leader, self.silence_leader))
-            self.at(rng.uniform(1000.0, at), fault)
+            self.at(rng.uniform(START_MS, at), rng.choice(faults))
         force = rng.random() < 0.15
         self.at(at + 1.0, lambda: self.sender.begin_close(self.now_ms))
         self.at(at + 2_000.0, self.heal)
@@ -151,12 +166,24 @@ class SimWorld:
             self.turn()
         assert self.sender.is_idle, "nothing is due any more, but not everything has a fate"
         assert not self.published, f"descriptors of finished batches are left: {self.published}"
+        self.count_fates()
+        forgets = cluster.expiration_ms < NEVER_MS
+        may_go_again = forgets and (cluster.expiration_ms < SANE_MS or self.old_rate > 0)
+        # Without topic ids what was sent to the old topic arrives in the new one, which takes any first sequence.
+        knows_topics = cluster.has_topic_ids or cluster.generation == 1
+        in_order = self.idempotent and cluster.expiration_ms >= SANE_MS and knows_topics
         self.ledger.check(
-            self.logs,
-            idempotent=self.idempotent,
-            ordered=self.idempotent or self.config.max_in_flight_requests_per_connection == 1,
-            fenced=self.producer_ids_used == 1,
+            cluster.generations,
+            told_in_order=in_order,
+            single=self.idempotent and not may_go_again,
+            ordered=in_order or self.config.max_in_flight_requests_per_connection == 1,
+            fenced=self.producer_ids_used == 1 and not forgets and cluster.generation == 1,
         )
+
+    def count_fates(self) -> None:
+        for code, persistence, _ in self.ledger.fates.values():
+            if code:
+                self.happened[f"told as failed, {Persistence(persistence).name.lower()}"] += 1
 
     def at(self, when_ms: float, event: Callable[[], None]) -> None:
         heappush(self._events, (when_ms, next(self._serial), event))
@@ -193,33 +220,46 @@ class SimWorld:
         rng = self.random
         records = []
         for _ in range(rng.randint(1, 8)):
-            partition = rng.randrange(len(self.logs))
+            partition = rng.randrange(self.cluster.partitions)
             is_bad = rng.random() < self.bad_rate
-            records.append((partition, Payload(partition, next(self._numbers[partition]), is_bad)))
+            is_keyless = rng.random() < self.keyless_rate
+            number = next(self._numbers[partition])
+            records.append((partition, Payload(partition, number, is_bad, is_keyless)))
         self.ledger.accepted.extend(payload for _, payload in records)
         flush = rng.random() < 0.1
+        age_ms = rng.choice((TIMESTAMP_AGE_MS + 1, 5_000_000.0)) if rng.random() < self.old_rate else 0.0
+        block = FakeBlock(records, 100, int(self.now_ms - age_ms))
         self.accumulator.append(
-            TOPIC, self.lane, FakeBlock(records, 100, int(self.now_ms)), self.now_ms, expedited=flush
-        )  # type: ignore[arg-type]
+            TOPIC,
+            self.lane,
+            block,
+            self.now_ms,
+            expedited=flush,  # type: ignore[arg-type]
+        )
         if flush:
             self.accumulator.expedite(TOPIC, self.lane, self.now_ms)
 
     def cut_connection(self) -> None:
         if self.connections:
+            self.happened["connection cut"] += 1
             self.close(self.random.choice(sorted(self.connections)), tell=True)
-
-    def move_leader(self) -> None:
-        self.leaders[self.random.randrange(len(self.leaders))] = self.random.choice(self.nodes)
 
     def silence_leader(self) -> None:
         """A leader goes on appending but does not answer for a while; the partition moves and clients hear of it."""
-        partition = self.random.randrange(len(self.leaders))
+        self.happened["leader silent"] += 1
+        partition = self.random.randrange(self.cluster.partitions)
         for connection in self.connections.values():
-            if broker_of(connection.node) != self.leaders[partition]:
+            if broker_of(connection.node) != self.cluster.leaders[partition]:
                 continue
             connection.answer_ms = max(connection.answer_ms, self.now_ms) + self.random.uniform(100.0, 700.0)
-        self.after(self.random.uniform(5.0, 20.0), self.move_leader)
+        self.after(self.random.uniform(5.0, 20.0), self.cluster.move_leader)
         self.after(self.random.uniform(20.0, 40.0), self.refresh_metadata)
+
+    def make_topic_anew(self) -> None:
+        """Clients hear of it soon, or when something is refused."""
+        self.cluster.make_topic_anew(self.now_ms)
+        if self.random.random() < 0.5:
+            self.after(self.random.uniform(5.0, 100.0), self.refresh_metadata)
 
     def heal(self) -> None:
         self.faulty = False
@@ -233,19 +273,23 @@ class SimWorld:
         self.down_until_ms[node] = self.now_ms + rng.uniform(1.0, 200.0)
         unsent = [request_id for request_id in connection.untaken if rng.random() < 0.5]
         # Of what had left, a first part is still processed, a little later; the rest never arrives.
-        left = [request for request in connection.unprocessed if request.id not in unsent]
+        left = [copies for request_id, copies in connection.unprocessed.items() if request_id not in unsent]
         delay_ms = 0.0
-        for request in left[: rng.randint(0, len(left))]:
+        for copies in left[: rng.randint(0, len(left))]:
             delay_ms = rng.uniform(delay_ms, LATE_MS_MAX)
-            copies = [self.on_wire_copy(batch) for batch in request.batches]
-            self.after(delay_ms, lambda copies=copies, node=node: self.process_copies(node, copies))  # type: ignore[misc]
+            self.after(delay_ms, lambda copies=copies: self.arrive_late(node, copies))  # type: ignore[misc]
         if tell:
             self.sender.on_disconnect(node, self.now_ms, unsent=unsent)
 
     def refresh_metadata(self) -> None:
         self.metadata_asked = False
         self.version += 1
-        self.snapshot = snapshot_of({TOPIC: list(self.leaders)}, version=self.version)
+        self.snapshot = self.describe()
+
+    def describe(self) -> MetadataSnapshot:
+        cluster = self.cluster
+        topic_id = UUID(int=cluster.generation) if cluster.has_topic_ids else None
+        return snapshot_of({TOPIC: list(cluster.leaders)}, version=self.version, topic_id=topic_id)
 
     # --- effects --------------------------------------------------------------------------------------------
 
@@ -266,11 +310,13 @@ class SimWorld:
             case InitProducerId():
                 self.after(rng.uniform(1.0, 50.0), self.answer_init)
             case Split(parent, pieces):
+                self.happened["batch split"] += 1
                 self.published.pop(parent, None)
                 for piece in pieces:
                     if piece.has_sequence:
                         self.publish(piece)
             case Renumbered(batches):
+                self.happened["batches renumbered"] += 1
                 assert [b.order for b in batches] == sorted((b.order for b in batches), reverse=True)
                 for batch in batches:
                     self.published.pop(batch, None)
@@ -278,7 +324,7 @@ class SimWorld:
             case Completed(batches):
                 for batch in batches:
                     self.published.pop(batch, None)
-                    self.ledger.told(batch)
+                    self.ledger.told(batch, self.cluster.generation)
             case SendProduce(_, request):
                 self.send(request)
 
@@ -288,6 +334,8 @@ class SimWorld:
 
     def answer_init(self) -> None:
         fault = self.random.random() if self.faulty else 1.0
+        if fault < self.fault_rate:
+            self.happened["producer id refused"] += 1
         if fault < self.fault_rate / 2:
             self.sender.on_producer_id_error(self.random.choice((14, 13)), self.now_ms)
         elif fault < self.fault_rate:
@@ -307,15 +355,23 @@ class SimWorld:
             f"{batch} was changed after it was sent"
         )
 
-    def on_wire_copy(self, batch: ProducerBatch) -> tuple[int, list[Payload], int, int, int]:
-        """The bytes of a batch as they left: later changes to the batch do not reach them."""
-        producer_id, epoch, base_sequence, payloads = self.identity_of(batch)
-        return batch.partition, list(payloads), producer_id, epoch, base_sequence  # type: ignore[call-overload,return-value]
+    def on_wire_copy(self, batch: ProducerBatch) -> WireBatch:
+        topic_id = self.snapshot.topic_id(TOPIC)
+        return WireBatch(
+            batch.partition,
+            list(batch.records.payloads),  # type: ignore[attr-defined]
+            batch.producer_id,
+            batch.epoch,
+            batch.base_sequence,
+            batch.records.max_timestamp_ms,
+            None if topic_id is None else topic_id.int,
+        )
 
     def send(self, request: ProduceRequest) -> None:
         rng = self.random
         connection = self.connections.get(request.node_id)
         if connection is None or rng.random() < 0.02:
+            self.happened["request not sent"] += 1
             self.sender.on_request_not_sent(
                 request, self.now_ms
             )  # no request buffer, or the link died this turn
@@ -327,8 +383,7 @@ class SimWorld:
                 assert batch.has_sequence
                 self.publish(batch)
         connection.untaken[request.id] = request
-        connection.unprocessed.append(request)
-        copies = [self.on_wire_copy(batch) for batch in request.batches]
+        copies = connection.unprocessed[request.id] = [self.on_wire_copy(batch) for batch in request.batches]
         self.after(rng.choice((0.0, 0.5, 3.0)), lambda: self.taken(connection, request))
         connection.arrival_ms = max(connection.arrival_ms, self.now_ms + rng.uniform(3.0, 8.0))
         self.at(connection.arrival_ms, lambda: self.arrive(connection, request, copies))
@@ -337,25 +392,23 @@ class SimWorld:
         if connection.alive and connection.untaken.pop(request.id, None) is not None:
             self.sender.on_request_sent(request, self.now_ms)
 
-    def arrive(
-        self,
-        connection: Connection,
-        request: ProduceRequest,
-        copies: list[tuple[int, list[Payload], int, int, int]],
-    ) -> None:
+    def arrive(self, connection: Connection, request: ProduceRequest, copies: list[WireBatch]) -> None:
         if not connection.alive:
             return
         rng = self.random
-        connection.unprocessed.remove(request)
-        results = self.process_copies(connection.node, copies)
+        del connection.unprocessed[request.id]
+        results = self.cluster.process(connection.node, copies, self.now_ms, faulty=self.faulty)
         fault = rng.random() if self.faulty else 1.0
         stalled = fault < self.fault_rate * 0.1
         connection.answer_ms = max(connection.answer_ms, self.now_ms + rng.uniform(0.5, 20.0))
         if stalled:
+            self.happened["answer stalled"] += 1
             connection.answer_ms += 600.0
         if self.fault_rate and rng.random() < 0.05:
             rng.shuffle(results)
         throttle_ms = rng.choice((30, 400)) if fault > 1.0 - self.fault_rate * 0.2 and self.faulty else 0
+        if throttle_ms:
+            self.happened["throttled"] += 1
         self.at(connection.answer_ms, lambda: self.answered(connection, request, results, throttle_ms))
 
     def answered(
@@ -368,30 +421,7 @@ class SimWorld:
         if connection.alive:
             self.sender.on_produce_response(request, results, throttle_ms, self.now_ms)
 
-    def process_copies(
-        self, node: int, copies: list[tuple[int, list[Payload], int, int, int]]
-    ) -> list[PartitionResult]:
-        rng = self.random
-        results = []
-        for partition, payloads, producer_id, epoch, base_sequence in copies:
-            fault = rng.random() if self.faulty else 1.0
-            if self.leaders[partition] != broker_of(node):
-                done = Answer(6)
-            elif fault < self.fault_rate / 2:
-                done = Answer(rng.choice(REFUSED_BEFORE_APPEND))
-            elif fault < self.fault_rate * 0.55:
-                done = Answer(rng.choice(REFUSED_FOR_GOOD))
-            else:
-                done = self.logs[partition].append(payloads, producer_id, epoch, base_sequence)
-                if done.code == 0 and fault < self.fault_rate:
-                    done = Answer(rng.choice(ERROR_AFTER_APPEND))
-            results.append(
-                answer(
-                    partition,
-                    done.code,
-                    base_offset=done.base_offset,
-                    record_errors=done.record_errors,
-                    log_start_offset=0,
-                )
-            )
-        return results
+    def arrive_late(self, node: int, copies: list[WireBatch]) -> None:
+        """From a dead connection; nobody hears the answer."""
+        self.happened["late copy processed"] += 1
+        self.cluster.process(node, copies, self.now_ms, faulty=self.faulty)
