@@ -30,10 +30,16 @@ _U32: Final = struct.Struct(">I")
 _LONG_HEAD: Final = struct.Struct(">BQ")
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
+HEADER_BYTES_MAX: Final = 64 << 10
+"""Frame 0, which its reader unpacks into objects; every other frame stays bytes."""
+SKIPPED_BYTES_MAX: Final = 1 << 32
+"""The longest message that is read away instead of kept; a longer one is no mistake of a client of ours."""
 FRAMES_MAX: Final = 64
 COMMAND_BYTES_MAX: Final = 64 << 10
 ROOM_BYTES_MIN: Final = 8 << 10
 SPARES_MAX: Final = 4
+SHORT_BUFFER_BYTES: Final = 32 << 10
+_NO_ROOM: Final = memoryview(b"")
 
 
 class ZmtpError(ValueError):
@@ -41,48 +47,88 @@ class ZmtpError(ValueError):
 
 
 class Buffers:
-    """Receive buffers of ``size`` bytes that the connections of one owner share. Not thread-safe."""
+    """Receive buffers of ``size`` bytes that the connections of one owner share. Not thread-safe.
 
-    __slots__ = ("_size", "_spares")
+    ``held_bytes`` is what the connections have in hand: each one that waits for the rest of a message has one buffer.
+    From ``limit_bytes`` on (``is_tight``) no buffer grows, and who begins a message is given a short piece.
+    """
 
-    def __init__(self, size: int) -> None:
+    __slots__ = ("_limit_bytes", "_size", "_spares", "held_bytes")
+
+    def __init__(self, size: int, limit_bytes: int | None = None) -> None:
         self._size = size
+        self._limit_bytes = limit_bytes
         self._spares: list[memoryview] = []
+        self.held_bytes = 0
+
+    @property
+    def is_tight(self) -> bool:
+        return self._limit_bytes is not None and self.held_bytes >= self._limit_bytes
 
     def take(self) -> memoryview:
-        return self._spares.pop() if self._spares else self.make(self._size)
+        self.held_bytes += self._size
+        return self._spares.pop() if self._spares else _pages(self._size)
 
     def give(self, view: memoryview) -> None:
+        self.held_bytes -= len(view)
         if len(view) == self._size and len(self._spares) < SPARES_MAX:
             self._spares.append(view)
 
-    @staticmethod
-    def make(size: int) -> memoryview:
-        """Pages that take memory once something stands in them, unlike a bytearray's."""
-        return memoryview(mmap.mmap(-1, size))
+    def larger(self, than: int) -> memoryview | None:
+        """A buffer at least twice as large as one of ``than`` bytes; None while there is no room for it."""
+        size = self._size if 2 * than <= self._size else 2 * than
+        if self._limit_bytes is not None and self.held_bytes + size > self._limit_bytes:
+            return None
+        if size == self._size:
+            return self.take()
+        self.held_bytes += size
+        return _pages(size)
+
+    def short(self) -> memoryview:
+        """For the begin of a message while it is tight."""
+        self.held_bytes += SHORT_BUFFER_BYTES
+        return _pages(SHORT_BUFFER_BYTES)
+
+
+def _pages(size: int) -> memoryview:
+    """Pages that take memory once something stands in them, unlike a bytearray's."""
+    return memoryview(mmap.mmap(-1, size))
 
 
 class ZmtpConnection:
     """One end of a connection: ``opening`` goes out first, bytes come in by ``space`` and ``received``.
 
-    One without half a message holds none of ``buffers``.
+    One without half a message holds none of ``buffers``. A message over ``message_bytes_max`` breaks the rules, unless
+    :meth:`skip_long_messages` was called.
     """
 
     __slots__ = (
         "_buffers",
         "_end",
+        "_frames",
         "_greeted",
+        "_kept",
+        "_left_to_skip",
+        "_message_bytes_max",
+        "_more_to_skip",
         "_peer_types",
         "_ready",
+        "_skipped",
+        "_skips",
         "_start",
         "_view",
         "_wanted",
         "replies",
+        "skipped_bytes",
     )
 
-    def __init__(self, peer_types: frozenset[bytes], buffers: Buffers) -> None:
+    def __init__(
+        self, peer_types: frozenset[bytes], buffers: Buffers, *, message_bytes_max: int = MESSAGE_BYTES_MAX
+    ) -> None:
         self._peer_types = peer_types
         self._buffers = buffers
+        self._message_bytes_max = message_bytes_max
+        self._skips = False
         self._view: memoryview | None = None
         self._start = 0
         self._end = 0
@@ -90,6 +136,13 @@ class ZmtpConnection:
         """Bytes from ``_start`` on that the message at hand needs at least, as far as it is known."""
         self._greeted = False
         self._ready = False
+        self._kept: list[bytes] | None = None
+        """The first frames of a message whose rest is being read away."""
+        self._skipped = self._frames = 0
+        self._left_to_skip = 0
+        self._more_to_skip = False
+        self.skipped_bytes = 0
+        """Of the message that ``next_message`` gave last: bytes behind its frames that were not kept."""
         self.replies: list[bytes] = []
         """Commands (PONG) that the owner is to send."""
 
@@ -98,26 +151,63 @@ class ZmtpConnection:
         """The peer has introduced itself: messages may come."""
         return self._ready
 
+    @property
+    def has_part(self) -> bool:
+        """Bytes have come that are no whole message yet (or were not looked at); a buffer is held for them."""
+        return self._view is not None and self._end > self._start
+
+    def skip_long_messages(self, buffers: Buffers, message_bytes_max: int) -> None:
+        """From now on: other buffers and another limit, and a message over it is told by its first frames alone.
+
+        Its other bytes are read away and counted in ``skipped_bytes``, so that who sent it can be answered.
+        """
+        if self._view is not None:
+            self._buffers.held_bytes -= len(self._view)
+            buffers.held_bytes += len(self._view)
+        self._buffers = buffers
+        self._message_bytes_max = message_bytes_max
+        self._skips = True
+
     def space(self) -> memoryview:
-        """Where the next bytes go. What ``next_message`` gave before is not valid any more."""
+        """Where the next bytes go; empty: not before another connection gives room (of a bounded ``Buffers`` only).
+
+        What ``next_message`` gave before is not valid any more.
+        """
         view = self._view
         if view is None:
-            view = self._view = self._buffers.take()
+            view = self._view = self._buffers.short() if self._buffers.is_tight else self._buffers.take()
             self._start = self._end = 0
         elif len(view) - self._end < ROOM_BYTES_MIN or (
             self._start and len(view) - self._start < self._wanted
         ):
             left = self._end - self._start
-            # Twice as large at a time, not what the peer announces: memory follows what really came.
-            room = view if self._start and 2 * left <= len(view) else self._buffers.make(2 * len(view))
-            room[:left] = view[self._start : self._end]
-            view = self._view = room
+            if self._start and 2 * left <= len(view):
+                view[:left] = view[self._start : self._end]
+            else:
+                # Twice as large at a time, not what the peer announces: memory follows what really came.
+                room = self._buffers.larger(len(view))
+                if room is None:
+                    return _NO_ROOM
+                room[:left] = view[self._start : self._end]
+                self._buffers.give(view)
+                view = self._view = room
             self._start, self._end = 0, left
         return view[self._end :]
 
     def received(self, count: int) -> None:
         """``count`` bytes stand in what ``space`` gave."""
         self._end += count
+
+    def give_back_unused(self) -> None:
+        """Nothing came into what ``space`` gave."""
+        if self._view is not None and self._end == self._start:
+            self._give_back(self._view)
+
+    def close(self) -> None:
+        """The connection is gone, and what it held goes to others."""
+        if self._view is not None:
+            self._buffers.give(self._view)
+            self._view = None
 
     def next_message(self) -> list[memoryview] | None:
         """The frames of the next whole message, valid until ``space``; None when more bytes must come first.
@@ -129,6 +219,9 @@ class ZmtpConnection:
             return None
         if not self._greeted and not self._greet(view):
             return None
+        self.skipped_bytes = 0
+        if self._kept is not None:
+            return self._skip(view, self._kept)
         at, end = self._start, self._end
         frames: list[memoryview] = []
         while end - at >= 2:
@@ -141,8 +234,17 @@ class ZmtpConnection:
             else:
                 body = at + 2
                 stop = body + view[at + 1]
-            if stop - self._start > MESSAGE_BYTES_MAX:
-                raise ZmtpError(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
+            if not frames and stop - body > HEADER_BYTES_MAX:
+                raise ZmtpError(f"a first frame of more than {HEADER_BYTES_MAX} bytes")
+            if stop - self._start > self._message_bytes_max:
+                if not self._skips or not frames or flags > 3:
+                    raise ZmtpError(f"a message of more than {self._message_bytes_max} bytes")
+                self._kept = [bytes(frame) for frame in frames]
+                self._start = at
+                self._wanted = self._skipped = self._left_to_skip = 0
+                self._frames = len(frames)
+                self._more_to_skip = True
+                return self._skip(view, self._kept)
             if stop > end:
                 self._wanted = stop - self._start
                 return None
@@ -161,9 +263,44 @@ class ZmtpConnection:
                 raise ZmtpError(f"a message of more than {FRAMES_MAX} frames")
         self._wanted = at + 9 - self._start
         if self._start == end:
-            self._view, self._wanted = None, 0
-            self._buffers.give(view)
+            self._give_back(view)
         return None
+
+    def _skip(self, view: memoryview, kept: list[bytes]) -> list[memoryview] | None:
+        """Read the rest of a message away; what was kept of it, once its last frame has ended."""
+        while True:
+            gone = min(self._left_to_skip, self._end - self._start)
+            self._start += gone
+            self._left_to_skip -= gone
+            left = self._end - self._start
+            if not self._left_to_skip and not self._more_to_skip:
+                self._kept = None
+                self.skipped_bytes = self._skipped
+                return [memoryview(frame) for frame in kept]
+            if self._left_to_skip or left < 2 or (view[self._start] & LONG and left < 9):
+                if not left:
+                    self._give_back(view)
+                return None
+            flags = view[self._start]
+            if flags > 3:
+                raise ZmtpError(f"a frame with flags {flags:#x} where none is expected")
+            if flags & LONG:
+                size = _U64.unpack_from(view, self._start + 1)[0]
+                self._start += 9
+            else:
+                size = view[self._start + 1]
+                self._start += 2
+            self._left_to_skip, self._more_to_skip = size, bool(flags & MORE)
+            self._skipped += size
+            self._frames += 1
+            if self._frames > FRAMES_MAX:
+                raise ZmtpError(f"a message of more than {FRAMES_MAX} frames")
+            if self._skipped > SKIPPED_BYTES_MAX:
+                raise ZmtpError(f"a message of more than {SKIPPED_BYTES_MAX} bytes")
+
+    def _give_back(self, view: memoryview) -> None:
+        self._view, self._wanted = None, 0
+        self._buffers.give(view)
 
     def _greet(self, view: memoryview) -> bool:
         greeting = bytes(view[self._start : min(self._end, self._start + GREETING_BYTES)])

@@ -283,7 +283,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         86_400,
     ),
     _integer(
-        "daemon.clients_max", 1_024, 16, 65_536, "Clients that may be connected or have records pending."
+        "daemon.clients_max", 1_024, 16, 65_535, "Clients that may be connected or have records pending."
     ),
     _integer(
         "daemon.batch_growth_bytes",

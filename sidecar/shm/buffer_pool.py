@@ -80,6 +80,11 @@ class BufferPool:
         """The most one worker can ever hold; a request above it fails at once."""
         return self.floor_pages + self._lendable
 
+    @property
+    def entry_bytes_max(self) -> int:
+        """Bytes of the largest journal entry that one worker can ever hold; its words and header are among them."""
+        return self.pages_max * (self._segment.page_bytes - layout.PAGE_HEADER_BYTES)
+
     def take(self, count: int) -> list[int] | None:
         """All ``count`` pages, or None: nothing is kept. Also None while others wait before this caller.
 

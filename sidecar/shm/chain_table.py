@@ -28,11 +28,15 @@ class ChainName(NamedTuple):
     tail: int
 
 
+_NEVER_USED, _USED, _VACANT = 0, 1, 2
+_NO_LANE = 0xFFFF
+
+
 class ChainTable:
     """The chain table of one slot. ``open`` is for the slot's owner; ``names`` for any reader.
 
-    A row, once given to a (lane, topic), keeps it for the segment's life: its number stands in pages and
-    descriptors.
+    A row belongs to a (lane, topic) until :meth:`vacate`, for its number stands in pages, descriptors and clients'
+    streams. Its tail goes on under the next name: an entry's ordinal in a chain never comes twice.
     """
 
     def __init__(self, segment: Segment, slot: int, *, incarnation: int = 0) -> None:
@@ -40,18 +44,32 @@ class ChainTable:
         self._slot = slot
         self._incarnation = incarnation
         self._area = segment.slot(slot).area
-        self._ids = {(row.lane, row.topic): row.chain_id for row in self.names()}
+        self._ids: dict[tuple[int, str], int] = {}
+        self._vacant: list[int] = []
         self._chains: dict[int, Chain] = {}
+        self._rows = 0
+        """Rows that were ever used."""
+        for chain_id, used, name in self._read():
+            self._rows = chain_id + 1
+            if used == _VACANT:
+                self._vacant.append(chain_id)
+            else:
+                self._ids[name.lane, name.topic] = chain_id
 
     def names(self) -> Iterator[ChainName]:
-        """Every chain that was ever opened, in order of its id."""
+        """Every chain that has a name, in order of its id."""
+        for _, used, name in self._read():
+            if used != _VACANT:
+                yield name
+
+    def _read(self) -> Iterator[tuple[int, int, ChainName]]:
         for chain_id in range(CHAINS_MAX):
             position = CHAINS_OFFSET + chain_id * CHAIN_ROW_BYTES
             tail, used, lane, topic_bytes = CHAIN_ROW.unpack_from(self._area, position)
-            if not used:
+            if used == _NEVER_USED:
                 return
             topic = bytes(self._area[position + CHAIN_ROW.size : position + CHAIN_ROW.size + topic_bytes])
-            yield ChainName(chain_id, lane, topic.decode("utf-8", "replace"), tail)
+            yield chain_id, used, ChainName(chain_id, lane, topic.decode("utf-8", "replace"), tail)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -59,6 +77,15 @@ class ChainTable:
     def __iter__(self) -> Iterator[Chain]:
         """The chains opened through this table."""
         return iter(list(self._chains.values()))
+
+    @property
+    def free_count(self) -> int:
+        """Names that may still be given."""
+        return CHAINS_MAX - len(self._ids)
+
+    def ids(self) -> dict[tuple[int, str], int]:
+        """(lane, topic) to chain id; not to be changed."""
+        return self._ids
 
     def tail_word(self, chain_id: int) -> memoryview:
         position = CHAINS_OFFSET + chain_id * CHAIN_ROW_BYTES
@@ -111,15 +138,35 @@ class ChainTable:
         name = topic.encode()
         if not 0 < len(name) <= TOPIC_BYTES_MAX:
             raise ValueError(f"topic {topic!r} has {len(name)} bytes, not 1 to {TOPIC_BYTES_MAX}")
-        chain_id = len(self._ids)
-        if chain_id >= CHAINS_MAX:
+        if self._vacant:
+            chain_id = self._vacant.pop()
+        elif self._rows < CHAINS_MAX:
+            chain_id = self._rows
+            self._rows += 1
+        else:
             return None
         position = CHAINS_OFFSET + chain_id * CHAIN_ROW_BYTES
         self._area[position + CHAIN_ROW.size : position + CHAIN_ROW.size + len(name)] = name
         store_release_u64(self._area, position + CHAIN_HELD_OFFSET, 0)
         # used, lane and length become true together: they are one aligned word.
-        store_release_u64(self._area, position + 8, 1 | lane << 32 | len(name) << 48)
+        store_release_u64(self._area, position + 8, _USED | lane << 32 | len(name) << 48)
         fetch_add_u64(self._area, CHAIN_NAMES_OFFSET, 1)
+        return chain_id
+
+    def vacate(self, lane: int, topic: str) -> int:
+        """Take a chain's name away, so that its row can have another; returns its id.
+
+        Only of a chain without a page, whose number stands in no stream of a client and in no descriptor.
+        """
+        chain_id = self._ids.pop((lane, topic))
+        position = CHAINS_OFFSET + chain_id * CHAIN_ROW_BYTES
+        store_release_u64(self._area, position + 8, _VACANT | lane << 32 | len(topic.encode()) << 48)
+        # A version that knows nothing of vacant rows finds a name that no other row has.
+        name = b"#%d" % chain_id
+        self._area[position + CHAIN_ROW.size : position + CHAIN_ROW.size + len(name)] = name
+        store_release_u64(self._area, position + 8, _VACANT | _NO_LANE << 32 | len(name) << 48)
+        fetch_add_u64(self._area, CHAIN_NAMES_OFFSET, 1)
+        self._vacant.append(chain_id)
         return chain_id
 
 

@@ -46,11 +46,14 @@ class ClientRow:
         self.secret: bytes = secret
         self.name: str = name[:name_bytes].decode("utf-8", "replace")
         self._streams: dict[int, int] = {}
+        self.chain_ids: set[int] = set()
+        """The chains that its streams name."""
         for position in range(STREAMS_OFFSET, STREAMS_OFFSET + STREAMS_MAX * STREAM_BYTES, STREAM_BYTES):
             stream, chain = struct.unpack_from("<II", area, position)
             if not chain:
                 break
             self._streams[stream] = position
+            self.chain_ids.add(chain - 1)
         self.acked_number = load_acquire_u64(area, layout.ACKED_NUMBER_OFFSET)
         """Changed by :meth:`ring_ack` only, as ``next_number`` by :meth:`ring_append`."""
         self._written = load_acquire_u64(area, layout.RING_WRITTEN_OFFSET)
@@ -91,6 +94,7 @@ class ClientRow:
         if ARMED:
             passed("stream.placed")
         self._streams[stream] = position
+        self.chain_ids.add(chain_id)
         return True
 
     def store_position(self, stream: int, seq: int) -> None:

@@ -113,6 +113,14 @@ COUNTER_ROWS: Final = (
         "counter",
         "Submissions and batches set aside because they were in work at three deaths of a worker.",
     ),
+    CounterRow(
+        "accept_errors_total", "counter", "Messages that the worker failed to take by itself; each is a bug."
+    ),
+    CounterRow(
+        "client_connections_closed_total",
+        "counter",
+        "Connections of clients that the worker closed: no ZeroMQ, too slow, too large, or beyond a bound.",
+    ),
 )
 
 ROW_INDEX: Final = {row.name: index for index, row in enumerate(COUNTER_ROWS)}

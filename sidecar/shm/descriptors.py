@@ -307,6 +307,10 @@ class DescriptorTable:
         return f"descriptor {index} is {self.state(index).name}, not {wanted.name}"
 
 
+_NO_CHAIN: Final = 0xFFFFFFFF
+"""Where a lane row names its chain + 1: the row is free again."""
+
+
 class LaneRows:
     """Per (chain, partition) one word {epoch, next sequence}, stored before the descriptor it comes from is freed.
 
@@ -321,11 +325,17 @@ class LaneRows:
         self._table = view.area[start : start + layout.LANE_ROWS_MAX * layout.LANE_ROW_BYTES]
         self._counters = view.counters
         self._places: dict[tuple[int, int], int] = {}
+        self._vacant: list[int] = []
+        self._end = 0
         for position in range(0, len(self._table), layout.LANE_ROW_BYTES):
             chain, partition = struct.unpack_from("<II", self._table, position)
             if not chain:
                 break
-            self._places[chain - 1, partition] = position
+            self._end = position + layout.LANE_ROW_BYTES
+            if chain == _NO_CHAIN:
+                self._vacant.append(position)
+            else:
+                self._places[chain - 1, partition] = position
 
     def __len__(self) -> int:
         return len(self._places)
@@ -334,8 +344,12 @@ class LaneRows:
         """Publish where the sequence stands."""
         position = self._places.get((chain, partition))
         if position is None:
-            position = len(self._places) * layout.LANE_ROW_BYTES
-            if position >= len(self._table):
+            if self._vacant:
+                position = self._vacant.pop()
+            elif self._end < len(self._table):
+                position = self._end
+                self._end += layout.LANE_ROW_BYTES
+            else:
                 self._counters.inc("lane_rows_full_total")
                 return
             struct.pack_into("<Q", self._table, position + 8, 0)
@@ -346,6 +360,13 @@ class LaneRows:
         store_release_u64(self._table, position + 8, (epoch & 0xFFFFFFFF) << 32 | next_sequence)
         if ARMED:
             passed("row.stored")
+
+    def vacate(self, chain: int) -> None:
+        """The chain's number is about to get another name: rows of it would say something of another topic."""
+        for key in [key for key in self._places if key[0] == chain]:
+            position = self._places.pop(key)
+            store_release_u64(self._table, position, _NO_CHAIN)
+            self._vacant.append(position)
 
     def load(self, chain: int, partition: int) -> tuple[int, int]:
         """(epoch, next sequence); (0, 0) for a partition without a row."""

@@ -1,7 +1,8 @@
 """Rate clocks: one per limited topic in the segment's header, so that all workers keep to one rate together.
 
 A clock is one 8-byte word, the moment in monotonic microseconds at which what was taken so far is paid for
-(the "theoretical arrival time" of the generic cell rate algorithm); it moves by compare-and-swap.
+(the "theoretical arrival time" of the generic cell rate algorithm); it moves by compare-and-swap. However far ahead
+it is, it is believed: one submission may cost hours. Clocks of another boot are zeroed by Segment.begin_boot.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ from sidecar.shm import layout
 if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
 
-DEBT_US_MAX = 3_600_000_000
-"""A word further ahead than an hour is not believed: the host was started again with a segment on disk."""
-
 
 class RateClock:
     """One word of a buffer that lives as long as this object. Safe between processes."""
@@ -28,17 +26,15 @@ class RateClock:
         self._buffer = buffer
         self._position = position
 
-    def paid_at_us(self, now_us: int) -> int:
+    def paid_at_us(self) -> int:
         """When what was taken is paid for; a moment of the past when nothing is owed."""
-        word = load_acquire_u64(self._buffer, self._position)
-        return word if word < now_us + DEBT_US_MAX else now_us
+        return load_acquire_u64(self._buffer, self._position)
 
     def charge(self, cost_us: int, now_us: int) -> None:
         """Owe ``cost_us`` more, from now on or from the end of what is owed already."""
         while True:
             before = load_acquire_u64(self._buffer, self._position)
-            base = before if now_us < before < now_us + DEBT_US_MAX else now_us
-            if compare_and_swap_u64(self._buffer, self._position, before, base + cost_us):
+            if compare_and_swap_u64(self._buffer, self._position, before, max(before, now_us) + cost_us):
                 return
 
 

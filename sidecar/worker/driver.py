@@ -294,8 +294,8 @@ class Driver:
                     self._give_up(f"the effect {type(effect).__name__} failed, and nothing would repeat it")
         if sender.watches_lateness:
             topics.on_late_brokers(sender.late_brokers(now_ms))
-        if self._intake.next_rate_ms <= now_ms:
-            self._intake.rates_due(now_ms)
+        if self._intake.next_timed_ms <= now_ms:
+            self._intake.timed_due(now_ms)
         if topics.missing or topics.waiting_queues:
             self._ask_for_topics(now_ms)
         if self._settlement.finished_chains:
@@ -310,6 +310,9 @@ class Driver:
             self._drain_step(now_ms)
 
     def _ask_for_topics(self, now_ms: float) -> None:
+        self._asked_topics &= (
+            self._topics.missing
+        )  # names that are not used any more are not remembered for ever
         missing = self._topics.missing - self._asked_topics
         if missing:
             self._asked_topics |= missing
@@ -347,7 +350,7 @@ class Driver:
         self._accumulator.set_exhausted(self._pool.waiting_count > 0, now_ms)
 
     def _set_timer(self, now_ms: float) -> None:
-        due_ms = min(self._sender.next_wakeup_ms, self._intake.next_rate_ms)
+        due_ms = min(self._sender.next_wakeup_ms, self._intake.next_timed_ms)
         if self._topics.waiting_queues:
             due_ms = min(due_ms, self._topics.next_due_ms)
         if self._sender.watches_lateness:

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import select
 import socket
 import struct
@@ -18,22 +19,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, ZmtpError, encode, opening, unsent
+from client_stub.zmtp import (
+    Buffer,
+    Buffers,
+    ZmtpConnection,
+    ZmtpError,
+    encode,
+    opening,
+    unsent,
+)
+from sidecar.common.sparse_log import SparseLog
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 16_384
-"""One more is closed at once; its stub comes back after its backoff."""
+"""One more takes the place of the oldest that has not attached yet, or is closed at once."""
+DESCRIPTORS_KEPT: Final = 256
+"""Of the process's limit of open files: for brokers, logs and spool, whatever clients do."""
 EVENTS_PER_TURN_MAX: Final = 64
 MESSAGES_PER_TURN_MAX: Final = 64
 BYTES_PER_TURN_MAX: Final = 1 << 20
 """Bounds of what one connection brings in one turn, so that brokers, timers and other stubs get theirs."""
 RECEIVE_BUFFER_BYTES: Final = 1280 << 10
 """Holds a whole submission of the usual size: a bulk client's bytes are not moved while they gather."""
+UNFINISHED_BYTES_MAX: Final = 64 << 20
+"""Buffers of attached clients with half a message each, all together; more where one submission needs more."""
 SHORT_READ_BYTES: Final = 64 << 10
 """A read that brought less has emptied the socket."""
-HANDSHAKE_S: Final = 30.0
-"""How long a connection may take to say what it is (libzmq's ZMQ_HANDSHAKE_IVL)."""
+ATTACH_S: Final = 5.0
+"""How long a connection may take until its client has attached."""
+UNATTACHED_BYTES_MAX: Final = 64 << 10
+"""All that may come on a connection before its client has attached."""
+UNATTACHED_BUFFER_BYTES: Final = 16 << 10
+UNATTACHED_UNFINISHED_BYTES_MAX: Final = 4 << 20
+"""Buffers of connections that have not attached, with half a message each, all together."""
+STALLED_S: Final = 1.0
+"""While buffers are scarce, half a message may wait this long for its rest."""
+RELIEF_S: Final = 0.1
+"""How often those that wait for a buffer are looked at."""
+MALFORMED_MAX: Final = 16
+"""Malformed messages of one connection; it is closed with the next."""
 BACKLOG: Final = 4096
 _OPENING: Final = opening(b"ROUTER")
 _PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
@@ -43,12 +68,33 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class _Connection:
-    __slots__ = ("is_deaf", "routing_id", "socket", "unsent", "zmtp")
+    __slots__ = (
+        "came_bytes",
+        "has_attached",
+        "is_closed",
+        "is_deaf",
+        "is_paused",
+        "malformed",
+        "part_since",
+        "routing_id",
+        "socket",
+        "unsent",
+        "zmtp",
+    )
 
     def __init__(self, connected: socket.socket, routing_id: bytes, buffers: Buffers) -> None:
         self.socket = connected
         self.routing_id = routing_id
-        self.zmtp = ZmtpConnection(_PEER_TYPES, buffers)
+        self.zmtp = ZmtpConnection(_PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
+        self.has_attached = False
+        self.came_bytes = 0
+        """Before it has attached."""
+        self.malformed = 0
+        self.part_since = 0.0
+        """The loop's time at which the message began that has not come whole; 0: there is none."""
+        self.is_closed = False
+        self.is_paused = False
+        """Its message needs a larger buffer than there is: it is not read until there is one."""
         self.is_deaf = False
         """The other end is closed: nothing can be written, but what it sent before is still read."""
         self.unsent: list[Buffer] = []
@@ -56,28 +102,48 @@ class _Connection:
 
 
 class Endpoint:
-    """A listening ROUTER under an asyncio loop. Not thread-safe: everything runs on the loop's thread."""
+    """A listening ROUTER under an asyncio loop. Not thread-safe: everything runs on the loop's thread.
+
+    ``on_message(routing_id, frames, skipped_bytes)``: a message over ``message_bytes_max`` is told by its first frames.
+    A connection has 64 KiB and 5 s until its owner calls ``has_attached``; from then on it may send whole messages.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         path: str,
         *,
-        on_message: Callable[[bytes, list[memoryview]], None],
+        on_message: Callable[[bytes, list[memoryview], int], None],
         on_turn_end: Callable[[], None],
+        on_closed_by_us: Callable[[], None] = lambda: None,
+        message_bytes_max: int,
     ) -> None:
         self._loop = loop
         self._path = path
         self._on_message = on_message
         self._on_turn_end = on_turn_end
-        self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
+        self._on_closed_by_us = on_closed_by_us
+        self._message_bytes_max = message_bytes_max
+        # Twice: a buffer that grows is copied from the one before it.
+        self._buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 4 * message_bytes_max))
+        self._unattached_buffers = Buffers(UNATTACHED_BUFFER_BYTES)
         self._by_id: dict[bytes, _Connection] = {}
         self._by_fd: dict[int, _Connection] = {}
-        self._handshakes: dict[_Connection, float] = {}
-        """Connections that are not ready yet, oldest first, with the loop's time until which they may take."""
-        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._unattached: dict[_Connection, float] = {}
+        """Oldest first, with the loop's time until which they may take."""
+        self._unattached_parts: dict[_Connection, None] = {}
+        """Those of them with half a message, oldest first."""
+        self._paused: dict[_Connection, None] = {}
+        self._unread: dict[_Connection, None] = {}
+        """Connections with messages in their buffers that came beyond what a turn takes."""
+        self._attach_timer: asyncio.TimerHandle | None = None
+        self._relief_timer: asyncio.TimerHandle | None = None
+        self._again: asyncio.Handle | None = None
         self._next_id = 1
         self._closed = False
+        self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
+        soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._connections_max = min(CONNECTIONS_MAX, max(soft_limit // 2, soft_limit - DESCRIPTORS_KEPT))
         Path(path).unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listener.bind(path)
@@ -88,6 +154,23 @@ class Endpoint:
         self._epoll = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
         loop.add_reader(self._epoll.fileno(), self._on_ready)
+
+    def has_attached(self, routing_id: bytes) -> None:
+        """The owner knows who this is: whole messages may come, as long as the connection lasts."""
+        connection = self._by_id.get(routing_id)
+        if connection is not None and not connection.has_attached:
+            connection.has_attached = True
+            connection.zmtp.skip_long_messages(self._buffers, self._message_bytes_max)
+            self._unattached.pop(connection, None)
+            self._unattached_parts.pop(connection, None)
+
+    def sent_nonsense(self, routing_id: bytes) -> None:
+        """A message of this connection was malformed; so many of them, and it is closed."""
+        connection = self._by_id.get(routing_id)
+        if connection is not None:
+            connection.malformed += 1
+            if connection.malformed > MALFORMED_MAX:
+                self._drop_for(connection, f"it sent more than {MALFORMED_MAX} malformed messages")
 
     def send(self, routing_id: bytes, frames: list[bytes]) -> bool | None:
         """Send one message. True: taken; False: the peer does not read (try again later); None: the peer is gone."""
@@ -118,8 +201,9 @@ class Endpoint:
         if self._closed:
             return
         self._closed = True
-        if self._handshake_timer is not None:
-            self._handshake_timer.cancel()
+        for handle in (self._attach_timer, self._relief_timer, self._again):
+            if handle is not None:
+                handle.cancel()
         self._loop.remove_reader(self._epoll.fileno())
         Path(self._path).unlink(missing_ok=True)
         self._listener.close()
@@ -131,10 +215,12 @@ class Endpoint:
                     connection.socket.sendall(b"".join(connection.unsent))
                 except OSError:
                     log.debug("a stub did not take its last words")
+            connection.is_closed = True
             connection.socket.close()
         self._by_id.clear()
         self._by_fd.clear()
-        self._handshakes.clear()
+        for table in (self._unattached, self._unattached_parts, self._paused, self._unread):
+            table.clear()
         self._epoll.close()
         os.close(self._reserve_fd)
 
@@ -142,20 +228,34 @@ class Endpoint:
         if self._closed:
             return
         try:
+            unread, self._unread = self._unread, {}
+            for connection in unread:
+                if not connection.is_closed:
+                    self._receive(connection)
+            if self._closed:
+                return
             for fd, events in self._epoll.poll(0, EVENTS_PER_TURN_MAX):
-                connection = self._by_fd.get(fd)
-                if connection is None:
+                found = self._by_fd.get(fd)
+                if found is None:
                     if fd == self._listener.fileno():
                         self._accept()
                     continue
-                if events & select.EPOLLOUT and connection.unsent:
-                    self._write(connection, connection.unsent)
-                if events & ~select.EPOLLOUT:
-                    self._receive(connection)
+                if events & select.EPOLLOUT and found.unsent:
+                    self._write(found, found.unsent)
+                if events & ~select.EPOLLOUT and found not in unread:
+                    self._receive(found)
                 if self._closed:
                     return
+            if self._paused:
+                self._resume()
+            if self._unread and self._again is None:
+                self._again = self._loop.call_soon(self._go_on)
         finally:
             self._on_turn_end()
+
+    def _go_on(self) -> None:
+        self._again = None
+        self._on_ready()
 
     def _accept(self) -> None:
         for _ in range(EVENTS_PER_TURN_MAX):
@@ -167,23 +267,32 @@ class Endpoint:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._turn_away()
                 else:
-                    log.warning("a stub could not be let in: %s", error)
+                    self._sparse_log.warning("accept", "a stub could not be let in: %s", error)
                 return
-            if len(self._by_id) >= CONNECTIONS_MAX:
-                connected.close()
-                continue
+            if len(self._by_id) >= self._connections_max:
+                oldest = next(iter(self._unattached), None)
+                if oldest is None:
+                    connected.close()
+                    self._say_closed(f"there are {self._connections_max} of them already")
+                    continue
+                self._drop_for(oldest, f"it did not attach, and there are {self._connections_max} of them")
             connected.setblocking(False)
-            connection = _Connection(connected, _ROUTING_ID.pack(self._next_id), self._buffers)
+            connection = _Connection(connected, _ROUTING_ID.pack(self._next_id), self._unattached_buffers)
             self._next_id += 1
             self._by_id[connection.routing_id] = self._by_fd[connected.fileno()] = connection
             self._epoll.register(connected, select.EPOLLIN)
-            if self._handshake_timer is None:
-                self._handshake_timer = self._loop.call_later(HANDSHAKE_S, self._end_handshakes)
-            self._handshakes[connection] = self._loop.time() + HANDSHAKE_S
+            if self._attach_timer is None:
+                self._attach_timer = self._loop.call_later(ATTACH_S, self._end_unattached)
+            self._unattached[connection] = self._loop.time() + ATTACH_S
             self._write(connection, [_OPENING])
 
     def _turn_away(self) -> None:
-        log.warning("no descriptor is left for another stub; raise LimitNOFILE")
+        """No descriptor is left: one that did not attach gives up its own, else the connection that waits is closed."""
+        self._sparse_log.warning("descriptors", "no descriptor is left for another stub; raise LimitNOFILE")
+        oldest = next(iter(self._unattached), None)
+        if oldest is not None:
+            self._drop_for(oldest, "it did not attach, and no descriptor is left")
+            return
         os.close(self._reserve_fd)
         try:
             self._listener.accept()[0].close()
@@ -191,58 +300,138 @@ class Endpoint:
             log.debug("it went away by itself")
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _end_handshakes(self) -> None:
-        """Close who has not said by now what it is; look again when the next one is due."""
-        self._handshake_timer = None
+    def _end_unattached(self) -> None:
+        """Close who has not attached by now; look again when the next one is due."""
+        self._attach_timer = None
         now = self._loop.time()
-        for connection, due in list(self._handshakes.items()):
+        for connection, due in list(self._unattached.items()):
             if due > now:
-                self._handshake_timer = self._loop.call_later(due - now, self._end_handshakes)
-                return
-            self._drop(connection)
+                self._attach_timer = self._loop.call_later(due - now, self._end_unattached)
+                break
+            # What it has sent by now counts: this loop may have been the slow one.
+            self._receive(connection)
+            if connection in self._unattached:
+                self._drop_for(connection, f"it did not attach within {ATTACH_S:.0f} s")
+        self._on_turn_end()
 
     def _receive(self, connection: _Connection) -> None:
         """Everything that is there from one peer, within the bounds of a turn."""
         zmtp = connection.zmtp
-        messages = read = 0
+        messages = read = count = 0
         try:
-            while messages < MESSAGES_PER_TURN_MAX and read < BYTES_PER_TURN_MAX:
-                count = connection.socket.recv_into(zmtp.space())
+            while True:
+                while messages < MESSAGES_PER_TURN_MAX and (frames := zmtp.next_message()) is not None:
+                    messages += 1
+                    self._handle(connection.routing_id, frames, zmtp.skipped_bytes)
+                    if connection.is_closed:
+                        return
+                if zmtp.replies and not self._reply(connection):
+                    return
+                if messages == MESSAGES_PER_TURN_MAX:
+                    if zmtp.has_part:
+                        self._unread[connection] = None  # its socket need not ring for what is here already
+                    break
+                if read and (count < SHORT_READ_BYTES or read >= BYTES_PER_TURN_MAX):
+                    break
+                space = zmtp.space()
+                if not space:
+                    self._pause(connection)
+                    break
+                if not connection.has_attached:
+                    left = UNATTACHED_BYTES_MAX - connection.came_bytes
+                    if not left:
+                        self._drop_for(
+                            connection, f"{UNATTACHED_BYTES_MAX} bytes came and no client attached"
+                        )
+                        return
+                    space = space[:left]
+                count = connection.socket.recv_into(space)
                 if not count:
                     self._drop(connection)
                     return
                 zmtp.received(count)
                 read += count
-                while (frames := zmtp.next_message()) is not None:
-                    messages += 1
-                    self._handle(connection.routing_id, frames)
-                if zmtp.replies and not self._reply(connection):
-                    return
-                if count < SHORT_READ_BYTES:
-                    break
+                if not connection.has_attached:
+                    connection.came_bytes += count
         except BlockingIOError:
-            pass
+            zmtp.give_back_unused()
         except ZmtpError as error:
-            log.warning("a connection is closed: %s", error)
-            self._drop(connection)
+            self._drop_for(connection, str(error))
             return
         except OSError:
             self._drop(connection)
             return
-        if zmtp.is_ready and self._handshakes:
-            self._handshakes.pop(connection, None)
+        if zmtp.has_part:
+            self._note_part(connection, is_new=messages > 0)
+        elif connection.part_since:
+            connection.part_since = 0.0
+            self._unattached_parts.pop(connection, None)
 
-    def _handle(self, routing_id: bytes, frames: list[memoryview]) -> None:
+    def _note_part(self, connection: _Connection, *, is_new: bool) -> None:
+        """Half a message stands in a buffer. Among those that have not attached the oldest gives way."""
+        if is_new or not connection.part_since:
+            connection.part_since = self._loop.time()
+        if connection.has_attached:
+            return
+        self._unattached_parts[connection] = None
+        while (
+            self._unattached_parts and self._unattached_buffers.held_bytes > UNATTACHED_UNFINISHED_BYTES_MAX
+        ):
+            self._drop_for(next(iter(self._unattached_parts)), "it sent half a message and did not attach")
+
+    def _pause(self, connection: _Connection) -> None:
+        if not connection.is_paused:
+            connection.is_paused = True
+            self._paused[connection] = None
+            self._epoll.unregister(connection.socket)  # all of it: the end of its peer would ring without end
+        if self._relief_timer is None:
+            self._relief_timer = self._loop.call_later(RELIEF_S, self._relieve)
+
+    def _resume(self) -> None:
+        """Those that wait for room go on as far as there is some, longest waiting first."""
+        for connection in list(self._paused):
+            if not connection.zmtp.space():
+                return
+            connection.is_paused = False
+            del self._paused[connection]
+            self._epoll.register(
+                connection.socket, select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
+            )
+
+    def _relieve(self) -> None:
+        """Some wait for room: who has held a buffer for half a message too long makes it."""
+        self._relief_timer = None
+        self._resume()
+        now = self._loop.time()
+        late = [
+            each
+            for each in self._by_id.values()
+            if each.has_attached and each.part_since and now - each.part_since > STALLED_S
+        ]
+        # First who could have gone on; where all of them wait for each other, one of those.
+        late.sort(key=lambda each: (each.is_paused, each.part_since))
+        for connection in late:
+            if not self._paused or (connection.is_paused and len(self._paused) == 1):
+                break
+            self._drop_for(connection, "half of a message was all that came, and others wait for its buffer")
+            self._resume()
+        if self._paused:
+            self._relief_timer = self._loop.call_later(RELIEF_S, self._relieve)
+        self._on_turn_end()
+
+    def _handle(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         try:
-            self._on_message(routing_id, frames)
-        except Exception:
-            log.exception("a message of %d frames from a stub failed; the worker goes on", len(frames))
+            self._on_message(routing_id, frames, skipped_bytes)
+        except Exception as error:
+            self._sparse_log.warning(
+                "message", "a message of %d frames from a stub failed", len(frames), exc_info=error
+            )
 
     def _reply(self, connection: _Connection) -> bool:
         """Answer its pings; False when it asks without reading the answers, and is closed for it."""
         replies, connection.zmtp.replies = connection.zmtp.replies, []
         if connection.unsent:
-            self._drop(connection)
+            self._drop_for(connection, "it asks without reading the answers")
             return False
         if not connection.is_deaf:
             self._write(connection, [b"".join(replies)])
@@ -260,15 +449,29 @@ class Endpoint:
             connection.unsent = []
             return
         connection.unsent = unsent(buffers, sent)
-        if was_waiting != bool(connection.unsent):
+        if was_waiting != bool(connection.unsent) and not connection.is_paused:
             wanted = select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
             self._epoll.modify(connection.socket, wanted)
+
+    def _drop_for(self, connection: _Connection, why: str) -> None:
+        """Close it for a reason that its peer gave us."""
+        pid = self.peer_process(connection.routing_id)
+        self._drop(connection)
+        self._say_closed(why, pid)
+
+    def _say_closed(self, why: str, pid: int = 0) -> None:
+        self._on_closed_by_us()
+        self._sparse_log.warning(("closed", pid), "a connection of process %d is closed: %s", pid, why)
 
     def _drop(self, connection: _Connection) -> None:
         if self._by_id.pop(connection.routing_id, None) is None:
             return
-        self._handshakes.pop(connection, None)
+        connection.is_closed = True
+        for table in (self._unattached, self._unattached_parts, self._paused, self._unread):
+            table.pop(connection, None)
+        connection.zmtp.close()
         fd = connection.socket.fileno()
         del self._by_fd[fd]
-        self._epoll.unregister(fd)
+        if not connection.is_paused:
+            self._epoll.unregister(fd)
         connection.socket.close()

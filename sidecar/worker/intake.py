@@ -10,11 +10,23 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from client_stub.wire import SUBMISSION_RECORDS_MAX, TOPIC_BYTES_MAX, Format, Kind, SubmitFlag
+from client_stub.wire import (
+    SUBMISSION_BYTES_MAX,
+    SUBMISSION_RECORDS_MAX,
+    TOPIC_BYTES_MAX,
+    Format,
+    Kind,
+    LocalCode,
+    SubmitFlag,
+)
+from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from sidecar.common.kill_points import ARMED, passed
+from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import records_from_columns
+from sidecar.shm.layout import STREAMS_MAX
+from sidecar.worker.malformed_frame import MalformedFrame
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.shares import RESUME_AT, client_bytes
 
@@ -32,10 +44,41 @@ RESERVATION_MS_MAX = 5_000.0
 """How long pages granted to a held stream wait for its stub to send again."""
 RING_NEARLY_FULL = 0.25
 """A client whose outcome ring has less than this share free is accepted no more until it ACKs."""
+SUBMIT_FIELDS: Final = 8
+"""Without the ACK that may stand behind them."""
+TIMESTAMP_MS_MAX: Final = 2**63 - 1
+ERROR_HOLD_MS: Final = 1_000.0
+"""A stream that an error of ours stopped tries again after this time."""
+_UNREADABLE: Final = b"\xc1"
+"""Never used in msgpack: stands for a record that was not taken. Whoever reads it knows that it is none."""
+
+
+_ENTRY_OVERHEAD_BYTES: Final = 256
+"""Header, word and padding of an entry of one record, with something to spare."""
+
+
+def largest_submission(max_request_size: int, pool: BufferPool) -> int:
+    """Payload bytes that one SUBMIT may have: a record of max.request.size however it is packed, if the pool holds it.
+
+    msgpack takes up to twice what Kafka takes for headers that are empty.
+    """
+    wanted = max(SUBMISSION_BYTES_MAX, 2 * max_request_size + HEADER_BYTES_MAX)
+    return min(wanted, MESSAGE_BYTES_MAX - HEADER_BYTES_MAX, pool.entry_bytes_max - _ENTRY_OVERHEAD_BYTES)
+
+
+class Refusal(NamedTuple):
+    """Why the records of a submission are not taken, though its seq is used: they fail, and what follows goes on."""
+
+    code: LocalCode
+    text: str
 
 
 class Intake:
-    """The accept path of one worker. ``send`` queues a control message for a session."""
+    """The accept path of one worker. ``send`` queues a control message for a session.
+
+    ``topic_queue(topic, names, now_ms)``: the topic's queue, made on first use, for a client that has ``names`` topics;
+    None where it may not have another. ``on_refused``: an entry that stands for records which were not taken.
+    """
 
     def __init__(
         self,
@@ -44,9 +87,12 @@ class Intake:
         pool: BufferPool,
         shares: Shares,
         credit_window_bytes: int,
+        submission_bytes_max: int,
         counters: Counters,
-        topic_queue: Callable[[str], TopicQueue | None],
+        topic_queue: Callable[[str, int, float], TopicQueue | None],
         on_entry: Callable[[TopicQueue, Entry, float, bool], None],
+        on_refused: Callable[[TopicQueue, Entry, Refusal, float], None],
+        give_up: Callable[[str], None],
         send: Callable[[ClientSession, list[Any]], None],
         commit: GroupCommit | None = None,
     ) -> None:
@@ -55,74 +101,150 @@ class Intake:
         self._pool = pool
         self._shares = shares
         self._credit_window_bytes = credit_window_bytes
+        self._submission_bytes_max = submission_bytes_max
         self._counters = counters
         self._topic_queue = topic_queue
         self._on_entry = on_entry
+        self._on_refused = on_refused
+        self._give_up = give_up
         self._send = send
         self._commit = commit
         """What must be on disk before it is accepted goes there; None: the journal is enough."""
+        self._failed_ms = 0.0
+        self._sparse_log = SparseLog(log, lambda: self._failed_ms)
         self._commit_held: list[StreamState] = []
         self.share_held: deque[tuple[StreamState, int]] = deque()
         """Streams over a share with the pages they need, longest waiting first."""
-        self._rate_held: list[tuple[float, StreamState]] = []
-        """Streams of topics at their rate, with the time to go on; longest waiting first."""
-        self.next_rate_ms = float("inf")
+        self._timed: list[tuple[float, StreamState]] = []
+        """Streams held for a time (their topic is at its rate), with the end of it; longest waiting first."""
+        self.next_timed_ms = float("inf")
         """When the next of them goes on."""
-        self.ring_held: dict[ClientSession, deque[StreamState]] = {}
+        self.ring_held: dict[int, deque[StreamState]] = {}
+        """By client row, which outlives a connection: streams whose client has to read its outcomes first."""
 
-    def submit(self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float) -> None:
-        """Take one SUBMIT, or tell the stream why not. Raises ValueError on a frame that no stub of ours sends."""
+    def submit(
+        self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0
+    ) -> None:
+        """Take one SUBMIT, or tell the stream why not. Raises MalformedFrame for one that no stub of ours sends.
+
+        ``skipped_bytes``: the payload was too long to be kept, and had so many bytes. Records that cannot be taken fail
+        with a sentence; an error of ours here costs these records, never their client.
+        """
+        if len(fields) != SUBMIT_FIELDS:
+            raise MalformedFrame(f"SUBMIT has {len(fields)} fields of {SUBMIT_FIELDS}")
         worker_epoch, stream_id, seq, topic, base_timestamp_ms, format_, flags, count = fields
+        if not (
+            type(stream_id) is int
+            and type(seq) is int
+            and type(base_timestamp_ms) is int
+            and type(flags) is int
+            and type(count) is int
+        ):
+            raise MalformedFrame("stream, seq, base timestamp, flags or count is no whole number")
         if worker_epoch != self.worker_epoch:
             self._send(session, [Kind.HELLO_AGAIN, self.worker_epoch])
             return
         stream = session.streams.get(stream_id)
+        if stream is not None:
+            expected = stream.position + 1
+            if seq < expected:
+                session.accepted_streams.add(stream)  # a repeat: tell the position again
+                return
+            if seq > expected:
+                if stream.awaited != expected:
+                    stream.awaited = expected
+                    if not stream.held:
+                        self._send(session, [Kind.RESEND, stream_id, expected])
+                return
+            if stream.hold_reason is not None:
+                return
+        elif seq != 1:
+            self._answer_unopened(session, stream_id, seq)
+            return
+        if self.draining:
+            return
+        payload_bytes = skipped_bytes or len(payload)
+        self._check(count, format_, base_timestamp_ms, flags, payload_bytes)
         if stream is None:
-            stream = self._open_stream(session, stream_id, seq, topic)
+            stream = self._open_stream(session, stream_id, topic, now_ms)
             if stream is None:
                 return
-        expected = stream.position + 1
-        if seq < expected:
-            session.accepted_streams.add(stream)  # a repeat: tell the position again
-            return
-        if seq > expected:
-            if stream.awaited != expected:
-                stream.awaited = expected
-                if not stream.held:
-                    self._send(session, [Kind.RESEND, stream_id, expected])
-            return
-        if stream.hold_reason is not None or self.draining:
-            return
-        payload_bytes = len(payload)
-        self._check(count, format_, base_timestamp_ms, payload_bytes)
+        chain = stream.topic_queue.chain
+        tail = chain.tail
+        refusal = None
+        if payload_bytes > self._submission_bytes_max:
+            text = (
+                f"A submission of {payload_bytes} bytes is more than the daemon takes ({self._submission_bytes_max}): "
+                "raise max.request.size, or buffer.memory if it is small, or send a smaller record."
+            )
+            refusal = Refusal(LocalCode.RECORD_TOO_LARGE, text)
+        try:
+            self._take_in(
+                stream, seq, payload, count, base_timestamp_ms, format_, flags, payload_bytes, refusal, now_ms
+            )
+        except Exception as error:
+            self._counters.inc("accept_errors_total")
+            self._failed_ms = now_ms
+            self._sparse_log.warning(
+                "submit", "a submission for topic %s could not be taken on", topic, exc_info=error
+            )
+            if chain.tail != tail:
+                # It stands in the journal, and this memory does not say so.
+                self._give_up("a submission was accepted and not noted")
+                return
+            self._fail_or_hold(stream, seq, count, base_timestamp_ms, flags, payload_bytes, now_ms)
+
+    def _take_in(
+        self,
+        stream: StreamState,
+        seq: int,
+        payload: Any,
+        count: int,
+        base_timestamp_ms: int,
+        format_: int,
+        flags: int,
+        sent_bytes: int,
+        refusal: Refusal | None,
+        now_ms: float,
+    ) -> None:
+        """Into the journal, or hold the stream. With a ``refusal`` an entry without content stands for the records."""
+        session = stream.session
         if self._commit is not None and self._commit.refusal:
             self._hold(stream, self._commit.refusal)
             self._commit_held.append(stream)
             return
-        sent_bytes = payload_bytes
-        if format_ == Format.ARROW:
-            # Columns become rows once, natively, before they are accepted: the journal has one reader.
-            payload, format_ = records_from_columns(payload, count), Format.MSGPACK
-            payload_bytes = len(payload)
         stream.awaited = None
         queue = stream.topic_queue
         chain = queue.chain
         if queue.rate is not None:
             over = queue.rate.refusal(now_ms)
             if over is not None:
-                self._hold(stream, over[0])
-                self._rate_held.append((over[1], stream))
-                self.next_rate_ms = min(self.next_rate_ms, over[1])
+                self._hold_until(stream, *over)
                 return
+        if refusal is not None:
+            payload = _UNREADABLE * count
+        elif format_ == Format.ARROW:
+            # Columns become rows once, natively, before they are accepted: the journal has one reader.
+            payload = records_from_columns(payload, count)
+        payload_bytes = len(payload)
         needed = chain.pages_needed(count, payload_bytes)
+        if needed and needed > self._pool.pages_max and refusal is None:
+            text = (
+                f"A submission of {payload_bytes} bytes can never stand in the buffer pool, of which a worker has "
+                f"{self._pool.pages_max} pages at most: raise buffer.memory."
+            )
+            refusal = Refusal(LocalCode.RECORD_TOO_LARGE, text)
+            payload = _UNREADABLE * count
+            payload_bytes = len(payload)
+            needed = chain.pages_needed(count, payload_bytes)
         if needed:
             if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
                 self._hold(stream, "the client does not read its outcomes")
-                self.ring_held.setdefault(session, deque()).append(stream)
+                self.ring_held.setdefault(session.row.index, deque()).append(stream)
                 return
-            refusal = self._shares.claim(queue, session, needed, now_ms)
-            if refusal is not None:
-                self._hold(stream, refusal)
+            over_share = self._shares.claim(queue, session, needed, now_ms)
+            if over_share is not None:
+                self._hold(stream, over_share)
                 self.share_held.append((stream, needed))
                 return
             pages = self._take(stream, needed)
@@ -139,10 +261,10 @@ class Intake:
             count=count,
             client_row=session.row.index,
             client_generation=session.row.generation,
-            stream=stream_id,
+            stream=stream.stream,
             seq=seq,
             base_timestamp_ms=base_timestamp_ms,
-            format=format_,
+            format=Format.MSGPACK,
             flags=flags & ~SubmitFlag.FLUSH,
         )
         entry.accepted_ms = now_ms
@@ -155,7 +277,7 @@ class Intake:
         session.unsettled_records += count
         session.unsettled_bytes += client_bytes(count, payload_bytes)
         stream.position = seq
-        session.row.store_position(stream_id, seq)
+        session.row.store_position(stream.stream, seq)
         if ARMED:
             passed("accept.position")
         session.accepted_bytes += sent_bytes
@@ -169,7 +291,32 @@ class Intake:
         self._counters.count_accepted(count, payload_bytes)
         if ARMED:
             passed("accept.counted")
-        self._on_entry(queue, entry, now_ms, bool(flags & SubmitFlag.FLUSH))
+        if refusal is None:
+            self._on_entry(queue, entry, now_ms, bool(flags & SubmitFlag.FLUSH))
+        else:
+            self._counters.inc("submissions_refused_total")
+            self._on_refused(queue, entry, refusal, now_ms)
+
+    def _fail_or_hold(
+        self,
+        stream: StreamState,
+        seq: int,
+        count: int,
+        base_timestamp_ms: int,
+        flags: int,
+        sent_bytes: int,
+        now_ms: float,
+    ) -> None:
+        """An error of ours: these records fail; where not even that can be noted the stream waits and tries again."""
+        refusal = Refusal(LocalCode.ABORTED, "The daemon failed to take the record on; its log says why.")
+        try:
+            self._take_in(
+                stream, seq, b"", count, base_timestamp_ms, Format.MSGPACK, flags, sent_bytes, refusal, now_ms
+            )
+        except Exception as error:
+            self._sparse_log.warning("fail", "nor can its records fail", exc_info=error)
+            self._shares.count(stream.topic_queue, now_ms)
+            self._hold_until(stream, "the daemon fails to take it on", now_ms + ERROR_HOLD_MS)
 
     def acceptance(self, session: ClientSession) -> list[Any]:
         """The fields of ACCEPTED for everything that moved in this turn, with the credit that follows from it."""
@@ -207,11 +354,11 @@ class Intake:
                 self.share_held.append((stream, needed))
         self._shares.tell_waiting(bool(self.share_held))
 
-    def rates_due(self, now_ms: float) -> None:
-        """Streams held by their topic's rate go on as time passes."""
-        due = [stream for due_ms, stream in self._rate_held if due_ms <= now_ms]
-        self._rate_held = [each for each in self._rate_held if each[0] > now_ms]
-        self.next_rate_ms = min((due_ms for due_ms, _ in self._rate_held), default=float("inf"))
+    def timed_due(self, now_ms: float) -> None:
+        """Streams held by their topic's rate, or after an error of ours, go on as time passes."""
+        due = [stream for due_ms, stream in self._timed if due_ms <= now_ms]
+        self._timed = [each for each in self._timed if each[0] > now_ms]
+        self.next_timed_ms = min((due_ms for due_ms, _ in self._timed), default=float("inf"))
         for stream in due:
             if stream.held:
                 self.resume(stream)
@@ -229,9 +376,9 @@ class Intake:
 
     def ring_acked(self, session: ClientSession) -> None:
         """A client read its outcomes: its streams held for that go on once half of the ring is free."""
-        held = self.ring_held.get(session)
+        held = self.ring_held.get(session.row.index)
         if held and session.row.ring_free_bytes >= session.row.ring_bytes // 2:
-            del self.ring_held[session]
+            del self.ring_held[session.row.index]
             while held:
                 self.resume(held.popleft())
 
@@ -245,7 +392,7 @@ class Intake:
 
     def forget(self, session: ClientSession) -> None:
         """The session ended: none of its streams waits for anything any more."""
-        self.ring_held.pop(session, None)
+        self.ring_held.pop(session.row.index, None)
         for stream in session.streams.values():
             if stream.waiting_pages:
                 self._pool.cancel(stream)
@@ -276,46 +423,58 @@ class Intake:
             stream.reserved_pages = []
 
     def _open_stream(
-        self, session: ClientSession, stream_id: int, seq: int, topic: str
+        self, session: ClientSession, stream_id: int, topic: Any, now_ms: float
     ) -> StreamState | None:
+        """A place for a stream whose first submission is here and right in itself: before, nothing is made."""
+        if not 0 < stream_id <= 0xFFFFFFFF:
+            raise MalformedFrame(f"stream {stream_id} is no number of a stream")
         if not isinstance(topic, str) or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
             self._send(
                 session, [Kind.REFUSED, "INVALID_TOPIC", f"Topic name {topic!r} is not valid.", stream_id]
             )
             return None
-        queue = self._topic_queue(topic)
+        if len(session.streams) >= STREAMS_MAX:
+            text = f"This client sends to {STREAMS_MAX} topics already, the most one may; close it or use another."
+            self._send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
+            return None
+        queue = self._topic_queue(topic, len(session.streams), now_ms)
         if queue is None:
-            text = (
-                "The daemon's table of topics is full; drain topics that are no longer used and restart it."
-            )
+            text = "The daemon's table of topics is full; a topic makes room when the clients that used it are gone."
             self._send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", text, stream_id])
             return None
-        position = session.row.stream_position(stream_id)
-        if position is None:
-            if not session.row.place_stream(stream_id, queue.chain.chain_id):
-                text = (
-                    f"This client already sends to {len(session.streams)} topics, the most one client may; "
-                    "close it or use another."
-                )
-                self._send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
-                return None
-            position = 0
-        stream = StreamState(session, stream_id, queue, position)
+        session.row.place_stream(stream_id, queue.chain.chain_id)
+        stream = StreamState(session, stream_id, queue, 0)
         session.streams[stream_id] = stream
+        session.unopened.discard(stream_id)
         return stream
+
+    def _answer_unopened(self, session: ClientSession, stream_id: int, seq: int) -> None:
+        """A stream of which nothing was accepted begins with 1; that is said once, and nothing is made for it."""
+        if seq < 1:
+            raise MalformedFrame(f"seq {seq} is before the first")
+        if stream_id not in session.unopened and len(session.unopened) < STREAMS_MAX:
+            session.unopened.add(stream_id)
+            self._send(session, [Kind.RESEND, stream_id, 1])
 
     def _hold(self, stream: StreamState, reason: str) -> None:
         stream.hold_reason = reason
         self._counters.inc("holds_total")
         self._send(stream.session, [Kind.HOLD, stream.stream, stream.position + 1, reason])
 
+    def _hold_until(self, stream: StreamState, reason: str, due_ms: float) -> None:
+        self._hold(stream, reason)
+        self._timed.append((due_ms, stream))
+        self.next_timed_ms = min(self.next_timed_ms, due_ms)
+
     @staticmethod
-    def _check(count: Any, format_: Any, base_timestamp_ms: Any, payload_bytes: int) -> None:
-        if not isinstance(count, int) or not 0 < count <= SUBMISSION_RECORDS_MAX:
-            raise ValueError(f"record count {count!r} is not between 1 and {SUBMISSION_RECORDS_MAX}")
+    def _check(count: int, format_: Any, base_timestamp_ms: int, flags: int, payload_bytes: int) -> None:
+        if not 0 < count <= SUBMISSION_RECORDS_MAX:
+            raise MalformedFrame(f"record count {count!r} is not between 1 and {SUBMISSION_RECORDS_MAX}")
         if count > payload_bytes:
-            raise ValueError(f"{count} records cannot stand in {payload_bytes} payload bytes")
+            raise MalformedFrame(f"{count} records cannot stand in {payload_bytes} payload bytes")
         if format_ not in (Format.MSGPACK, Format.ARROW):
-            raise ValueError(f"payload format {format_!r} is not known")
-        if not isinstance(base_timestamp_ms, int) or base_timestamp_ms < 0:
-            raise ValueError(f"base timestamp {base_timestamp_ms!r} is negative or no integer")
+            raise MalformedFrame(f"payload format {format_!r} is not known")
+        if not 0 <= base_timestamp_ms <= TIMESTAMP_MS_MAX:
+            raise MalformedFrame(f"base timestamp {base_timestamp_ms!r} is negative or over 63 bits")
+        if not 0 <= flags <= 0xFF:
+            raise MalformedFrame(f"flags {flags!r} are no byte")

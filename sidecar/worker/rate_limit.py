@@ -14,18 +14,24 @@ BURST_MS = 100.0
 class _Bucket:
     """One rate in units per second on one clock."""
 
-    __slots__ = ("_clock", "_rate", "text")
+    __slots__ = ("_clock", "_rate", "_unpaid_us", "text")
 
     def __init__(self, clock: RateClock, rate: float, text: str) -> None:
         self._clock = clock
         self._rate = rate
+        self._unpaid_us = 0.0
+        """What the charges of before cost beyond whole microseconds: above 10^6 a second each costs less than one."""
         self.text = text
 
-    def ready_at_ms(self, now_ms: float) -> float:
-        return self._clock.paid_at_us(int(now_ms * 1000)) / 1000 - BURST_MS
+    def ready_at_ms(self) -> float:
+        return self._clock.paid_at_us() / 1000 - BURST_MS
 
     def charge(self, units: int, now_ms: float) -> None:
-        self._clock.charge(int(units / self._rate * 1e6), int(now_ms * 1000))
+        cost_us = units / self._rate * 1e6 + self._unpaid_us
+        whole_us = int(cost_us)
+        self._unpaid_us = cost_us - whole_us
+        if whole_us:
+            self._clock.charge(whole_us, int(now_ms * 1000))
 
 
 class RateLimit:
@@ -55,7 +61,8 @@ class RateLimit:
             if rate is None:
                 return None
             text = f"topic {topic} is at its {name} of {rate} {unit}"
-            clock = find_clock(f"{name} {topic}")
+            # The rate is part of the name: what is owed at one rate says nothing about another.
+            clock = find_clock(f"{name} {rate} {topic}")
             if clock is None:
                 return _Bucket(RateClock(bytearray(8), 0), rate / workers, text)
             return _Bucket(clock, rate, text)
@@ -70,7 +77,7 @@ class RateLimit:
         """Why nothing may be taken now, and the monotonic ms at which to look again; None when it may."""
         for bucket in (self._bytes, self._records):
             if bucket is not None:
-                ready_at_ms = bucket.ready_at_ms(now_ms)
+                ready_at_ms = bucket.ready_at_ms()
                 if ready_at_ms > now_ms:
                     return bucket.text, ready_at_ms
         return None

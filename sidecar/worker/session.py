@@ -74,6 +74,7 @@ class ClientSession:
         "streams",
         "told_number",
         "unacked",
+        "unopened",
         "unsettled_bytes",
         "unsettled_records",
         "untold",
@@ -86,6 +87,8 @@ class ClientSession:
         self.attached = True
         self.last_heard_ms = now_ms
         self.streams: dict[int, StreamState] = {}
+        self.unopened: set[int] = set()
+        """Streams that did not begin with their first submission and were told to."""
         self.accepted_bytes = 0
         """Payload bytes accepted since WELCOME; CREDIT is told as an absolute limit over this count."""
         self.credit_bytes = 0

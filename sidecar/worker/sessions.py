@@ -27,6 +27,10 @@ ROW_GRACE_MS = 60_000.0
 """How long the row of a client that is not attached keeps its outcomes for it (daemon.client_grace_s)."""
 
 
+PROCESS_SHARE = 0.25
+"""Of the table of clients: as many may be of one process at one worker, so that it leaves room for the others."""
+
+
 class Refused(Exception):
     """An ATTACH that cannot be taken; ``code`` and text go to the stub."""
 
@@ -38,11 +42,8 @@ class Refused(Exception):
 class TableFull(Refused):
     """No row is free now; those of clients that will not come back may be given back first."""
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__(
-            "TOO_MANY_CLIENTS",
-            f"The daemon's client table is full ({capacity} clients, daemon.clients_max).",
-        )
+    def __init__(self, text: str) -> None:
+        super().__init__("TOO_MANY_CLIENTS", text)
 
 
 class Sessions:
@@ -64,6 +65,7 @@ class Sessions:
         self._worker_epoch = worker_epoch
         self._instance_key = instance_key
         self._counters = counters
+        self._process_rows_max = max(1, int(table.capacity * PROCESS_SHARE))
         self._by_routing_id: dict[bytes, ClientSession] = {}
         self._by_row: dict[int, ClientSession] = {}
         self._rows: dict[int, ClientRow] = {}
@@ -84,6 +86,13 @@ class Sessions:
         """The row an entry names, if it still belongs to the same client."""
         row = self._rows.get(index)
         return row if row is not None and row.generation == generation else None
+
+    def chains_in_use(self) -> set[int]:
+        """Ids of the chains that some client's stream names, for as long as the client has its row."""
+        found: set[int] = set()
+        for row in self._rows.values():
+            found |= row.chain_ids
+        return found
 
     def records_settled(self, row: int, generation: int, count: int, share_bytes: int) -> None:
         """So many records of that client are told and done; ``share_bytes`` as they were counted for its share."""
@@ -108,8 +117,13 @@ class Sessions:
                 "UNSUPPORTED_VERSION",
                 f"The stub speaks protocol {version}, this daemon {PROTOCOL_VERSION}; install matching versions.",
             )
-        if not isinstance(client_id, bytes) or len(client_id) != CLIENT_ID_BYTES or not isinstance(name, str):
-            raise Refused("MALFORMED_FRAME", "ATTACH carries no valid client id.")
+        if (
+            not isinstance(client_id, bytes)
+            or len(client_id) != CLIENT_ID_BYTES
+            or not isinstance(name, str)
+            or not isinstance(secret, bytes | None)
+        ):
+            raise Refused("MALFORMED_FRAME", "ATTACH carries no valid client id, name or secret.")
         if worker_epoch != self._worker_epoch:
             raise Refused("STALE_EPOCH", "This worker was replaced; say HELLO again.")
         expected = attach_ticket(self._instance_key, client_id, name, worker_epoch)
@@ -136,6 +150,11 @@ class Sessions:
             self._by_routing_id.pop(before.routing_id, None)
             before.attached = False
         else:
+            if process and sum(each.pid == process for each in self._rows.values()) >= self._process_rows_max:
+                raise TableFull(
+                    f"Process {process} has {self._process_rows_max} clients here, a quarter of all there may be "
+                    "(daemon.clients_max)."
+                )
             try:
                 row = self._table.take_row(
                     client_id, name, process, self._slot, secrets.token_bytes(SECRET_BYTES)
@@ -143,7 +162,9 @@ class Sessions:
             except SegmentError as error:
                 raise Refused("NO_MEMORY", f"There is no room for another client: {error}.") from None
             if row is None:
-                raise TableFull(self._table.capacity)
+                raise TableFull(
+                    f"The daemon's client table is full ({self._table.capacity} clients, daemon.clients_max)."
+                )
             self._rows[row.index] = row
         self._gone_since_ms.pop(row.index, None)
         session = ClientSession(routing_id, row, name, now_ms)

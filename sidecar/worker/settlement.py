@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.kill_points import ARMED, passed
-from sidecar.kernel import mark_failed_done
+from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.worker.tellings import BatchTelling, FailurePart, OnRecordsSettled, Teller, local_failure_text
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.descriptors import DescriptorTable, LaneRows
     from sidecar.shm.slots import Counters, SlotView
+    from sidecar.worker.intake import Refusal
     from sidecar.worker.topic_queue import TopicQueue
 
 
@@ -107,10 +108,16 @@ class Settlement:
         self._teller.tell(telling.parts(self._on_records_settled), now_ms)
 
     def fail_records(
-        self, queue: TopicQueue, entry: Entry, failures: list[tuple[int, int]], now_ms: float
+        self,
+        queue: TopicQueue,
+        entry: Entry,
+        failures: list[tuple[int, int]],
+        now_ms: float,
+        text: str | None = None,
     ) -> None:
-        """Records that fail before sending; their words carry the codes already."""
-        text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
+        """Records that fail before sending; their words carry the codes already. ``text`` None: what the code says."""
+        if text is None:
+            text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
         part = FailurePart(
             queue.chain,
             entry,
@@ -121,6 +128,12 @@ class Settlement:
             self._on_records_settled,
         )
         self._teller.tell([part], now_ms)
+
+    def refuse(self, queue: TopicQueue, entry: Entry, refusal: Refusal, now_ms: float) -> None:
+        """An entry that stands for records which were not taken fails whole. A successor finds it unreadable."""
+        indexes = fail_remaining(queue.chain, entry, refusal.code)
+        failures = [(each, int(refusal.code)) for each in indexes]
+        self.fail_records(queue, entry, failures, now_ms, refusal.text)
 
     def split(self, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
         """The pieces take the place of a batch that the broker refused.

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Format, Kind, SubmitFlag
+from sidecar.common.sparse_log import SparseLog
+from sidecar.worker.intake import SUBMIT_FIELDS
+from sidecar.worker.malformed_frame import MalformedFrame
 from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
 from sidecar.worker.sessions import Refused, Sessions, TableFull, welcome
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ATTACH_FIELDS = 7
 POSITION_DELAY_MS = 2.0
 """How long ACCEPTED waits to travel with the outcomes of a submission that was flushed."""
 LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its successor."
@@ -72,6 +76,7 @@ class StubPort:
         self._on_flush = on_flush
         self._on_cancel = on_cancel
         self._pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
+        self._sparse_log = SparseLog(log, clock.now_ms)
         self.has_heard = False
         """A message came since the driver last looked."""
         self.to_tell: set[ClientSession] = set()
@@ -87,29 +92,48 @@ class StubPort:
         self.endpoint: Endpoint | None = None
         """Set once it is bound; the endpoint needs this object's ``on_message`` first."""
 
-    def on_message(self, routing_id: bytes, frames: list[memoryview]) -> None:
-        """One multipart from a stub. Anything malformed is counted and answered, and harms nobody else."""
+    def on_message(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int = 0) -> None:
+        """One multipart from a stub. Anything malformed is counted and answered, and harms nobody else.
+
+        An error of ours is counted and logged; it is never blamed on the client. ``skipped_bytes`` of a long message's
+        payload were not kept.
+        """
         self.has_heard = True
         now_ms = self._clock.now_ms()
         session = self._sessions.get(routing_id)
         try:
-            message = msgpack.unpackb(frames[0])
-            kind, fields = message[0], message[1:]
-            if kind == Kind.SUBMIT and session is not None:
-                session.last_heard_ms = now_ms
-                self._on_submit(session, fields, frames[1], now_ms)
+            kind, fields = _unpack(frames[0])
+            if session is None:
+                if kind == Kind.ATTACH:
+                    self._on_attach(routing_id, fields, now_ms)
+                else:
+                    # A stub of before: its session ended, or the worker was replaced under the same path.
+                    self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
+                    self._blame(routing_id)
+                return
+            session.last_heard_ms = now_ms
+            if kind == Kind.SUBMIT:
+                payload = frames[1] if len(frames) > 1 else b""
+                self._on_submit(session, fields, payload, now_ms, skipped_bytes)
+            elif handler := self._handlers.get(kind):
+                handler(session, fields, now_ms)
             elif kind == Kind.ATTACH:
-                self._on_attach(routing_id, fields, self._process_of(routing_id, fields), now_ms)
-            elif session is None:
-                # A stub of before: its session ended, or the worker was replaced under the same path.
-                self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
+                raise MalformedFrame("this connection has attached already; a client needs one of its own")
             else:
-                session.last_heard_ms = now_ms
-                self._handlers[kind](session, fields, now_ms)
-        except (ValueError, TypeError, IndexError, KeyError, msgpack.UnpackException) as error:
+                raise MalformedFrame(f"kind {kind} is none of a stub's")
+        except MalformedFrame as error:
             self._counters.inc("malformed_frames_total")
-            log.warning("a malformed frame from a stub was refused: %s: %s", type(error).__name__, error)
+            name = session.name if session is not None else "not attached"
+            self._sparse_log.warning(name, "a malformed frame of client %s was refused: %s", name, error)
             self._send_now(routing_id, [Kind.REFUSED, "MALFORMED_FRAME", f"Malformed frame: {error}", None])
+            self._blame(routing_id)
+        except Exception as error:
+            self._counters.inc("accept_errors_total")
+            self._sparse_log.warning("error", "a message of a client could not be handled", exc_info=error)
+
+    def _blame(self, routing_id: bytes) -> None:
+        assert self.endpoint is not None
+        self.endpoint.sent_nonsense(routing_id)
 
     def send(self, session: ClientSession, message: list[Any]) -> None:
         """Queue a control message for one stub; it goes out at the end of the turn."""
@@ -246,12 +270,15 @@ class StubPort:
         """The stub's pid where kernel and stub agree on it; 0 otherwise: one of them is in another namespace."""
         assert self.endpoint is not None
         process = self.endpoint.peer_process(routing_id)
-        return process if len(fields) > 3 and fields[3] == process else 0
+        return process if fields[3] == process else 0
 
-    def _on_attach(self, routing_id: bytes, fields: list[Any], process: int, now_ms: float) -> None:
+    def _on_attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> None:
+        if len(fields) != ATTACH_FIELDS:
+            raise MalformedFrame(f"ATTACH has {len(fields)} fields of {ATTACH_FIELDS}")
         if self._intake.draining:
             self._send_now(routing_id, [Kind.REFUSED, "DRAINING", DRAINING_TEXT, None])
             return
+        process = self._process_of(routing_id, fields)
         try:
             try:
                 session, known = self._sessions.attach(routing_id, fields, now_ms, process=process)
@@ -259,8 +286,12 @@ class StubPort:
                 self.reclaim_rows(now_ms)
                 session, known = self._sessions.attach(routing_id, fields, now_ms, process=process)
         except Refused as refusal:
+            if refusal.code == "MALFORMED_FRAME":
+                raise MalformedFrame(str(refusal)) from None
             self._send_now(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
             return
+        assert self.endpoint is not None
+        self.endpoint.has_attached(routing_id)
         self._processes.watch(session.row.index, process)
         self._intake.grant_credit(session)
         message = welcome(session, known, self._worker_epoch, self._limits)
@@ -269,13 +300,15 @@ class StubPort:
         self.to_tell.add(session)
         log.debug("client %s attached", session.name)
 
-    def _on_submit(self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float) -> None:
+    def _on_submit(
+        self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int
+    ) -> None:
         """SUBMIT, and the ACK and FLUSH that may travel with it."""
-        if len(fields) > 8:
-            acked = fields.pop()
+        if len(fields) > SUBMIT_FIELDS:
+            acked = _number(fields.pop())
             if acked > session.row.acked_number:
                 self._acked(session, acked, now_ms)
-        self._intake.submit(session, fields, payload, now_ms)
+        self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
         if fields[6] & SubmitFlag.FLUSH:
             self._on_flush_message(session, [fields[1]], now_ms)
             if session not in self.to_tell:
@@ -286,21 +319,26 @@ class StubPort:
         self.to_tell.add(session)
 
     def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
-        self._acked(session, fields[0], now_ms)
+        self._acked(session, _number(*fields[:1]), now_ms)
         self.to_tell.add(session)
 
     def _acked(self, session: ClientSession, up_to_number: int, now_ms: float) -> None:
+        if up_to_number >= session.row.next_number:
+            told = session.row.next_number - 1
+            raise MalformedFrame(f"ACK of outcome {up_to_number}, but only {told} were told")
         session.row.ring_ack(up_to_number)
         self._teller.acked(session, now_ms)
         if self._intake.ring_held:
             self._intake.ring_acked(session)
 
     def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
-        stream = session.streams.get(fields[0])
+        stream = session.streams.get(_number(*fields[:1]))
         if stream is not None:
             self._on_flush(stream.topic_queue.topic, now_ms)
 
     def _on_bye(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
+        if not fields:
+            raise MalformedFrame("BYE does not say whether it cancels")
         if fields[0]:
             session.has_cancelled = True
             self._on_cancel(session)
@@ -342,3 +380,20 @@ class StubPort:
     def _send_now(self, routing_id: bytes, message: list[Any]) -> None:
         assert self.endpoint is not None
         self.endpoint.send(routing_id, [self._pack(message)])
+
+
+def _unpack(frame: memoryview) -> tuple[int, list[Any]]:
+    """Kind and fields. Raises MalformedFrame for what is no msgpack array that begins with a kind."""
+    try:
+        message = msgpack.unpackb(frame)
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        raise MalformedFrame(f"{type(error).__name__}: {error}") from None
+    if type(message) is not list or not message or type(message[0]) is not int:
+        raise MalformedFrame("it is no array that begins with a kind")
+    return message[0], message[1:]
+
+
+def _number(value: Any = None) -> int:
+    if type(value) is not int:
+        raise MalformedFrame(f"a number is missing, or {value!r:.40} is none")
+    return value

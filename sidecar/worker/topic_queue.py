@@ -70,6 +70,11 @@ class TopicQueue:
         self.stalled_bytes = 0
         """The same while it does not move, else 0."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of the topic is here, not even an unused page."""
+        return not (self.chain.live_entries or self.chain.page_count or self.waiting or self.out_of_range)
+
     def update_partitions(
         self,
         partition_count: int,

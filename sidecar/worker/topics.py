@@ -30,6 +30,12 @@ log = logging.getLogger(__name__)
 _FATAL_TOPIC_ERRORS = {29: LocalCode.TOPIC_UNAUTHORIZED, 17: LocalCode.INVALID_TOPIC}
 
 
+NAMES_PER_FREE_ROW = 8
+"""A client may have this many topics for each name that is still free in the table of chains."""
+VACATE_MS = 1_000.0
+"""Names that nothing uses are looked for no more often."""
+
+
 class Topics:
     """Topic queues by name. ``on_failed(chain, entry, failures)`` is told of records that fail before sending."""
 
@@ -44,7 +50,10 @@ class Topics:
         on_failed: Callable[[TopicQueue, Entry, list[tuple[int, int]]], None],
         rate_limit: Callable[[str, TopicSettings], RateLimit | None] = lambda topic, settings: None,
         in_work: Callable[[int], None] = lambda word: None,
+        chains_in_use: Callable[[], set[int]] = set,
+        on_vacate: Callable[[int], None] = lambda chain_id: None,
     ) -> None:
+        """``chains_in_use``: ids of chains that something outside of here names; ``on_vacate``: one loses its name."""
         self._config = config
         self._rules = rules
         self._placement = placement
@@ -53,6 +62,9 @@ class Topics:
         self._accumulator = accumulator
         self._on_failed = on_failed
         self._in_work = in_work
+        self._chains_in_use = chains_in_use
+        self._on_vacate = on_vacate
+        self._vacated_ms = float("-inf")
         self._queues: dict[str, TopicQueue] = {}
         self._by_chain: dict[int, TopicQueue] = {}
         self._kept_lanes: dict[str, int] = {}
@@ -71,6 +83,46 @@ class Topics:
 
     def __iter__(self) -> Iterator[TopicQueue]:
         return iter(self._queues.values())
+
+    def open(self, topic: str, names: int, now_ms: float) -> TopicQueue | None:
+        """The topic's queue for a client that uses ``names`` topics; None where it may not have a new one.
+
+        A client may bring in new names while it has fewer than NAMES_PER_FREE_ROW times those that are free: the nearer
+        the table is to its end, the fewer one client may have, and there is always one left for who has none.
+        """
+        queue = self._queues.get(topic)
+        if queue is not None:
+            return queue
+        if names >= self._names_max and self._kept_lanes.get(topic) is None:
+            if now_ms - self._vacated_ms >= VACATE_MS:
+                self._vacated_ms = now_ms
+                self._vacate_unused()
+            if names >= self._names_max:
+                return None
+        return self.get(topic)
+
+    @property
+    def _names_max(self) -> int:
+        return NAMES_PER_FREE_ROW * self._chain_table.free_count
+
+    def _vacate_unused(self) -> None:
+        """Of the chains that hold nothing and stand in no client's stream half lose their names, unused longest."""
+        in_use = self._chains_in_use()
+        unused: list[tuple[float, int, str]] = []
+        for (lane, topic), chain_id in self._chain_table.ids().items():
+            queue = self._by_chain.get(chain_id)
+            if chain_id in in_use or (queue is not None and not queue.is_empty):
+                continue
+            unused.append((queue.last_used_ms if queue is not None else float("-inf"), lane, topic))
+        unused.sort()
+        for _, lane, topic in unused[: (len(unused) + 1) // 2]:
+            self._on_vacate(self._chain_table.ids()[lane, topic])
+            chain_id = self._chain_table.vacate(lane, topic)
+            queue = self._by_chain.pop(chain_id, None)
+            if queue is not None:
+                del self._queues[queue.topic]
+            self.missing.discard(topic)
+            self._kept_lanes.pop(topic, None)
 
     def get(self, topic: str) -> TopicQueue | None:
         """The topic's queue, made on first use; None when the table of chains is full."""

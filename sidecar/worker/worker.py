@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from client_stub.wire import SUBMIT_HEAD_BYTES_MAX
+from client_stub.zmtp import HEADER_BYTES_MAX
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import (
@@ -59,7 +61,7 @@ from sidecar.worker.driver import Driver
 from sidecar.worker.endpoint import Endpoint
 from sidecar.worker.group_commit import GroupCommit
 from sidecar.worker.inquiry import Inquiry
-from sidecar.worker.intake import Intake
+from sidecar.worker.intake import Intake, largest_submission
 from sidecar.worker.placement import Placement
 from sidecar.worker.poison import Poison
 from sidecar.worker.produce_port import ProducePort
@@ -193,6 +195,10 @@ class Worker:
             chain_table=chain_table,
             accumulator=accumulator,
             in_work=in_work.begin,
+            chains_in_use=lambda: (
+                sessions.chains_in_use() | {chain.chain_id for chain in settlement.finished_chains}
+            ),
+            on_vacate=lane_rows.vacate,
             on_failed=lambda queue, entry, failures: settlement.fail_records(
                 queue, entry, failures, clock.now_ms()
             ),
@@ -213,21 +219,29 @@ class Worker:
             queues=lambda: topics,
             words=ShareWords(segment, start.slot),
         )
+        submission_bytes_max = largest_submission(config.max_request_size, pool)
         intake = Intake(
             worker_epoch=start.worker_epoch,
             pool=pool,
             shares=shares,
             credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
             counters=counters,
-            topic_queue=topics.get,
+            submission_bytes_max=submission_bytes_max,
+            topic_queue=topics.open,
             on_entry=self._on_entry,
+            on_refused=settlement.refuse,
+            give_up=self._give_up,
             send=lambda session, message: self._stub_port.send(session, message),
             commit=self._commit,
         )
         self._stub_port = StubPort(
             clock=clock,
             worker_epoch=start.worker_epoch,
-            limits={"max_request_size": config.max_request_size, "max_block_ms": int(config.max_block_ms)},
+            limits={
+                "max_request_size": config.max_request_size,
+                "max_block_ms": int(config.max_block_ms),
+                "message_bytes": submission_bytes_max + SUBMIT_HEAD_BYTES_MAX,
+            },
             client_ack_timeout_ms=float(settings["daemon.client_ack_timeout_s"]) * 1000,
             sessions=sessions,
             processes=self._processes,
@@ -346,6 +360,8 @@ class Worker:
             start.endpoint.removeprefix("ipc://"),
             on_message=self._stub_port.on_message,
             on_turn_end=self._driver.turn_now,
+            on_closed_by_us=lambda: counters.inc("client_connections_closed_total"),
+            message_bytes_max=HEADER_BYTES_MAX + submission_bytes_max,
         )
         self._stub_port.endpoint = self._endpoint
 

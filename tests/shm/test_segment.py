@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.common.settings import BY_NAME
 from sidecar.shm import layout
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.shm.segment import Segment, SegmentError
 from sidecar.shm.slots import STATE_LIVE
 from tests.shm.conftest import PAGE_BYTES, PAGES
+
+CLIENTS = BY_NAME["daemon.clients_max"]
+assert isinstance(CLIENTS.most, int) and isinstance(CLIENTS.least, int)
 
 
 def test_a_second_process_sees_the_same(segment: Segment, segment_path: Path, slot: int) -> None:
@@ -83,12 +87,22 @@ def test_too_little_room_is_a_sentence_and_leaves_no_file(segment_path: Path) ->
         ({"page_bytes": 1000, "buffer_memory_bytes": 1 << 20}, "pool.page_bytes is 1000"),
         ({"buffer_memory_bytes": 100}, "holds no page"),
         ({"buffer_memory_bytes": 1 << 20, "clients_max": 0}, "daemon.clients_max is 0"),
+        ({"buffer_memory_bytes": 1 << 20, "clients_max": CLIENTS.most + 1}, "daemon.clients_max is 65536"),
     ],
 )
 def test_sizes_that_cannot_be(segment_path: Path, sizes: dict[str, int], message: str) -> None:
     with pytest.raises(SegmentError, match=message):
         Segment.create(segment_path, instance_id=b"x", **sizes)
     assert not segment_path.exists()
+
+
+@pytest.mark.parametrize("clients_max", [CLIENTS.least, CLIENTS.most])
+def test_the_least_and_most_clients_of_the_setting_can_be(tmp_path: Path, clients_max: int) -> None:
+    path = tmp_path / "segment"
+    Segment.create(path, buffer_memory_bytes=1 << 20, clients_max=clients_max, instance_id=b"x").close()
+    again = Segment.attach(path)
+    assert again.clients.capacity == clients_max
+    again.close()
 
 
 def test_an_existing_file_is_not_overwritten(segment: Segment, segment_path: Path) -> None:

@@ -19,9 +19,12 @@ from client_stub.zmtp import (
     COMMAND,
     FRAMES_MAX,
     GREETING_BYTES,
+    HEADER_BYTES_MAX,
     LONG,
     MESSAGE_BYTES_MAX,
     MORE,
+    SHORT_BUFFER_BYTES,
+    SKIPPED_BYTES_MAX,
     Buffers,
     ZmtpConnection,
     ZmtpError,
@@ -57,14 +60,13 @@ def as_bytes(frames: list[bytes]) -> bytes:
     return b"".join(encode(frames))
 
 
+def frames_of(size_max: int) -> st.SearchStrategy[bytes]:
+    return st.one_of(st.binary(max_size=300), st.integers(0, size_max).map(lambda size: b"x" * size))
+
+
 frames_lists = st.lists(
-    st.lists(
-        st.one_of(
-            st.binary(max_size=300),
-            st.integers(0, 70_000).map(lambda size: b"x" * size),
-        ),
-        min_size=1,
-        max_size=4,
+    st.tuples(frames_of(HEADER_BYTES_MAX), st.lists(frames_of(70_000), max_size=3)).map(
+        lambda frames: [frames[0], *frames[1]]
     ),
     max_size=8,
 )
@@ -110,8 +112,100 @@ def test_a_connection_without_half_a_message_holds_no_buffer() -> None:
 
 def test_memory_follows_what_came_not_what_was_announced() -> None:
     peer = connection()
-    feed(peer, opening(b"ROUTER") + bytes([LONG]) + struct.pack(">Q", MESSAGE_BYTES_MAX - 9) + b"x" * 100)
+    announced = bytes([MORE, 1]) + b"h" + bytes([LONG]) + struct.pack(">Q", MESSAGE_BYTES_MAX - 12)
+    feed(peer, opening(b"ROUTER") + announced + b"x" * 100)
     assert len(peer.space()) < BUFFER_BYTES
+
+
+def test_a_first_frame_has_64_kib_and_not_a_byte_more() -> None:
+    at_it = b"x" * HEADER_BYTES_MAX
+    assert feed(connection(), opening(b"ROUTER") + as_bytes([at_it, b"y"])) == [[at_it, b"y"]]
+    peer = connection()
+    with pytest.raises(ZmtpError, match="first frame of more than 65536"):
+        # It is refused by its length: none of it need come.
+        feed(peer, opening(b"ROUTER") + bytes([LONG]) + struct.pack(">Q", HEADER_BYTES_MAX + 1))
+
+
+def skipping(message_bytes_max: int) -> ZmtpConnection:
+    peer = connection()
+    peer.skip_long_messages(Buffers(BUFFER_BYTES), message_bytes_max)
+    return peer
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5_000), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(1, 900), max_size=40),
+)
+def test_a_message_over_the_limit_is_told_by_its_size_and_the_next_one_is_whole(
+    sizes: list[int], cuts: list[int]
+) -> None:
+    limit = 1_000
+    messages = [[b"h%d" % size, b"x" * size] for size in sizes]
+    data = opening(b"ROUTER") + b"".join(as_bytes(each) for each in messages)
+    peer = skipping(limit)
+    found: list[tuple[list[bytes], int]] = []
+    for cut in [*cuts, len(data)]:
+        piece, data = data[:cut], data[cut:]
+        while piece:
+            space = peer.space()
+            count = min(len(space), len(piece))
+            space[:count] = piece[:count]
+            peer.received(count)
+            piece = piece[count:]
+            while (frames := peer.next_message()) is not None:
+                found.append(([bytes(frame) for frame in frames], peer.skipped_bytes))
+    expected = [
+        ([head], len(body)) if len(as_bytes([head, body])) > limit else ([head, body], 0)
+        for head, body in messages
+    ]
+    assert found == expected
+    assert not peer.has_part
+
+
+def test_frames_behind_one_that_is_too_long_are_skipped_with_it() -> None:
+    peer = skipping(1_000)
+    data = as_bytes([b"head", b"kept", b"x" * 2_000, b"y" * 300, b""])
+    assert feed(peer, opening(b"ROUTER") + data) == [[b"head", b"kept"]]
+    assert peer.skipped_bytes == 0  # of what was looked for behind it
+    assert feed(peer, as_bytes([b"next"])) == [[b"next"]]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        bytes([LONG]) + struct.pack(">Q", SKIPPED_BYTES_MAX + 1),
+        bytes([LONG | MORE]) + struct.pack(">Q", 5_000) + bytes(5_000) + b"\x05\x00",
+        bytes([LONG | MORE]) + struct.pack(">Q", 5_000) + bytes(5_000) + b"\x01\x00" * FRAMES_MAX,
+    ],
+    ids=["endless", "a command inside", "too many frames"],
+)
+def test_what_is_skipped_has_its_bounds(behind: bytes) -> None:
+    with pytest.raises(ZmtpError):
+        feed(skipping(1_000), opening(b"ROUTER") + b"\x01\x01h" + behind)
+
+
+def test_half_messages_take_no_more_than_their_room_and_go_on_when_there_is_some() -> None:
+    buffers = Buffers(BUFFER_BYTES, limit_bytes=4 * BUFFER_BYTES)
+    half = opening(b"ROUTER") + b"\x01\x01h" + bytes([LONG]) + struct.pack(">Q", 100_000) + b"x" * 10_000
+    many = [connection(buffers) for _ in range(8)]
+    for peer in many[:4]:
+        feed(peer, half)
+    assert buffers.is_tight
+    quick = connection(buffers)
+    assert feed(quick, opening(b"ROUTER") + as_bytes([b"small", b"one"])) == [[b"small", b"one"]]
+    for peer in many[4:]:
+        feed(peer, half)
+    assert buffers.held_bytes == 4 * (BUFFER_BYTES + SHORT_BUFFER_BYTES)
+    stuck = many[0]
+    while len(space := stuck.space()):
+        stuck.received(len(space))
+        assert stuck.next_message() is None
+    for peer in many[1:]:
+        peer.close()
+    assert buffers.held_bytes == BUFFER_BYTES
+    assert len(stuck.space())
+    stuck.close()
+    assert buffers.held_bytes == 0
 
 
 GREETING = opening(b"ROUTER")[:GREETING_BYTES]

@@ -81,7 +81,7 @@ class Rooms:
         )
         self.looked_at_held: list[float] = []
         self.intake = SimpleNamespace(
-            next_rate_ms=INFINITY, share_held=[], shares_freed=self.looked_at_held.append
+            next_timed_ms=INFINITY, share_held=[], shares_freed=self.looked_at_held.append
         )
         self.stub_port = SimpleNamespace(
             has_heard=False,
@@ -164,7 +164,7 @@ def test_a_turn_follows_what_is_due_and_never_before(rooms: Rooms) -> None:
 
 @pytest.mark.parametrize("room", ["sender", "intake", "topics", "stub_port"])
 def test_what_any_room_waits_for_is_looked_at_in_time(rooms: Rooms, room: str) -> None:
-    name = {"sender": "next_wakeup_ms", "intake": "next_rate_ms"}.get(room, "next_due_ms")
+    name = {"sender": "next_wakeup_ms", "intake": "next_timed_ms"}.get(room, "next_due_ms")
     setattr(getattr(rooms, room), name, 50.0)
     rooms.topics.waiting_queues["t"] = None
     looked_ms: list[float] = []
@@ -174,7 +174,7 @@ def test_what_any_room_waits_for_is_looked_at_in_time(rooms: Rooms, room: str) -
         if now_ms >= 50.0:
             setattr(getattr(rooms, room), name, INFINITY)
 
-    rooms.topics.expire = rooms.intake.rates_due = rooms.stub_port.end_turn = look
+    rooms.topics.expire = rooms.intake.timed_due = rooms.stub_port.end_turn = look
     rooms.topics.take_stale = lambda now_ms: ()
     rooms.stub_port.to_tell_later["session"] = 50.0
     rooms.driver.wake()

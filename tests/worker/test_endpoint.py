@@ -9,8 +9,9 @@ import asyncio
 import os
 import resource
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,19 @@ import pytest
 import uvloop
 import zmq
 
-from client_stub.zmtp import encode, opening
+from client_stub.zmtp import SHORT_BUFFER_BYTES, encode, opening
 from sidecar.worker import endpoint as endpoint_module
-from sidecar.worker.endpoint import Endpoint
+from sidecar.worker.endpoint import (
+    MALFORMED_MAX,
+    MESSAGES_PER_TURN_MAX,
+    RECEIVE_BUFFER_BYTES,
+    UNATTACHED_BUFFER_BYTES,
+    UNATTACHED_BYTES_MAX,
+    Endpoint,
+)
 
 PATIENCE_S = 20.0
+MESSAGE_BYTES_MAX = 4 << 20
 
 
 class Desk:
@@ -33,11 +42,21 @@ class Desk:
         self.messages: list[tuple[bytes, list[bytes]]] = []
         self.turns = 0
         self.endpoint = Endpoint(
-            asyncio.get_running_loop(), self.path, on_message=self._take, on_turn_end=self._turn
+            asyncio.get_running_loop(),
+            self.path,
+            on_message=self._take,
+            on_turn_end=self._turn,
+            message_bytes_max=MESSAGE_BYTES_MAX,
         )
+        self.skipped: list[int] = []
+        self.lets_in = True
+        """Who sends something has attached."""
 
-    def _take(self, routing_id: bytes, frames: list[memoryview]) -> None:
+    def _take(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         self.messages.append((routing_id, [bytes(frame) for frame in frames]))
+        self.skipped.append(skipped_bytes)
+        if self.lets_in:
+            self.endpoint.has_attached(routing_id)
 
     def _turn(self) -> None:
         self.turns += 1
@@ -103,10 +122,11 @@ def test_libzmq_is_heard_and_answered(tmp_path: Path) -> None:
             try:
                 dealer.connect(f"ipc://{desk.path}")
                 payload = os.urandom(2_000_000)
+                dealer.send(b"here I am")
                 dealer.send_multipart([b"one", payload])
                 dealer.send(b"two")
-                await until(lambda: len(desk.messages) == 2)
-                (routing_id, first), (_, second) = desk.messages
+                await until(lambda: len(desk.messages) == 3)
+                _, (routing_id, first), (_, second) = desk.messages
                 assert (first, second) == ([b"one", payload], [b"two"])
                 assert desk.endpoint.peer_process(routing_id) == os.getpid()
                 assert desk.endpoint.send(routing_id, [b"head", b"x" * 100_000]) is True
@@ -161,8 +181,9 @@ def test_what_came_before_the_end_is_taken_though_answers_fail(tmp_path: Path) -
         async with desk_at(tmp_path) as desk:
             told: list[bool | None] = []
 
-            def answer(routing_id: bytes, frames: list[memoryview]) -> None:
+            def answer(routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
                 desk.messages.append((routing_id, []))
+                desk.endpoint.has_attached(routing_id)
                 told.append(desk.endpoint.send(routing_id, [b"answer"]))
 
             desk.endpoint._on_message = answer
@@ -205,7 +226,7 @@ def test_a_pinger_that_does_not_read_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(endpoint_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
         async with desk_at(tmp_path) as desk:
@@ -214,6 +235,189 @@ def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pyt
                 await until(lambda: is_closed(mute))
                 await until(lambda: desk.messages)
                 assert not is_closed(peer)
+
+    run(test)
+
+
+def test_before_its_client_has_attached_a_connection_gets_64_kib_and_five_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "ATTACH_S", 0.3)
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            desk.lets_in = False
+            with stub_at(desk) as greedy, stub_at(desk) as slow, stub_at(desk) as one_frame:
+                small = b"".join(encode([b"x" * 1_000]))
+                with pytest.raises(OSError):
+                    async with asyncio.timeout(PATIENCE_S):
+                        greedy.setblocking(False)
+                        while True:
+                            with suppress(BlockingIOError):
+                                greedy.send(small)
+                            await asyncio.sleep(0)
+                heard = len(desk.messages)
+                assert heard <= UNATTACHED_BYTES_MAX // len(small)
+                one_frame.sendall(b"\x02" + (UNATTACHED_BYTES_MAX + 1).to_bytes(8, "big"))
+                await until(lambda: is_closed(one_frame))
+                slow.sendall(small)  # it speaks, and does not attach
+                await until(lambda: is_closed(slow))
+                assert len(desk.messages) == heard + 1
+
+    run(test)
+
+
+def test_who_has_sent_its_attach_in_time_is_let_in_however_late_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "ATTACH_S", 0.2)
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as peer:
+                await until(lambda: desk.endpoint._by_id)
+                peer.sendall(b"".join(encode([b"hello"])))
+                time.sleep(0.3)  # noqa: ASYNC251 (the loop is busy with something else)
+                desk.endpoint._end_unattached()
+                await until(lambda: desk.messages)
+                assert not is_closed(peer)
+
+    run(test)
+
+
+def test_half_messages_of_connections_that_did_not_attach_share_a_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "UNATTACHED_UNFINISHED_BYTES_MAX", 4 * UNATTACHED_BUFFER_BYTES)
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
+            half = [stack.enter_context(stub_at(desk)) for _ in range(12)]
+            for peer in half:
+                peer.sendall(b"\x01\x05he")
+            await until(lambda: sum(map(is_closed, half)) == 8)
+            assert not any(map(is_closed, half[8:])), "the oldest give way"
+            with stub_at(desk) as peer:
+                await greet(desk, peer)
+
+    run(test)
+
+
+def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "UNFINISHED_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(endpoint_module, "STALLED_S", 0.2)
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
+            bound = 4 * MESSAGE_BYTES_MAX
+            peers = [stack.enter_context(stub_at(desk)) for _ in range(40)]
+            for peer in peers:
+                peer.sendall(b"".join(encode([b"hello"])))
+            await until(lambda: len(desk.messages) == len(peers))
+            for peer in peers:  # more than a short buffer holds, of a message that goes on
+                peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
+            heard = len(desk.messages)
+            with stub_at(desk) as quick, stub_at(desk) as bulk:
+                for peer in (quick, bulk):
+                    peer.sendall(b"".join(encode([b"hello"])))
+                await until(lambda: len(desk.messages) == heard + 2)
+                highest = desk.endpoint._buffers.held_bytes
+                for number in range(20):
+                    quick.sendall(b"".join(encode([b"small", b"%d" % number])))
+                    await until(lambda: desk.messages[-1][1][0] == b"small")
+                    desk.messages.append((b"", [b""]))
+                    highest = max(highest, desk.endpoint._buffers.held_bytes)
+                large = b"".join(encode([b"large", bytes(2 << 20)]))
+                bulk.setblocking(False)
+                async with asyncio.timeout(PATIENCE_S):
+                    while large:
+                        with suppress(BlockingIOError):
+                            large = large[bulk.send(large) :]
+                        await asyncio.sleep(0)
+                        highest = max(highest, desk.endpoint._buffers.held_bytes)
+                await until(lambda: desk.messages[-1][1][0] == b"large")
+                assert len(desk.messages[-1][1][1]) == 2 << 20
+                assert not is_closed(quick) and not is_closed(bulk)
+            assert highest <= bound + 42 * SHORT_BUFFER_BYTES
+            assert any(map(is_closed, peers)), "whoever holds half a message gives way"
+
+    run(test)
+
+
+def test_a_message_over_the_limit_is_told_by_its_header_and_its_connection_goes_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as peer:
+                await greet(desk, peer)
+                too_long = b"".join(encode([b"head", bytes(MESSAGE_BYTES_MAX)])) + b"".join(encode([b"next"]))
+                peer.setblocking(False)
+                highest = 0
+                async with asyncio.timeout(PATIENCE_S):
+                    while too_long:
+                        with suppress(BlockingIOError):
+                            too_long = too_long[peer.send(too_long) :]
+                        await asyncio.sleep(0)
+                        highest = max(highest, desk.endpoint._buffers.held_bytes)
+                await until(lambda: len(desk.messages) == 3)
+                assert [frames for _, frames in desk.messages[1:]] == [[b"head"], [b"next"]]
+                assert desk.skipped[1:] == [MESSAGE_BYTES_MAX, 0]
+                assert highest <= RECEIVE_BUFFER_BYTES
+
+    run(test)
+
+
+def test_a_thousand_messages_in_one_read_are_taken_in_turns(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as many, stub_at(desk) as other:
+                await greet(desk, many)
+                await until(lambda: desk.messages)
+                turns = desk.turns
+                many.sendall(b"".join(encode([b"x"])) * 1_000)
+                other.sendall(b"".join(encode([b"other"])))
+                await until(lambda: len(desk.messages) == 1_002)
+                assert desk.turns - turns >= 1_000 // MESSAGES_PER_TURN_MAX
+                place = [frames for _, frames in desk.messages].index([b"other"])
+                assert place <= 3 * MESSAGES_PER_TURN_MAX
+
+    run(test)
+
+
+def test_who_goes_on_sending_nonsense_is_closed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as peer:
+                routing_id = await greet(desk, peer)
+                for _ in range(MALFORMED_MAX):
+                    desk.endpoint.sent_nonsense(routing_id)
+                assert not is_closed(peer)
+                desk.endpoint.sent_nonsense(routing_id)
+                assert is_closed(peer)
+
+    run(test)
+
+
+def test_at_the_most_connections_who_did_not_attach_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "CONNECTIONS_MAX", 3)
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
+            first = stack.enter_context(stub_at(desk))
+            await greet(desk, first)
+            mute = [stack.enter_context(dial(desk)) for _ in range(2)]
+            await until(lambda: len(desk.endpoint._by_id) == 3)
+            late = [stack.enter_context(stub_at(desk)) for _ in range(2)]
+            for peer in late:
+                peer.sendall(b"".join(encode([b"hello"])))
+            await until(lambda: len(desk.messages) == 3)
+            assert all(map(is_closed, mute))
+            last = stack.enter_context(stub_at(desk))
+            await until(lambda: is_closed(last))
+            assert not any(map(is_closed, [first, *late]))
 
     run(test)
 

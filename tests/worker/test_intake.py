@@ -9,7 +9,8 @@ import pytest
 
 from client_stub.wire import Format, Kind
 from sidecar.kernel import StickyPartitioner
-from sidecar.worker.intake import RESERVATION_MS_MAX, Intake
+from sidecar.shm.layout import STREAMS_MAX
+from sidecar.worker.intake import RESERVATION_MS_MAX, Intake, Refusal
 from sidecar.worker.session import ClientSession
 from sidecar.worker.shares import Shares
 from sidecar.worker.topic_queue import TopicQueue
@@ -20,6 +21,8 @@ PAYLOAD = b"\x92\xc0\xa1x" * 4
 
 
 class FakePool:
+    pages_max = 100
+
     def __init__(self, pages: int) -> None:
         self.free = list(range(pages))
         self.waiters: list[tuple[Any, int]] = []
@@ -72,6 +75,7 @@ class FakeChain:
 
     chain_id = 3
     live_records = 0
+    tail = 0
 
     def __init__(self) -> None:
         self.page_count = 0
@@ -104,14 +108,8 @@ class FakeRow:
     def __init__(self) -> None:
         self.ring_free_bytes = 1000
         self.positions: dict[int, int] = {}
-        self.places = 2
-
-    def stream_position(self, stream: int) -> int | None:
-        return self.positions.get(stream)
 
     def place_stream(self, stream: int, chain_id: int) -> bool:
-        if len(self.positions) >= self.places:
-            return False
         self.positions[stream] = 0
         return True
 
@@ -156,14 +154,19 @@ class Scene:
             words=NoOtherWorkers(),  # type: ignore[arg-type]
         )
         self.held_reason = ""
+        self.refused: list[Refusal] = []
+        self.given_up: list[str] = []
         self.intake = Intake(
             worker_epoch=EPOCH,
             pool=self.pool,  # type: ignore[arg-type]
             shares=self.shares,
             credit_window_bytes=1000,
+            submission_bytes_max=100_000,
             counters=self.counters,  # type: ignore[arg-type]
-            topic_queue=self.queue,
+            topic_queue=lambda topic, names, now_ms: self.queue(topic),
             on_entry=lambda queue, entry, now_ms, flush_follows: self.entries.append(entry),
+            on_refused=lambda queue, entry, refusal, now_ms: self.refused.append(refusal),
+            give_up=self.given_up.append,
             send=self.send,
             commit=commit,  # type: ignore[arg-type]
         )
@@ -317,8 +320,7 @@ def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_go_on() ->
 
 def test_topics_that_do_not_move_leave_a_quarter_of_the_pool() -> None:
     scene = Scene(pages=16, page_count=16)
-    scene.row.places = 9
-    for number, topic in enumerate(("a", "b", "c")):
+    for number, topic in enumerate(("a", "b", "c"), 1):
         scene.queue(topic).has_leader = False
         for seq in range(1, 8):
             scene.submit(seq, stream=number, topic=topic)
@@ -331,7 +333,7 @@ def test_topics_that_do_not_move_leave_a_quarter_of_the_pool() -> None:
     scene.queue("a").has_leader = True
     scene.shares.count_all(6.0)
     scene.intake.shares_freed(6.0)
-    assert {message[1] for message in scene.take_sent() if message[0] == Kind.RESUME} == {1, 2}
+    assert {message[1] for message in scene.take_sent() if message[0] == Kind.RESUME} == {2, 3}
 
 
 def test_a_topic_counts_as_stalled_only_after_the_request_timeout() -> None:
@@ -356,11 +358,12 @@ def test_a_client_that_does_not_read_its_outcomes_is_held_until_it_acks() -> Non
 
 
 def test_a_stream_without_a_place_in_its_row_is_refused_alone() -> None:
-    scene = Scene()
-    for stream in (1, 2, 3):
+    scene = Scene(pages=STREAMS_MAX + 1, page_count=STREAMS_MAX + 1)
+    for stream in range(1, STREAMS_MAX + 2):
         scene.submit(1, stream=stream, topic=f"t{stream}")
     assert [message[:2] for message in scene.take_sent()] == [[Kind.REFUSED, "TOO_MANY_STREAMS"]]
-    assert scene.row.positions == {1: 1, 2: 1}
+    assert scene.row.positions == dict.fromkeys(range(1, STREAMS_MAX + 1), 1)
+    assert f"t{STREAMS_MAX + 1}" not in scene.queues, "nothing is made for it"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from client_stub.wire import Kind
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm import layout
-from sidecar.shm.rate_words import DEBT_US_MAX, RateClock, find_clock
+from sidecar.shm.rate_words import RateClock, find_clock
 from sidecar.shm.segment import Segment
 from sidecar.worker.rate_limit import BURST_MS, RateLimit
 from tests.worker.test_intake import Scene
@@ -100,9 +100,9 @@ def test_clocks_of_the_segment_are_found_by_name_until_all_are_taken(tmp_path: P
         mine, theirs = find_clock(segment, "rate a"), find_clock(other, "rate a")
         assert mine is not None and theirs is not None
         mine.charge(500, 1_000)
-        assert theirs.paid_at_us(1_000) == 1_500
+        assert theirs.paid_at_us() == 1_500
         theirs.charge(500, 1_000)
-        assert mine.paid_at_us(1_000) == 2_000
+        assert mine.paid_at_us() == 2_000
         for number in range(layout.RATE_ROWS_MAX - 1):
             assert find_clock(segment, f"rate {number}") is not None
         assert find_clock(segment, "one more") is None
@@ -112,32 +112,80 @@ def test_clocks_of_the_segment_are_found_by_name_until_all_are_taken(tmp_path: P
         segment.close()
 
 
-def test_a_clock_from_before_the_host_was_started_again_is_not_believed() -> None:
-    clock = RateClock(bytearray(8), 0)
-    clock.charge(1_000, 2 * DEBT_US_MAX)
-    assert clock.paid_at_us(5_000) == 5_000
-    clock.charge(1_000, 5_000)
-    assert clock.paid_at_us(5_000) == 6_000
+@pytest.mark.parametrize(
+    ("own", "frame"),
+    [
+        ({"records": 10}, (65_535, 65_535)),
+        ({"records": 1}, (65_535, 65_535)),
+        ({"rate": 291}, (1, 1 << 20)),
+        ({"rate": 1}, (1, 64 << 20)),
+    ],
+)
+def test_a_submission_that_costs_hours_is_paid_for(own: dict[str, int], frame: tuple[int, int]) -> None:
+    one = limit({}, **own)
+    one.charge(*frame, 1e6)
+    units = frame[0] if "records" in own else frame[1]
+    costs_ms = 1_000 * units / next(iter(own.values()))
+    assert costs_ms > 3_600_000
+    refusal = one.refusal(1e6)
+    assert refusal is not None
+    assert refusal[1] == pytest.approx(1e6 + costs_ms - BURST_MS)
+    assert one.refusal(refusal[1] - 1) is not None
+    assert one.refusal(refusal[1]) is None
+
+
+def test_a_single_record_costs_less_than_a_microsecond_and_still_counts() -> None:
+    one = limit({}, records=3_000_000)
+    let_through([one], (1, 100), 1e6, 1e6 + 1)  # the burst
+    taken = let_through([one], (1, 100), 1e6 + 1, 1e6 + 51)
+    assert 149_000 <= taken <= 151_000
+
+
+def test_another_rate_owes_nothing() -> None:
+    clocks: dict[str, RateClock] = {}
+    limit(clocks, records=1).charge(65_535, 100, 0.0)
+    assert limit(clocks, records=1).refusal(0.0) is not None
+    assert limit(clocks, records=1_000_000).refusal(0.0) is None
+
+
+def test_a_clock_from_before_the_host_was_started_again_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = Segment.create(
+        tmp_path / "segment", buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test"
+    )
+    try:
+        clock = find_clock(segment, "rate a")
+        assert clock is not None
+        clock.charge(1_000, 1 << 50)
+        monkeypatch.setattr("sidecar.shm.segment.current_boot_id", lambda: b"another boot id.")
+        segment.begin_boot()
+        again = find_clock(segment, "rate a")
+        assert again is not None
+        again.charge(1_000, 5_000)
+        assert again.paid_at_us() == 6_000
+    finally:
+        segment.close()
 
 
 def test_a_stream_over_its_topics_rate_is_held_until_the_time_is_paid_for() -> None:
     scene = Scene()
     scene.queue("t").rate = limit({}, records=20)
     scene.submit(1)  # four records at 5 ms: paid for at 205 ms
-    assert scene.intake.next_rate_ms == float("inf")
+    assert scene.intake.next_timed_ms == float("inf")
     scene.submit(2)
     assert scene.take_sent() == [
         [Kind.HOLD, 1, 2, "topic t is at its records.per.second of 20 records per second"]
     ]
     scene.submit(1, stream=2, topic="other")
     assert len(scene.chain("other").appended) == 1
-    due_ms = scene.intake.next_rate_ms
+    due_ms = scene.intake.next_timed_ms
     assert due_ms == pytest.approx(205.0 - BURST_MS)
-    scene.intake.rates_due(due_ms - 0.1)
+    scene.intake.timed_due(due_ms - 0.1)
     assert scene.take_sent() == []
-    scene.intake.rates_due(due_ms)
+    scene.intake.timed_due(due_ms)
     assert scene.take_sent() == [[Kind.RESUME, 1, 2]]
-    assert scene.intake.next_rate_ms == float("inf")
+    assert scene.intake.next_timed_ms == float("inf")
 
 
 def test_a_stream_whose_client_left_is_not_resumed() -> None:
@@ -147,5 +195,5 @@ def test_a_stream_whose_client_left_is_not_resumed() -> None:
     scene.submit(2)
     scene.take_sent()
     scene.intake.forget(scene.session)
-    scene.intake.rates_due(1e9)
+    scene.intake.timed_due(1e9)
     assert scene.take_sent() == []

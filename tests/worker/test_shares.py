@@ -54,14 +54,18 @@ class Hand:
             queues=lambda: self.queues.values(),
             words=ShareWords(segment, slot),
         )
+        self.given_up: list[str] = []
         self.intake = Intake(
             worker_epoch=EPOCH,
             pool=self.pool,
             shares=self.shares,
             credit_window_bytes=1 << 30,
             counters=FakeCounters(),  # type: ignore[arg-type]
-            topic_queue=self.queue,
+            submission_bytes_max=1 << 30,
+            topic_queue=lambda topic, names, now_ms: self.queue(topic),
             on_entry=lambda queue, entry, now_ms, flush_follows: None,
+            on_refused=lambda *_: None,
+            give_up=self.given_up.append,
             send=lambda session, message: self.sent.append(message),
         )
         self.clients: dict[str, ClientSession] = {}
@@ -86,7 +90,6 @@ class Hand:
         session = self.clients.get(name)
         if session is None:
             session = self.clients[name] = ClientSession(b"r", FakeRow(), name, NOW)  # type: ignore[arg-type]
-            session.row.places = 100  # type: ignore[attr-defined]
         stream = sum(map(ord, topic))
         seq = self.seqs.get(name + topic, 0) + 1
         fields = [EPOCH, stream, seq, topic, 1_700_000_000_000, Format.MSGPACK, 0, 1]

@@ -1,0 +1,48 @@
+"""SparseLog: the same complaint about the same peer is a line a minute, however often it is due.
+
+What a hostile or broken client causes is counted in metrics each time; the log must not be its way to fill a disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Final
+
+INTERVAL_MS: Final = 60_000.0
+KEYS_MAX: Final = 64
+"""Peers with lines of their own within a minute; beyond them all others share one line."""
+
+
+class SparseLog:
+    """Warnings by key. Not thread-safe."""
+
+    def __init__(self, log: logging.Logger, now_ms: Callable[[], float]) -> None:
+        self._log = log
+        self._now_ms = now_ms
+        self._said: dict[Hashable, tuple[float, int]] = {}
+        """When a key's last line was written, and how many are missing since; oldest first."""
+
+    def warning(self, key: Hashable, text: str, *args: object, exc_info: BaseException | None = None) -> None:
+        """Write the line, or count it for the next one of its key."""
+        now_ms = self._now_ms()
+        if key not in self._said and len(self._said) >= KEYS_MAX:
+            self._forget(now_ms)
+            if len(self._said) >= KEYS_MAX:
+                key = None
+        at_ms, missing = self._said.get(key, (float("-inf"), 0))
+        if now_ms - at_ms < INTERVAL_MS:
+            self._said[key] = (at_ms, missing + 1)
+            return
+        self._said.pop(key, None)
+        self._said[key] = (now_ms, 0)
+        if missing:
+            text += " (and %d more since the last such line)"
+            args = (*args, missing)
+        self._log.warning(text, *args, exc_info=exc_info)
+
+    def _forget(self, now_ms: float) -> None:
+        for key, (at_ms, _) in list(self._said.items()):
+            if now_ms - at_ms < INTERVAL_MS:
+                return
+            del self._said[key]

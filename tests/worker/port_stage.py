@@ -1,0 +1,199 @@
+"""StubPort, Intake and Topics on a real segment; only the sockets are a list of what was sent."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from typing import Any
+
+import msgpack
+
+from client_stub.wire import Format, Kind, Outcome, unpack_outcomes
+from sidecar.common.backoff import ExponentialBackoff
+from sidecar.common.clock import ManualClock
+from sidecar.common.tickets import attach_ticket
+from sidecar.producer.broker_memory import BrokerMemory
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.producer_id import ProducerIds
+from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.producer.topic_settings import TopicRules
+from sidecar.shm.share_words import ShareWords
+from sidecar.worker.client_processes import ClientProcesses
+from sidecar.worker.intake import Intake, largest_submission
+from sidecar.worker.placement import Placement
+from sidecar.worker.shares import Shares
+from sidecar.worker.stub_port import StubPort
+from sidecar.worker.topics import Topics
+from tests.worker.scene import EPOCH, KEY, Scene
+
+BASE_TIMESTAMP_MS = 1_700_000_000_000
+RECORD = msgpack.packb([b"k", b"v"])
+
+
+class ListedEndpoint:
+    """Takes every message; ``processes``: pids by routing id."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, list[Any], list[bytes]]] = []
+        self.attached: set[bytes] = set()
+        self.nonsense: Counter[bytes] = Counter()
+        self.processes: dict[bytes, int] = {}
+
+    def send(self, routing_id: bytes, frames: list[bytes]) -> bool:
+        self.sent.append((routing_id, msgpack.unpackb(frames[0]), frames[1:]))
+        return True
+
+    def has_attached(self, routing_id: bytes) -> None:
+        self.attached.add(routing_id)
+
+    def sent_nonsense(self, routing_id: bytes) -> None:
+        self.nonsense[routing_id] += 1
+
+    def peer_process(self, routing_id: bytes) -> int:
+        return self.processes.get(routing_id, 0)
+
+
+class Peer:
+    """A stub of a few lines at the other end."""
+
+    def __init__(self, stage: PortStage, routing_id: bytes, name: str, client_id: bytes, pid: int) -> None:
+        self.stage = stage
+        self.routing_id = routing_id
+        self.name = name
+        self.client_id = client_id
+        self.pid = pid
+        self.secret: bytes | None = None
+        stage.endpoint.processes[routing_id] = pid
+
+    def send(self, message: list[Any], *frames: bytes, skipped_bytes: int = 0) -> None:
+        stage = self.stage
+        stage.port.on_message(
+            self.routing_id, [memoryview(msgpack.packb(message)), *map(memoryview, frames)], skipped_bytes
+        )
+        stage.port.end_turn(stage.clock.now_ms())
+
+    def attach(self) -> list[Any]:
+        """ATTACH; the answer."""
+        ticket = attach_ticket(KEY, self.client_id, self.name, EPOCH)
+        self.send([Kind.ATTACH, 1, self.client_id, self.name, self.pid, EPOCH, ticket, self.secret])
+        (answer,) = self.heard(Kind.WELCOME, Kind.REFUSED)
+        if answer[0] == Kind.WELCOME:
+            self.secret = answer[2]
+        return answer
+
+    def again(self, routing_id: bytes) -> Peer:
+        """The same client on another connection."""
+        peer = Peer(self.stage, routing_id, self.name, self.client_id, self.pid)
+        peer.secret = self.secret
+        return peer
+
+    def submit(
+        self,
+        seq: int = 1,
+        *,
+        stream: int = 1,
+        topic: str = "t",
+        payload: bytes = RECORD,
+        count: int = 1,
+        skipped_bytes: int = 0,
+    ) -> None:
+        fields = [EPOCH, stream, seq, topic, BASE_TIMESTAMP_MS, Format.MSGPACK, 0, count]
+        self.send([Kind.SUBMIT, *fields], payload, skipped_bytes=skipped_bytes)
+
+    def heard(self, *kinds: Kind) -> list[list[Any]]:
+        """What came since the last call, of these kinds; the others are dropped."""
+        stage = self.stage
+        mine = [message for routing_id, message, _ in stage.endpoint.sent if routing_id == self.routing_id]
+        stage.endpoint.sent = [each for each in stage.endpoint.sent if each[0] != self.routing_id]
+        return [message for message in mine if message[0] in kinds]
+
+    def outcomes(self) -> list[Outcome]:
+        found = []
+        for routing_id, message, frames in self.stage.endpoint.sent:
+            if routing_id == self.routing_id and message[0] == Kind.OUTCOMES:
+                found += unpack_outcomes(frames[0])
+        return found
+
+
+class PortStage:
+    def __init__(self, scene: Scene, *, max_request_size: int = 1 << 20) -> None:
+        self.scene = scene
+        self.clock = ManualClock()
+        config = ProducerConfig(max_request_size=max_request_size)
+        accumulator = RecordAccumulator(
+            config,
+            ProducerIds(
+                max_in_flight=5,
+                backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
+                memory=BrokerMemory(lambda: BASE_TIMESTAMP_MS),
+            ),
+        )
+        sessions, settlement = scene.sessions, scene.settlement
+        self.topics = Topics(
+            config=config,
+            rules=TopicRules(config),
+            placement=Placement(config, accumulator),
+            chain_table=scene.chain_table,
+            accumulator=accumulator,
+            on_failed=lambda queue, entry, failures: settlement.fail_records(
+                queue, entry, failures, self.clock.now_ms()
+            ),
+            chains_in_use=sessions.chains_in_use,
+            on_vacate=scene.lane_rows.vacate,
+        )
+        self.shares = Shares(
+            page_count=scene.segment.page_count,
+            page_bytes=scene.segment.page_bytes,
+            request_timeout_ms=config.request_timeout_ms,
+            queues=lambda: self.topics,
+            words=ShareWords(scene.segment, 0),
+        )
+        self.given_up: list[str] = []
+        self.limit = largest_submission(max_request_size, scene.pool)
+        self.intake = Intake(
+            worker_epoch=EPOCH,
+            pool=scene.pool,
+            shares=self.shares,
+            credit_window_bytes=1 << 20,
+            submission_bytes_max=self.limit,
+            counters=scene.counters,
+            topic_queue=self.topics.open,
+            on_entry=self.topics.on_entry,
+            on_refused=settlement.refuse,
+            give_up=self.given_up.append,
+            send=lambda session, message: self.port.send(session, message),
+        )
+        self.endpoint = ListedEndpoint()
+        self.port = StubPort(
+            clock=self.clock,  # type: ignore[arg-type]
+            worker_epoch=EPOCH,
+            limits={},
+            client_ack_timeout_ms=30_000.0,
+            sessions=sessions,
+            processes=ClientProcesses(_NoLoop()),  # type: ignore[arg-type]
+            intake=self.intake,
+            teller=scene.teller,
+            counters=scene.counters,
+            on_flush=self.topics.flush,
+            on_cancel=lambda session: None,
+        )
+        self.port.endpoint = self.endpoint  # type: ignore[assignment]
+        scene.teller._on_ring_written = self.port.has_news
+
+    def connect(self, name: str = "client", pid: int = 0) -> Peer:
+        return Peer(self, secrets.token_bytes(8), name, secrets.token_bytes(20), pid)
+
+    def client(self, name: str = "client", pid: int = 0) -> Peer:
+        peer = self.connect(name, pid)
+        assert peer.attach()[0] == Kind.WELCOME
+        return peer
+
+    def counted(self, name: str) -> int:
+        return self.scene.counters.get(name)
+
+
+class _NoLoop:
+    """Processes are watched by nobody: none dies here."""
+
+    def add_reader(self, *_: object) -> None: ...
+    def remove_reader(self, *_: object) -> None: ...

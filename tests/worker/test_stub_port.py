@@ -1,0 +1,425 @@
+"""Goal: nothing that one client sends costs another one anything, and no fault of ours is blamed on a client.
+
+Method: the worker's rooms between socket and journal on a real segment (tests/worker/port_stage.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from client_stub.wire import (
+    SUBMISSION_BYTES_MAX,
+    Format,
+    Kind,
+    LocalCode,
+    Outcome,
+    OutcomeKind,
+    Persistence,
+    pack_outcome,
+)
+from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
+from sidecar.kernel import index
+from sidecar.shm.buffer_pool import BufferPool
+from sidecar.shm.layout import STREAMS_MAX
+from sidecar.shm.segment import Segment
+from sidecar.worker.intake import ERROR_HOLD_MS, largest_submission
+from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
+from tests.worker.scene import EPOCH, Scene
+
+
+@pytest.fixture
+def stage(scene: Scene) -> PortStage:
+    return PortStage(scene)
+
+
+def fill_ring(stage: PortStage, name: str = "client") -> None:
+    """Outcomes until less than a quarter of the ring is free."""
+    (session,) = [each for each in stage.scene.sessions if each.name == name]
+    row = session.row
+    while row.ring_free_bytes > row.ring_bytes // 5:
+        number = row.next_number
+        assert row.ring_append(
+            pack_outcome(Outcome(1, 2, 0, number, 1, 0, 5, 0, 0, 1, 9, -1, b"", "x" * 4_000))
+        )
+
+
+def test_a_stream_held_for_unread_outcomes_goes_on_after_a_reconnect(stage: PortStage) -> None:
+    peer = stage.client()
+    fill_ring(stage)
+    peer.submit(1)
+    assert [message[:3] for message in peer.heard(Kind.HOLD)] == [[Kind.HOLD, 1, 1]]
+    again = peer.again(b"another connection")
+    welcome = again.attach()
+    assert welcome[6] == [[1, "t", 0, True]], "it is still held"
+    (session,) = stage.scene.sessions
+    again.send([Kind.ACK, session.row.next_number - 1])
+    assert again.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
+    again.submit(1)
+    assert again.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]
+
+
+def failed(outcomes: list[Outcome]) -> list[tuple[int, int, int, int]]:
+    """(seq, records, code, persistence) of each failure."""
+    return [
+        (each.seq, each.count, each.code, each.persistence)
+        for each in outcomes
+        if each.kind == OutcomeKind.FAILED
+    ]
+
+
+def test_a_record_larger_than_the_pool_fails_alone(scene: Scene) -> None:
+    stage = PortStage(scene, max_request_size=32 << 20)
+    pool_bytes = scene.pool.pages_max * scene.segment.page_bytes
+    assert stage.limit < pool_bytes, "WELCOME tells what the pool holds"
+    peer = stage.client()
+    stage.intake._submission_bytes_max = 64 << 20  # what is not caught by that: many records in few bytes
+    peer.submit(1, payload=RECORD)
+    peer.submit(2, payload=bytes(pool_bytes + scene.segment.page_bytes))
+    peer.submit(3, payload=RECORD)
+    assert failed(peer.outcomes()) == [(2, 1, LocalCode.RECORD_TOO_LARGE, Persistence.NOT_PERSISTED)]
+    assert "buffer.memory" in peer.outcomes()[0].text
+    assert peer.heard(Kind.ACCEPTED, Kind.OUTCOMES)[-1][-1] == [[1, 3]]
+    assert stage.counted("malformed_frames_total") == 0
+
+
+def test_a_submission_that_was_too_long_to_be_kept_fails_by_itself(stage: PortStage) -> None:
+    peer, other = stage.client(), stage.client("other")
+    peer.submit(1, count=3, payload=RECORD * 3)
+    peer.submit(2, count=5, payload=b"", skipped_bytes=100 << 20)
+    other.submit(1, stream=7)
+    peer.submit(3)
+    assert failed(peer.outcomes()) == [(2, 5, LocalCode.RECORD_TOO_LARGE, Persistence.NOT_PERSISTED)]
+    assert "max.request.size" in peer.outcomes()[0].text
+    assert peer.heard(Kind.ACCEPTED, Kind.OUTCOMES, Kind.REFUSED)[-1][-1] == [[1, 3]]
+    assert stage.counted("records_accepted_total") == 3 + 5 + 1 + 1
+    peer.send([Kind.ACK, 1])
+    assert stage.counted("records_failed_total") == 5
+    assert stage.counted("records_held") == 5
+    assert not stage.endpoint.nonsense
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_largest_submission_is_taken_and_one_byte_more_fails(stage: PortStage, beyond: int) -> None:
+    stage.intake._submission_bytes_max = 10_000
+    peer = stage.client()
+    peer.submit(1, payload=bytes(10_000 + beyond))
+    assert [each.code for each in peer.outcomes()] == [LocalCode.RECORD_TOO_LARGE] * beyond
+    assert stage.topics.waiting_entries == 1 - beyond
+
+
+def test_the_largest_submission_follows_the_settings(scene: Scene, tmp_path: Path) -> None:
+    assert largest_submission(1 << 20, scene.pool) == scene.pool.entry_bytes_max - 256  # a pool of 1 MiB
+    segment = Segment.create(
+        tmp_path / "larger", buffer_memory_bytes=1 << 30, clients_max=16, instance_id=b"test"
+    )
+    try:
+        segment.prepare_slot(0)
+        segment.slot(0).claim(incarnation=3)
+        pool = BufferPool(segment, incarnation=3, workers=2, slot=0)
+        assert largest_submission(1_024, pool) == SUBMISSION_BYTES_MAX
+        assert largest_submission(1 << 20, pool) == (2 << 20) + HEADER_BYTES_MAX
+        assert largest_submission(2**31 - 1, pool) == MESSAGE_BYTES_MAX - HEADER_BYTES_MAX
+    finally:
+        segment.close()
+
+
+def test_the_successor_of_a_worker_that_died_over_a_refused_submission_fails_it_too(scene: Scene) -> None:
+    """What stands in the journal for it can be read by nobody as a record."""
+    stage = PortStage(scene)
+    stage.intake._on_refused = lambda *_: None  # it dies before the words are changed
+    peer = stage.client()
+    peer.submit(1, count=4, skipped_bytes=100 << 20, payload=b"")
+    queue = stage.topics.get("t")
+    assert queue is not None
+    (entry,) = queue.chain.entries()
+    block = index(queue.chain, entry, scene.partitioner, 1 << 20)
+    assert [code for _, code in block.failures] == [LocalCode.MALFORMED_RECORD] * 4
+    assert not block.groups
+
+
+def test_columns_that_cannot_be_read_fail_their_records_and_not_their_client(stage: PortStage) -> None:
+    peer = stage.client()
+    fields = [EPOCH, 1, 1, "t", BASE_TIMESTAMP_MS, Format.ARROW, 0, 2]
+    peer.send([Kind.SUBMIT, *fields], b"no columns at all")
+    peer.submit(2)
+    assert peer.heard(Kind.ACCEPTED, Kind.REFUSED)[-1][-1] == [[1, 2]]
+    queue = stage.topics.get("t")
+    assert queue is not None
+    bad, good = (index(queue.chain, each, stage.scene.partitioner, 1 << 20) for each in queue.chain.entries())
+    assert [code for _, code in bad.failures] == [LocalCode.MALFORMED_RECORD] * 2
+    assert good.count == 1
+
+
+class OurFault(Exception):
+    pass
+
+
+def test_an_error_of_ours_fails_the_records_and_not_their_client(
+    stage: PortStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = stage.client()
+    peer.submit(1)
+
+    def breaks(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        raise OurFault("nobody foresaw this")
+
+    monkeypatch.setattr(stage.intake, "_take", breaks)
+    large = RECORD * 10_000
+    peer.submit(2, count=10_000, payload=large)
+    assert failed(peer.outcomes()) == [(2, 10_000, LocalCode.ABORTED, Persistence.NOT_PERSISTED)]
+    assert "nobody foresaw this" in caplog.text
+    peer.submit(3)
+    assert peer.heard(Kind.ACCEPTED, Kind.OUTCOMES, Kind.REFUSED)[-1][-1] == [[1, 3]]
+    assert stage.counted("accept_errors_total") == 1
+    assert stage.counted("malformed_frames_total") == 0
+    assert stage.given_up == []
+
+
+def test_an_error_of_ours_that_stays_holds_the_stream_and_nothing_else(
+    stage: PortStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = stage.client()
+
+    def breaks(*_: Any, **__: Any) -> None:
+        raise OurFault
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.shares, "refusal", breaks)
+        peer.submit(1)
+    assert [message[:3] for message in peer.heard(Kind.HOLD, Kind.REFUSED)] == [[Kind.HOLD, 1, 1]]
+    stage.intake.timed_due(stage.clock.advance(ERROR_HOLD_MS))
+    stage.port.end_turn(stage.clock.now_ms())
+    assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
+    peer.submit(1)
+    assert peer.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]
+
+
+def test_an_error_behind_the_journals_store_ends_the_worker(
+    stage: PortStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor begins with what the journal says; this memory would take the submission a second time."""
+    peer = stage.client()
+
+    def breaks(*_: Any) -> None:
+        raise OurFault
+
+    (session,) = stage.scene.sessions
+    monkeypatch.setattr(session.row, "store_position", breaks)
+    peer.submit(1)
+    assert len(stage.given_up) == 1
+    assert peer.heard(Kind.REFUSED, Kind.ACCEPTED) == []
+
+
+def submit_fields(**changes: Any) -> list[Any]:
+    fields = {
+        "epoch": EPOCH,
+        "stream": 1,
+        "seq": 1,
+        "topic": "t",
+        "base_timestamp_ms": BASE_TIMESTAMP_MS,
+        "format": Format.MSGPACK,
+        "flags": 0,
+        "count": 1,
+    }
+    return [Kind.SUBMIT, *(fields | changes).values()]
+
+
+ABSURD: list[list[Any]] = [
+    submit_fields(base_timestamp_ms=1 << 63),
+    submit_fields(base_timestamp_ms=(1 << 64) - 1),
+    submit_fields(base_timestamp_ms=-1),
+    submit_fields(base_timestamp_ms=1.5),
+    submit_fields(flags=256),
+    submit_fields(flags=1 << 40),
+    submit_fields(flags=-1),
+    submit_fields(flags="x"),
+    submit_fields(count=0),
+    submit_fields(count=65_536),
+    submit_fields(count=True),
+    submit_fields(seq=1.0),
+    submit_fields(seq=0),
+    submit_fields(seq=-1),
+    submit_fields(seq=None),
+    submit_fields(stream=0),
+    submit_fields(stream=-1),
+    submit_fields(stream=1 << 32),
+    submit_fields(stream=[1]),
+    submit_fields(stream={}),
+    submit_fields(format=99),
+    submit_fields(format=[]),
+    submit_fields()[:-1],
+    [*submit_fields(), "ack"],
+    [*submit_fields(), 1 << 63],
+    [*submit_fields(), 0, 0],
+    [Kind.SUBMIT],
+    [Kind.ACK],
+    [Kind.ACK, 1],
+    [Kind.ACK, (1 << 64) - 1],
+    [Kind.ACK, "all"],
+    [Kind.FLUSH],
+    [Kind.FLUSH, [1], 1],
+    [Kind.FLUSH, {"a": 1}, 1],
+    [Kind.BYE],
+    [Kind.WELCOME],
+    [Kind.HELLO, 1],
+    [255],
+    [-1],
+    [1.5],
+    ["SUBMIT"],
+    [[12]],
+    [],
+    [Kind.ATTACH],
+]
+
+
+@pytest.mark.parametrize("message", ABSURD, ids=str)
+def test_what_no_stub_sends_is_refused_counted_and_changes_nothing(
+    stage: PortStage, message: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = stage.client()
+    names = len(stage.scene.chain_table)
+    peer.send(message, RECORD)
+    assert [each[:2] for each in peer.heard(Kind.REFUSED)] == [[Kind.REFUSED, "MALFORMED_FRAME"]]
+    assert stage.counted("malformed_frames_total") == 1
+    assert stage.counted("accept_errors_total") == 0
+    assert stage.endpoint.nonsense[peer.routing_id] == 1
+    assert len(stage.scene.chain_table) == names
+    assert not stage.topics.missing
+    assert not any(record.exc_info for record in caplog.records), "a traceback is for faults of ours"
+    peer.submit(1)
+    assert peer.heard(Kind.ACCEPTED)[0][2] == [[1, 1]], "an ordinary one is taken as ever"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 60_000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        msgpack.packb({0: 12}),
+    ],
+    ids=["nothing", "unused", "nested", "array of 4 billion", "map of 4 billion", "a map"],
+)
+def test_frames_that_are_no_message_are_refused(stage: PortStage, frame: bytes) -> None:
+    peer = stage.client()
+    stage.port.on_message(peer.routing_id, [memoryview(frame)])
+    assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["MALFORMED_FRAME"]
+    assert stage.counted("malformed_frames_total") == 1
+
+
+def test_values_at_the_edge_are_taken(stage: PortStage) -> None:
+    peer = stage.client()
+    peer.send(submit_fields(base_timestamp_ms=(1 << 63) - 1, flags=255, stream=0xFFFFFFFF), RECORD)
+    assert peer.heard(Kind.REFUSED) == []
+    assert stage.counted("records_accepted_total") == 1
+
+
+def test_flushes_and_acks_of_what_is_not_there_do_nothing(stage: PortStage) -> None:
+    peer = stage.client()
+    for message in ([Kind.FLUSH, 99, 1], [Kind.FLUSH, 1 << 62, 1 << 62], [Kind.ACK, 0], [Kind.ACK, -5]):
+        peer.send(message)
+    assert peer.heard(Kind.REFUSED) == []
+    assert stage.counted("malformed_frames_total") == 0
+
+
+def test_one_line_a_minute_says_that_a_client_sends_nonsense(
+    stage: PortStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bad, worse = stage.client("bad"), stage.client("worse")
+    for _ in range(50):
+        bad.send([255])
+        worse.send([255])
+    assert [record.getMessage().count("bad") for record in caplog.records] == [1, 0]
+    stage.clock.advance(60_000)
+    bad.send([255])
+    assert "and 49 more" in caplog.records[-1].getMessage()
+
+
+def test_a_flood_of_pings_is_bounded_and_costs_its_own_client_only(stage: PortStage) -> None:
+    peer, other = stage.client(), stage.client("other")
+    stage.endpoint.send = lambda routing_id, frames: routing_id != peer.routing_id  # type: ignore[method-assign]
+    for _ in range(10_000):
+        stage.port.on_message(peer.routing_id, [memoryview(msgpack.packb([Kind.PING]))])
+    names = [session.name for session in stage.scene.sessions]
+    assert names == ["other"], "who does not read its answers is detached"
+    assert other.routing_id in stage.endpoint.attached
+
+
+def test_one_connection_attaches_one_client(stage: PortStage) -> None:
+    first = stage.client("first")
+    second = stage.connect("second")
+    second.routing_id = first.routing_id
+    assert second.attach()[:2] == [Kind.REFUSED, "MALFORMED_FRAME"]
+    assert [session.name for session in stage.scene.sessions] == ["first"]
+    assert len(list(stage.scene.segment.clients.rows())) == 1
+
+
+def test_one_process_takes_a_quarter_of_the_clients_and_no_more(stage: PortStage) -> None:
+    quarter = stage.scene.segment.clients.capacity // 4
+    peers = [stage.client(f"c{number}", os.getpid()) for number in range(quarter)]
+    late = stage.connect("late", os.getpid())
+    answer = late.attach()
+    assert answer[:2] == [Kind.REFUSED, "TOO_MANY_CLIENTS"]
+    assert f"Process {os.getpid()}" in answer[2]
+    assert stage.connect("other", 1).attach()[0] == Kind.WELCOME
+    peers[0].send([Kind.BYE, False])
+    assert late.attach()[0] == Kind.WELCOME, "who has left is made room of"
+
+
+def test_a_ticket_that_was_seen_lets_nobody_else_in(stage: PortStage) -> None:
+    peer = stage.client()
+    peer.submit(1)
+    thief = peer.again(b"thief")
+    for secret in (None, b"", b"x" * 16):
+        thief.secret = secret
+        assert thief.attach()[:2] == [Kind.REFUSED, "NOT_ADMITTED"]
+    for wrong in ("text", 5, [b"x"]):
+        thief.secret = wrong  # type: ignore[assignment]
+        assert thief.attach()[:2] == [Kind.REFUSED, "MALFORMED_FRAME"]
+    peer.submit(2)
+    assert peer.heard(Kind.ACCEPTED)[-1][2] == [[1, 2]]
+
+
+def test_who_is_not_attached_hears_so_and_is_counted_on_its_connection(stage: PortStage) -> None:
+    stranger = stage.connect()
+    for _ in range(3):
+        stranger.submit(1)
+    assert stranger.heard(Kind.HELLO_AGAIN) == [[Kind.HELLO_AGAIN, EPOCH]] * 3
+    assert stage.endpoint.nonsense[stranger.routing_id] == 3
+
+
+def test_streams_that_do_not_begin_at_the_first_make_nothing(stage: PortStage) -> None:
+    """1,100 such frames once took every row of the table of topics, for the life of the segment."""
+    peer, other = stage.client(), stage.client("other")
+    names = len(stage.scene.chain_table)
+    for number in range(1, 1_101):
+        peer.submit(5, stream=number, topic=f"nobody-{number}")
+    assert len(stage.scene.chain_table) == names
+    assert not stage.topics.missing, "Kafka is not asked for them"
+    assert len(peer.heard(Kind.RESEND)) == STREAMS_MAX
+    other.submit(1, topic="new")
+    assert other.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]
+    peer.submit(1, stream=3, topic="nobody-3")
+    assert peer.heard(Kind.ACCEPTED)[0][2] == [[3, 1]]
+
+
+def test_a_client_has_two_hundred_topics_and_the_next_is_refused_without_a_trace(stage: PortStage) -> None:
+    peer = stage.client()
+    stage.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    scene = stage.scene
+    for number in range(1, STREAMS_MAX + 2):
+        stage.intake._take = lambda stream, needed: None  # type: ignore[method-assign]
+        peer.submit(1, stream=number, topic=f"t{number}")
+    assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["TOO_MANY_STREAMS"]
+    assert (0, f"t{STREAMS_MAX}") in scene.chain_table.ids()
+    assert (0, f"t{STREAMS_MAX + 1}") not in scene.chain_table.ids()

@@ -1,0 +1,230 @@
+"""Goal: the table of topics of a slot is nobody's alone: a name lasts as long as something refers to it.
+
+Method: clients of a stage on a real segment open topics until the table is full, leave, and others come; after each
+step what stands in the segment is read by a reader of its own, as an adopter would.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from client_stub.wire import Kind
+from sidecar.kernel import fail_remaining, mark_failed_done, store_release_u64
+from sidecar.shm import chain_table as chain_table_module
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.descriptors import LaneRows
+from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
+from sidecar.worker.sessions import ROW_GRACE_MS
+from sidecar.worker.topics import NAMES_PER_FREE_ROW, VACATE_MS
+from tests.worker.port_stage import Peer, PortStage
+from tests.worker.scene import INCARNATION, Scene
+
+
+@pytest.fixture
+def stage(scene: Scene) -> PortStage:
+    stage = PortStage(scene)
+    # A submission without room: the stream has its place and nothing is accepted, so that 1,024 topics need no pages.
+    stage.intake._take = lambda stream, needed: None  # type: ignore[method-assign]
+    stage.shares.claim = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    return stage
+
+
+def opens(peer: Peer, stream: int, topic: str) -> str:
+    """What came of the first submission of a stream: HOLD (it has its place) or the code of its refusal."""
+    peer.submit(1, stream=stream, topic=topic)
+    (answer,) = peer.heard(Kind.HOLD, Kind.REFUSED)
+    return "HOLD" if answer[0] == Kind.HOLD else str(answer[1])
+
+
+def leave(stage: PortStage, *peers: Peer) -> None:
+    for peer in peers:
+        peer.send([Kind.BYE, True])
+    stage.port.reclaim_rows(stage.clock.now_ms())
+    stage.clock.advance(VACATE_MS)
+
+
+def agrees(stage: PortStage) -> dict[str, int]:
+    """Names and ids as a reader finds them, which must be those of the owner; no stream names another's topic."""
+    scene = stage.scene
+    read = ChainTable(scene.segment, 0, incarnation=INCARNATION + 1)
+    assert read.ids() == scene.chain_table.ids()
+    topics = {name.chain_id: name.topic for name in read.names()}
+    assert len(topics) == len(read)
+    for session in scene.sessions:
+        for stream, chain_id, _ in session.row.streams():
+            assert topics[chain_id] == session.streams[stream].topic_queue.topic
+    for queue in stage.topics:
+        assert topics[queue.chain.chain_id] == queue.topic
+    return {name.topic: name.chain_id for name in read.names()}
+
+
+def test_a_full_table_always_has_a_name_left_for_who_has_none(stage: PortStage) -> None:
+    """Greedy clients take what they may in turn; the nearer the table is to its end, the less that is."""
+    greedy = [stage.client(f"greedy-{number}") for number in range(8)]
+    counts = dict.fromkeys(range(8), 0)
+    refused: set[int] = set()
+    while len(refused) < len(greedy):
+        for number, peer in enumerate(greedy):
+            if number in refused:
+                continue
+            topic = f"of-{number}-{counts[number]}"
+            if opens(peer, counts[number] + 1, topic) == "HOLD":
+                counts[number] += 1
+            else:
+                refused.add(number)
+    free = CHAINS_MAX - len(agrees(stage))
+    assert free >= 10
+    assert max(counts.values()) - min(counts.values()) <= NAMES_PER_FREE_ROW
+    assert opens(stage.client("modest"), 1, "good") == "HOLD"
+    assert opens(greedy[0], 900, "of-1-0") == "HOLD", "a name that is there is not a new one"
+
+
+def test_few_clients_may_have_two_hundred_topics_each(stage: PortStage) -> None:
+    for number in range(4):
+        peer = stage.client(f"c{number}")
+        for stream in range(1, STREAMS_MAX + 1):
+            assert opens(peer, stream, f"t-{number}-{stream}") == "HOLD"
+
+
+def test_names_that_nothing_uses_are_given_again(stage: PortStage) -> None:
+    first = [stage.client(f"first-{number}") for number in range(6)]
+    for number, peer in enumerate(first):
+        stream = 0
+        while opens(peer, stream + 1, f"old-{number}-{stream}") == "HOLD":
+            stream += 1
+            if stream == STREAMS_MAX:
+                break
+    stays = first.pop()
+    mine = {name: chain for name, chain in agrees(stage).items() if name.startswith("old-5-")}
+    leave(stage, *first)
+    second = [stage.client(f"second-{number}") for number in range(5)]
+    for number, peer in enumerate(second):
+        for stream in range(100):
+            stage.clock.advance(VACATE_MS)
+            assert opens(peer, stream + 1, f"new-{number}-{stream}") == "HOLD"
+    names = agrees(stage)
+    assert {name: names[name] for name in mine} == mine, "what a client's stream names keeps its row"
+    assert opens(stays, 1_000, "new-0-0") == "HOLD"
+
+
+def test_a_name_is_kept_while_records_of_it_wait_though_its_client_is_gone(scene: Scene) -> None:
+    stage = PortStage(scene)
+    peer = stage.client()
+    peer.submit(1, topic="waits")
+    peer.send([Kind.BYE, False])
+    scene.sessions.reclaim(stage.clock.advance(ROW_GRACE_MS + 1))
+    queue = stage.topics.get("waits")
+    assert queue is not None and queue.chain.live_entries == 1
+    stage.topics._vacate_unused()
+    assert "waits" in agrees(stage)
+    assert stage.topics.get("waits") is queue
+
+
+def test_a_row_with_another_name_keeps_its_tail_and_loses_its_sequences(scene: Scene) -> None:
+    """An entry's ordinal in a chain never comes twice: it names a dead letter and what is in work."""
+    stage = PortStage(scene)
+    queue = stage.topics.get("before")
+    assert queue is not None
+    chain_id = queue.chain.chain_id
+    pages = scene.pool.take(queue.chain.pages_needed(1, 100))
+    assert pages is not None
+    queue.chain.link_pages(pages)
+    entry = queue.chain.append(
+        b"\x92\xc0\xc0".ljust(100, b"\0"),
+        count=1,
+        client_row=1,
+        client_generation=1,
+        stream=1,
+        seq=1,
+        base_timestamp_ms=0,
+        format=1,
+        flags=0,
+    )
+    scene.lane_rows.store(chain_id, 0, 0, 55)
+    scene.lane_rows.store(chain_id, 7, 0, 66)
+    scene.lane_rows.store(99, 0, 0, 77)
+    stage.topics._vacate_unused()
+    assert "before" in agrees(stage), "it holds a record"
+    mark_failed_done(queue.chain, entry, fail_remaining(queue.chain, entry, 0xFF06))
+    scene.pool.give(queue.chain.release_pages() + queue.chain.release_idle())
+    while "before" in agrees(stage):
+        stage.topics._vacate_unused()
+    again = stage.topics.get("after")
+    assert again is not None
+    assert again.chain.chain_id == chain_id
+    assert again.chain.tail > 0
+    pages = scene.pool.take(again.chain.pages_needed(1, 100))
+    assert pages is not None
+    again.chain.link_pages(pages)
+    read = LaneRows(scene.segment, 0)
+    assert [read.load(chain_id, partition) for partition in (0, 7)] == [(0, 0), (0, 0)]
+    assert read.load(99, 0) == (0, 77)
+    scene.lane_rows.store(chain_id, 3, 1, 5)
+    read = LaneRows(scene.segment, 0)
+    assert (read.load(chain_id, 3), len(read)) == ((1, 5), 2), "the rows are used again"
+
+
+def test_a_death_at_any_store_of_it_leaves_a_table_that_can_be_read(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = scene.chain_table
+    names = ["t", "a", "b-longer", "c"]
+    for name in names[1:]:
+        assert table.open(0, name) is not None
+    before = {each.topic: each.chain_id for each in table.names()}
+    images: list[bytes] = []
+    area = scene.segment.slot(0).area
+
+    class Watched:
+        """As the area; what it was before each write is kept."""
+
+        def __setitem__(self, place: slice, data: bytes) -> None:
+            for cut in range(len(data)):
+                area[place.start : place.start + cut] = data[:cut]
+                images.append(bytes(area))
+            area[place] = data
+
+    def store(buffer: object, position: int, value: int) -> None:
+        images.append(bytes(area))
+        store_release_u64(area, position, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(chain_table_module, "store_release_u64", store)
+        patched.setattr(chain_table_module, "fetch_add_u64", lambda *_: 0)
+        patched.setattr(table, "_area", Watched())
+        freed = table.vacate(0, "b-longer")
+        assert table._name(0, "another") == freed
+    assert len(images) > 10
+    after = {**before, "another": freed}
+    del after["b-longer"]
+    now = bytes(area)
+    for image in images:
+        area[:] = image
+        found = {each.topic: each.chain_id for each in ChainTable(scene.segment, 0).names()}
+        assert {name: found[name] for name in ("t", "a", "c")} == {n: before[n] for n in ("t", "a", "c")}
+        assert set(found) - {"t", "a", "c"} <= {"b-longer"}, "no reader sees half a name"
+    area[:] = now
+    assert {each.topic: each.chain_id for each in ChainTable(scene.segment, 0).names()} == after
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_comes_and_goes_names_and_streams_agree(stage: PortStage, seed: int) -> None:
+    chance = random.Random(seed)
+    peers: list[Peer] = []
+    streams: Counter[bytes] = Counter()
+    for step in range(150):
+        stage.clock.advance(chance.choice([0, VACATE_MS]))
+        if len(peers) < 10 and chance.random() < 0.4:
+            peers.append(stage.client(f"c{step}"))
+        if peers and chance.random() < 0.3:
+            leave(stage, peers.pop(chance.randrange(len(peers))))
+        for peer in peers:
+            for _ in range(chance.randrange(40)):
+                if opens(peer, streams[peer.client_id] + 1, f"t{chance.randrange(3_000)}") == "HOLD":
+                    streams[peer.client_id] += 1
+        if step % 10 == 0:
+            agrees(stage)
+    agrees(stage)
