@@ -125,6 +125,16 @@ class Producer(Sender):
         """
         return self._table_call(topic, table).run()
 
+    @property
+    def takes_records(self) -> bool:
+        """False for good once it, or one of its topics, was closed or turned away: a new one may fare better."""
+        outbox = self._outbox
+        return (
+            not outbox.closed
+            and outbox.fatal is None
+            and all(stream.refusal is None for stream in tuple(outbox.streams.values()))
+        )
+
     # --- waiting ------------------------------------------------------------------------------------
 
     def flush(

@@ -6,7 +6,6 @@ again writes its rows again.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import deque
 from collections.abc import Iterator
@@ -18,16 +17,16 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import DaemonUnreachable, SidecarError
-from client_stub.producer import Producer
+from client_stub.spark.producers import ProducerCache
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from client_stub.producer import Producer
     from client_stub.spark.columns import Columns
     from client_stub.spark.options import Options
 
-_producers: dict[tuple[int, str], Producer] = {}
-"""Spark re-uses its Python workers: the next task of this process finds warm sockets. Keyed by daemon, too."""
+_cache = ProducerCache()
 
 
 @dataclass
@@ -48,7 +47,7 @@ def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, opti
             if not batch.num_rows:
                 continue
             if producer is None:
-                producer = _producer_for(options)
+                producer = _cache.producer_for(options)
             for topic, records in _by_topic(batch, columns, options.topic, rows):
                 delivery = producer.send_arrow(topic, records)
                 delivery.watch()
@@ -65,16 +64,6 @@ def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, opti
     except (SidecarError, TypeError, ValueError) as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error)}") from error
     return TaskWritten(rows)
-
-
-def _producer_for(options: Options) -> Producer:
-    place = (os.getpid(), options.run_dir)
-    producer = _producers.get(place)
-    if producer is None:
-        producer = _producers[place] = Producer(
-            options.run_dir, client_name="spark", max_block_ms=options.max_block_ms
-        )
-    return producer
 
 
 def _by_topic(

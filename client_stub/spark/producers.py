@@ -1,0 +1,39 @@
+"""The producers of one Spark Python worker, which outlive their tasks: the next task finds warm sockets."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from client_stub.producer import Producer
+
+if TYPE_CHECKING:
+    from client_stub.spark.options import Options
+
+PRODUCERS_KEPT_MAX: Final = 4
+"""Each holds a thread and two sockets; queries of one process rarely differ in daemon or options."""
+
+
+class ProducerCache:
+    """By process, daemon and the options that a Producer has; the longest unused one beyond the limit is closed.
+
+    One that takes no records any more is replaced: what ended it was one task's misfortune, and Spark sends other
+    tasks and other queries through the same process. Not thread-safe: a Python worker runs one task at a time.
+    """
+
+    def __init__(self) -> None:
+        self._producers: OrderedDict[tuple[int, str, float], Producer] = OrderedDict()
+
+    def producer_for(self, options: Options) -> Producer:
+        place = (os.getpid(), options.run_dir, options.max_block_ms)
+        producer = self._producers.pop(place, None)
+        if producer is not None and not producer.takes_records:
+            producer.close(0)
+            producer = None
+        if producer is None:
+            producer = Producer(options.run_dir, client_name="spark", max_block_ms=options.max_block_ms)
+        self._producers[place] = producer
+        while len(self._producers) > PRODUCERS_KEPT_MAX:
+            self._producers.popitem(last=False)[1].close(0)
+        return producer

@@ -1,0 +1,84 @@
+"""The tasks of one Spark Python worker share producers; what ends one of them is the misfortune of one task.
+
+Spark itself is not needed here: this is what it calls in its Python workers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from client_stub.spark import writer
+from client_stub.spark.columns import Columns
+from client_stub.spark.options import Options
+from client_stub.spark.producers import PRODUCERS_KEPT_MAX, ProducerCache
+from tests.stub.conftest import eventually
+from tests.stub.fake_daemon import FakeDaemon
+
+COLUMNS = Columns(value=0, key=None, topic=None, partition=None, headers=None)
+ROWS = pa.record_batch({"value": pa.array([b"1", b"2"])})
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerCache]:
+    made = ProducerCache()
+    monkeypatch.setattr(writer, "_cache", made)
+    yield made
+    for producer in made._producers.values():
+        producer.close(0)
+
+
+def write(daemon: FakeDaemon, topic: str = "t", max_block_ms: float = 10_000) -> int:
+    options = Options(topic, str(daemon.run_dir), 8, max_block_ms)
+    return writer.write_batches(iter([ROWS]), COLUMNS, options).rows
+
+
+@pytest.mark.parametrize("code", ["MALFORMED_FRAME", "BAD_TOKEN"])
+def test_a_client_that_was_turned_away_ends_one_task_and_no_other(daemon: FakeDaemon, code: str) -> None:
+    """The second task of the process comes as a client of its own."""
+    assert write(daemon) == 2
+    daemon.refuse_hello = (code, "what this client sent cannot be read")
+    daemon.kill_worker()
+    with pytest.raises(RuntimeError, match=r"kafka_sidecar: .*what this client sent cannot be read"):
+        eventually(lambda: write(daemon) and None)
+    daemon.refuse_hello = None
+    assert write(daemon) == 2
+    assert write(daemon) == 2, "and it stays"
+    assert len({attach[2] for attach in daemon.attaches}) == 2, "two clients in all"
+
+
+def test_a_refused_topic_is_asked_for_again_by_the_next_task(daemon: FakeDaemon) -> None:
+    from client_stub.wire import Kind
+
+    def refuse(client: Any, submit: Any) -> bool:
+        daemon.tell(client, [Kind.REFUSED, "TOPIC_TABLE_FULL", "no room for another topic", submit.stream])
+        return False
+
+    daemon.accept = refuse
+    with pytest.raises(RuntimeError, match="no room for another topic"):
+        write(daemon)
+    daemon.accept = lambda client, submit: True
+    assert write(daemon) == 2
+
+
+def test_the_second_query_of_a_process_has_its_own_max_block_ms(run_dir: Path, cache: ProducerCache) -> None:
+    made = {limit: cache.producer_for(Options("t", str(run_dir), 8, limit)) for limit in (100.0, 200.0)}
+    assert {limit: producer._outbox.max_block_ms for limit, producer in made.items()} == {100: 100, 200: 200}
+    assert cache.producer_for(Options("other", str(run_dir), 1, 100.0)) is made[100.0]
+
+
+def test_a_process_keeps_few_producers_and_closes_the_longest_unused(
+    daemon: FakeDaemon, cache: ProducerCache
+) -> None:
+    before = threading.active_count()
+    for number in range(PRODUCERS_KEPT_MAX + 3):
+        write(daemon, max_block_ms=10_000 + number)
+    assert threading.active_count() - before == PRODUCERS_KEPT_MAX
+    assert [place[2] for place in cache._producers] == [
+        10_003 + number for number in range(PRODUCERS_KEPT_MAX)
+    ]
