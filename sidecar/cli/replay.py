@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 from sidecar.deadletter.letters import Letter
-from sidecar.deadletter.replay import Replay, ReplayRunning, Tally
+from sidecar.deadletter.replay import NO_OUTCOME, NOT_SENT, Replay, ReplayRunning, Tally
 
 REASONS_SHOWN = 3
 
@@ -98,18 +98,31 @@ def replay(
 def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
     """Run ``work`` with the stub on ``run_dir``; ends the command when the daemon cannot be reached or is too slow."""
     from client_stub import Producer
-    from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+    from client_stub.errors import BufferExhausted, DaemonUnreachable, DeliveryCancelled, SidecarError
+    from client_stub.wire import Persistence
 
     producer = Producer(run_dir=str(run_dir.path), client_name="kafka-sidecar replay")
 
-    def send(letters: list[Letter]) -> Sequence[str | None]:
-        results: list[str | None] = ["no outcome"] * len(letters)
+    def send(letters: list[Letter], outcomes: list[str | None]) -> None:
+        try:
+            hand_over(letters, outcomes)
+            producer.flush(timeout=timeout_s)
+        except BaseException:
+            # Nothing more of it leaves from here on, and what was under way is told to be so: the outcomes are final.
+            producer.close(0)
+            raise
+
+    def hand_over(letters: list[Letter], outcomes: list[str | None]) -> None:
         for place, letter in enumerate(letters):
 
             def told(error: Exception | None, _metadata: object, place: int = place) -> None:
-                results[place] = None if error is None else str(error)
+                is_unknown = (
+                    isinstance(error, DeliveryCancelled) and error.persistence != Persistence.NOT_PERSISTED
+                )
+                outcomes[place] = None if error is None else NO_OUTCOME if is_unknown else str(error)
 
             try:
+                outcomes[place] = NO_OUTCOME
                 producer.send(
                     letter.topic,
                     value=letter.value,
@@ -120,11 +133,10 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
                     on_delivery=told,
                 )
             except (DaemonUnreachable, BufferExhausted):
+                outcomes[place] = NOT_SENT
                 raise
-            except (SidecarError, ValueError, TypeError) as error:
-                results[place] = str(error)
-        producer.flush(timeout=timeout_s)
-        return results
+            except (SidecarError, ValueError, TypeError, OverflowError) as error:
+                outcomes[place] = str(error)
 
     try:
         with _stop_between_chunks() as is_asked:

@@ -22,7 +22,7 @@ from sidecar.shm.accept_log import (
 )
 from sidecar.shm.accept_log_format import FileHeader
 from sidecar.shm.disk import Folder, memory_file_system
-from sidecar.shm.restore import restore
+from sidecar.shm.restore import lineage, next_instance, restore
 from sidecar.shm.segment import Segment, SegmentError, current_boot_id
 
 log = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ class LeftLog:
 
         Raises RunDirError where the logs hold records of another pool: neither may be thrown away.
         """
-        owners = {contents.instance_id for contents in self._contents.values() if contents.instance_id}
-        if segment.instance_id in owners:
+        owners = {lineage(each.instance_id) for each in self._contents.values() if each.instance_id}
+        if lineage(segment.instance_id) in owners:
             return segment.boot_id != current_boot_id()
         if self.has_entries and self.folder is not None:
             raise RunDirError(
@@ -74,15 +74,15 @@ class LeftLog:
         """A fresh segment that holds what the logs hold. They stay until the workers have logged it anew."""
         assert self.folder is not None
         damage = [each for contents in self._contents.values() for each in contents.damage]
-        instance_id = next(each.instance_id for each in self._contents.values() if each.instance_id)
+        before = next(each.instance_id for each in self._contents.values() if each.instance_id)
         try:
             segment, restored = restore(
                 path,
-                {slot: contents.entries for slot, contents in self._contents.items()},
+                self._contents,
                 page_bytes=page_bytes,
                 buffer_memory_bytes=buffer_memory_bytes,
                 clients_max=clients_max,
-                instance_id=instance_id,
+                instance_id=next_instance(before),
             )
         except (SegmentError, OSError) as error:
             raise RunDirError(f"The segment {path} cannot be made again from its log: {error}.") from None

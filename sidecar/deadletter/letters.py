@@ -1,7 +1,8 @@
 """A dead letter: a record that failed, or was never delivered, and has nobody left to be told.
 
-One line of JSON per record, so that an operator can read a spool with ``jq`` and ``base64``. Its identity
-(client, stream, seq, index) names one record for all time: a record that was written twice is one record.
+One line of JSON per record, so that an operator can read a spool with ``jq`` and ``base64``. Its identity is the
+name of its submission and its index there, and names one record for all time: a record that was written twice is one
+record (sidecar/deadletter/same_record.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
@@ -27,25 +28,29 @@ POISON: Final = ERROR_CODES[LocalCode.POISON_SUBMISSION].name
 NOT_SENT_CODE: Final = 0
 """A record without any outcome: its segment was set aside before it was delivered."""
 
+_WALL_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that a date can be shown of."""
+
 Header = tuple[str, bytes | None]
 
 
 class Undelivered(NamedTuple):
-    """Records of one submission that share a fate. ``payload`` is the whole submission's, as its client sent it."""
+    """Records of one submission that share a fate."""
 
-    client: str
-    """The client id in hex: together with stream, seq and index the record's identity."""
+    name: bytes
+    """The submission's; together with the index it is the record's identity."""
+    sender: str
+    """Client id, stream and seq, by which its client knew it; empty where nobody knows who that was."""
     client_name: str
     pid: int
     topic: str
     partition: int | None
     """Where the daemon had put them; None when it came to none."""
-    stream: int
-    seq: int
     base_timestamp_ms: int
-    record_count: int
-    """Records in the payload."""
     payload: bytes
+    """Records as their client sent them: the whole submission's, or only those meant."""
+    numbers: Sequence[int]
+    """The index in the submission of each record in the payload, ascending."""
     indexes: list[int]
     """The records meant, ascending."""
     code: int
@@ -59,7 +64,8 @@ class Undelivered(NamedTuple):
         row: ClientRow | None,
         payload: bytes,
         *,
-        client: str,
+        numbers: Sequence[int],
+        name: bytes,
         topic: str,
         partition: int | None,
         indexes: list[int],
@@ -67,18 +73,17 @@ class Undelivered(NamedTuple):
         text: str,
         persistence: int,
     ) -> Undelivered:
-        """From the journal's entry and its client's row; ``client`` stands for the id where the row is gone."""
+        """From the journal's entry and its client's row; ``row`` None: it belongs to somebody else by now."""
         return cls(
-            client=row.client_id.hex() if row is not None else client,
+            name=name,
+            sender=f"{row.client_id.hex()}/{entry.stream}/{entry.seq}" if row is not None else "",
             client_name=row.name if row is not None else "",
             pid=row.pid if row is not None else 0,
             topic=topic,
             partition=partition,
-            stream=entry.stream,
-            seq=entry.seq,
             base_timestamp_ms=entry.base_timestamp_ms,
-            record_count=entry.count,
             payload=payload,
+            numbers=numbers,
             indexes=indexes,
             code=code,
             text=text,
@@ -90,6 +95,8 @@ class Letter(NamedTuple):
     """One line of a spool, read back."""
 
     identity: str
+    sender: str | None
+    """The name by which its client knew the record; None where it is not known, and in letters of before."""
     topic: str
     partition: int | None
     """The one its sender asked for; None: any."""
@@ -114,34 +121,46 @@ def persistence_of(code: int) -> Persistence:
     return Persistence.POSSIBLY_PERSISTED if code == LocalCode.ENCODE_MISMATCH else Persistence.NOT_PERSISTED
 
 
-def lines(group: Undelivered, failed_ms: int) -> Iterator[bytes]:
-    """One line per record of ``group``, each ending in a newline. ``failed_ms``: wall clock of the writing."""
-    wanted = set(group.indexes)
+def lines(groups: Iterable[Undelivered], failed_ms: int) -> Iterator[bytes]:
+    """One line per record meant, each ending in a newline. ``failed_ms``: wall clock of the writing.
+
+    A payload is read once for all groups in a row that are of it.
+    """
+    payload: bytes | None = None
+    numbers: Sequence[int] = ()
+    records: dict[int, _Record] = {}
+    for group in groups:
+        if group.payload is not payload or group.numbers != numbers:
+            payload, numbers = group.payload, group.numbers
+            records = dict(zip(numbers, _records(payload, len(numbers)), strict=True))
+        for index in group.indexes:
+            yield _line(group, index, records[index], failed_ms)
+
+
+def _line(group: Undelivered, index: int, record: _Record, failed_ms: int) -> bytes:
     row = ERROR_CODES.get(group.code)
     error = "NOT_DELIVERED" if group.code == NOT_SENT_CODE else row.name if row else f"ERROR_{group.code}"
-    for index, record in _records(group):
-        if index not in wanted:
-            continue
-        shown: dict[str, Any] = {
-            "v": FORMAT_VERSION,
-            "id": f"{group.client}/{group.stream}/{group.seq}/{index}",
-            "topic": group.topic,
-            "partition": record.partition,
-            "tried": group.partition,
-            "timestamp_ms": group.base_timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
-            "failed_ms": failed_ms,
-            "error": error,
-            "text": group.text or (row.text if row else ""),
-            "persisted": "possibly" if group.persistence == Persistence.POSSIBLY_PERSISTED else "no",
-            "client": group.client_name,
-            "pid": group.pid,
-            "key": _base64(record.key),
-            "value": _base64(record.value),
-            "headers": [[name, _base64(value)] for name, value in record.headers],
-        }
-        if record.raw is not None:
-            shown["raw"] = _base64(record.raw)
-        yield json.dumps(shown, separators=(",", ":")).encode() + b"\n"
+    shown: dict[str, Any] = {
+        "v": FORMAT_VERSION,
+        "id": f"{group.name.hex()}/{index}",
+        "sender": f"{group.sender}/{index}" if group.sender else None,
+        "topic": group.topic,
+        "partition": record.partition,
+        "tried": group.partition,
+        "timestamp_ms": group.base_timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
+        "failed_ms": failed_ms,
+        "error": error,
+        "text": group.text or (row.text if row else ""),
+        "persisted": "possibly" if group.persistence == Persistence.POSSIBLY_PERSISTED else "no",
+        "client": group.client_name,
+        "pid": group.pid,
+        "key": _base64(record.key),
+        "value": _base64(record.value),
+        "headers": [[name, _base64(value)] for name, value in record.headers],
+    }
+    if record.raw is not None:
+        shown["raw"] = _base64(record.raw)
+    return json.dumps(shown, separators=(",", ":")).encode() + b"\n"
 
 
 def parse(line: bytes) -> Letter:
@@ -152,12 +171,13 @@ def parse(line: bytes) -> Letter:
             raise ValueError(f"version {found['v']} of the format is not known here")
         raw = _bytes(found.get("raw"))
         return Letter(
-            identity=str(found["id"]),
-            topic=str(found["topic"]),
-            partition=found["partition"],
-            timestamp_ms=int(found["timestamp_ms"]),
-            failed_ms=int(found["failed_ms"]),
-            error=str(found["error"]),
+            identity=_name(found["id"]),
+            sender=None if found.get("sender") is None else _name(found["sender"]),
+            topic=_text(found["topic"]),
+            partition=None if found["partition"] is None else _number(found["partition"]),
+            timestamp_ms=_number(found["timestamp_ms"]),
+            failed_ms=min(max(_number(found["failed_ms"]), 0), _WALL_MS_MAX),
+            error=_text(found["error"]),
             text=str(found["text"]),
             possibly_persisted=found["persisted"] == "possibly",
             key=_bytes(found["key"]),
@@ -165,7 +185,7 @@ def parse(line: bytes) -> Letter:
             headers=[(str(name), _bytes(value)) for name, value in found["headers"]],
             is_readable=raw is None,
         )
-    except (KeyError, TypeError, ValueError, AttributeError, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
@@ -178,27 +198,26 @@ class _Record(NamedTuple):
     raw: bytes | None = None
 
 
-def _records(group: Undelivered) -> Iterator[tuple[int, _Record]]:
-    """(index, record) of the whole payload. From the first unreadable one on nothing can be told apart: all the
-    rest stands as raw bytes in that one, and the ones behind it are empty."""
+def _records(payload: bytes, count: int) -> Iterator[_Record]:
+    """The records of a payload. From the first unreadable one on nothing can be told apart: all the rest stands as
+    raw bytes in that one, and the ones behind it are empty."""
     unpacker = msgpack.Unpacker(
         raw=False,
         unicode_errors="surrogateescape",
         strict_map_key=False,
-        max_buffer_size=max(len(group.payload), 1),
+        max_buffer_size=max(len(payload), 1),
     )
-    unpacker.feed(group.payload)
+    unpacker.feed(payload)
     at = 0
-    for index in range(group.record_count):
+    for number in range(count):
         try:
             record = _record(unpacker.unpack())
         except (ValueError, TypeError, msgpack.UnpackException):
-            yield index, _Record(None, None, [], None, None, raw=group.payload[at:])
-            for behind in range(index + 1, group.record_count):
-                yield behind, _Record(None, None, [], None, None, raw=b"")
+            yield _Record(None, None, [], None, None, raw=payload[at:])
+            yield from [_Record(None, None, [], None, None, raw=b"")] * (count - number - 1)
             return
         at = unpacker.tell()
-        yield index, record
+        yield record
 
 
 def _record(fields: Any) -> _Record:
@@ -213,6 +232,26 @@ def _record(fields: Any) -> _Record:
     if not all(isinstance(name, str) and isinstance(content, (bytes, type(None))) for name, content in pairs):
         raise TypeError("headers are pairs of text and bytes")
     return _Record(key, value, pairs, partition, timestamp_ms)
+
+
+def _name(text: Any) -> str:
+    """Names stand in lines of their own in the notes of a replay."""
+    if _text(text).split() != [text]:
+        raise ValueError(f"{text!r} is no name of a record")
+    return str(text)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    value.encode()  # half of a surrogate pair could be neither sent nor shown
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
 
 
 def _base64(data: bytes | None) -> str | None:

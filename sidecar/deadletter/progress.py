@@ -1,7 +1,7 @@
-"""What a replay has done already: identities of delivered letters, in a file beside each spool file.
+"""What a replay has done already: names of delivered letters, in a file beside each spool file.
 
-An identity stands there before its letter is removed, and stays for a day: a letter that a crash had written
-twice is not sent again, and a replay that was interrupted goes on where it was.
+A name stands there, with a digest of what was sent, before its letter is removed, and stays for a day: a letter that
+a crash had written twice is not sent again, and a replay that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
@@ -9,14 +9,23 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from sidecar.deadletter.spool import OPEN_SUFFIX
+from sidecar.deadletter.same_record import CONTENT_BYTES, Delivered, names_one_record
+from sidecar.deadletter.spool_files import OPEN_SUFFIX
 
 SUFFIX: Final = ".replayed"
 KEPT_S: Final = 86_400.0
 _BEGIN: Final = "# sending "
 _END: Final = "# sent"
+
+
+class Notes(NamedTuple):
+    """What one file of notes says."""
+
+    delivered: list[Delivered]
+    in_doubt: int
+    """Letters of which an interrupted replay left open whether they were."""
 
 
 class Progress:
@@ -30,14 +39,16 @@ class Progress:
         """So many letters are about to be sent; until :meth:`end` nobody knows what became of them."""
         self._write(f"{_BEGIN}{records}\n")
 
-    def end(self, delivered: list[str]) -> None:
-        self._write("".join(f"{identity}\n" for identity in delivered) + f"{_END}\n")
+    def end(self, delivered: list[Delivered], *, in_doubt: int = 0) -> None:
+        """``in_doubt``: of so many it is still not known, and it will not be."""
+        still = f"{_BEGIN}{in_doubt}\n" if in_doubt else ""
+        self._write("".join(map(_line, delivered)) + f"{_END}\n{still}")
 
     def close(self) -> None:
         os.close(self._fd)
 
     def _write(self, text: str) -> None:
-        os.write(self._fd, text.encode())
+        os.write(self._fd, text.encode("utf-8", "replace"))
         os.fsync(self._fd)
 
 
@@ -45,21 +56,50 @@ def progress_file(spool_file: Path) -> Path:
     return spool_file.with_name(spool_file.name.removesuffix(OPEN_SUFFIX) + SUFFIX)
 
 
-def read_progress(folder: Path) -> tuple[set[str], int]:
-    """(identities delivered before, letters of which an interrupted replay left open whether they were)."""
-    delivered: set[str] = set()
-    in_doubt = 0
-    for path in folder.glob(f"*{SUFFIX}"):
-        open_records = 0
-        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:  # a line without an end does not count
-            if line.startswith(_BEGIN):
-                open_records = int(line.removeprefix(_BEGIN))
-            elif line == _END:
-                open_records = 0
-            else:
-                delivered.add(line)
-        in_doubt += open_records
-    return delivered, in_doubt
+def read_notes(path: Path) -> Notes:
+    """A file of notes; nothing in one that is not there. A line that is damaged, or has no end, counts for nothing."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Notes([], 0)
+    delivered: list[Delivered] = []
+    open_records = 0
+    for line in data.decode("utf-8", "replace").split("\n")[:-1]:
+        if line.startswith(_BEGIN):
+            count = line.removeprefix(_BEGIN)
+            open_records = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 1
+        elif line == _END:
+            open_records = 0
+        else:
+            delivered.append(_parsed(line))
+    return Notes(delivered, open_records)
+
+
+def read_progress(folder: Path) -> Notes:
+    """The notes of all files of a folder."""
+    found = [read_notes(path) for path in folder.glob(f"*{SUFFIX}")]
+    return Notes(
+        [each for notes in found for each in notes.delivered], sum(notes.in_doubt for notes in found)
+    )
+
+
+def forget_shared_names(spool_file: Path) -> None:
+    """Keep of a file's notes only names of one record each.
+
+    Before delivered letters leave their file: a name that several share would then say of those that stay that they
+    were delivered. A death in between sends letters twice and loses none.
+    """
+    path = progress_file(spool_file)
+    notes = read_notes(path)
+    kept = [each for each in notes.delivered if names_one_record(each.name)]
+    if len(kept) == len(notes.delivered):
+        return
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as out:
+        out.write("".join(map(_line, kept)).encode("utf-8", "replace"))
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(path)
 
 
 def forget_old(folder: Path, spool_names: set[str]) -> None:
@@ -67,3 +107,19 @@ def forget_old(folder: Path, spool_names: set[str]) -> None:
     for path in folder.glob(f"*{SUFFIX}"):
         if path.name.removesuffix(SUFFIX) not in spool_names and time.time() - path.stat().st_mtime > KEPT_S:
             path.unlink(missing_ok=True)
+
+
+def _line(delivered: Delivered) -> str:
+    if delivered.content is None:
+        return f"{delivered.name}\n"
+    return f"{delivered.name} {delivered.content.hex()}\n"
+
+
+def _parsed(line: str) -> Delivered:
+    name, space, digest = line.rpartition(" ")
+    if space and len(digest) == 2 * CONTENT_BYTES:
+        try:
+            return Delivered(name, bytes.fromhex(digest))
+        except ValueError:
+            pass  # a name of before with a space in it: no digest
+    return Delivered(line, None)

@@ -1,7 +1,7 @@
 """Replay: the letters of a spool, sent again in order, a chunk at a time; who sends is the caller's business.
 
 Before a chunk goes out that is noted, and after it which of its letters were delivered. A replay that is killed
-in between sends at most that one chunk twice; any other end loses and doubles nothing.
+in between sends at most that one chunk twice; any other end loses and doubles nothing that had its outcome.
 """
 
 from __future__ import annotations
@@ -9,20 +9,39 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from sidecar.deadletter.letters import POISON, Letter
-from sidecar.deadletter.progress import Progress, forget_old, read_progress
-from sidecar.deadletter.spool import OPEN_SUFFIX, SUFFIX, read_letters, spool_files
+from sidecar.deadletter.progress import (
+    Progress,
+    forget_old,
+    forget_shared_names,
+    progress_file,
+    read_notes,
+    read_progress,
+)
+from sidecar.deadletter.same_record import Delivered, KnownRecords, OneFile, content_of, names_one_record
+from sidecar.deadletter.spool_files import (
+    OPEN_SUFFIX,
+    SpoolFile,
+    close_dead_files,
+    remove_half_made,
+    replace_file,
+    spool_files,
+)
 
 CHUNK_RECORDS: Final = 500
 CHUNK_BYTES: Final = 4 << 20
 
-Send = Callable[[list[Letter]], Sequence[str | None]]
-"""Sends letters and waits: per letter None when it was delivered, else the reason. What it raises ends the replay."""
+NOT_SENT: Final = "not sent"
+NO_OUTCOME: Final = "no outcome"
+
+Send = Callable[[list[Letter], list[str | None]], None]
+"""Sends letters and waits. Per letter it sets in the list None when it was delivered, else the reason; NO_OUTCOME where
+it may be in its topic and nobody will know. What it raises ends the replay; what it has set by then counts."""
 
 
 class ReplayRunning(Exception):
@@ -78,8 +97,16 @@ class Tally:
         return sum(int(getattr(each, what)) for each in self.topics.values())
 
 
+class _Found(NamedTuple):
+    """A letter that is to be sent."""
+
+    line: int
+    letter: Letter
+    content: bytes
+
+
 class Replay:
-    """One run over a folder. Used from one thread; files of other writers may grow meanwhile."""
+    """One run over a folder. Used from one thread; other writers may add, close and drop files meanwhile."""
 
     def __init__(
         self,
@@ -96,15 +123,16 @@ class Replay:
         self._wants = wants
         self._files = files
         self._chunk_records = chunk_records
-        self._seen: set[str] = set()
+        self._known = KnownRecords()
         self.tally = Tally()
 
     def look(self) -> Tally:
         """Count what would be sent; nothing is changed."""
         self._begin()
         for path in self._chosen():
-            for _ in self._letters(path):
-                pass
+            with SpoolFile.open(path) as file:
+                for _ in self._letters(file, set()):
+                    pass
         return self.tally
 
     def run(self, send: Send, should_stop: Callable[[], bool] = lambda: False) -> Tally:
@@ -119,11 +147,14 @@ class Replay:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ReplayRunning(f"Another replay works on {self._folder}: wait for its end.") from None
+            remove_half_made(self._folder)
+            close_dead_files(self._folder)
             self._begin()
             for path in self._chosen():
                 if should_stop():
                     break
-                self._run_file(path, send, should_stop)
+                with SpoolFile.open(path) as file:
+                    self._run_file(file, send, should_stop)
             forget_old(
                 self._folder, {path.name.removesuffix(OPEN_SUFFIX) for path in spool_files(self._folder)}
             )
@@ -133,93 +164,99 @@ class Replay:
 
     def _begin(self) -> None:
         self.tally = Tally()
-        self._seen, self.tally.in_doubt = read_progress(self._folder)
+        self._known = KnownRecords()
+        notes = read_progress(self._folder)
+        self.tally.in_doubt = notes.in_doubt
+        for each in notes.delivered:
+            self._known.note_delivered(each)
 
     def _chosen(self) -> list[Path]:
         return spool_files(self._folder) if self._files is None else self._files
 
-    def _letters(self, path: Path) -> Iterator[Letter]:
-        """The letters of one file that are to be sent, each identity once."""
+    def _letters(self, file: SpoolFile, over: set[int]) -> Iterator[_Found]:
+        """The letters of one file that are to be sent, each record once; ``over`` gets the lines of all doubles."""
+        if not file.is_there:
+            return
         self.tally.files += 1
-        for _, letter in read_letters(path):
+        in_file = OneFile(read_notes(progress_file(file.path)).delivered)
+        for line, letter in file.letters():
             if isinstance(letter, ValueError):
                 self.tally.broken_lines += 1
-            elif letter.identity in self._seen:
+                continue
+            content = content_of(letter)
+            if self._known.was_delivered(letter, content) or in_file.take_delivered(letter, content):
                 self.tally.doubles += 1
+                over.add(line)
             elif not self._wants(letter):
                 self.tally.left_out += 1
             elif letter.error == POISON and not self._with_poison:
                 self.tally.poison += 1
+            elif self._known.meet(letter, content, in_file.copy_number(letter, content)):
+                self.tally.doubles += 1
+                over.add(line)
             else:
-                self._seen.add(letter.identity)
                 tally = self.tally.of(letter.topic)
                 tally.add(letter)
                 if letter.is_readable:
-                    yield letter
+                    yield _Found(line, letter, content)
                 else:
                     tally.unreadable += 1
 
-    def _chunks(self, path: Path) -> Iterator[list[Letter]]:
-        chunk: list[Letter] = []
+    def _chunks(self, file: SpoolFile, over: set[int]) -> Iterator[list[_Found]]:
+        chunk: list[_Found] = []
         size = 0
-        for letter in self._letters(path):
-            chunk.append(letter)
-            size += letter.size_bytes
+        for found in self._letters(file, over):
+            chunk.append(found)
+            size += found.letter.size_bytes
             if len(chunk) >= self._chunk_records or size >= CHUNK_BYTES:
                 yield chunk
                 chunk, size = [], 0
         if chunk:
             yield chunk
 
-    def _run_file(self, path: Path, send: Send, should_stop: Callable[[], bool]) -> None:
-        progress = Progress(path)
+    def _run_file(self, file: SpoolFile, send: Send, should_stop: Callable[[], bool]) -> None:
+        progress = Progress(file.path)
+        over: set[int] = set()
         try:
-            for chunk in self._chunks(path):
+            for chunk in self._chunks(file, over):
                 progress.begin(len(chunk))
-                results = send(chunk)
-                delivered = []
-                for letter, reason in zip(chunk, results, strict=True):
-                    tally = self.tally.of(letter.topic)
-                    if reason is None:
-                        tally.delivered += 1
-                        delivered.append(letter.identity)
-                    else:
-                        tally.failed += 1
-                        tally.reasons[reason] += 1
-                progress.end(delivered)
+                outcomes: list[str | None] = [NOT_SENT] * len(chunk)
+                try:
+                    send([found.letter for found in chunk], outcomes)
+                except Exception:
+                    self._note(chunk, outcomes, progress, over)
+                    raise
+                self._note(chunk, outcomes, progress, over)
                 if should_stop():
                     break
         finally:
             progress.close()
             if not progress.path.stat().st_size:
                 progress.path.unlink()
-        self._tidy(path)
+        self._tidy(file, over)
 
-    def _tidy(self, path: Path) -> None:
+    def _note(
+        self, chunk: list[_Found], outcomes: list[str | None], progress: Progress, over: set[int]
+    ) -> None:
+        """Count what became of a chunk and put it on disk; lines of what was delivered are ``over``."""
+        delivered: list[Delivered] = []
+        for found, reason in zip(chunk, list(outcomes), strict=True):
+            tally = self.tally.of(found.letter.topic)
+            if reason is None:
+                tally.delivered += 1
+                delivered.append(Delivered(found.letter.identity, found.content))
+                over.add(found.line)
+            elif reason not in (NOT_SENT, NO_OUTCOME):
+                tally.failed += 1
+                tally.reasons[reason] += 1
+        progress.end(delivered, in_doubt=outcomes.count(NO_OUTCOME))
+
+    def _tidy(self, file: SpoolFile, over: set[int]) -> None:
         """Take out of a closed file what was delivered, and the doubles; an empty one goes."""
-        if path.suffix != SUFFIX:
-            return  # its writer may still add to it
-        delivered, _ = read_progress(self._folder)
-        kept: list[bytes] = []
-        seen: set[str] = set()
-        with path.open("rb") as file:
-            for line, (_, letter) in zip(_whole(file.readlines()), read_letters(path), strict=True):
-                if isinstance(letter, ValueError):
-                    kept.append(line)
-                elif letter.identity not in delivered and letter.identity not in seen:
-                    seen.add(letter.identity)
-                    kept.append(line)
-        if not kept:
-            path.unlink()
-            return
-        temporary = path.with_name(f".{path.name}.new")
-        with temporary.open("wb") as out:
-            out.writelines(kept)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.chmod(path.stat().st_mode & 0o777)
-        temporary.replace(path)
-
-
-def _whole(found: list[bytes]) -> list[bytes]:
-    return [line for line in found if line.endswith(b"\n")]
+        path = file.closed_path()
+        if path is None or not over:
+            return  # its writer may still add to it, or somebody has removed it
+        kept = file.lines_but(over)
+        if any(not names_one_record(each.name) for each in read_notes(progress_file(path)).delivered):
+            forget_shared_names(path)
+        replace_file(path, kept)

@@ -28,6 +28,7 @@ from sidecar.shm.disk import Folder
 from sidecar.shm.layout import Layout
 from sidecar.shm.recovery import linked_pages
 from sidecar.shm.segment import Segment, SegmentError, current_boot_id
+from sidecar.shm.submission_name import submission_name
 
 _PAGE_SIZES: Final = (16_384, 4_096, 8_192, 32_768, 65_536)
 _NOT_SENT: Final = "Accepted and not sent when its daemon ended."
@@ -124,7 +125,8 @@ class Salvage:
                 where = f"slot {slot}, topic {name.topic}"
                 self.found.damage += [f"{where}: {damage}" for damage in chain.damage]
                 for entry in chain.entries():
-                    yield from self._entry(chain, entry, name.topic, by_chain.get(name.chain_id, []), clients)
+                    own_batches = by_chain.get(name.chain_id, [])
+                    yield from self._entry(chain, entry, name.topic, own_batches, slot, clients)
 
     def close(self) -> None:
         self.segment.close()
@@ -142,6 +144,7 @@ class Salvage:
         entry: Entry,
         topic: str,
         descriptors: list[Descriptor],
+        slot: int,
         clients: dict[tuple[int, int], ClientRow],
     ) -> Iterator[Undelivered]:
         fates: dict[tuple[int | None, int, int, str], list[int]] = {}
@@ -158,7 +161,6 @@ class Salvage:
             self.found.damage.append(f"topic {topic}: {error}")
             return
         row = clients.get((entry.client_row, entry.client_generation))
-        named = f"{self.segment.instance_id.hex()}.row-{entry.client_row}.{entry.client_generation}"
         self.found.topics.add(topic)
         for (partition, code, persistence, text), indexes in fates.items():
             if code == NOT_SENT_CODE:
@@ -171,7 +173,8 @@ class Salvage:
                 entry,
                 row,
                 payload,
-                client=named,
+                numbers=range(entry.count),
+                name=submission_name(self.segment.instance_id, slot, entry),
                 topic=topic,
                 partition=partition,
                 indexes=indexes,
@@ -375,10 +378,9 @@ def write_letters(salvage: Salvage, folder: Path) -> tuple[Path, int]:
     try:
         with temporary.open("wb") as out:
             temporary.chmod(0o640)
-            for group in salvage.undelivered():
-                for line in lines(group, now_ms):
-                    unreadable += not parse(line).is_readable
-                    out.write(line)
+            for line in lines(salvage.undelivered(), now_ms):
+                unreadable += not parse(line).is_readable
+                out.write(line)
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(path)

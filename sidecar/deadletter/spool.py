@@ -7,24 +7,40 @@ pass over: it was not counted yet and is written again.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from sidecar.deadletter.letters import Letter, Undelivered, lines, parse
+from sidecar.deadletter.letters import Undelivered, lines
+from sidecar.deadletter.spool_files import (
+    OPEN_SUFFIX,
+    SUFFIX,
+    drop_file,
+    may_be_written_to,
+    size_of,
+    spool_files,
+)
 from sidecar.shm.disk import sync_folder
 
 FILE_BYTES_MAX: Final = 16 << 20
 """A file is closed for good beyond this; replay and ``drop_oldest`` work by whole files."""
-SUFFIX: Final = ".jsonl"
-OPEN_SUFFIX: Final = ".open"
-"""Stands behind SUFFIX while a writer may still add to the file."""
+WRITE_BYTES_MAX: Final = 4 << 20
+"""Lines written and synced at once, if they are not one letter."""
+PARTS_MIN: Final = 4
+"""A spool takes no more than this part of its bound in one file, and in one write."""
+_TRIES_MAX: Final = 3
 
 
 class SpoolFull(Exception):
-    """dead_letters.max_bytes is used up; nothing was written."""
+    """dead_letters.max_bytes is used up."""
+
+
+class LetterTooLarge(SpoolFull):
+    """One letter alone is larger than dead_letters.max_bytes: it will never fit."""
 
 
 class SpoolWriter:
@@ -43,56 +59,109 @@ class SpoolWriter:
         self._writer = writer
         self._max_bytes = max_bytes
         self._drop_oldest = drop_oldest
-        self._file_bytes_max = min(file_bytes_max, max(max_bytes // 4, 1))
+        self._file_bytes_max = min(file_bytes_max, max(max_bytes // PARTS_MIN, 1))
+        self._write_bytes = min(WRITE_BYTES_MAX, max(max_bytes // PARTS_MIN, 1))
         self._path: Path | None = None
+        self._fd = -1
+        """The current file, with its lock: while it is held nobody else takes the file for a dead writer's."""
+        self.written = 0
+        """Letters of the last append() that are on disk, also when it raised."""
         self.dropped: list[tuple[Path, int]] = []
         """Files removed for room, with their records; whoever reads it empties it."""
 
-    def append(self, groups: Iterable[Undelivered]) -> int:
+    def append(self, groups: Iterable[Undelivered], *, skip: int = 0) -> int:
         """Write every record of the groups and force them to disk; returns how many.
 
-        Raises SpoolFull, or OSError (disk full, no permission): then the letters may stand there in part, and are
-        to be written again; readers know them by their identity.
+        ``skip``: so many of the first stand there already, from a call that raised. Raises SpoolFull, LetterTooLarge,
+        or OSError (disk full, no permission): then ``written`` says how many are on disk, from the first on.
         """
         now_ms = time.time_ns() // 1_000_000
-        found = [line for group in groups for line in lines(group, now_ms)]
-        if found:
-            data = b"".join(found)
-            self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._make_room(len(data))
-            self._write(data, now_ms)
-        return len(found)
+        self.written = 0
+        piece: list[bytes] = []
+        size = 0
+        for line in lines(groups, now_ms):
+            if skip:
+                skip -= 1
+                self.written += 1
+                continue
+            if len(line) > self._max_bytes or size + len(line) > self._write_bytes:
+                self._write_piece(piece, now_ms)
+                piece, size = [], 0
+            if len(line) > self._max_bytes:
+                raise LetterTooLarge(
+                    f"a letter of {len(line):,} bytes is larger than all that {self.folder} may hold, "
+                    f"{self._max_bytes:,} bytes (dead_letters.max_bytes)"
+                )
+            piece.append(line)
+            size += len(line)
+        self._write_piece(piece, now_ms)
+        return self.written
 
     def close(self) -> None:
         """No more is added to the current file: replay may delete it. OSError when it cannot be renamed."""
-        if self._path is not None:
-            path, self._path = self._path, None
-            if path.exists():
-                path.rename(path.with_suffix(""))
+        path = self._path
+        is_ours = self._is_there()
+        self._forget()
+        if path is not None and is_ours:
+            path.rename(path.with_suffix(""))
+
+    def _write_piece(self, piece: list[bytes], now_ms: int) -> None:
+        if not piece:
+            return
+        data = b"".join(piece)
+        self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._make_room(len(data))
+        for _ in range(_TRIES_MAX):
+            self._write(data, now_ms)
+            if self._is_there():
+                break
+            self._forget()  # removed under our hands: what was in it is not on disk
+        else:
+            raise FileNotFoundError(f"{self.folder}: the file is removed whenever it is written")
+        self.written += len(piece)
+        if os.fstat(self._fd).st_size >= self._file_bytes_max:
+            self.close()
 
     def _write(self, data: bytes, now_ms: int) -> None:
-        if self._path is not None and not self._path.exists():
-            self._path = None  # somebody tidied up
-        is_new = self._path is None
-        if self._path is None:
-            self._path = self.folder / f"{self._writer}-{self._free_name(now_ms)}{SUFFIX}{OPEN_SUFFIX}"
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        if not self._is_there():
+            self._forget()
+            self._begin(now_ms)
+        begin = os.fstat(self._fd).st_size
         try:
-            begin = os.fstat(fd).st_size
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
-                os.fsync(fd)
-            except OSError:
-                os.ftruncate(fd, begin)  # no half line before what is written when there is room again
-                raise
-        finally:
-            os.close(fd)
-        if is_new:
-            sync_folder(self.folder)
-        if begin + len(data) >= self._file_bytes_max:
-            self.close()
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fsync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, begin)  # no half line before what is written when there is room again
+            raise
+
+    def _begin(self, now_ms: int) -> None:
+        path = self.folder / f"{self._writer}-{self._free_name(now_ms)}{SUFFIX}{OPEN_SUFFIX}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o640)
+        self._path = path
+        # Somebody looks at just this moment, or holds it against us: then the file may be closed under our hands, which
+        # every write looks for.
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        sync_folder(self.folder)
+
+    def _is_there(self) -> bool:
+        """Whether the current file is still the one of its name."""
+        if self._path is None:
+            return False
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        own = os.fstat(self._fd)
+        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+
+    def _forget(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._path, self._fd = None, -1
 
     def _free_name(self, now_ms: int) -> int:
         while any(self.folder.glob(f"{self._writer}-{now_ms}{SUFFIX}*")):
@@ -100,58 +169,26 @@ class SpoolWriter:
         return now_ms
 
     def _make_room(self, size: int) -> None:
-        """Raises SpoolFull unless ``size`` bytes fit, or fit after the oldest files are gone."""
-        files = [(path, path.stat().st_size) for path in spool_files(self.folder)]
+        """Raises SpoolFull unless ``size`` bytes fit, or fit after the oldest files are gone.
+
+        A file that another writer may add to is not removed: it could be adding to it now.
+        """
+        files = [(path, size_of(path)) for path in spool_files(self.folder)]
         used = sum(bytes_ for _, bytes_ in files)
         if used + size <= self._max_bytes:
             return
-        if not self._drop_oldest or size > self._max_bytes:
+        going: list[tuple[Path, int]] = []
+        if self._drop_oldest:
+            going = [each for each in files if each[0] == self._path or not may_be_written_to(each[0])]
+        if used - sum(bytes_ for _, bytes_ in going) + size > self._max_bytes:
             raise SpoolFull(
                 f"{self.folder} holds {used:,} bytes of dead letters and takes {self._max_bytes:,} at most "
                 "(dead_letters.max_bytes): replay or remove some"
             )
-        for path, bytes_ in files:
+        for path, bytes_ in going:
             if path == self._path:
-                self._path = None
-            dropped = sum(1 for _ in read_lines(path))
-            path.unlink(missing_ok=True)
-            self.dropped.append((path, dropped))
+                self._forget()
+            self.dropped.append((path, drop_file(path)))
             used -= bytes_
             if used + size <= self._max_bytes:
                 return
-
-
-def spool_files(folder: Path) -> list[Path]:
-    """Every file of letters, oldest first, also those that are still written to."""
-    found = [*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}{OPEN_SUFFIX}")]
-    return sorted(found, key=_begun_ms)
-
-
-def close_leftovers(folder: Path, writer: str) -> int:
-    """Close the files that a dead writer of this name left open; returns how many. Only by its successor."""
-    left = list(folder.glob(f"{writer}-*{SUFFIX}{OPEN_SUFFIX}"))
-    for path in left:
-        path.rename(path.with_suffix(""))
-    return len(left)
-
-
-def read_lines(path: Path) -> Iterator[bytes]:
-    """The whole lines of a file; what was cut short at its end is passed over."""
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield line
-
-
-def read_letters(path: Path) -> Iterator[tuple[int, Letter | ValueError]]:
-    """(line number from 1, letter, or why that line is none)."""
-    for number, line in enumerate(read_lines(path), 1):
-        try:
-            yield number, parse(line)
-        except ValueError as error:
-            yield number, error
-
-
-def _begun_ms(path: Path) -> tuple[int, str]:
-    digits = path.name.partition(".")[0].rpartition("-")[2]
-    return (int(digits) if digits.isdigit() else 0), path.name

@@ -275,6 +275,8 @@ class BatchRecords:
         """Records of one slice."""
     def slice_indexes(self, slice_index: int) -> list[int]:
         """The record indexes, within their entry, of one slice's records."""
+    def slice_payload(self, slice_index: int) -> bytes:
+        """The msgpack bytes of one slice's records, end to end. ValueError when they are not in the journal."""
     def outcomes(
         self,
         slice_index: int,

@@ -46,6 +46,25 @@ cdef class BatchRecords:
         cdef uint32_t i
         return [block.refs[i].index for i in range(piece.start, piece.stop)]
 
+    def slice_payload(self, slice_index):
+        cdef RecordBlock block = self.block_at(slice_index)
+        cdef Slice piece = self.slices[<Py_ssize_t> slice_index]
+        cdef uint64_t payload_at = entry_payload_at(block.entry)
+        cdef int64_t total = 0
+        cdef uint32_t i
+        cdef bytes payload
+        cdef uint8_t *out
+        check_member(block.chain, block.entry)
+        for i in range(piece.start, piece.stop):
+            total += block.refs[i].extent
+        payload = PyBytes_FromStringAndSize(NULL, total)
+        out = <uint8_t *> PyBytes_AS_STRING(payload)
+        for i in range(piece.start, piece.stop):
+            if not block.chain.copy_out(payload_at + block.refs[i].offset, out, block.refs[i].extent):
+                raise ValueError(f"a page of {block.entry!r} is gone")
+            out += block.refs[i].extent
+        return payload
+
     @property
     def first_cursor(self):
         cdef RecordBlock block = self.block_at(0)

@@ -130,6 +130,11 @@ class BatchRecords:
         block, start, stop = self._slice(slice_index)
         return [record.index for record in block.records[start:stop]]
 
+    def slice_payload(self, slice_index: int) -> bytes:
+        block, start, stop = self._slice(slice_index)
+        payload = entry_payload(block.chain, block.entry)
+        return b"".join(payload[record.begin : record.end] for record in block.records[start:stop])
+
     @property
     def first_cursor(self) -> tuple[int, int]:
         block, start, _ = self._slice(0)

@@ -28,6 +28,9 @@ class Record:
     timestamp_ms: int
     body: bytes
     """Encoded key, value and headers."""
+    begin: int
+    end: int
+    """Where its msgpack bytes are in the entry's payload."""
 
 
 class RecordBlock:
@@ -128,6 +131,7 @@ def index(
             word = WORD_DONE if word == WORD_UNPARTITIONED else word
         elif retry_code:
             word = WORD_UNPARTITIONED if word == retry_code else WORD_DONE
+        begin = unpacker.tell()
         record = _read(unpacker) if readable else None
         if record is None:
             readable = False
@@ -147,7 +151,7 @@ def index(
             word = INVALID_PARTITION
         if word < WORD_FAILED_MIN:
             stamp = entry.base_timestamp_ms if timestamp is None else timestamp
-            by_partition.setdefault(word, []).append(Record(i, stamp, body))
+            by_partition.setdefault(word, []).append(Record(i, stamp, body, begin, unpacker.tell()))
         elif word != WORD_DONE:
             chain.set_word(entry, i, word)
             stored(AT_FAILED_WORD)

@@ -3,12 +3,15 @@
 The segment of before is void then: nobody knows which of its pages reached the disk. Every submission that the logs
 hold without an end is accepted anew, in its order, into the slot that it was in; the workers then adopt the slots as
 those of any dead predecessor. Nothing is known of what the brokers had: all of it counts as perhaps sent before.
+
+A submission keeps its first name over any number of crashes: a dead letter that was written before one and a dead
+letter that is written after it are seen to be the same record.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,14 +19,30 @@ from sidecar.kernel import ENTRY_HEADER_BYTES, take_pages
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.layout import PAGE_HEADER_BYTES
 from sidecar.shm.segment import Segment
+from sidecar.shm.submission_name import CARRIES_NAME, carry, submission_name
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain
+    from sidecar.shm.accept_log import LogContents
     from sidecar.shm.accept_log_format import LoggedEntry
 
 _LINE: Final = 64
 NOBODY: Final = 0
-"""Row and generation of a client that died with its host; no row ever has generation 0."""
+"""The generation of a client that died with its host; no row ever has it."""
+LINEAGE_BYTES: Final = 12
+"""Of an instance id: what a segment has in common with the one whose logs it was made from."""
+
+
+def next_instance(instance_id: bytes) -> bytes:
+    """The id of the segment that is made from the logs of ``instance_id``: another one, of the same lineage."""
+    while True:
+        made = lineage(instance_id) + os.urandom(len(instance_id) - LINEAGE_BYTES)
+        if made != instance_id:
+            return made
+
+
+def lineage(instance_id: bytes) -> bytes:
+    return instance_id[:LINEAGE_BYTES]
 
 
 class Restored(NamedTuple):
@@ -32,11 +51,11 @@ class Restored(NamedTuple):
     damage: list[str]
 
 
-def pages_for(logs: Mapping[int, Sequence[LoggedEntry]], page_bytes: int) -> int:
+def pages_for(logs: Mapping[int, LogContents], page_bytes: int) -> int:
     """Pages that the entries of all slots need."""
     chains: dict[tuple[int, int, str], int] = {}
-    for slot, entries in logs.items():
-        for entry in entries:
+    for slot, contents in logs.items():
+        for entry in contents.entries:
             words = -(-2 * entry.records // 8) * 8
             size = ENTRY_HEADER_BYTES + words + len(memoryview(entry.payload))
             key = (slot, entry.lane, entry.topic)
@@ -47,7 +66,7 @@ def pages_for(logs: Mapping[int, Sequence[LoggedEntry]], page_bytes: int) -> int
 
 def restore(
     path: Path,
-    logs: Mapping[int, Sequence[LoggedEntry]],
+    logs: Mapping[int, LogContents],
     *,
     page_bytes: int,
     buffer_memory_bytes: int,
@@ -70,18 +89,19 @@ def restore(
     )
     submissions = records = 0
     damage: list[str] = []
-    for incarnation, (slot, entries) in enumerate(sorted(logs.items()), 1):
-        if not entries:
+    for incarnation, (slot, contents) in enumerate(sorted(logs.items()), 1):
+        if not contents.entries:
             continue
         segment.prepare_slot(slot)
         view = segment.slot(slot)
         view.claim(pid=os.getpid(), incarnation=incarnation)
         table = ChainTable(segment, slot, incarnation=incarnation)
         taken = 0
-        for entry in entries:
+        for entry in contents.entries:
             chain = table.open(entry.lane, entry.topic)
+            name = submission_name(contents.instance_id, slot, entry)
             try:
-                _append(segment, chain, entry, incarnation)
+                _append(segment, chain, entry, name, incarnation)
             except ValueError as error:
                 damage.append(f"A submission of {entry.records} records for topic {entry.topic}: {error}.")
                 continue
@@ -93,7 +113,7 @@ def restore(
     return segment, Restored(submissions, records, damage)
 
 
-def _append(segment: Segment, chain: Chain | None, entry: LoggedEntry, incarnation: int) -> None:
+def _append(segment: Segment, chain: Chain | None, entry: LoggedEntry, name: bytes, incarnation: int) -> None:
     if chain is None:
         raise ValueError("the table of topics is full")
     needed = chain.pages_needed(entry.records, len(memoryview(entry.payload)))
@@ -101,15 +121,16 @@ def _append(segment: Segment, chain: Chain | None, entry: LoggedEntry, incarnati
         pages = take_pages(segment.owners, incarnation, needed)
         assert len(pages) == needed, "the pool was made large enough"
         chain.link_pages(pages)
+    carried = carry(name)
     chain.append(
         entry.payload,
         count=entry.records,
-        client_row=NOBODY,
+        client_row=carried.client_row,
         client_generation=NOBODY,
-        stream=entry.stream,
-        seq=entry.seq,
+        stream=carried.stream,
+        seq=carried.seq,
         base_timestamp_ms=entry.base_timestamp_ms,
         format=entry.format,
-        flags=entry.flags,
+        flags=entry.flags | CARRIES_NAME,
         txn_number=entry.txn_number,
     )

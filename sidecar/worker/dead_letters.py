@@ -2,7 +2,8 @@
 
 First the letters are on disk, then the words of their records become done. A worker that dies in between leaves
 the records in the journal, and its successor writes them again; who reads the spool knows them by their identity.
-While the spool cannot take them they stay in the journal: held, counted, tried again.
+While the spool cannot take them they stay in the journal: held, counted, tried again; what of them is on disk by
+then is not written twice. A letter that can never fit is held, and holds up nobody.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from sidecar.deadletter.spool import LetterTooLarge
+
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
     from sidecar.deadletter.spool import SpoolWriter
     from sidecar.shm.client_table import ClientRow
     from sidecar.shm.slots import Counters
-    from sidecar.worker.tellings import Part
+    from sidecar.worker.tellings import NameOf, Part
 
 log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 4 << 20
-"""Payload bytes of one write to the spool: what is copied out of the journal at a time."""
+"""Payload bytes that are copied out of the journal at a time."""
 RETRY_MS: Final = 1_000.0
 SAID_AGAIN_MS: Final = 60_000.0
 IDLE_CLOSE_MS: Final = 10_000.0
@@ -42,6 +45,7 @@ class DeadLetters:
         spool: SpoolWriter,
         submit: Submit,
         row_of: Callable[[int, int], ClientRow | None],
+        name_of: NameOf,
         counters: Counters,
         now_ms: Callable[[], float],
         wake: Callable[[], None],
@@ -49,11 +53,17 @@ class DeadLetters:
         self._spool = spool
         self._submit = submit
         self._row_of = row_of
+        self._name_of = name_of
         self._counters = counters
         self._now_ms = now_ms
         self._wake = wake
         self._waiting: deque[Part] = deque()
-        self._writing: list[Part] = []
+        self._writing: list[tuple[Part, int]] = []
+        """What is handed to the spool now, each with its letters."""
+        self._on_disk = 0
+        """Letters of what is handed to the spool, or waits first, that are on disk already."""
+        self._too_large: list[Part] = []
+        """With a letter that is larger than the whole spool: held until a daemon with a larger one starts."""
         self._retry_ms = float("-inf")
         self._said_ms = float("-inf")
         self._last_write_ms: float | None = None
@@ -78,10 +88,10 @@ class DeadLetters:
         size = 0
         while self._waiting and size < STEP_BYTES:
             part = self._waiting.popleft()
-            found = part.undelivered(self._row_of(part.row, part.generation))
+            found = part.undelivered(self._row_of(part.row, part.generation), self._name_of)
             groups += found
             size += sum(len(group.payload) for group in found)
-            self._writing.append(part)
+            self._writing.append((part, sum(len(group.indexes) for group in found)))
         self._submit(lambda: self._write(groups), self._written)
 
     def close(self) -> None:
@@ -92,10 +102,13 @@ class DeadLetters:
                 self._spool.close()
 
     def _write(self, groups: list[Undelivered]) -> None:
-        self._spool.append(groups)
+        try:
+            self._spool.append(groups, skip=self._on_disk)
+        finally:
+            self._on_disk = self._spool.written
 
     def _written(self, error: BaseException | None) -> None:
-        parts, self._writing = self._writing, []
+        writing, self._writing = deque(self._writing), []
         now_ms = self._now_ms()
         for path, records in self._spool.dropped:
             self._counters.inc("dead_letters_dropped_total", records)
@@ -105,23 +118,34 @@ class DeadLetters:
                 records,
             )
         self._spool.dropped.clear()
-        if error is None:
+        if self._on_disk:
             self._last_write_ms = now_ms
-            self._retry_ms = self._said_ms = float("-inf")
-            for part in parts:
-                part.finish(dead=True)
+        while writing and self._on_disk >= writing[0][1]:
+            part, letters = writing.popleft()
+            self._on_disk -= letters
+            part.finish(dead=True)
             self._wake()
+        if isinstance(error, LetterTooLarge):
+            self._too_large.append(writing.popleft()[0])
+            self._on_disk = 0
+        self._waiting.extendleft(part for part, _ in reversed(writing))
+        if error is None:
+            self._retry_ms = self._said_ms = float("-inf")
         else:
-            self._waiting.extendleft(reversed(parts))
-            self._retry_ms = now_ms + RETRY_MS
-            self._counters.inc("dead_letter_errors_total")
-            if now_ms - self._said_ms >= SAID_AGAIN_MS:
-                self._said_ms = now_ms
-                log.error(
-                    "The dead letter spool cannot be written (%s). The failed records of %d submissions, whose clients "
-                    "are gone, stay in the journal and take up buffer.memory until it can.",
-                    error,
-                    len(self._waiting),
-                )
-        self._counters.set("dead_letters_waiting", len(self._waiting))
+            self._failed(error, now_ms)
+        self._counters.set("dead_letters_waiting", len(self._waiting) + len(self._too_large))
         self.step(now_ms)
+
+    def _failed(self, error: BaseException, now_ms: float) -> None:
+        self._counters.inc("dead_letter_errors_total")
+        if not isinstance(error, LetterTooLarge):
+            self._retry_ms = now_ms + RETRY_MS
+            if now_ms - self._said_ms < SAID_AGAIN_MS:
+                return
+            self._said_ms = now_ms
+        log.error(
+            "The dead letter spool cannot be written (%s). The failed records of %d submissions, whose clients "
+            "are gone, stay in the journal and take up buffer.memory until it can.",
+            error,
+            len(self._waiting) + len(self._too_large),
+        )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
 from sidecar.kernel import entry_words, fail_records
 from sidecar.shm.in_work import KILLS_MAX, Suspects, batch_word, entry_word, name_of
-from sidecar.worker.tellings import POISON_TEXT, BatchTelling, FailurePart
+from sidecar.worker.tellings import POISON_TEXT, BatchTelling, FailurePart, NameOf
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
@@ -33,7 +33,8 @@ Failures: TypeAlias = list[tuple[int, int]]
 class Poison:
     """What the deaths of this slot's workers had in common. Made before the slot is claimed."""
 
-    def __init__(self, slot: SlotView) -> None:
+    def __init__(self, slot: SlotView, submission_name: NameOf) -> None:
+        self._submission_name = submission_name
         self._suspects = Suspects(slot)
         self._counters: Counters = slot.counters
         for what, deaths in self._suspects.count_deaths().items():
@@ -111,18 +112,17 @@ class Poison:
             fail(batch, int(LocalCode.POISON_SUBMISSION), POISON_TEXT)
             assert batch.persistence == Persistence.POSSIBLY_PERSISTED
             for part in BatchTelling(batch, lambda telling: None).parts(lambda *settled: None):
-                letters += part.undelivered(row_of(part.row, part.generation))
+                letters += part.undelivered(row_of(part.row, part.generation), self._submission_name)
         return letters
 
-    @staticmethod
     def letters_of(
-        chain: Chain, topic: str, entry: Entry, failures: Failures, row: ClientRow | None
+        self, chain: Chain, topic: str, entry: Entry, failures: Failures, row: ClientRow | None
     ) -> list[Undelivered]:
         """What was set aside, as dead letters; again at each adoption until it has ended, the same each time."""
         part = FailurePart(
             chain, entry, failures, POISON_TEXT, topic, lambda part, dead: None, lambda *settled: None
         )
-        return part.undelivered(row)
+        return part.undelivered(row, self._submission_name)
 
     def forget_ended(self, chains: Iterable[Chain], descriptors: Iterable[Descriptor]) -> None:
         """What has ended is not looked for any more: its row is free for another suspect."""

@@ -32,6 +32,8 @@ POISON_TEXT = (
     f"The submission this record was in was being worked on when the daemon's worker died, {KILLS_MAX} times; "
     "it was set aside."
 )
+NameOf: TypeAlias = Callable[["Entry"], bytes]
+"""The name of the submission that an entry is (sidecar/shm/submission_name.py)."""
 OnRecordsSettled: TypeAlias = Callable[[int, int, int, int], None]
 """(row, generation, count, bytes of its share): so many records of that client are told and done."""
 
@@ -57,8 +59,8 @@ class Part(Protocol):
     def write(self, row: ClientRow) -> bool:
         """Write to the ring; False when it is full. Repeatable: what was written is not written again."""
 
-    def undelivered(self, row: ClientRow | None) -> list[Undelivered]:
-        """The records as dead letters; ``row`` None: it belongs to somebody else by now."""
+    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
+        """The records as dead letters; ``row`` None: it belongs to somebody else by now, or to nobody."""
 
     def finish(self, *, dead: bool = False) -> None:
         """The client knows, or its records are ``dead`` letters: one step nearer to the words being done."""
@@ -94,17 +96,23 @@ class BatchPart:
         self.row = entry.client_row
         self.generation = entry.client_generation
 
-    def undelivered(self, row: ClientRow | None) -> list[Undelivered]:
+    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
         batch = self.telling.batch
-        assert batch.chain is not None
+        indexes = batch.records.slice_indexes(self.index)
+        try:
+            payload = batch.records.slice_payload(self.index)
+        except ValueError as error:
+            payload = _not_readable(batch.topic, error)
         return [
-            _undelivered(
-                batch.chain,
+            Undelivered.of(
                 self._entry,
                 row,
+                payload,
+                numbers=indexes,
+                name=name_of(self._entry),
                 topic=batch.topic,
                 partition=batch.partition,
-                indexes=batch.records.slice_indexes(self.index),
+                indexes=indexes,
                 code=batch.code,
                 text=batch.text,
                 persistence=batch.persistence,
@@ -177,15 +185,21 @@ class FailurePart:
     def is_failure(self) -> bool:
         return True
 
-    def undelivered(self, row: ClientRow | None) -> list[Undelivered]:
+    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
         by_code: dict[int, list[int]] = {}
         for index, code in self.failures:
             by_code.setdefault(code, []).append(index)
+        try:
+            payload = entry_payload(self.chain, self.entry)
+        except ValueError as error:
+            payload = _not_readable(self.topic, error)
         return [
-            _undelivered(
-                self.chain,
+            Undelivered.of(
                 self.entry,
                 row,
+                payload,
+                numbers=range(self.entry.count),
+                name=name_of(self.entry),
                 topic=self.topic,
                 partition=None,
                 indexes=indexes,
@@ -319,35 +333,9 @@ class Teller:
             part.finish()
 
 
-def _undelivered(
-    chain: Chain,
-    entry: Entry,
-    row: ClientRow | None,
-    *,
-    topic: str,
-    partition: int | None,
-    indexes: list[int],
-    code: int,
-    text: str,
-    persistence: int,
-) -> Undelivered:
-    try:
-        payload = entry_payload(chain, entry)
-    except ValueError as error:
-        log.error("ALARM: a failed submission to topic %s cannot be read back: %s", topic, error)
-        payload = b""
-    return Undelivered.of(
-        entry,
-        row,
-        payload,
-        client=f"row-{entry.client_row}.{entry.client_generation}",
-        topic=topic,
-        partition=partition,
-        indexes=indexes,
-        code=code,
-        text=text,
-        persistence=persistence,
-    )
+def _not_readable(topic: str, error: ValueError) -> bytes:
+    log.error("ALARM: a failed submission to topic %s cannot be read back: %s", topic, error)
+    return b""
 
 
 def local_failure_text(code: int, topic: str, partition_count: int, config: ProducerConfig) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
-import hashlib
 import logging
 import os
 import random
@@ -33,7 +32,8 @@ from sidecar.common.control import (
 from sidecar.common.kill_points import adoption_is_over
 from sidecar.common.model import ExitStatus
 from sidecar.deadletter.letters import Undelivered
-from sidecar.deadletter.spool import SpoolWriter, close_leftovers
+from sidecar.deadletter.spool import SpoolWriter
+from sidecar.deadletter.spool_files import close_leftovers, writer_of, writers_of
 from sidecar.metadata.cache import MetadataCache
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.control_channel import ControlChannel
@@ -54,6 +54,7 @@ from sidecar.shm.in_work import InWork
 from sidecar.shm.rate_words import find_clock
 from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.share_words import ShareWords
+from sidecar.shm.submission_name import submission_name
 from sidecar.worker.adoption import Adoption
 from sidecar.worker.client_processes import ClientProcesses
 from sidecar.worker.dead_letters import DeadLetters
@@ -117,7 +118,8 @@ class Worker:
         slot = segment.slot(start.slot)
         # Before the claim: the number of the owner before tells which pages it had taken.
         left_pages = take_over_pages(segment, start.slot, start.incarnation)
-        poison = Poison(slot)
+        name_of = partial(submission_name, segment.instance_id, start.slot)
+        poison = Poison(slot, name_of)
         slot.claim(pid=os.getpid(), incarnation=start.incarnation)
         in_work = InWork(slot)
         self._slot = slot
@@ -168,6 +170,7 @@ class Worker:
             spool=self._spool,
             submit=self._submit_spooling,
             row_of=sessions.row,
+            name_of=name_of,
             counters=counters,
             now_ms=clock.now_ms,
             wake=lambda: self._driver.wake(),
@@ -482,14 +485,13 @@ def _say_not_spooled(error: BaseException | None) -> None:
 
 
 def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
-    """This slot's writer; a file that the slot's dead owner had open is closed."""
+    """This slot's writer; what dead workers of this run dir had open is closed, also of slots that get none now."""
     folder = Path(settings["dead_letters.path"])
-    digest = hashlib.sha1(str(start.extra["run_dir"]).encode(), usedforsecurity=False).hexdigest()
-    writer = f"{digest[:8]}-slot{start.slot}"
-    close_leftovers(folder, writer)
+    run_dir = Path(start.extra["run_dir"])
+    close_leftovers(folder, writers_of(run_dir))
     return SpoolWriter(
         folder,
-        writer,
+        writer_of(run_dir, start.slot),
         max_bytes=int(settings["dead_letters.max_bytes"]),
         drop_oldest=settings["dead_letters.when_full"] == "drop_oldest",
     )

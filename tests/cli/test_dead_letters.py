@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli.main import cli
 from sidecar.controller.run_dir import RunDir
-from sidecar.deadletter.spool import SpoolWriter, spool_files
+from sidecar.deadletter.spool import SpoolWriter
+from sidecar.deadletter.spool_files import spool_files
 from sidecar.shm import layout
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable

@@ -18,6 +18,7 @@ from sidecar.shm.accept_log import AcceptLog, accept_log_folder
 from sidecar.shm.accept_log_format import LoggedEntry
 from sidecar.shm.disk import Folder, memory_file_system
 from sidecar.shm.layout import BOOT_ID_OFFSET, HEADER_FIELDS_OFFSET
+from sidecar.shm.restore import lineage
 from sidecar.shm.segment import describe_undelivered
 
 INSTANCE = b"i" * 16
@@ -96,7 +97,8 @@ def test_of_another_boot_the_log_counts(place: Path, caplog: pytest.LogCaptureFi
     assert store.total("records_resent_unknown_total") == 5
     assert "5 accepted records" in caplog.text
     assert len(Folder(accept_log_folder(str(place / "pool"))).names()) == 4, "kept until it is logged anew"
-    assert store.segment.instance_id == INSTANCE
+    assert store.segment.instance_id != INSTANCE, "its entries have places of their own"
+    assert lineage(store.segment.instance_id) == lineage(INSTANCE)
     die(store, of_another_boot=False)
     again = open_store(place, instance_id=b"j" * 16)
     assert records_in(again) == [(0, "orders", 3), (5, "orders", 2)], (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any
 
 import msgpack
@@ -15,16 +16,15 @@ def group(
 ) -> Undelivered:
     payload = b"".join(msgpack.packb(record) for record in records)
     given: dict[str, Any] = {
-        "client": "ab" * 20,
+        "name": blake2b(b"%d" % seq, digest_size=16).digest(),
+        "sender": f"{'ab' * 20}/3/{seq}",
         "client_name": "billing",
         "pid": 4711,
         "topic": "orders",
         "partition": None,
-        "stream": 3,
-        "seq": seq,
         "base_timestamp_ms": 1_700_000_000_000,
-        "record_count": len(records),
         "payload": payload,
+        "numbers": range(len(records)),
         "indexes": list(range(len(records))) if indexes is None else indexes,
         "code": int(LocalCode.EXPIRED),
         "text": "too late",

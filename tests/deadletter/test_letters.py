@@ -27,8 +27,9 @@ records = st.tuples(
 @given(st.lists(records, min_size=1, max_size=8), st.data())
 def test_every_record_comes_back_whole(given_records: list[list[object]], data: st.DataObject) -> None:
     some = sorted(data.draw(st.sets(st.integers(0, len(given_records) - 1), min_size=1)))
-    letters = [parse(line) for line in lines(group(given_records, indexes=some), 5)]
-    assert [letter.identity for letter in letters] == [f"{'ab' * 20}/3/1/{index}" for index in some]
+    letters = [parse(line) for line in lines([group(given_records, indexes=some)], 5)]
+    assert [letter.sender for letter in letters] == [f"{'ab' * 20}/3/1/{index}" for index in some]
+    assert [letter.identity for letter in letters] == [f"{group([]).name.hex()}/{index}" for index in some]
     for letter, index in zip(letters, some, strict=True):
         key, value, headers, partition, timestamp_ms = given_records[index]
         assert (letter.key, letter.value, letter.partition) == (key, value, partition)
@@ -38,16 +39,14 @@ def test_every_record_comes_back_whole(given_records: list[list[object]], data: 
 
 
 def test_a_line_is_read_with_standard_tools() -> None:
-    (line,) = lines(
-        group(
-            [[b"k", "h\xe9llo".encode()]],
-            partition=2,
-            code=29,
-            text="",
-            persistence=Persistence.POSSIBLY_PERSISTED,
-        ),
-        77,
+    failed = group(
+        [[b"k", "h\xe9llo".encode()]],
+        partition=2,
+        code=29,
+        text="",
+        persistence=Persistence.POSSIBLY_PERSISTED,
     )
+    (line,) = lines([failed], 77)
     found = json.loads(line)
     assert line.count(b"\n") == 1
     assert base64.b64decode(found["value"]).decode() == "h\xe9llo"
@@ -63,8 +62,8 @@ def test_a_line_is_read_with_standard_tools() -> None:
 
 def test_from_the_first_unreadable_record_on_the_bytes_are_kept_raw() -> None:
     whole = msgpack.packb([b"k", b"v"])
-    broken = group([], record_count=4, payload=whole + b"\xc1rest", indexes=[0, 1, 2, 3])
-    first, second, *behind = [parse(line) for line in lines(broken, 1)]
+    broken = group([], numbers=range(4), payload=whole + b"\xc1rest", indexes=[0, 1, 2, 3])
+    first, second, *behind = [parse(line) for line in lines([broken], 1)]
     assert (first.key, first.is_readable) == (b"k", True)
     assert (second.value, second.is_readable) == (b"\xc1rest", False)
     assert [letter.is_readable for letter in behind] == [False, False]
@@ -72,14 +71,14 @@ def test_from_the_first_unreadable_record_on_the_bytes_are_kept_raw() -> None:
 
 def test_text_that_is_no_text_survives() -> None:
     payload = b"\x93\xc0\xc0\x91\x92\xa2\xff\xfe\xc0"  # a header's name that is not UTF-8
-    (letter,) = [parse(line) for line in lines(group([], record_count=1, payload=payload, indexes=[0]), 1)]
+    (letter,) = [parse(line) for line in lines([group([], numbers=[0], payload=payload, indexes=[0])], 1)]
     assert letter.headers[0][0].encode("utf-8", "surrogateescape") == b"\xff\xfe"
 
 
 def test_a_code_that_this_version_does_not_know_has_a_name_all_the_same() -> None:
-    (line,) = lines(group([[None, b"v"]], code=31_999), 1)
+    (line,) = lines([group([[None, b"v"]], code=31_999)], 1)
     assert parse(line).error == "ERROR_31999"
-    (line,) = lines(group([[None, b"v"]], code=int(LocalCode.METADATA_TIMEOUT), text=""), 1)
+    (line,) = lines([group([[None, b"v"]], code=int(LocalCode.METADATA_TIMEOUT), text="")], 1)
     assert "TIMEOUT" in parse(line).error
 
 

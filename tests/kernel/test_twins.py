@@ -81,6 +81,7 @@ def walk(
                 piece.first_cursor,
                 piece.last_cursor,
                 [piece.slice_indexes(i) for i in range(piece.slice_count)],
+                [piece.slice_payload(i) for i in range(piece.slice_count)],
                 piece.first_timestamp_ms,
                 piece.max_timestamp_ms,
             )

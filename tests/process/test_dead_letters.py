@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.deadletter.progress import read_progress
-from sidecar.deadletter.spool import spool_files
+from sidecar.deadletter.spool_files import spool_files
 from sidecar.shm import layout
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon, cli
 from sidecar.testing.kafka_cluster import KafkaCluster

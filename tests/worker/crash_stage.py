@@ -12,15 +12,16 @@ from typing import Any, cast
 import msgpack
 
 from client_stub.wire import LocalCode
-from sidecar.kernel import entry_payload, fail_remaining, mark_failed_done
+from sidecar.kernel import Entry, entry_payload, fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.shm.accept_log import AcceptLog, LogContents, read_log
 from sidecar.shm.accept_log_format import BLOCK_BYTES
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.recovery import take_over_pages
-from sidecar.shm.restore import restore
+from sidecar.shm.restore import next_instance, restore
 from sidecar.shm.segment import Segment
+from sidecar.shm.submission_name import submission_name
 from sidecar.worker.group_commit import GroupCommit
 from sidecar.worker.session import StreamState
 from sidecar.worker.topic_queue import TopicQueue
@@ -111,11 +112,15 @@ class CrashStage:
         self.told: dict[str, int] = dict.fromkeys(TOPICS, 0)
         self.numbers: dict[tuple[str, int], int] = {}
         """(topic, seq) → the number in the payload."""
+        self.names: dict[int, bytes] = {}
+        """What each submission that was ever in this segment is called."""
         self.live = {
             number_of(entry_payload(queue.chain, entry)): (queue, entry)
             for queue in self.queues.values()
             for entry in queue.chain.entries()
         }
+        for number, (_, entry) in self.live.items():
+            self._name(number, entry)
         self.commit.begin()
 
     def accept(self, topic: str, number: int, size: int, records: int) -> None:
@@ -142,6 +147,7 @@ class CrashStage:
         )
         self.numbers[topic, stream.position] = number
         self.live[number] = queue, entry
+        self._name(number, entry)
         self.commit.add(queue, stream, entry, payload)
 
     def end(self, number: int) -> None:
@@ -154,6 +160,9 @@ class CrashStage:
         pages = queue.chain.release_pages()
         if pages:
             self.pool.give(pages)
+
+    def _name(self, number: int, entry: Entry) -> None:
+        self.names[number] = submission_name(self.segment.instance_id, 0, entry)
 
     def work(self) -> None:
         """A turn: what the thread has to do, and what the loop hears of it."""
@@ -213,11 +222,11 @@ def boot(path: Path, image: dict[str, bytes]) -> tuple[Segment, PowerDisk, list[
     contents = read_log(disk, 0)
     segment, restored = restore(
         path,
-        {0: contents.entries},
+        {0: contents},
         page_bytes=4096,
         buffer_memory_bytes=64 * 4096,
         clients_max=4,
-        instance_id=b"same",
+        instance_id=next_instance(contents.instance_id or bytes(16)),
     )
     assert restored.submissions == len(contents.entries) and not restored.damage
     assert restored.records == sum(entry.records for entry in contents.entries)

@@ -85,7 +85,11 @@ class Scene:
 
     def accept(self, session: ClientSession, seq: int, count: int, partition: int | None = 0) -> Entry:
         """Journal one submission of ``count`` records."""
-        payload = b"".join(msgpack.packb([None, b"v%d" % i, None, partition]) for i in range(count))
+        return self.accept_records(session, seq, [[None, b"v%d" % i, None, partition] for i in range(count)])
+
+    def accept_records(self, session: ClientSession, seq: int, records: list[list[object]]) -> Entry:
+        """Journal one submission of these records."""
+        payload, count = b"".join(map(msgpack.packb, records)), len(records)
         needed = self.chain.pages_needed(count, len(payload))
         if needed:
             pages = self.pool.take(needed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgpack
 from kafka.record.memory_records import MemoryRecords
@@ -34,6 +35,7 @@ from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.in_work import InWork
 from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.segment import Segment
+from sidecar.shm.submission_name import submission_name
 from sidecar.worker.adoption import Adoption
 from sidecar.worker.inquiry import Verdict, judge
 from sidecar.worker.placement import Placement
@@ -158,7 +160,8 @@ class SlotStage:
         segment.prepare_slot(0)
         slot = segment.slot(0)
         pages = take_over_pages(segment, 0, incarnation)
-        poison = Poison(slot)
+        self.name_of = partial(submission_name, segment.instance_id, 0)
+        poison = Poison(slot, self.name_of)
         slot.claim(incarnation=incarnation)
         self.in_work = InWork(slot)
         self.beats: list[int] = []
@@ -233,7 +236,7 @@ class SlotStage:
 
     def _bury(self, parts: list[Part]) -> None:
         for part in parts:
-            self.broker.spool += part.undelivered(self.sessions.row(part.row, part.generation))
+            self.broker.spool += part.undelivered(self.sessions.row(part.row, part.generation), self.name_of)
             part.finish(dead=True)
 
     def acknowledge(self, session: ClientSession) -> None:

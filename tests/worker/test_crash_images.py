@@ -71,10 +71,14 @@ def cut_anywhere(boots: list[list[tuple[object, ...]]], seed: int) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         segment, disk, known = create(Path(folder) / "0"), PowerDisk(), set[int]()
         number = 0
+        names: dict[int, bytes] = {}
         for life, script in enumerate(boots, 1):
             stage = CrashStage(segment, disk, incarnation=life + 10)
             assert set(stage.live) == known
             number = act(stage, script, number)
+            assert all(names.setdefault(each, name) == name for each, name in stage.names.items()), (
+                "a submission keeps its name over every crash"
+            )
             segment.close()
             for _ in range(IMAGES):
                 steps = chance.randint(0, len(disk.steps))
@@ -88,6 +92,7 @@ def cut_anywhere(boots: list[list[tuple[object, ...]]], seed: int) -> None:
             check(found, [], disk.notes(steps), known)
             disk, known = next_disk, set(found)
         segment.close()
+        assert len(set(names.values())) == len(names), "and no two have the same"
 
 
 @pytest.mark.parametrize("seed", range(4))

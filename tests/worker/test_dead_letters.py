@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from client_stub.wire import LocalCode
-from sidecar.deadletter.letters import Letter
-from sidecar.deadletter.spool import SpoolWriter, read_letters, spool_files
-from sidecar.kernel import fail_remaining
+from sidecar.deadletter.letters import Letter, lines, parse
+from sidecar.deadletter.spool import SpoolWriter
+from sidecar.deadletter.spool_files import read_letters, spool_files
+from sidecar.kernel import BatchRecords, fail_remaining, index
+from sidecar.producer.partition_queue import PartitionQueue
+from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.segment import describe_undelivered
+from sidecar.shm.submission_name import submission_name
 from sidecar.worker.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
 from sidecar.worker.session import ClientSession
-from sidecar.worker.tellings import Part
+from sidecar.worker.tellings import BatchTelling, Part
 from sidecar.worker.topic_queue import TopicQueue
 from tests.worker.scene import Scene, told
 
@@ -34,6 +39,7 @@ class Office:
             spool=SpoolWriter(folder, "w", max_bytes=max_bytes, drop_oldest=False),
             submit=lambda work, done: self.work.append((work, done)),
             row_of=scene.sessions.row,
+            name_of=partial(submission_name, scene.segment.instance_id, 0),
             counters=scene.counters,
             now_ms=lambda: self.clock.now_ms,
             wake=lambda: None,
@@ -112,7 +118,7 @@ def test_a_client_that_does_not_come_back_leaves_letters(scene: Scene, office: O
     assert describe_undelivered(scene.segment) == []
     first, *_ = office.found()
     assert [letter.value for letter in office.found()] == [b"v0", b"v1", b"v2"]
-    assert first.identity == f"{client.row.client_id.hex()}/1/1/0"
+    assert first.sender == f"{client.row.client_id.hex()}/1/1/0"
     assert (first.topic, first.partition) == ("t", 0)
     assert "METADATA" in first.error or "TIMEOUT" in first.error
     # Whatever of it fails later goes the same way at once.
@@ -195,7 +201,7 @@ def test_what_the_spool_cannot_take_is_held_and_tried_again(
     office.run()
     assert ledger(scene) == (3, 0, 0, 3, 0)
     assert scene.counters.get("dead_letters_waiting") == 0
-    assert [letter.identity[-3:] for letter in office.found()] == ["1/0", "1/1", "2/0"], "in order"
+    assert [(letter.sender or "")[-3:] for letter in office.found()] == ["1/0", "1/1", "2/0"], "in order"
 
 
 def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(scene: Scene, office: Office) -> None:
@@ -229,3 +235,80 @@ def test_much_is_written_in_pieces(scene: Scene, office: Office, monkeypatch: py
         pieces += 1
     assert pieces == 10
     assert ledger(scene) == (200, 0, 0, 200, 0)
+
+
+def gone_client(scene: Scene) -> ClientSession:
+    client = scene.client()
+    scene.sessions.detach(client, 0.0, for_good=True)
+    scene.teller.abandon(client)
+    return client
+
+
+def retry(office: Office) -> None:
+    office.clock.now_ms += RETRY_MS
+    office.letters.step(office.clock.now_ms)
+    office.run()
+
+
+def test_a_spool_smaller_than_one_step_takes_what_fits(scene: Scene, tmp_path: Path) -> None:
+    """What is on disk is finished, the rest is held; as the spool is replayed away all of it gets there, once."""
+    office = Office(scene, tmp_path / "spool", max_bytes=64 << 10)
+    client = gone_client(scene)
+    for seq in range(1, 11):
+        accept(scene, client, seq, 50)
+    office.run()
+    seen: list[str] = []
+    for _ in range(50):
+        found = [letter.identity for letter in office.found()]
+        seen += found
+        on_disk = len(seen)
+        finished, held = ledger(scene)[3], ledger(scene)[4]
+        assert finished == on_disk // 50 * 50 and held == 500 - finished
+        if on_disk == 500:
+            break
+        assert found, "never stuck while there is room"
+        for path in spool_files(office.folder):
+            path.unlink()
+        retry(office)
+    assert len(seen) == len(set(seen)) == 500
+    assert scene.counters.get("dead_letters_waiting") == 0
+
+
+def test_a_letter_that_never_fits_is_held_and_holds_up_nobody(
+    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    office = Office(scene, tmp_path / "spool", max_bytes=1_000)
+    client = gone_client(scene)
+    scene.counters.add({"records_accepted_total": 1, "records_held": 1})
+    large = scene.accept_records(client, 1, [[None, bytes(2_000)]])
+    code = int(LocalCode.METADATA_TIMEOUT)
+    failed = [(index, code) for index in fail_remaining(scene.chain, large, code)]
+    scene.settlement.fail_records(TopicQueue("t", 0, scene.chain), large, failed, 1.0)
+    accept(scene, client, 2, 1)
+    office.run()
+    assert [letter.value for letter in office.found()] == [b"v0"]
+    assert ledger(scene) == (2, 0, 0, 1, 1)
+    assert scene.counters.get("dead_letters_waiting") == 1
+    assert not office.letters.is_writing, "nobody waits for it"
+    assert caplog.text.count("is larger than all that") == 1
+
+
+def test_a_batchs_letters_copy_only_its_own_records(scene: Scene) -> None:
+    """A submission over many partitions fails batch by batch: no batch reads the others' records."""
+    client = scene.client()
+    entry = scene.accept_records(client, 1, [[b"k", b"v%d" % i, None, i % 6] for i in range(60)])
+    block = index(scene.chain, entry, scene.partitioner, 1 << 20)
+    groups = []
+    for partition, start, stop in block.groups:
+        records = BatchRecords()
+        records.try_append(block, start, stop, 1 << 20)
+        queue = PartitionQueue("t", partition, 0)
+        batch = ProducerBatch(
+            queue=queue, records=records, chain=scene.chain, order=0, created_ms=0.0, deadline_ms=1e9
+        )
+        for part in BatchTelling(batch, lambda telling: None).parts(lambda *settled: None):
+            groups += part.undelivered(client.row, lambda entry: bytes(16))
+    assert len(groups) == 6
+    assert sum(len(group.payload) for group in groups) == entry.payload_bytes
+    values = [parse(line).value for line in lines(groups, 1)]
+    assert sorted(map(bytes, filter(None, values))) == sorted(b"v%d" % number for number in range(60))

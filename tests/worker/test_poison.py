@@ -50,9 +50,9 @@ def test_a_submission_that_kills_its_reader(segment: Segment) -> None:
     assert stage.broker.log == {0: [b"a", b"b", b"c"]}
     assert failures(stage) == [(2, 0, 2, LocalCode.POISON_SUBMISSION, Persistence.NOT_PERSISTED)]
     (letter,) = stage.broker.spool
-    assert (letter.topic, letter.seq, letter.indexes, letter.code) == (
+    assert (letter.topic, letter.sender.rpartition("/")[2], letter.indexes, letter.code) == (
         "t",
-        2,
+        "2",
         [0, 1],
         LocalCode.POISON_SUBMISSION,
     )

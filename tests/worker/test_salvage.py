@@ -89,7 +89,7 @@ def test_every_fate_is_told_apart(path: Path, tmp_path: Path) -> None:
         )
         assert (salvage.found.damage, salvage.found.topics, salvage.notes) == ([], {"t"}, [])
     check(found)
-    assert all(letter.identity.startswith(CLIENT_ID.hex()) for letter in found)
+    assert all((letter.sender or "").startswith(CLIENT_ID.hex()) for letter in found)
     with Salvage.open(path) as again:
         write_letters(again, tmp_path / "spool")
     assert len(list((tmp_path / "spool").iterdir())) == 1, "a second time takes the place of the first"

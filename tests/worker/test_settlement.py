@@ -98,7 +98,7 @@ class _Blocked:
     def write(self, row: object) -> bool:
         return False
 
-    def undelivered(self, row: object) -> list[Undelivered]:
+    def undelivered(self, row: object, name_of: object) -> list[Undelivered]:
         return []
 
     def finish(self, *, dead: bool = False) -> None:

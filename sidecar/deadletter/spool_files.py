@@ -1,0 +1,220 @@
+"""The files of a spool, read and tidied while writers add to it: who may touch what, and what is left of the dead.
+
+A writer holds a lock (flock) on its open file for as long as it may add to it, so the kernel says who lives. A file
+that nobody holds and nobody wrote to for a minute is closed by whoever comes by; the minute is for writers of
+before, which held no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from sidecar.deadletter.letters import Letter, parse
+
+SUFFIX: Final = ".jsonl"
+OPEN_SUFFIX: Final = ".open"
+"""Stands behind SUFFIX while a writer may still add to the file."""
+DEAD_AFTER_S: Final = 60.0
+"""A file that nobody holds is a dead writer's when it was not written to for so long."""
+
+
+def spool_files(folder: Path) -> list[Path]:
+    """Every file of letters, oldest first, also those that are still written to."""
+    found = [*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}{OPEN_SUFFIX}")]
+    return sorted(found, key=_begun_ms)
+
+
+def size_of(path: Path) -> int:
+    """In bytes; 0 for a file that is gone by now."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def writers_of(run_dir: Path) -> str:
+    """How the names of all writers of a run dir's daemon begin, however the run dir is written."""
+    digest = hashlib.sha1(str(run_dir.resolve()).encode(), usedforsecurity=False).hexdigest()
+    return f"{digest[:8]}-slot"
+
+
+def writer_of(run_dir: Path, slot: int) -> str:
+    """The writer of one slot."""
+    return f"{writers_of(run_dir)}{slot}"
+
+
+def close_leftovers(folder: Path, writers: str) -> int:
+    """Close the files that nobody holds, of writers whose names begin so; returns how many.
+
+    Only who knows that all of them that held no lock, as versions before, are dead.
+    """
+    found = folder.glob(f"{writers}*{SUFFIX}{OPEN_SUFFIX}")
+    return sum(_close(path) for path in found if not may_be_written_to(path, silent_s=0.0))
+
+
+def close_dead_files(folder: Path) -> int:
+    """Close the files that no living writer has, whoever began them; returns how many."""
+    found = folder.glob(f"*{SUFFIX}{OPEN_SUFFIX}")
+    return sum(_close(path) for path in found if not may_be_written_to(path))
+
+
+def may_be_written_to(path: Path, *, silent_s: float = DEAD_AFTER_S) -> bool:
+    """Whether a writer may still add to the file: it is held, or was written to within ``silent_s``."""
+    if path.suffix != OPEN_SUFFIX:
+        return False
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return time.time() - os.fstat(fd).st_mtime < silent_s
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The whole lines of a file; what was cut short at its end is passed over. None of a file that is gone."""
+    with SpoolFile.open(path) as file:
+        yield from file.lines()
+
+
+def read_letters(path: Path) -> Iterator[tuple[int, Letter | ValueError]]:
+    """(line number from 1, letter, or why that line is none)."""
+    with SpoolFile.open(path) as file:
+        yield from file.letters()
+
+
+class SpoolFile:
+    """One file, held open while it is read: its writer may close it, and anybody may remove it, meanwhile."""
+
+    def __init__(self, path: Path, fd: int | None) -> None:
+        self.path = path
+        """The name under which it was found."""
+        self._fd = fd
+
+    @classmethod
+    def open(cls, path: Path) -> SpoolFile:
+        """By its open name also when it is closed by now. One that is gone holds nothing."""
+        for name in (path, _closed(path)):
+            with contextlib.suppress(FileNotFoundError):
+                return cls(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+        return cls(path, None)
+
+    @property
+    def is_there(self) -> bool:
+        return self._fd is not None
+
+    def lines(self) -> Iterator[bytes]:
+        """From the first on, up to the last that has its end."""
+        if self._fd is None:
+            return
+        with os.fdopen(os.dup(self._fd), "rb") as file:
+            file.seek(0)
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield line
+
+    def letters(self) -> Iterator[tuple[int, Letter | ValueError]]:
+        """(line number from 1, letter, or why that line is none)."""
+        for number, line in enumerate(self.lines(), 1):
+            try:
+                yield number, parse(line)
+            except ValueError as error:
+                yield number, error
+
+    def lines_but(self, over: set[int]) -> Iterator[bytes]:
+        """All lines, also those added since, without the numbers in ``over``."""
+        return (line for number, line in enumerate(self.lines(), 1) if number not in over)
+
+    def closed_path(self) -> Path | None:
+        """Where the file is, if it is closed; None while it may be added to, and when it is gone."""
+        if self._fd is None:
+            return None
+        path = _closed(self.path)
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        own = os.fstat(self._fd)
+        return path if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino) else None
+
+    def __enter__(self) -> SpoolFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+
+
+def replace_file(path: Path, lines: Iterable[bytes]) -> None:
+    """Put ``lines`` in the place of a closed file; without any it goes. One that is gone meanwhile stays so."""
+    temporary = path.with_name(f".{path.name}.new")
+    is_empty = True
+    with temporary.open("wb") as out:
+        for line in lines:
+            out.write(line)
+            is_empty = False
+        out.flush()
+        os.fsync(out.fileno())
+    with _files_locked(path.parent):
+        if is_empty or not path.exists():
+            path.unlink(missing_ok=True)
+            temporary.unlink()
+            return
+        temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
+
+
+def drop_file(path: Path) -> int:
+    """Remove a file for room; returns the letters in it. Never between the two steps of a replacement."""
+    with _files_locked(path.parent):
+        dropped = sum(1 for _ in read_lines(path))
+        path.unlink(missing_ok=True)
+    return dropped
+
+
+def remove_half_made(folder: Path) -> None:
+    """What a replay that was killed left of a file it was about to replace. Only under the lock of replays."""
+    for path in folder.glob(f".*{SUFFIX}.new"):
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _files_locked(folder: Path) -> Iterator[None]:
+    """Held for as long as it takes to look at one name and change it."""
+    fd = os.open(folder / ".files.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _close(path: Path) -> bool:
+    try:
+        path.rename(_closed(path))
+    except FileNotFoundError:
+        return False  # somebody else was quicker
+    return True
+
+
+def _closed(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix == OPEN_SUFFIX else path
+
+
+def _begun_ms(path: Path) -> tuple[int, str]:
+    digits = path.name.partition(".")[0].rpartition("-")[2]
+    return (int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else 0), path.name

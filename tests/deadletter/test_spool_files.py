@@ -1,0 +1,103 @@
+"""Goal: files of dead writers are closed whoever they were, those of living ones are left alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from sidecar.deadletter.replay import Replay
+from sidecar.deadletter.spool import SpoolWriter
+from sidecar.deadletter.spool_files import (
+    DEAD_AFTER_S,
+    OPEN_SUFFIX,
+    SUFFIX,
+    close_dead_files,
+    close_leftovers,
+    drop_file,
+    replace_file,
+    spool_files,
+    writer_of,
+    writers_of,
+)
+from tests.deadletter.groups import group
+from tests.deadletter.test_replay import Topic
+
+
+def age(path: Path, seconds: float = DEAD_AFTER_S + 1) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def left_open(folder: Path, writer: str, value: bytes = b"a") -> Path:
+    """What a writer leaves that was killed."""
+    one = SpoolWriter(folder, writer, max_bytes=1 << 20, drop_oldest=False)
+    one.append([group([[None, value]])])
+    one._forget()  # the kernel closes its file
+    (path,) = folder.glob(f"{writer}-*{OPEN_SUFFIX}")
+    return path
+
+
+def test_a_dead_writers_file_is_closed_whoever_it_was_and_replayed_away(tmp_path: Path) -> None:
+    """Its slot has no worker any more, or its run dir is gone: nobody has its name."""
+    path = left_open(tmp_path, "0a1b2c3d-slot3")
+    topic = Topic()
+    Replay(tmp_path).run(topic)
+    assert spool_files(tmp_path) == [path], "a writer of before holds no lock: it may live"
+    age(path)
+    assert Replay(tmp_path).run(topic).doubles == 1
+    assert topic.taken == [b"a"]
+    assert spool_files(tmp_path) == []
+
+
+def test_a_living_writers_file_is_left_however_long_it_was_silent(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, "w", max_bytes=1 << 20, drop_oldest=False)
+    writer.append([group([[None, b"a"]])])
+    (path,) = spool_files(tmp_path)
+    age(path, 10 * DEAD_AFTER_S)
+    assert close_dead_files(tmp_path) == 0
+    writer.append([group([[None, b"b"]], seq=2)])
+    assert spool_files(tmp_path) == [path]
+    writer.close()
+    assert spool_files(tmp_path) == [path.with_suffix("")]
+
+
+def test_a_run_dir_has_one_name_however_it_is_written(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    assert writer_of(link, 3) == writer_of(real, 3) == writer_of(tmp_path / "real" / ".." / "link", 3)
+
+
+def test_a_successor_closes_the_files_of_its_own_run_dir_only(tmp_path: Path) -> None:
+    run_dir, spool = tmp_path / "run", tmp_path / "spool"
+    three, thirty = (left_open(spool, writer_of(run_dir, slot)) for slot in (3, 30))
+    other = left_open(spool, writer_of(tmp_path / "other", 3))
+    living = SpoolWriter(spool, writer_of(run_dir, 4), max_bytes=1 << 20, drop_oldest=False)
+    living.append([group([[None, b"living"]], seq=2)])
+    assert close_leftovers(spool, f"{writer_of(run_dir, 3)}-") == 1
+    (held,) = spool.glob(f"{writer_of(run_dir, 4)}-*")
+    assert {path for path in spool_files(spool) if path.suffix == OPEN_SUFFIX} == {thirty, other, held}
+    assert close_leftovers(spool, writers_of(run_dir)) == 1, "of all slots"
+    assert {path for path in spool_files(spool) if path.suffix == OPEN_SUFFIX} == {other, held}
+    assert three.with_suffix("").exists()
+
+
+def test_a_file_that_was_dropped_does_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / f"w-1{SUFFIX}"
+    path.write_bytes(b"one\ntwo\n")
+
+    def lines() -> list[bytes]:
+        assert drop_file(path) == 2
+        return [b"one\n"]
+
+    replace_file(path, (line for _ in range(1) for line in lines()))
+    assert not path.exists()
+    assert [each.name for each in tmp_path.iterdir()] == [".files.lock"]
+
+
+def test_what_a_killed_replay_left_half_made_goes(tmp_path: Path) -> None:
+    (tmp_path / f".w-1{SUFFIX}.new").write_bytes(b"half")
+    (tmp_path / ".recovered-1.new").write_bytes(b"somebody else is writing this")
+    Replay(tmp_path).run(Topic())
+    assert sorted(path.name for path in tmp_path.glob(".*.new")) == [".recovered-1.new"]
