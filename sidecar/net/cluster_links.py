@@ -146,12 +146,14 @@ class ClusterLinks:
                 )
                 self._states.forget(node_id)
 
-    def close(self, node_id: int, reason: str | None = None) -> None:
-        """Close that link now, in order as ``BrokerLink.close`` says. With a reason the next connect
-        backs off."""
+    def close(self, node_id: int, reason: str | None = None) -> bool:
+        """Close that link now, in order as ``BrokerLink.close`` says; False when there is none. With a reason the
+        next connect backs off."""
         link = self._links.get(node_id)
-        if link is not None:
-            link.close(reason)
+        if link is None:
+            return False
+        link.close(reason)
+        return True
 
     def close_all(self) -> None:
         """Close every link; none is opened after this."""

@@ -275,6 +275,8 @@ class BatchFates:
                 self._fail_overtaken(queue, now_ms)
             if sequences.unresolved or sequences.renumber:
                 renumbered = self._ids.resolve(queue)
+                for batch in renumbered:
+                    self._accumulator.back_to_start(batch)
                 if renumbered:
                     self.effects.append(Renumbered(tuple(reversed(renumbered))))
             if sequences.parked:

@@ -23,11 +23,14 @@ class BrokerLines:
     connection arrives in order.
     """
 
-    __slots__ = ("_lingering", "_ready", "leaderless", "snapshot", "widened")
+    __slots__ = ("_again", "_lingering", "_ready", "leaderless", "snapshot", "widened")
 
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
         self._ready: dict[int, tuple[Ring, ...]] = {}
+        self._again: dict[int, tuple[Ring, ...]] = {}
+        """By broker and lane, those of the ready ones whose next batch has its descriptor: what may go when the table
+        of descriptors is full is found without a walk over all that may not."""
         self._lingering: dict[int, tuple[Ring, ...]] = {}
         """By broker and lane, partitions whose next batch waits for nothing but more records."""
         self.widened: dict[int, dict[PartitionQueue, int]] = {}
@@ -53,10 +56,10 @@ class BrokerLines:
             link_id = self._link_of(queue, leader.id) if self.widened else leader.id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
                 return  # on its way to the other connection: placed again when what is in flight has its answer
-            rings = nodes.get(link_id)
-            if rings is None:
-                rings = nodes[link_id] = tuple(OrderedDict() for _ in LANES)
-            ring = rings[queue.lane]
+            ring = _ring(nodes, link_id, queue.lane)
+            if queue.has_descriptor and not lingers:
+                queue.again = _ring(self._again, link_id, queue.lane)
+                queue.again[queue] = None
         ring[queue] = None
         queue.ring = ring
 
@@ -105,6 +108,7 @@ class BrokerLines:
         known = snapshot.nodes
         self._ready = {node: rings for node, rings in self._ready.items() if broker_of(node) in known}
         self._lingering = {node: rings for node, rings in self._lingering.items() if broker_of(node) in known}
+        self._again = {node: rings for node, rings in self._again.items() if broker_of(node) in known}
         for queue in moved:
             self.place(queue, lingers=queue.lingers)
 
@@ -122,6 +126,10 @@ class BrokerLines:
         """By lane, the partitions with something that may go to a broker; empty for one that never had any."""
         return self._ready.get(node_id, ())
 
+    def again(self, node_id: int) -> tuple[Ring, ...]:
+        """By lane, those of the ready ones that need no descriptor; empty for a broker that never had any."""
+        return self._again.get(node_id, ())
+
     def lingering(self, node_id: int) -> tuple[Ring, ...]:
         """By lane, the partitions with something that may go along; empty for a broker that never had any."""
         return self._lingering.get(node_id, ())
@@ -138,3 +146,10 @@ class BrokerLines:
     def topics_waiting_for(self, node_id: int) -> set[str]:
         """Topics with something ready for a broker."""
         return {queue.topic for ring in self.ready(node_id) for queue in ring}
+
+
+def _ring(nodes: dict[int, tuple[Ring, ...]], link_id: int, lane: int) -> Ring:
+    rings = nodes.get(link_id)
+    if rings is None:
+        rings = nodes[link_id] = tuple(OrderedDict() for _ in LANES)
+    return rings[lane]

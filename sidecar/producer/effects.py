@@ -22,8 +22,8 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """Close at once (synchronously). The core has already taken back what was in flight on it: a later
-    ``on_disconnect`` for the same link is harmless but must come before anything is sent on its successor."""
+    """Close at once (synchronously), and answer with ``on_disconnect``, also when there is no such link any more. Until
+    then nothing more is drained for it: what was in flight comes back before anything of it is sent on a successor."""
 
     node_id: int
     reason: str
@@ -31,8 +31,8 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True)
 class SendProduce:
-    """Take a request buffer, publish descriptors of batches that have none, encode, send, report
-    ``on_request_sent``.
+    """Publish descriptors of batches that have none, encode into the request's buffer, send, give the buffer back,
+    report ``on_request_sent``. One that ``ended`` meanwhile is not sent.
     """
 
     node_id: int

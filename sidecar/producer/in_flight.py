@@ -7,10 +7,13 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from sidecar.producer.producer_batch import NO_DESCRIPTOR
+
 if TYPE_CHECKING:
     from uuid import UUID
 
     from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.producer.request_buffers import RequestBuffer
 
 UNSENT_PER_NODE_MAX = 2
 """One request partly written and one prepared behind it; more would only hold request buffers."""
@@ -21,17 +24,22 @@ class ProduceRequest:
 
     ``node_id`` is the broker's, or that of the second connection to it (``second_of``). ``timeout_ms`` is what the
     broker is told, ``deadline_ms`` (monotonic) when the connection is given up.
-    ``topic_names`` is for the driver: with Produce v13 answers name topics by id, and it puts the ids it sent
-    here.
+    ``buffer`` is taken when the request is made, and the driver gives it back when the kernel has taken the request, or
+    nothing of it will be sent any more. ``topic_names`` is for the driver: with Produce v13 answers name topics by id,
+    and it puts the ids it sent here.
     """
 
     __slots__ = (
         "acks",
         "batches",
+        "begun",
+        "buffer",
         "created_ms",
         "deadline_ms",
+        "ended",
         "id",
         "lane",
+        "new_batches",
         "node_id",
         "sent",
         "size_bytes",
@@ -60,9 +68,18 @@ class ProduceRequest:
         self.timeout_ms = timeout_ms
         self.deadline_ms = deadline_ms
         self.size_bytes = 0
+        """Exact bytes of all batches uncompressed: what a request buffer must hold."""
+        self.new_batches = 0
+        """Batches that have no descriptor yet."""
         for batch in batches:
             self.size_bytes += batch.records.size_bytes
-        """Exact bytes of all batches uncompressed: what a request buffer must hold."""
+            self.new_batches += batch.descriptor == NO_DESCRIPTOR
+        self.buffer: RequestBuffer | None = None
+        self.begun = False
+        """Its bytes were given to a connection, and some may have left. Set by the driver, and taken back when the
+        connection ended before the kernel had taken one."""
+        self.ended = False
+        """Answered, timed out, or back in the queues with its connection gone: nothing of it may be sent any more."""
         self.sent = False
         """The kernel has taken all of its bytes."""
         self.topic_names: dict[UUID, str] = {}
@@ -103,6 +120,7 @@ class InFlightRequests:
         requests = self._by_node.get(request.node_id)
         if requests is None or requests.pop(request.id, None) is None:
             return False
+        request.ended = True
         if not requests:
             del self._by_node[request.node_id]
             if not self._by_node:
@@ -111,20 +129,31 @@ class InFlightRequests:
 
     def end_all(self, node_id: int) -> list[ProduceRequest]:
         requests = list(self._by_node.pop(node_id, {}).values())
+        for request in requests:
+            request.ended = True
         if not self._by_node:
             self.next_deadline_ms = inf
         return requests
 
     def timed_out(self, now_ms: float) -> list[int]:
-        """Brokers whose oldest request has passed its deadline."""
+        """Connections whose oldest request has passed its deadline: they are to be closed, and are named once."""
         late: list[int] = []
         self.next_deadline_ms = inf
         for node, requests in self._by_node.items():
             deadline_ms = next(iter(requests.values())).deadline_ms
-            self.next_deadline_ms = min(self.next_deadline_ms, deadline_ms)
             if deadline_ms <= now_ms:
                 late.append(node)
+            else:
+                self.next_deadline_ms = min(self.next_deadline_ms, deadline_ms)
         return late
+
+    def unsent_nodes(self) -> list[int]:
+        """Connections with a request whose bytes the kernel has not all taken: each of these holds a buffer."""
+        return [node for node in self._by_node if self.has_unsent(node)]
+
+    def has_unsent(self, node_id: int) -> bool:
+        """A request to it holds a buffer."""
+        return any(not request.sent for request in self._by_node.get(node_id, {}).values())
 
     def count(self, node_id: int) -> int:
         return len(self._by_node.get(node_id, ()))

@@ -6,10 +6,13 @@ from collections import OrderedDict, defaultdict
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
+
+
+_NOT_HERE: Final = object()
 
 
 class IncompleteBatches:
@@ -48,12 +51,13 @@ class IncompleteBatches:
         self.add(piece)
         heappush(self._pieces, (piece.deadline_ms, next(self._serial), piece))
 
-    def discard(self, batch: ProducerBatch) -> None:
-        """Its fate is decided, or its pieces take its place."""
+    def discard(self, batch: ProducerBatch) -> bool:
+        """Its fate is decided, or its pieces take its place. False when it was not here any more."""
         line = self._lines[batch.queue.settings.delivery_timeout_ms]
-        line.pop(batch, None)
+        was_here = line.pop(batch, _NOT_HERE) is None
         if not line and not any(self._lines.values()):
             self.next_expiry_ms = inf
+        return was_here
 
     def expired(self, now_ms: float) -> list[ProducerBatch]:
         """Those past delivery.timeout.ms, oldest first; they stay until they are discarded."""

@@ -27,11 +27,13 @@ class PartitionQueue:
     batches that have expired meanwhile: what was told to the caller does not call bytes back from a socket.
     ``load`` counts what waits in batches of batch.size; ``partitioner`` is told of each change when the choice of
     partitions follows it. ``ring`` is the line the partition stands in (a broker's, or that of partitions without a
-    leader).
+    leader); ``again`` is the broker's index of those in it whose next batch has its descriptor already.
     """
 
     __slots__ = (
+        "again",
         "batches",
+        "has_descriptor",
         "lane",
         "lingers",
         "link_id",
@@ -60,6 +62,9 @@ class PartitionQueue:
         self.next_order = 0
         self.wire_count = 0
         self.ring: Ring | None = None
+        self.again: Ring | None = None
+        self.has_descriptor = False
+        """Its next batch was sent before: it needs no descriptor to be sent again."""
         self.lingers = False
         """Its place is, or will be once it has a leader, among what only goes along."""
         self.link_id = 0
@@ -106,6 +111,9 @@ class PartitionQueue:
         if self.ring is not None:
             del self.ring[self]
             self.ring = None
+            if self.again is not None:
+                del self.again[self]
+                self.again = None
 
     def waiting_for(self) -> str:
         """For error texts: why a batch that was never sent is still here."""

@@ -26,7 +26,8 @@ class ProducerBatch:
     of one partition sort by it whatever happens to their sequences.
 
     ``in_doubt``: an earlier attempt may have been appended (its answer never came or did not say).
-    ``descriptor``, ``user`` belong to the driver and are not read here.
+    ``descriptor`` is the driver's: its index in the slot's table, by which a drain sees that the batch needs none.
+    ``user`` belongs to the driver and is not read here.
     """
 
     __slots__ = (

@@ -9,6 +9,7 @@ nowhere.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
@@ -21,7 +22,7 @@ from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, NO_SEQUENCE
 from sidecar.producer.partition_queue import PartitionQueue, Ring
-from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
 if TYPE_CHECKING:
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_id import ProducerIds
+
+
+class _Limits:
+    """Of one drain; ``new_batches`` counts down."""
+
+    __slots__ = ("bytes", "new_batches", "single_bytes")
+
+    def __init__(self, bytes: int, single_bytes: float, new_batches: float) -> None:
+        self.bytes = bytes
+        self.single_bytes = single_bytes
+        self.new_batches = new_batches
 
 
 class RecordAccumulator:
@@ -61,6 +73,8 @@ class RecordAccumulator:
         self._opened: tuple[dict[str, dict[PartitionQueue, None]], ...] = tuple({} for _ in LANES)
         """By topic, partitions in which a batch that is to linger was opened since the topic's last flush."""
         self.incomplete = IncompleteBatches()
+        self.under_way: defaultdict[int, int] = defaultdict(int)
+        """By broker, batches that were last drained for it, hold a descriptor and have no fate yet."""
         self._partitioners: dict[tuple[int, str], StickyPartitioner] = {}
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._serial = count(1)
@@ -201,6 +215,10 @@ class RecordAccumulator:
             if queue.ring is not None:
                 queue.leave_ring()
             return
+        has_descriptor = batch.descriptor != NO_DESCRIPTOR
+        if queue.has_descriptor is not has_descriptor:
+            queue.has_descriptor = has_descriptor
+            queue.leave_ring()
         due_ms = self._due_ms(batch)
         if due_ms <= now_ms:
             queue.timer_serial = 0
@@ -294,7 +312,16 @@ class RecordAccumulator:
 
     # --- out ------------------------------------------------------------------------------------------------
 
-    def drain(self, node_id: int, lane: int, max_bytes: int, now_ms: float) -> list[ProducerBatch]:
+    def drain(
+        self,
+        node_id: int,
+        lane: int,
+        max_bytes: int,
+        now_ms: float,
+        *,
+        single_bytes: float = inf,
+        new_batches: float = inf,
+    ) -> list[ProducerBatch]:
         """At most one batch per partition and ``max_bytes`` in all, on from where the last drain stopped
         (rule A5). All are of topics with the same acks, as one request has one.
 
@@ -302,13 +329,20 @@ class RecordAccumulator:
         ``drainBatchesForOneNode`` does: partitions would else send a request each as their lingers end one by one.
         Not when a batch goes because it is full: under such load the others fill up soon, and go as large ones. Topics
         that are to linger longer than any that is due stay. The batches count as on the wire from here on; a larger
-        single batch is never held back.
+        single batch is held back only if it is beyond ``single_bytes``.
+
+        No more than ``new_batches`` of them have no descriptor yet. What has one goes also when there are none left:
+        nothing else could ever free one.
         """
         ready = self.lines.ready(node_id)
         if not ready:
             return []
         batches: list[ProducerBatch] = []
-        size = self._take(ready[lane], batches, 0, max_bytes, now_ms)
+        limits = _Limits(max_bytes, single_bytes, new_batches)
+        size = self._take(ready[lane], batches, 0, limits, now_ms)
+        again = self.lines.again(node_id)
+        if limits.new_batches <= 0 and again and again[lane]:
+            size = self._take(again[lane], batches, size, limits, now_ms)
         along = self.lines.lingering(node_id)
         if (
             batches
@@ -318,10 +352,16 @@ class RecordAccumulator:
             and not any(batch.full for batch in batches)
         ):
             longest_ms = max(batch.queue.settings.linger_ms for batch in batches)
-            self._take(along[lane], batches, size, max_bytes, now_ms, longest_ms)
+            self._take(along[lane], batches, size, limits, now_ms, longest_ms)
+        broker = broker_of(node_id)
+        under_way = self.under_way
         for batch in batches:
             queue = batch.queue
-            batch.failed_node = broker_of(node_id)
+            if batch.failed_node != broker:
+                if batch.failed_node is not None:
+                    under_way[batch.failed_node] -= 1
+                under_way[broker] += 1
+                batch.failed_node = broker
             queue.link_id = node_id
             if lane == IDEMPOTENT_LANE and batch.base_sequence == NO_SEQUENCE:
                 self._ids.identify(queue, batch)
@@ -334,7 +374,7 @@ class RecordAccumulator:
         ring: Ring,
         batches: list[ProducerBatch],
         size: int,
-        max_bytes: int,
+        limits: _Limits,
         now_ms: float,
         longest_linger_ms: float | None = None,
     ) -> int:
@@ -357,11 +397,14 @@ class RecordAccumulator:
                 ring.move_to_end(queue)
                 continue
             batch_bytes = batch.records.size_bytes
-            if batches and size + batch_bytes > max_bytes:
+            if size + batch_bytes > limits.bytes and (batches or batch_bytes > limits.single_bytes):
                 break
+            if batch.descriptor == NO_DESCRIPTOR:
+                if limits.new_batches <= 0:
+                    break
+                limits.new_batches -= 1
             size += batch_bytes
-            del ring[queue]
-            queue.ring = None
+            queue.leave_ring()
             queue.timer_serial = 0
             queue.remove(batch)
             batch.closed = True
@@ -392,9 +435,16 @@ class RecordAccumulator:
 
     # --- the end of a batch ---------------------------------------------------------------------------------
 
+    def back_to_start(self, batch: ProducerBatch) -> None:
+        """The batch needs a descriptor again, or none any more: it does not count as under way to a broker."""
+        if batch.failed_node is not None:
+            self.under_way[batch.failed_node] -= 1
+            batch.failed_node = None
+
     def forget(self, batch: ProducerBatch) -> None:
         """The batch's fate is decided: out of the deque and of the incomplete set."""
-        self.incomplete.discard(batch)
+        if self.incomplete.discard(batch):
+            self.back_to_start(batch)
         if batch.queued:
             batch.queue.remove(batch)
 

@@ -55,14 +55,10 @@ class RequestBufferPool:
         self._free: defaultdict[int, list[RequestBuffer]] = defaultdict(list)
         self._largest_bytes = self._class_of(max_request_size)
 
-    def take(self, size_bytes: int, *, reserve_requests: int = 0) -> RequestBuffer | None:
-        """A buffer of at least ``size_bytes``, or None when the limit is reached.
-
-        ``reserve_requests``: leave room for that many more largest requests (the second request of a broker
-        is prepared only if every other broker with something ready could still get its first).
-        """
+    def take(self, size_bytes: int) -> RequestBuffer | None:
+        """A buffer of at least ``size_bytes``, or None when the limit is reached."""
         size = self._class_of(size_bytes)
-        if self.taken_bytes + size + reserve_requests * self._largest_bytes > self.limit_bytes:
+        if self.taken_bytes + size > self.limit_bytes:
             return None
         free = self._free[size]
         if free:
@@ -76,9 +72,15 @@ class RequestBufferPool:
         self.taken_count += 1
         return buffer
 
-    def has_room(self, *, reserve_requests: int = 0) -> bool:
-        """Would :meth:`take` of a largest request succeed?"""
-        return self.taken_bytes + (1 + reserve_requests) * self._largest_bytes <= self.limit_bytes
+    def room_bytes(self, *, reserve_requests: int = 0) -> int:
+        """The most that :meth:`take` would give now and still leave room for so many largest requests; 0 when that is
+        not even the smallest buffer."""
+        room = self.limit_bytes - self.taken_bytes - reserve_requests * self._largest_bytes
+        if room >= self._largest_bytes:
+            return room
+        if room < min(_SMALLEST, self._largest_bytes):
+            return 0
+        return min(1 << room.bit_length() - 1, self.max_request_size // 2)
 
     def give(self, buffer: RequestBuffer) -> None:
         """Back, exactly once."""

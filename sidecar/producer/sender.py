@@ -8,9 +8,10 @@ differs for the idempotent lane, see producer_id.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from math import inf
+from typing import TYPE_CHECKING, Final, Protocol
 
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import Code, classify
@@ -28,15 +29,18 @@ from sidecar.producer.effects import (
 )
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES_FROM
+from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.producer.throttle_times import ThrottleTimes
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.producer.request_room import RequestRoom
     from sidecar.protocol.produce_answer import PartitionResult
 
 log = logging.getLogger(__name__)
@@ -49,8 +53,12 @@ class LinkView(Protocol):
     def is_ready(self, node_id: int) -> bool:
         """Connected and versions negotiated."""
 
-    def has_room(self, node_id: int) -> bool:
-        """A request buffer is there for one more request to this broker."""
+    def stalled_since_ms(self, node_id: int) -> float | None:
+        """Since when the kernel has taken no byte of what is queued for this connection; None: nothing is queued."""
+
+
+STALLED_MS_MAX: Final = 500.0
+"""While somebody else waits for a request buffer, a connection keeps one so long without the kernel taking a byte."""
 
 
 class Sender:
@@ -62,16 +70,22 @@ class Sender:
         accumulator: RecordAccumulator,
         ids: ProducerIds,
         *,
+        room: RequestRoom,
         backoff: ExponentialBackoff,
     ) -> None:
         self._config = config
         self._accumulator = accumulator
         self._ids = ids
+        self._room = room
         self._wants_identity = config.enable_idempotence
         self._fates = BatchFates(config, accumulator, ids, backoff)
         self.counts = self._fates.counts
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._request_ids = count(1)
+        self._closing_links: set[int] = set()
+        """Their CloseLink is on its way: nothing is drained for them before :meth:`on_disconnect`."""
+        self._relief_ms = inf
+        """When somebody who waits for a request buffer may get that of a connection that stalls."""
         self._leaderless_asked: frozenset[str] = frozenset()
         self._leaderless_ask_again_ms = 0.0
         self._muted_until_ms: dict[int, float] = {}
@@ -115,10 +129,11 @@ class Sender:
         if accumulator.lines.widened:
             self._narrow()
         ready = accumulator.lines.ready_nodes()
+        self._room.begin_poll(ready, brokers=len(snapshot.nodes))
         if self._latency.is_on:
             self._note_latency(ready, now_ms)
         for node_id in ready:
-            if node_id in self._muted_until_ms:
+            if node_id in self._muted_until_ms or node_id in self._closing_links:
                 self._latency.blocked(broker_of(node_id), now_ms)
                 continue
             if not links.is_ready(node_id):
@@ -126,6 +141,9 @@ class Sender:
                 effects.append(Connect(node_id))
                 continue
             self._send_to(node_id, links, now_ms, effects)
+        self._relief_ms = inf
+        if self._room.has_waiting:
+            self._relieve(links, now_ms, effects)
         self._fates.effects = []
         return effects
 
@@ -140,7 +158,10 @@ class Sender:
             return 0.0
         accumulator = self._accumulator
         wakeup_ms = min(
-            accumulator.next_due_ms, accumulator.incomplete.next_expiry_ms, self._in_flight.next_deadline_ms
+            accumulator.next_due_ms,
+            accumulator.incomplete.next_expiry_ms,
+            self._in_flight.next_deadline_ms,
+            self._relief_ms,
         )
         if self._wants_identity and self._ids.identity.producer_id < 0:
             wakeup_ms = min(wakeup_ms, self._ids.next_init_ms)
@@ -184,10 +205,24 @@ class Sender:
             lane = lanes_left.pop(0)
             if not rings[lane]:
                 continue
-            if not links.has_room(node_id):
-                break
-            batches = accumulator.drain(node_id, lane, self._config.max_request_size, now_ms)
+            is_first = not self._in_flight.has_unsent(node_id)
+            most_bytes = self._room.request_bytes(is_first=is_first)
+            new_batches = self._room.new_batches(accumulator.under_way[broker_of(node_id)])
+            batches = accumulator.drain(
+                node_id,
+                lane,
+                min(most_bytes, self._config.max_request_size),
+                now_ms,
+                single_bytes=most_bytes,
+                new_batches=new_batches,
+            )
             if not batches:
+                if not rings[lane]:
+                    continue
+                if new_batches <= 0:
+                    self._room.lacks_descriptors = True
+                if is_first and most_bytes < self._config.max_request_size:
+                    self._room.wait(node_id)
                 continue
             lanes_left.append(lane)
             room -= 1
@@ -203,12 +238,54 @@ class Sender:
                 timeout_ms=int(self._config.request_timeout_ms),
                 deadline_ms=now_ms + self._config.request_timeout_ms,
             )
+            self._room.take(request)
             self._in_flight.add(request)
             self.counts.requests += 1
             self.counts.batches_sent += len(batches)
             self.counts.bytes_sent += request.size_bytes
             effects.append(SendProduce(node_id, request))
         self._first_lane = LANES_FROM[self._first_lane][1]
+
+    def _relieve(self, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
+        """A connection waits for its first request buffer, and others hold them all: the one that has taken no byte
+        longest is closed, if that is too long. A broker that was stopped would keep its buffer until the request times
+        out."""
+        since_ms, stalled = inf, 0
+        for node_id in self._in_flight.unsent_nodes():
+            its_ms = links.stalled_since_ms(node_id)
+            if its_ms is not None and its_ms < since_ms and node_id not in self._closing_links:
+                since_ms, stalled = its_ms, node_id
+        if since_ms + STALLED_MS_MAX > now_ms:
+            self._relief_ms = since_ms + STALLED_MS_MAX
+            return
+        reason = (
+            f"it has taken no byte for {now_ms - since_ms:.0f} ms, and other brokers' records wait for its request "
+            "buffer (daemon.request_buffers_bytes)"
+        )
+        self._close_link(stalled, reason, effects)
+
+    def _close_link(self, node_id: int, reason: str, effects: list[Effect]) -> None:
+        self._closing_links.add(node_id)
+        effects.append(CloseLink(node_id, reason))
+
+    def on_descriptors_changed(self, queue: PartitionQueue, now_ms: float) -> None:
+        """The driver has carried out a Split or Renumbered: batches of the partition have descriptors that had none, or
+        the other way round. Those that have one may go when nothing else may."""
+        self._accumulator.touch(queue, now_ms)
+        if self._room.lacks_descriptors:
+            self._wake_now = True
+
+    @property
+    def lacks_descriptors(self) -> bool:
+        """Batches wait because the table of batch descriptors is full: see :meth:`look_for_descriptors`."""
+        return self._room.lacks_descriptors
+
+    def look_for_descriptors(self) -> bool:
+        """After the effects of a poll: whether to poll again, for instance because they freed batch descriptors that
+        others wait for."""
+        if self._room.has_freed_descriptors:
+            self._wake_now = True
+        return self._wake_now
 
     def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> None:
         """The first connection has no room. A second one is for more than a broker's pause leaves waiting, and takes a
@@ -266,12 +343,14 @@ class Sender:
         return self._wake_now
 
     def on_request_not_sent(self, request: ProduceRequest, now_ms: float) -> None:
-        """The driver could not prepare the request (no buffer) and no byte of it left: as if never drained.
+        """The driver could not prepare the request (no descriptors, no link) and no byte of it left: as if never
+        drained.
 
         Identities stay; no attempt is counted.
         """
         if self._in_flight.end(request):
             self._take_back(request, now_ms)
+            self._wake_now = True
 
     def on_batch_unsendable(
         self, request: ProduceRequest, batch: ProducerBatch, text: str, now_ms: float
@@ -323,20 +402,19 @@ class Sender:
                 self._fates.settled(batch.queue, now_ms)
         self._wake_now = True
 
-    def on_disconnect(
-        self, node_id: int, now_ms: float, *, unsent: Collection[int] = (), reason: str = ""
-    ) -> None:
+    def on_disconnect(self, node_id: int, now_ms: float, *, reason: str = "") -> None:
         """The link is gone, or could not be made. Without its second one a broker gets everything by the first.
 
-        ``unsent``: ids of requests of which the kernel had not taken a single byte. The others may have reached
-        the broker: their batches are in doubt and are sent again as they are.
+        Requests that were ``begun`` may have reached the broker: their batches are in doubt and are sent again as they
+        are.
         """
+        self._closing_links.discard(node_id)
         # Also without anything in flight: a broker that cannot be reached may not lead these topics any more (M7).
         self._fates.stale_topics |= self._accumulator.lines.topics_waiting_for(node_id)
         requests = self._in_flight.end_all(node_id)
         self._muted_until_ms.pop(node_id, None)
         for request in requests:
-            if request.id in unsent:
+            if not request.begun:
                 self._take_back(request, now_ms)
                 continue
             self.counts.request_errors += 1
@@ -356,14 +434,16 @@ class Sender:
         for batch in request.batches:
             self._accumulator.release(batch)
             if not batch.is_done:
+                if batch.descriptor == NO_DESCRIPTOR:
+                    self._accumulator.back_to_start(batch)
                 self._accumulator.reenqueue(batch, retry_at_ms=0.0, now_ms=now_ms)
             self._fates.settled(batch.queue, now_ms)
 
     def _time_out_requests(self, now_ms: float) -> None:
         for node_id in self._in_flight.timed_out(now_ms):
-            reason = f"no answer within request.timeout.ms={self._config.request_timeout_ms:g}"
-            self._fates.effects.append(CloseLink(node_id, reason))
-            self.on_disconnect(node_id, now_ms, reason=reason)
+            if node_id not in self._closing_links:
+                reason = f"no answer within request.timeout.ms={self._config.request_timeout_ms:g}"
+                self._close_link(node_id, reason, self._fates.effects)
 
     def _expire_batches(self, now_ms: float) -> None:
         for batch in self._accumulator.incomplete.expired(now_ms):

@@ -39,7 +39,8 @@ class TopicSettings:
         return cls(
             acks=acks,
             lane=IDEMPOTENT_LANE if idempotent else PLAIN_LANE,
-            batch_size=max(1, own.get("batch.size", config.batch_size)),
+            # A request, and so its buffer, holds a whole batch at least (Kafka's max.request.size caps batches, too).
+            batch_size=max(1, min(own.get("batch.size", config.batch_size), config.max_request_size)),
             linger_ms=own.get("linger.ms", config.linger_ms),
             delivery_timeout_ms=own.get("delivery.timeout.ms", config.delivery_timeout_ms),
             compression_type=codec,

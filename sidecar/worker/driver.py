@@ -71,7 +71,7 @@ FAILED_TURNS_MAX = 20
 with what the segment says."""
 FAILED_TURN_PAUSE_MS = 20.0
 """Before a turn that failed is tried again; what was due then is due now."""
-TOLD_ONCE: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId)
+TOLD_ONCE: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, CloseLink)
 """Effects that nothing repeats. The others come again: by a timeout, a backoff, the next refresh."""
 
 
@@ -308,6 +308,8 @@ class Driver:
             stub_port.end_turn(now_ms)
         if self._drain_deadline_ms is not None:
             self._drain_step(now_ms)
+        if sender.lacks_descriptors:
+            sender.look_for_descriptors()
 
     def _ask_for_topics(self, now_ms: float) -> None:
         self._asked_topics &= (
@@ -401,7 +403,7 @@ class Driver:
             self._loop.call_later(delay_ms / 1000, self.wake)
 
     def _close_link(self, effect: CloseLink, now_ms: float) -> None:
-        self._links.close(effect.node_id, effect.reason)
+        self._produce_port.close_link(effect.node_id, effect.reason)
 
     def _need_metadata(self, effect: NeedMetadata, now_ms: float) -> None:
         self._send_control(NeedTopics(topics=tuple(effect.topics), refresh=True))
@@ -418,12 +420,14 @@ class Driver:
 
     def _split(self, effect: Split, now_ms: float) -> None:
         self._settlement.split(effect.parent, effect.pieces)
+        self._sender.on_descriptors_changed(effect.parent.queue, now_ms)
 
     def _renumbered(self, effect: Renumbered, now_ms: float) -> None:
         for batch in effect.batches:
             self._settlement.free_descriptor(batch)
             if ARMED:
                 passed("renumber.freed")
+        self._sender.on_descriptors_changed(effect.batches[0].queue, now_ms)
 
     def _fail_deleted(self, deleted: tuple[TopicPartition, ...], now_ms: float) -> None:
         by_topic: dict[str, list[int]] = {}
@@ -441,9 +445,7 @@ class Driver:
             self._store_heartbeat()
             now_ms = self._clock.now_ms()
             self._stub_port.expel_silent(now_ms)
-            self._stub_port.cut_unread(
-                now_ms, descriptors_are_scarce=self._produce_port.descriptors_are_scarce
-            )
+            self._stub_port.cut_unread(now_ms, descriptors_are_scarce=self._settlement.descriptors_are_scarce)
             self._stub_port.reclaim_rows(now_ms)
             self._dead_letters.step(now_ms)
             for session in self._sessions:
@@ -460,6 +462,10 @@ class Driver:
             if used:
                 self._send_control(NeedTopics(used=tuple(used)))
             self._publish_gauges(now_ms)
+            if (
+                self._sender.lacks_descriptors and self._sender.look_for_descriptors()
+            ):  # of a client that was given up
+                self.wake()
             await asyncio.sleep(HOUSEKEEPING_S)
 
     def _release_idle(self, now_ms: float) -> None:

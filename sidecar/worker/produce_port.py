@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.model import broker_of
 from sidecar.net.connector import LinkError
-from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.produce import ProduceTopic, encode_produce
 from sidecar.protocol.produce_answer import PRODUCE_TOPIC_ID_VERSION, decode_produce_response
-from sidecar.worker.settlement import publish
+from sidecar.worker.publication import publish_all
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -40,20 +39,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NETWORK_EXCEPTION = 13
-DESCRIPTORS_RESERVED = 64
-"""Descriptors that a new request leaves free: splits and retries must find one when everything else is taken."""
 
 
 class _Prepared:
     """A request on its way to its socket; ``encoded`` is None while a codec is still busy."""
 
-    __slots__ = ("buffer", "cancelled", "encoded", "request")
+    __slots__ = ("buffer", "encoded", "request")
 
     def __init__(self, request: ProduceRequest, buffer: RequestBuffer) -> None:
         self.request = request
         self.buffer = buffer
         self.encoded: list[EncodedBatch] | None = None
-        self.cancelled = False
 
 
 class ProducePort:
@@ -100,15 +96,18 @@ class ProducePort:
         assert self.links is not None
         return self.links.is_ready(node_id)
 
-    def has_room(self, node_id: int) -> bool:
-        return len(self._descriptors.free_indexes) > DESCRIPTORS_RESERVED and self._buffers.has_room()
-
-    @property
-    def descriptors_are_scarce(self) -> bool:
-        """More than half of the table is in use: what is done but untold must not take the rest."""
-        return self._descriptors.free_count < self._descriptors.capacity // 2
+    def stalled_since_ms(self, node_id: int) -> float | None:
+        assert self.links is not None
+        link = self.links.link(node_id)
+        return None if link is None else link.stalled_since_ms
 
     # --- effects -----------------------------------------------------------------------------------------------
+
+    def close_link(self, node_id: int, reason: str) -> None:
+        """Close at once; what was in flight goes back to the core, also if there is no such link any more."""
+        assert self.links is not None
+        if not self.links.close(node_id, reason):
+            self.on_link_state(node_id, False, reason)
 
     def connect(self, node_id: int) -> None:
         assert self.links is not None
@@ -118,10 +117,12 @@ class ProducePort:
 
     def send(self, request: ProduceRequest, now_ms: float) -> None:
         """Prepare and send one request. What cannot be prepared goes back to the core as not sent."""
-        buffer = self._buffers.take(request.size_bytes)
-        if buffer is None or not self._publish(request.batches):
-            if buffer is not None:
-                self._buffers.give(buffer)
+        buffer = request.buffer
+        assert buffer is not None
+        # An effect before this one may have ended its connection, and its batches are back in their queues by now.
+        published_ms = time.time_ns() // 1_000_000
+        if request.ended or not publish_all(self._descriptors, request.batches, published_ms):
+            self._buffers.give(buffer)
             self._sender.on_request_not_sent(request, now_ms)
             return
         prepared = _Prepared(request, buffer)
@@ -218,35 +219,20 @@ class ProducePort:
         if not connected:
             for key in [key for key in self._awaited if key[0] == node_id]:
                 del self._awaited[key]
-            # What was still being compressed never left: the core takes it back as it was.
-            unsent = []
+            # What was still being compressed never left: it has not begun, and the core takes it back as it was.
             for prepared in self._preparing.pop(node_id, ()):
-                unsent.append(prepared.request.id)
-                if prepared.encoded is None:
-                    prepared.cancelled = True  # its codec still writes; the buffer goes back when it ends
-                else:
+                if prepared.encoded is not None:
                     self._buffers.give(prepared.buffer)
-            self._sender.on_disconnect(node_id, self._clock.now_ms(), unsent=unsent, reason=error or "")
+                # else its codec still writes: the buffer goes back when it ends, and finds the request ended.
+            self._sender.on_disconnect(node_id, self._clock.now_ms(), reason=error or "")
         self.try_init_producer_id()
         self._wake()
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _publish(self, batches: list[ProducerBatch]) -> bool:
-        """A descriptor for each batch that has none; False when there are not enough."""
-        published_ms = time.time_ns() // 1_000_000
-        for batch in batches:
-            if batch.descriptor != NO_DESCRIPTOR:
-                continue  # a retry: the same range under the same identity
-            index = self._descriptors.take()
-            if index is None:
-                return False
-            publish(self._descriptors, batch, index, published_ms)
-        return True
-
     async def _compress(self, prepared: _Prepared, plain: list[tuple[ProducerBatch, bytes]]) -> None:
         encoded = await self._encoder.compress(plain, prepared.buffer.view)
-        if prepared.cancelled:
+        if prepared.request.ended:  # its connection did, and nothing of it waits here any more
             self._buffers.give(prepared.buffer)
         else:
             prepared.encoded = encoded
@@ -280,6 +266,8 @@ class ProducePort:
             self._awaited[request.node_id, correlation_id] = request, version
 
         def taken(complete: bool) -> None:
+            if not complete and correlation_id in link.untouched_at_close:
+                request.begun = False
             self._buffers.give(buffer)
             if complete:
                 taken_ms = self._clock.now_ms() if request.acks == 0 else now_ms
@@ -297,6 +285,7 @@ class ProducePort:
         )
         if ARMED:
             passed("send.begin")
+        request.begun = True
         link.send_buffers(
             correlation_id,
             buffers,

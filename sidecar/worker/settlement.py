@@ -14,6 +14,7 @@ from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
+from sidecar.worker.publication import free_descriptor, split
 from sidecar.worker.tellings import BatchTelling, FailurePart, OnRecordsSettled, Teller, local_failure_text
 
 if TYPE_CHECKING:
@@ -24,34 +25,6 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import Counters, SlotView
     from sidecar.worker.intake import Refusal
     from sidecar.worker.topic_queue import TopicQueue
-
-
-def publish(
-    descriptors: DescriptorTable,
-    batch: ProducerBatch,
-    index: int,
-    published_ms: int,
-    *,
-    pending_on: int | None = None,
-) -> None:
-    """Fact 2 of the journal: which records go out under which identity, before their first byte does."""
-    assert batch.chain is not None
-    records = batch.records
-    descriptors.publish(
-        index,
-        chain_id=batch.chain.chain_id,
-        lane=batch.lane,
-        partition=batch.partition,
-        first_cursor=records.first_cursor,
-        last_cursor=records.last_cursor,
-        count=records.count,
-        producer_id=batch.producer_id,
-        epoch=batch.epoch,
-        base_sequence=batch.base_sequence,
-        published_ms=published_ms,
-        pending_on=pending_on,
-    )
-    batch.descriptor = index
 
 
 class Settlement:
@@ -74,6 +47,8 @@ class Settlement:
         self._slot = slot
         self._counters: Counters = slot.counters
         self._on_records_settled = on_records_settled
+        self._untold = 0
+        """Descriptors of batches whose fate is a fact and not told yet."""
         self.finished_chains: set[Chain] = set()
         """Chains in which something became done since :meth:`take_finished_chains`."""
 
@@ -104,8 +79,16 @@ class Settlement:
 
     def tell(self, batch: ProducerBatch, now_ms: float) -> None:
         """Tell a batch whose fate is a fact and counted; also once more, when nobody knows whether it was told."""
+        if batch.descriptor != NO_DESCRIPTOR:
+            self._untold += 1
         telling = BatchTelling(batch, self._batch_told)
         self._teller.tell(telling.parts(self._on_records_settled), now_ms)
+
+    @property
+    def descriptors_are_scarce(self) -> bool:
+        """More than half of the table is held by batches that their clients do not read: they must not take the rest.
+        Those on their way to a broker do not count: of them there may be as many as the table has."""
+        return self._untold > self._descriptors.capacity // 2
 
     def fail_records(
         self,
@@ -136,33 +119,12 @@ class Settlement:
         self.fail_records(queue, entry, failures, now_ms, refusal.text)
 
     def split(self, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
-        """The pieces take the place of a batch that the broker refused.
-
-        Halves keep its sequences, and by them a broker recognises what it has: it may have the whole all the same,
-        from an earlier attempt, and have looked at the size only. So there is no moment without a descriptor.
-        Where the table has no room for both (new requests leave 64 free) the halves get theirs when they are sent.
-        """
-        index = parent.descriptor
-        if index == NO_DESCRIPTOR or not all(each.has_sequence for each in pieces):
-            self.free_descriptor(parent)  # set apart record by record: what is left gets new numbers
-            return
-        taken = [place for place in (self._descriptors.take() for _ in pieces) if place is not None]
-        if len(taken) < len(pieces):
-            for place in taken:
-                self._descriptors.free(place)
-            self.free_descriptor(parent)
-            return
-        published_ms = self._descriptors.read(index).published_ms
-        for piece, place in zip(pieces, taken, strict=True):
-            publish(self._descriptors, piece, place, published_ms, pending_on=index)
-        self._descriptors.switch(index, taken)
-        parent.descriptor = NO_DESCRIPTOR
+        """The pieces take the place of a batch that the broker refused."""
+        split(self._descriptors, parent, pieces)
 
     def free_descriptor(self, batch: ProducerBatch) -> None:
-        """A batch that loses its identity: it is renumbered, or its records were set apart."""
-        if batch.descriptor != NO_DESCRIPTOR:
-            self._descriptors.free(batch.descriptor)
-            batch.descriptor = NO_DESCRIPTOR
+        """A batch that loses its identity."""
+        free_descriptor(self._descriptors, batch)
 
     def take_finished_chains(self) -> set[Chain]:
         """Chains in which something became done since the last call: they may have pages to give back."""
@@ -191,6 +153,7 @@ class Settlement:
                 self._lane_rows.store(batch.chain.chain_id, batch.partition, batch.epoch, batch.next_sequence)
             self._descriptors.free(index)
             batch.descriptor = NO_DESCRIPTOR
+            self._untold -= 1
         if finished:
             self.finished_chains.add(batch.chain)
 

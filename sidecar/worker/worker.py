@@ -42,6 +42,7 @@ from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.request_buffers import RequestBufferPool
+from sidecar.producer.request_room import RequestRoom
 from sidecar.producer.sender import Sender
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.connection_states import ConnectionConfig
@@ -149,11 +150,11 @@ class Worker:
             memory=BrokerMemory(clock.timestamp_ms),
         )
         accumulator = RecordAccumulator(config, ids, rules=rules)
-        sender = Sender(config, accumulator, ids, backoff=backoff)
         buffers = RequestBufferPool(
             max_request_size=config.max_request_size,
             limit_bytes=int(settings["daemon.request_buffers_bytes"]),
         )
+        sender = Sender(config, accumulator, ids, room=RequestRoom(buffers, descriptors), backoff=backoff)
 
         sessions = Sessions(
             grace_ms=float(settings["daemon.client_grace_s"]) * 1000,

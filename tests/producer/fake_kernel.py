@@ -12,6 +12,12 @@ from typing import Any
 HEADER_BYTES = 61
 
 
+class FakeChain:
+    """A place in the journal that nobody reads."""
+
+    chain_id = 0
+
+
 class FakeBlock:
     """``records`` of one submission as (partition, payload), grouped by partition in first-seen order."""
 
@@ -19,7 +25,7 @@ class FakeBlock:
         self, records: Sequence[tuple[int, Any]], record_bytes: int = 100, timestamp_ms: int = 0
     ) -> None:
         self.entry = None
-        self.chain = None
+        self.chain = FakeChain()
         self.failures: list[tuple[int, int]] = []
         self.record_bytes = record_bytes
         self.timestamp_ms = timestamp_ms
@@ -38,6 +44,9 @@ class FakeRecords:
         self.payloads: list[Any] = []
         self._sizes: list[int] = []
         self.max_timestamp_ms = 0
+
+    first_cursor = (1, 0)
+    last_cursor = (1, 0)
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -14,15 +14,20 @@ from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicSta
 from sidecar.producer.accumulator_answers import AppendResult
 from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
-from sidecar.producer.effects import Completed, Effect, SendProduce
+from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.producer.request_buffers import LIMIT_BYTES_DEFAULT, RequestBufferPool
+from sidecar.producer.request_room import DESCRIPTORS_RESERVED, RequestRoom
 from sidecar.producer.sender import Sender
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.shm import layout
+from sidecar.shm.descriptors import DescriptorTable
+from sidecar.worker.publication import free_descriptor, publish_all, split
 
 from .fake_kernel import FakeBlock, FakeRecords
 
@@ -31,17 +36,41 @@ PRODUCER_ID = 7000
 
 
 class FakeLinks:
-    """Every link is ready and has room, unless a test says otherwise."""
+    """Every link is ready and takes bytes, unless a test says otherwise."""
 
     def __init__(self) -> None:
         self.down: set[int] = set()
-        self.full: set[int] = set()
+        self.stalled_since: dict[int, float] = {}
 
     def is_ready(self, node_id: int) -> bool:
         return node_id not in self.down
 
-    def has_room(self, node_id: int) -> bool:
-        return node_id not in self.full
+    def stalled_since_ms(self, node_id: int) -> float | None:
+        return self.stalled_since.get(node_id)
+
+
+class _Slot:
+    def __init__(self) -> None:
+        self.area = memoryview(
+            bytearray(layout.DESCRIPTORS_OFFSET + layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES)
+        )
+
+
+class _Segment:
+    def __init__(self) -> None:
+        self._slot = _Slot()
+
+    def slot(self, index: int) -> _Slot:
+        return self._slot
+
+
+def descriptor_table(size: int | None = None) -> DescriptorTable:
+    """A worker's own table on plain memory. ``size``: so many of its descriptors can be had, beside those that new
+    batches leave free."""
+    table = DescriptorTable(_Segment(), 0)  # type: ignore[arg-type]
+    while size is not None and table.free_count > size + DESCRIPTORS_RESERVED:
+        table.take()
+    return table
 
 
 def snapshot_of(
@@ -85,6 +114,8 @@ class Core:
         lane: int = IDEMPOTENT_LANE,
         records_factory: Any = FakeRecords,
         rules: Mapping[str, Mapping[str, Any]] | None = None,
+        descriptors: int | None = None,
+        request_buffers_bytes: int = LIMIT_BYTES_DEFAULT,
         **settings: Any,
     ) -> None:
         settings.setdefault("linger_ms", 0.0)
@@ -105,11 +136,17 @@ class Core:
         self.accumulator = RecordAccumulator(
             self.config, self.ids, rules=self.rules, records_factory=records_factory
         )
-        self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
+        self.descriptors = descriptor_table(descriptors)
+        self.buffers = RequestBufferPool(
+            max_request_size=self.config.max_request_size, limit_bytes=request_buffers_bytes
+        )
+        room = RequestRoom(self.buffers, self.descriptors)
+        self.sender = Sender(self.config, self.accumulator, self.ids, room=room, backoff=backoff)
         self.completed: list[ProducerBatch] = []
         self.effects: list[Effect] = []
         """All effects of the last poll."""
-        self._offsets: dict[int, int] = {}
+        self._stuck: dict[int, list[ProduceRequest]] = {}
+        """By connection, requests of which the kernel takes no byte."""
         if producer_id and self.config.enable_idempotence:
             self.poll()
             self.sender.on_producer_id(PRODUCER_ID, 0, self.now_ms)
@@ -144,16 +181,53 @@ class Core:
         return self.accumulator.append(topic, self.lane, block, self.now_ms)  # type: ignore[arg-type]
 
     def poll(self, advance_ms: float = 0.0) -> list[ProduceRequest]:
-        """Move time, poll once, note the completed; returns the requests to send."""
+        """Move time, poll once, carry out what the core asked for; returns the requests that left."""
+        requests: list[ProduceRequest] = []
         self.clock.advance(advance_ms)
         self.effects = self.sender.poll(self.snapshot, self.links, self.now_ms)
         for effect in self.effects:
             if isinstance(effect, Completed):
                 self.completed.extend(effect.batches)
-        requests = [effect.request for effect in self.effects if isinstance(effect, SendProduce)]
+                for batch in effect.batches:
+                    free_descriptor(self.descriptors, batch)
+            elif isinstance(effect, Split):
+                split(self.descriptors, effect.parent, effect.pieces)
+                self.sender.on_descriptors_changed(effect.parent.queue, self.now_ms)
+            elif isinstance(effect, Renumbered):
+                for batch in effect.batches:
+                    free_descriptor(self.descriptors, batch)
+                self.sender.on_descriptors_changed(effect.batches[0].queue, self.now_ms)
+            elif isinstance(effect, CloseLink):
+                for request in self._stuck.pop(effect.node_id, ()):
+                    self._give_buffer(request)
+                self.sender.on_disconnect(effect.node_id, self.now_ms, reason=effect.reason)
+            elif isinstance(effect, SendProduce) and self._prepare(effect.request):
+                requests.append(effect.request)
         for request in requests:
-            self.sender.on_request_sent(request, self.now_ms)
+            if request.node_id in self.links.stalled_since:
+                self._stuck.setdefault(request.node_id, []).append(request)
+            else:
+                self._give_buffer(request)
+                self.sender.on_request_sent(request, self.now_ms)
+        self.sender.look_for_descriptors()
         return requests
+
+    def _prepare(self, request: ProduceRequest) -> bool:
+        if request.ended or not publish_all(self.descriptors, request.batches, 1):
+            self._give_buffer(request)
+            self.sender.on_request_not_sent(request, self.now_ms)
+            return False
+        request.begun = True
+        return True
+
+    def _give_buffer(self, request: ProduceRequest) -> None:
+        assert request.buffer is not None
+        self.buffers.give(request.buffer)
+
+    def turns(self) -> Iterator[list[ProduceRequest]]:
+        """Poll while there is something to poll for; what each turn sent."""
+        while (requests := self.poll()) or self.sender.next_wakeup_ms <= self.now_ms:
+            yield requests
 
     def send(self, *payloads: Any, partition: int = 0, **arguments: Any) -> ProduceRequest:
         """Append a submission and expect exactly one request to come of it."""

@@ -279,7 +279,6 @@ def test_a_request_that_is_not_answered_in_time_closes_the_link_and_is_sent_agai
     (close,) = core.of(CloseLink)
     assert close.node_id == 1
     assert "request.timeout.ms=3000" in close.reason
-    core.sender.on_disconnect(1, core.now_ms)
     (again,) = core.poll(200)
     assert again.batches == request.batches
     assert again.batches[0].base_sequence == 0
@@ -396,7 +395,8 @@ def test_a_lost_connection_is_retried_as_often_as_retries_allow() -> None:
 def test_a_request_of_which_no_byte_left_is_as_if_never_drained() -> None:
     core = Core(retries=0)
     request = core.send("a")
-    core.sender.on_disconnect(1, core.now_ms, unsent=[request.id])
+    request.begun = False
+    core.sender.on_disconnect(1, core.now_ms)
     (again,) = core.poll()
     batch = again.batches[0]
     assert (batch.attempts, batch.in_doubt, batch.base_sequence) == (0, False, 0)
@@ -499,11 +499,12 @@ def test_no_more_than_max_in_flight_requests_per_connection() -> None:
 
 
 def test_no_room_for_a_request_leaves_the_batch_where_it_is() -> None:
-    core = Core()
-    core.links.full.add(1)
+    core = Core(max_request_size=70_000, request_buffers_bytes=140_000)
+    taken = [core.buffers.take(70_000), core.buffers.take(70_000)]
     core.append("a")
     assert core.poll() == []
-    core.links.full.clear()
+    assert taken[0] is not None
+    core.buffers.give(taken[0])
     assert len(core.poll()) == 1
 
 
@@ -513,17 +514,17 @@ def test_an_exception_in_a_poll_loses_nothing() -> None:
     core.acknowledge(core.send("told", partition=0))
     core.append("sent", partition=0)
     core.append("kept", partition=1)
-    real = core.links.has_room
+    real = core.links.is_ready
 
     def broken(node_id: int) -> bool:
         if node_id == 2:
             raise RuntimeError("a bug")
         return real(node_id)
 
-    core.links.has_room = broken  # type: ignore[method-assign]
+    core.links.is_ready = broken  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="a bug"):
         core.poll()
-    core.links.has_room = real  # type: ignore[method-assign]
+    core.links.is_ready = real  # type: ignore[method-assign]
     requests = core.poll()
     assert payloads_of(core.completed) == ["told"]
     assert sorted(payloads_of(batch for request in requests for batch in request.batches)) == ["kept", "sent"]

@@ -24,9 +24,9 @@ def test_request_buffers_are_bounded_and_reused() -> None:
     assert first is not None
     assert second is not None
     assert pool.take(1) is None
-    assert not pool.has_room()
+    assert pool.room_bytes() == 0
     pool.give(first)
-    assert pool.has_room()
+    assert pool.room_bytes() == MIB
     assert pool.take(MIB) is first
     with pytest.raises(AssertionError, match="given back twice"):
         pool.give(second)
@@ -41,13 +41,24 @@ def test_a_small_request_takes_a_small_buffer() -> None:
     assert pool.taken_bytes == 64 * 1024
 
 
-def test_a_second_request_leaves_room_for_the_other_brokers_first() -> None:
-    pool = RequestBufferPool(max_request_size=MIB, limit_bytes=3 * MIB)
-    assert pool.has_room(reserve_requests=2)
-    assert pool.take(MIB, reserve_requests=2) is not None
-    assert not pool.has_room(reserve_requests=2)
-    assert pool.take(MIB, reserve_requests=2) is None
-    assert pool.take(MIB, reserve_requests=1) is not None
+def test_what_room_there_is_said_to_be_can_be_taken() -> None:
+    """Size classes and the reserve, at every state that requests of any size leave."""
+    rng = random.Random(7)
+    for max_request_size in (40_000, 100_000, 1_000_000, MIB, 3 * MIB):
+        pool = RequestBufferPool(max_request_size=max_request_size, limit_bytes=5 * max_request_size)
+        lent: list[RequestBuffer] = []
+        for _ in range(300):
+            room, spare = pool.room_bytes(), pool.room_bytes(reserve_requests=1)
+            assert spare <= room
+            size = spare if rng.random() < 0.5 else room
+            buffer = pool.take(min(size, max_request_size)) if size else None
+            assert (buffer is None) == (size == 0)
+            if buffer is not None:
+                lent.append(buffer)
+                if size == spare:
+                    assert pool.room_bytes() >= max_request_size, "the reserve is left"
+            while lent and rng.random() < 0.6:
+                pool.give(lent.pop(rng.randrange(len(lent))))
 
 
 def test_free_buffers_of_another_size_make_room() -> None:

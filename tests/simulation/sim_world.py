@@ -18,9 +18,9 @@ from itertools import count
 from uuid import UUID
 
 from producer.fake_kernel import FakeBlock, FakeRecords
-from producer.harness import TOPIC, snapshot_of
+from producer.harness import TOPIC, descriptor_table, snapshot_of
 
-from client_stub.wire import Persistence
+from client_stub.wire import LocalCode, Persistence
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import broker_of, second_of
 from sidecar.metadata.snapshot import MetadataSnapshot
@@ -40,17 +40,22 @@ from sidecar.producer.effects import (
 )
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
-from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
+from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.producer.request_buffers import RequestBufferPool
+from sidecar.producer.request_room import RequestRoom
 from sidecar.producer.sender import Sender
 from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.worker.publication import free_descriptor, publish_all, split
 
 from .broker_model import WireBatch
 from .sim_cluster import NEVER_MS, SANE_MS, SimCluster
 from .sim_ledger import Payload, SimLedger
 
 START_MS = 10_000_000.0
+PATIENCE_MS = 100_000.0
+"""A delivery.timeout.ms as long as this is longer than the faults of a run last."""
 LATE_MS_MAX = 50.0
 """What a dead connection had delivered is processed within this time: less than the shortest retry
 backoff."""
@@ -65,6 +70,8 @@ class Connection:
         self.alive = True
         self.arrival_ms = 0.0
         self.answer_ms = 0.0
+        self.taken_ms = 0.0
+        """When the kernel last took a byte, or had none to take."""
         self.untaken: dict[int, ProduceRequest] = {}
         self.unprocessed: dict[int, list[WireBatch]] = {}
         """By request, its bytes as they left."""
@@ -93,7 +100,7 @@ class SimWorld:
             retries=rng.choice((2**31 - 1, 2**31 - 1, 3)),
             max_in_flight_requests_per_connection=rng.choice((1, 2, 5)),
             connections_per_broker=rng.choice((1, 2)),
-            request_timeout_ms=500.0,
+            request_timeout_ms=rng.choice((500.0, 500.0, 2_000.0)),
             delivery_timeout_ms=rng.choice((700.0, 3_000.0, 120_000.0)),
         )
         backoff = ExponentialBackoff(
@@ -105,7 +112,18 @@ class SimWorld:
             memory=BrokerMemory(lambda: int(self.now_ms)),
         )
         self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=FakeRecords)  # type: ignore[arg-type]
-        self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
+        # Few enough to run out: a request waits for a descriptor, or for another's buffer.
+        self.descriptors = descriptor_table(rng.choice((1, 2, 4, 4000)))
+        self.buffers = RequestBufferPool(
+            max_request_size=self.config.max_request_size,
+            limit_bytes=rng.choice((2, 3, 100)) * self.config.max_request_size,
+        )
+        self.descriptors_free = self.descriptors.free_count
+        room = RequestRoom(self.buffers, self.descriptors)
+        self.sender = Sender(self.config, self.accumulator, self.ids, room=room, backoff=backoff)
+        self.codec_ms = rng.choice((0.0, 0.0, 5.0, 300.0))
+        """How long a request is compressed, at most; those of one connection leave in order all the same."""
+        self.prepared_ms: dict[int, float] = {}
         self.connections: dict[int, Connection] = {}
         self.down_until_ms = dict.fromkeys([*self.cluster.nodes, *map(second_of, self.cluster.nodes)], 0.0)
         self.version = 0
@@ -124,8 +142,9 @@ class SimWorld:
     def is_ready(self, node_id: int) -> bool:
         return node_id in self.connections
 
-    def has_room(self, node_id: int) -> bool:
-        return node_id != -1
+    def stalled_since_ms(self, node_id: int) -> float | None:
+        connection = self.connections.get(node_id)
+        return connection.taken_ms if connection is not None and connection.untaken else None
 
     # --- the run --------------------------------------------------------------------------------------------
 
@@ -166,6 +185,11 @@ class SimWorld:
             self.turn()
         assert self.sender.is_idle, "nothing is due any more, but not everything has a fate"
         assert not self.published, f"descriptors of finished batches are left: {self.published}"
+        assert self.descriptors.free_count == self.descriptors_free
+        assert not self.buffers.taken_bytes
+        if self.config.delivery_timeout_ms >= PATIENCE_MS:
+            expired = [each for each, fate in self.ledger.fates.items() if fate[0] == LocalCode.EXPIRED]
+            assert not expired, f"the faults were over, and these waited for their deadline: {expired[:5]}"
         self.count_fates()
         forgets = cluster.expiration_ms < NEVER_MS
         may_go_again = forgets and (cluster.expiration_ms < SANE_MS or self.old_rate > 0)
@@ -197,6 +221,7 @@ class SimWorld:
             effects = self.sender.poll(self.snapshot, self, self.now_ms)
             for effect in effects:
                 self.carry_out(effect)
+            self.sender.look_for_descriptors()
             if self.sender.next_wakeup_ms > self.now_ms:
                 self.check_bounds()
                 return
@@ -209,6 +234,10 @@ class SimWorld:
         in_flight = self.sender._in_flight
         requests = [request for each in in_flight._by_node.values() for request in each.values()]
         assert in_flight.next_deadline_ms <= min((r.deadline_ms for r in requests), default=float("inf"))
+        holding = Counter(batch.failed_node for batch in self.accumulator.incomplete.oldest_first())
+        assert {node: count for node, count in self.accumulator.under_way.items() if count} == {
+            node: count for node, count in holding.items() if node is not None
+        }
         if not deadlines_ms:
             assert self.accumulator.incomplete.next_expiry_ms == float("inf")
         if not requests:
@@ -242,7 +271,7 @@ class SimWorld:
     def cut_connection(self) -> None:
         if self.connections:
             self.happened["connection cut"] += 1
-            self.close(self.random.choice(sorted(self.connections)), tell=True)
+            self.close(self.random.choice(sorted(self.connections)))
 
     def silence_leader(self) -> None:
         """A leader goes on appending but does not answer for a while; the partition moves and clients hear of it."""
@@ -264,22 +293,25 @@ class SimWorld:
     def heal(self) -> None:
         self.faulty = False
 
-    def close(self, node: int, *, tell: bool) -> None:
+    def close(self, node: int) -> None:
         rng = self.random
         connection = self.connections.pop(node, None)
         if connection is None:
+            self.sender.on_disconnect(node, self.now_ms)
             return
         connection.alive = False
         self.down_until_ms[node] = self.now_ms + rng.uniform(1.0, 200.0)
-        unsent = [request_id for request_id in connection.untaken if rng.random() < 0.5]
+        for request in connection.untaken.values():
+            request.begun = rng.random() < 0.5
+            self.give_buffer(request)
         # Of what had left, a first part is still processed, a little later; the rest never arrives.
+        unsent = {request.id for request in connection.untaken.values() if not request.begun}
         left = [copies for request_id, copies in connection.unprocessed.items() if request_id not in unsent]
         delay_ms = 0.0
         for copies in left[: rng.randint(0, len(left))]:
             delay_ms = rng.uniform(delay_ms, LATE_MS_MAX)
             self.after(delay_ms, lambda copies=copies: self.arrive_late(node, copies))  # type: ignore[misc]
-        if tell:
-            self.sender.on_disconnect(node, self.now_ms, unsent=unsent)
+        self.sender.on_disconnect(node, self.now_ms)
 
     def refresh_metadata(self) -> None:
         self.metadata_asked = False
@@ -300,7 +332,7 @@ class SimWorld:
                 delay_ms = max(0.0, self.down_until_ms[node] - self.now_ms) + rng.uniform(0.1, 5.0)
                 self.after(delay_ms, lambda: self.connect(node))
             case CloseLink(node):
-                self.close(node, tell=rng.random() < 0.5)
+                self.close(node)
             case NeedMetadata():
                 if not self.metadata_asked:
                     self.metadata_asked = True
@@ -312,18 +344,22 @@ class SimWorld:
             case Split(parent, pieces):
                 self.happened["batch split"] += 1
                 self.published.pop(parent, None)
+                split(self.descriptors, parent, pieces)
                 for piece in pieces:
                     if piece.has_sequence:
                         self.publish(piece)
+                self.sender.on_descriptors_changed(parent.queue, self.now_ms)
             case Renumbered(batches):
                 self.happened["batches renumbered"] += 1
                 assert [b.order for b in batches] == sorted((b.order for b in batches), reverse=True)
                 for batch in batches:
                     self.published.pop(batch, None)
-                    batch.descriptor = NO_DESCRIPTOR
+                    free_descriptor(self.descriptors, batch)
+                self.sender.on_descriptors_changed(batches[0].queue, self.now_ms)
             case Completed(batches):
                 for batch in batches:
                     self.published.pop(batch, None)
+                    free_descriptor(self.descriptors, batch)
                     self.ledger.told(batch, self.cluster.generation)
             case SendProduce(_, request):
                 self.send(request)
@@ -367,29 +403,56 @@ class SimWorld:
             None if topic_id is None else topic_id.int,
         )
 
+    def give_buffer(self, request: ProduceRequest) -> None:
+        assert request.buffer is not None
+        self.buffers.give(request.buffer)
+
     def send(self, request: ProduceRequest) -> None:
+        """As the worker's port does: publish, compress, put on the connection that there is by then."""
         rng = self.random
-        connection = self.connections.get(request.node_id)
-        if connection is None or rng.random() < 0.02:
+        node_id = request.node_id
+        is_faulty = self.faulty and rng.random() < 0.02
+        if request.ended or is_faulty or not publish_all(self.descriptors, request.batches, 1):
             self.happened["request not sent"] += 1
-            self.sender.on_request_not_sent(
-                request, self.now_ms
-            )  # no request buffer, or the link died this turn
+            self.give_buffer(request)
+            self.sender.on_request_not_sent(request, self.now_ms)
             return
-        assert self.sender.in_flight_to(request.node_id) <= self.config.max_in_flight_requests_per_connection
-        assert len({(batch.topic, batch.partition) for batch in request.batches}) == len(request.batches)
         for batch in request.batches:
             if self.idempotent:
                 assert batch.has_sequence
                 self.publish(batch)
+        if not self.codec_ms:
+            self.put(request)
+            return
+        ready_ms = max(self.prepared_ms.get(node_id, 0.0), self.now_ms + rng.uniform(0.0, self.codec_ms))
+        self.prepared_ms[node_id] = ready_ms
+        self.at(ready_ms, lambda: self.put(request))
+
+    def put(self, request: ProduceRequest) -> None:
+        rng = self.random
+        connection = self.connections.get(request.node_id)
+        if request.ended or connection is None:
+            self.give_buffer(request)
+            self.sender.on_request_not_sent(request, self.now_ms)
+            return
+        request.begun = True
+        assert self.sender.in_flight_to(request.node_id) <= self.config.max_in_flight_requests_per_connection
+        assert len({(batch.topic, batch.partition) for batch in request.batches}) == len(request.batches)
+        if not connection.untaken:
+            connection.taken_ms = self.now_ms
         connection.untaken[request.id] = request
         copies = connection.unprocessed[request.id] = [self.on_wire_copy(batch) for batch in request.batches]
-        self.after(rng.choice((0.0, 0.5, 3.0)), lambda: self.taken(connection, request))
+        is_stuck = self.faulty and rng.random() < self.fault_rate * 0.05
+        self.happened["kernel takes no byte"] += is_stuck
+        taken_ms = 10_000.0 if is_stuck else rng.choice((0.0, 0.5, 3.0))
+        self.after(taken_ms, lambda: self.taken(connection, request))
         connection.arrival_ms = max(connection.arrival_ms, self.now_ms + rng.uniform(3.0, 8.0))
         self.at(connection.arrival_ms, lambda: self.arrive(connection, request, copies))
 
     def taken(self, connection: Connection, request: ProduceRequest) -> None:
         if connection.alive and connection.untaken.pop(request.id, None) is not None:
+            connection.taken_ms = self.now_ms
+            self.give_buffer(request)
             self.sender.on_request_sent(request, self.now_ms)
 
     def arrive(self, connection: Connection, request: ProduceRequest, copies: list[WireBatch]) -> None:

@@ -22,9 +22,11 @@ from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicSta
 from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce, Split
-from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
+from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
+from sidecar.producer.request_buffers import RequestBufferPool
+from sidecar.producer.request_room import RequestRoom
 from sidecar.producer.sender import Sender
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.describe_producers import ProducerState
@@ -40,9 +42,10 @@ from sidecar.worker.adoption import Adoption
 from sidecar.worker.inquiry import Verdict, judge
 from sidecar.worker.placement import Placement
 from sidecar.worker.poison import Poison
+from sidecar.worker.publication import publish_all
 from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.sessions import Sessions
-from sidecar.worker.settlement import Settlement, publish
+from sidecar.worker.settlement import Settlement
 from sidecar.worker.tellings import Part, Teller
 from sidecar.worker.topics import Topics
 
@@ -146,8 +149,8 @@ class _AllReady:
     def is_ready(self, node_id: int) -> bool:
         return True
 
-    def has_room(self, node_id: int) -> bool:
-        return True
+    def stalled_since_ms(self, node_id: int) -> float | None:
+        return None
 
 
 class SlotStage:
@@ -174,7 +177,9 @@ class SlotStage:
         backoff = ExponentialBackoff(1, 1, lambda: 0.5)
         self.ids = ProducerIds(max_in_flight=5, backoff=backoff, memory=BrokerMemory(lambda: STAMP_MS))
         self.accumulator = RecordAccumulator(self.config, self.ids)
-        self.sender = Sender(self.config, self.accumulator, self.ids, backoff=backoff)
+        self.buffers = RequestBufferPool(max_request_size=self.config.max_request_size)
+        room = RequestRoom(self.buffers, self.descriptors)
+        self.sender = Sender(self.config, self.accumulator, self.ids, room=room, backoff=backoff)
         self.sessions = Sessions(
             table=segment.clients,
             slot=0,
@@ -299,13 +304,6 @@ class SlotStage:
         self.counters.add({"records_accepted_total": len(values), "records_held": len(values)})
         self.topics.on_entry(queue, entry, self.now_ms)
 
-    def publish(self, batch: ProducerBatch) -> None:
-        if batch.descriptor != NO_DESCRIPTOR:
-            return
-        index = self.descriptors.take()
-        assert index is not None
-        publish(self.descriptors, batch, index, 1)
-
     def turn(self) -> None:
         self.now_ms += 5.0
         for effect in self.sender.poll(SNAPSHOT, _AllReady(), self.now_ms):
@@ -317,13 +315,19 @@ class SlotStage:
                     self.settlement.settle_batch(batch, self.now_ms)
             elif isinstance(effect, Split):
                 self.settlement.split(effect.parent, effect.pieces)
+                self.sender.on_descriptors_changed(effect.parent.queue, self.now_ms)
             elif isinstance(effect, Renumbered):
                 for batch in effect.batches:
                     self.settlement.free_descriptor(batch)
+                self.sender.on_descriptors_changed(effect.batches[0].queue, self.now_ms)
             elif isinstance(effect, SendProduce):
                 request = effect.request
-                for batch in request.batches:
-                    self.publish(batch)
+                assert request.buffer is not None
+                self.buffers.give(request.buffer)
+                if not publish_all(self.descriptors, request.batches, 1):
+                    self.sender.on_request_not_sent(request, self.now_ms)
+                    continue
+                request.begun = True
                 results = [self._result(batch) for batch in request.batches]
                 self.sender.on_request_sent(request, self.now_ms)
                 if not self.broker.is_silent:

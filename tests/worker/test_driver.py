@@ -72,7 +72,9 @@ class Rooms:
         self.turns: list[float] = []
         self.given_up: list[str] = []
         self.fails = False
-        self.sender = SimpleNamespace(next_wakeup_ms=INFINITY, watches_lateness=False, poll=self._poll)
+        self.sender = SimpleNamespace(
+            next_wakeup_ms=INFINITY, watches_lateness=False, lacks_descriptors=False, poll=self._poll
+        )
         self.topics = SimpleNamespace(
             waiting_queues={},
             missing=set(),

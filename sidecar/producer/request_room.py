@@ -1,0 +1,102 @@
+"""RequestRoom: what the next request may take of what is bounded, batch descriptors and request buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from sidecar.producer.in_flight import ProduceRequest
+    from sidecar.producer.request_buffers import RequestBufferPool
+
+DESCRIPTORS_RESERVED: Final = 64
+"""Descriptors that new batches leave free: a split must find two when everything else is taken."""
+NEW_BATCHES_MAX: Final = 1_024
+"""Batches without a descriptor in one request: the answer of a first request frees descriptors for a third one while
+the second is under way."""
+
+
+class Descriptors(Protocol):
+    """The slot's table of batch descriptors, as far as it is counted here."""
+
+    @property
+    def free_count(self) -> int:
+        """How many are free now."""
+
+
+class RequestRoom:
+    """Asked by the sender before and after each drain. Single-threaded: the worker's loop.
+
+    Descriptors: with more than one broker in the cluster, the batches of one may hold as many as stay free after it has
+    taken some (a dynamic threshold, as Choudhury and Hahne give shares of a switch's memory). So a broker that does not
+    answer leaves half of the table to the others, and two of them a third.
+
+    Buffers: the first request of a connection takes any that there is. One more is encoded behind it only if the
+    largest request of another broker still finds a buffer.
+    """
+
+    __slots__ = (
+        "_descriptors",
+        "_free_when_promised",
+        "_is_shared",
+        "_promised",
+        "_waiting",
+        "buffers",
+        "lacks_descriptors",
+    )
+
+    def __init__(self, buffers: RequestBufferPool, descriptors: Descriptors) -> None:
+        self.buffers = buffers
+        self._descriptors = descriptors
+        self._promised = 0
+        """Descriptors for requests of this poll, which are published after it."""
+        self._free_when_promised = 0
+        self._is_shared = False
+        self.lacks_descriptors = False
+        """Batches stay in their queues since the last poll because the table is full."""
+        self._waiting: dict[int, None] = {}
+        """Connections that found no buffer for their first request, longest waiting first."""
+
+    def begin_poll(self, ready: list[int], *, brokers: int) -> None:
+        """What was promised before is published, or was given back. Puts ``ready`` in order: who waits comes first."""
+        self._promised = 0
+        self._free_when_promised = self._descriptors.free_count
+        self._is_shared = brokers > 1
+        self.lacks_descriptors = False
+        if self._waiting:
+            turns = {node_id: turn for turn, node_id in enumerate(self._waiting)}
+            ready.sort(key=lambda node_id: turns.get(node_id, len(turns)))
+            self._waiting = {}
+
+    @property
+    def has_waiting(self) -> bool:
+        """A connection that holds no buffer waits for one."""
+        return bool(self._waiting)
+
+    def wait(self, node_id: int) -> None:
+        """The connection found no buffer for its first request."""
+        self._waiting[node_id] = None
+
+    def new_batches(self, under_way: int) -> int:
+        """How many batches without a descriptor a broker's next request may have, with ``under_way`` of its batches
+        drained before and without a fate."""
+        free = self._descriptors.free_count - self._promised - DESCRIPTORS_RESERVED
+        if self._is_shared:
+            free = (free - under_way + 1) // 2
+        return max(0, min(free, NEW_BATCHES_MAX))
+
+    def request_bytes(self, *, is_first: bool) -> int:
+        """The largest request that finds a buffer now; 0 when none does."""
+        return self.buffers.room_bytes(reserve_requests=0 if is_first or not self._is_shared else 1)
+
+    def take(self, request: ProduceRequest) -> None:
+        """Give the request its buffer, and count the descriptors that it will need."""
+        request.buffer = self.buffers.take(request.size_bytes)
+        self._promised += request.new_batches
+
+    @property
+    def has_freed_descriptors(self) -> bool:
+        """Some were freed since the poll whose batches found none."""
+        return (
+            self.lacks_descriptors
+            and self._descriptors.free_count > self._free_when_promised - self._promised
+        )

@@ -1,0 +1,85 @@
+"""Publication: which records go out under which identity, in the slot's table before their first byte leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sidecar.producer.producer_batch import NO_DESCRIPTOR
+
+if TYPE_CHECKING:
+    from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.shm.descriptors import DescriptorTable
+
+
+def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], published_ms: int) -> bool:
+    """A descriptor for each batch that has none (a retry has the same range under the same identity).
+
+    False when there are not enough, because splits took them first: then none is taken. A batch that held one while it
+    waits would keep it from all others.
+    """
+    without = [batch for batch in batches if batch.descriptor == NO_DESCRIPTOR]
+    if len(without) > descriptors.free_count:
+        return False
+    for batch in without:
+        index = descriptors.take()
+        assert index is not None
+        publish(descriptors, batch, index, published_ms)
+    return True
+
+
+def publish(
+    descriptors: DescriptorTable,
+    batch: ProducerBatch,
+    index: int,
+    published_ms: int,
+    *,
+    pending_on: int | None = None,
+) -> None:
+    """Fact 2 of the journal: these records go out under this identity and no other."""
+    assert batch.chain is not None
+    records = batch.records
+    descriptors.publish(
+        index,
+        chain_id=batch.chain.chain_id,
+        lane=batch.lane,
+        partition=batch.partition,
+        first_cursor=records.first_cursor,
+        last_cursor=records.last_cursor,
+        count=records.count,
+        producer_id=batch.producer_id,
+        epoch=batch.epoch,
+        base_sequence=batch.base_sequence,
+        published_ms=published_ms,
+        pending_on=pending_on,
+    )
+    batch.descriptor = index
+
+
+def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
+    """The pieces take the place of a batch that the broker refused.
+
+    Halves keep its sequences, and by them a broker recognises what it has: it may have the whole all the same,
+    from an earlier attempt, and have looked at the size only. So there is no moment without a descriptor.
+    Where the table has no room for both (new batches leave some free) the halves get theirs when they are sent.
+    """
+    index = parent.descriptor
+    if index == NO_DESCRIPTOR or not all(each.has_sequence for each in pieces):
+        free_descriptor(descriptors, parent)  # set apart record by record: what is left gets new numbers
+        return
+    if len(pieces) > descriptors.free_count:
+        free_descriptor(descriptors, parent)
+        return
+    taken = [place for place in (descriptors.take() for _ in pieces) if place is not None]
+    published_ms = descriptors.read(index).published_ms
+    for piece, place in zip(pieces, taken, strict=True):
+        publish(descriptors, piece, place, published_ms, pending_on=index)
+    descriptors.switch(index, taken)
+    parent.descriptor = NO_DESCRIPTOR
+
+
+def free_descriptor(descriptors: DescriptorTable, batch: ProducerBatch) -> None:
+    """A batch that loses its identity: it is renumbered, or its records were set apart."""
+    if batch.descriptor != NO_DESCRIPTOR:
+        descriptors.free(batch.descriptor)
+        batch.descriptor = NO_DESCRIPTOR

@@ -1,0 +1,131 @@
+"""Goal: a topic may have more partitions than a worker has batch descriptors (4,096; new batches leave 64 free).
+
+Records to all of them are sent in turns. What is on the wire when a connection breaks or the worker is killed, with the
+table full, is sent again by the descriptors that it has; nothing waits for its deadline. The broker is a fake one that
+checks sequences; the long form asks a real Kafka the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from client_stub import Producer
+from client_stub.delivery import BulkDelivery
+from sidecar.producer.request_room import DESCRIPTORS_RESERVED
+from sidecar.shm.layout import DESCRIPTORS_MAX
+from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.ledger import Ledger, RecordId
+from sidecar.testing.metrics import metric
+from sidecar.testing.waiting import wait_until
+
+pytestmark = [pytest.mark.process]
+
+WIDE = "wide"
+PARTITIONS = 4_300
+ON_THE_WIRE = DESCRIPTORS_MAX - DESCRIPTORS_RESERVED
+DELIVERY_TIMEOUT_MS = 25_000
+SETTINGS = {
+    "daemon.workers": 1,
+    "linger.ms": 0,
+    "request.timeout.ms": 10_000,
+    "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
+    "daemon.connections_per_broker": 1,
+}
+
+
+class WideTopic:
+    """Numbered records to the first partitions of the topic, each partition a sender of the ledger's."""
+
+    def __init__(self, daemon: SidecarDaemon, kafka: FakeBroker) -> None:
+        self.daemon = daemon
+        self.kafka = kafka
+        self.producer = Producer(run_dir=str(daemon.run_dir), client_name="wide", connect_timeout_ms=20_000)
+        self._waves: list[tuple[int, BulkDelivery]] = []
+        """How many partitions, and what became of their records."""
+
+    def wave(self, partitions: int) -> BulkDelivery:
+        """One more record to each, all in one submission."""
+        number = len(self._waves)
+        rows = [
+            (None, RecordId(f"p{partition}", number).encode(), None, partition)
+            for partition in range(partitions)
+        ]
+        delivery = self.producer.send_many(WIDE, rows)
+        self._waves.append((partitions, delivery))
+        return delivery
+
+    def check(self) -> None:
+        """All are delivered, stand in the log once, and in their order."""
+        ledger = Ledger()
+        for partition in range(self._waves[0][0]):
+            ledger.sent(f"p{partition}", len(self._waves))
+        for number, (partitions, delivery) in enumerate(self._waves):
+            delivery.result(DELIVERY_TIMEOUT_MS / 1000 + 5)
+            for partition in range(partitions):
+                ledger.delivered(RecordId(f"p{partition}", number))
+        for record in self.kafka.records(WIDE):
+            ledger.read(RecordId.decode(record.value), record.partition)
+        ledger.check()
+        assert not self.kafka.bad_batches
+
+    def batches_sent(self) -> float:
+        return metric(self.daemon, "kafka_sidecar_batches_sent_total")
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeBroker]:
+    with FakeBroker({WIDE: PARTITIONS, "other": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def wide(kafka: FakeBroker) -> Iterator[WideTopic]:
+    with SidecarDaemon(kafka.bootstrap_servers, settings=SETTINGS) as daemon:
+        topic = WideTopic(daemon, kafka)
+        with topic.producer:
+            yield topic
+
+
+def test_one_record_to_each_of_more_partitions_than_descriptors(wide: WideTopic) -> None:
+    """No fault at all."""
+    wide.wave(PARTITIONS)
+    wide.check()
+
+
+def fill_the_table(wide: WideTopic) -> None:
+    """Send until no batch more can be sent: they are appended and not answered."""
+    wide.kafka.add(on(Api.PRODUCE, topic=WIDE, times=ALWAYS).hold_answer())
+    wide.wave(PARTITIONS)
+    wait_until(
+        lambda: wide.batches_sent() == ON_THE_WIRE,
+        f"{ON_THE_WIRE} batches on the wire",
+        describe=lambda: f"{wide.batches_sent():.0f} batches were sent",
+    )
+    wide.wave(PARTITIONS)
+
+
+def test_a_connection_that_breaks_with_all_descriptors_on_the_wire(wide: WideTopic) -> None:
+    fill_the_table(wide)
+    wide.kafka.disconnect()
+    wide.kafka.clear_rules()
+    other = wide.producer.send("other", b"not held up")
+    wide.check()
+    assert other.result(5).offset == 0
+    wait_until(
+        lambda: metric(wide.daemon, "kafka_sidecar_batches_retried_total") >= ON_THE_WIRE,
+        f"{ON_THE_WIRE} retries to be counted",
+    )
+
+
+def test_a_worker_killed_with_all_descriptors_on_the_wire(wide: WideTopic) -> None:
+    fill_the_table(wide)
+    os.kill(wide.daemon.worker_pids()[0], signal.SIGKILL)
+    wide.kafka.clear_rules()
+    wide.check()

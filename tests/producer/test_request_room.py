@@ -1,0 +1,205 @@
+"""What bounds a request besides its size: descriptors and request buffers, with tables small enough to be full."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.producer.effects import CloseLink
+from sidecar.producer.in_flight import ProduceRequest
+from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
+from sidecar.producer.sender import STALLED_MS_MAX
+from sidecar.worker.publication import publish_all
+
+from .harness import Core, answer, descriptor_table, payloads_of
+
+LARGEST = 100_000
+TWO_BUFFERS = {"max_request_size": LARGEST, "request_buffers_bytes": 2 * LARGEST, "batch_size": LARGEST}
+
+
+def everywhere(core: Core, payload: str, partitions: int) -> None:
+    for partition in range(partitions):
+        core.append(f"{payload}{partition}", partition=partition)
+
+
+def count(requests: list[ProduceRequest]) -> int:
+    return sum(len(request.batches) for request in requests)
+
+
+def test_more_partitions_than_descriptors_are_sent_in_turns() -> None:
+    core = Core(leaders=[1] * 40, descriptors=8)
+    everywhere(core, "a", 40)
+    turns = 0
+    for requests in core.turns():
+        turns += bool(requests)
+        assert count(requests) <= 8
+        for request in requests:
+            core.acknowledge(request)
+    assert turns >= 5
+    assert sorted(payloads_of(core.completed)) == sorted(f"a{partition}" for partition in range(40))
+    assert core.descriptors.free_count == 8 + DESCRIPTORS_RESERVED
+
+
+@pytest.mark.rule("S1")
+def test_what_is_sent_again_needs_no_further_descriptor() -> None:
+    core = Core(leaders=[1] * 12, descriptors=8)
+    everywhere(core, "a", 12)
+    first = core.poll()
+    assert count(first) == 8
+    core.sender.on_disconnect(1, core.now_ms)
+    assert core.poll() == [], "they back off, and nobody else can go"
+    again = core.poll(200)
+    assert count(again) == 8
+    assert {batch for request in again for batch in request.batches} == {
+        batch for request in first for batch in request.batches
+    }
+    for request in again:
+        core.acknowledge(request)
+    core.poll()
+    assert count(core.poll()) == 4
+
+
+def test_a_request_takes_all_the_descriptors_it_needs_or_none() -> None:
+    core = Core(leaders=[1] * 4)
+    everywhere(core, "a", 4)
+    (request,) = core.poll()
+    for batch in request.batches:
+        core.descriptors.free(batch.descriptor)
+        batch.descriptor = -1
+    small = descriptor_table(3 - DESCRIPTORS_RESERVED)
+    assert not publish_all(small, request.batches, 1)
+    assert small.free_count == 3
+    assert all(batch.descriptor == -1 for batch in request.batches)
+    assert publish_all(small, request.batches[:3], 1)
+    assert publish_all(small, request.batches[:3], 1), "they have theirs"
+    assert small.free_count == 0
+
+
+def test_a_request_has_no_more_new_batches_than_leave_the_next_ones_some() -> None:
+    core = Core(leaders=[1] * (NEW_BATCHES_MAX + 1))
+    everywhere(core, "a", NEW_BATCHES_MAX + 1)
+    assert [len(request.batches) for request in core.poll()] == [NEW_BATCHES_MAX, 1]
+
+
+def test_a_broker_that_does_not_answer_leaves_descriptors_to_the_others() -> None:
+    """Of what is free a broker takes half, the next one half of what is left."""
+    core = Core(
+        leaders=[1] * 30 + [2] * 30 + [3] * 30, descriptors=24, max_in_flight_requests_per_connection=5
+    )
+    everywhere(core, "silent", 30)
+    taken = 0
+    for requests in core.turns():
+        taken += count(requests)
+    assert taken == 12
+    for partition in range(30, 90):
+        core.append(f"a{partition}", partition=partition)
+    told: list[object] = []
+    for requests in core.turns():
+        for request in requests:
+            assert request.node_id != 1
+            told += payloads_of(request.batches)
+            core.acknowledge(request)
+    assert len(told) == 60, "both others got all of theirs through"
+
+
+@pytest.mark.rule("A7")
+def test_halves_go_out_by_their_own_descriptors_when_the_table_is_full() -> None:
+    core = Core(leaders=[1], descriptors=1)
+    core.append("a", "b")
+    (request,) = core.poll()
+    core.respond(request, answer(code=10))
+    core.poll()
+    (first,) = core.poll()
+    assert payloads_of(first.batches) == ["a"]
+    core.acknowledge(first)
+    (second,) = core.poll()
+    assert payloads_of(second.batches) == ["b"]
+
+
+@pytest.mark.rule("S5")
+def test_nothing_new_is_drained_for_a_link_that_is_about_to_be_closed() -> None:
+    """What it is drained for comes back with the rest, and would be in doubt without a byte sent."""
+    core = Core(leaders=[1, 1], request_timeout_ms=3000)
+    core.send("a")
+    core.append("b", partition=1)
+    assert core.poll(3000) == []
+    assert [effect.node_id for effect in core.of(CloseLink)] == [1]
+    (request,) = core.poll()
+    (batch,) = request.batches
+    assert payloads_of([batch]) == ["b"]
+    assert (batch.attempts, batch.in_doubt) == (0, False)
+
+
+def test_a_second_request_leaves_a_buffer_for_another_broker() -> None:
+    core = Core(leaders=[1, 1, 2], **TWO_BUFFERS)
+    core.links.stalled_since[1] = core.now_ms
+    core.append("a", partition=0, record_bytes=90_000)
+    assert count(core.poll()) == 1
+    core.append("b", partition=1, record_bytes=90_000)
+    assert core.poll() == [], "it would have been the last one"
+    core.append("c", partition=2, record_bytes=90_000)
+    (request,) = core.poll()
+    assert request.node_id == 2
+
+
+def test_a_second_request_takes_any_buffer_when_there_is_one_broker() -> None:
+    core = Core(leaders=[1, 1], **TWO_BUFFERS)
+    core.links.stalled_since[1] = core.now_ms
+    core.append("a", partition=0, record_bytes=90_000)
+    assert count(core.poll()) == 1
+    core.append("b", partition=1, record_bytes=90_000)
+    assert count(core.poll()) == 1
+
+
+def test_the_connection_that_stalls_longest_is_closed_for_one_that_waits() -> None:
+    core = Core(leaders=[1, 2, 3], **TWO_BUFFERS)
+    for broker in (1, 2):
+        core.links.stalled_since[broker] = core.now_ms
+        core.append("stuck", partition=broker - 1, record_bytes=90_000)
+        assert count(core.poll()) == 1
+        core.clock.advance(100.0)
+    core.append("waits", partition=2, record_bytes=90_000)
+    assert core.poll() == []
+    due_ms = core.links.stalled_since[1] + STALLED_MS_MAX
+    assert core.sender.next_wakeup_ms == due_ms
+    assert core.poll(due_ms - core.now_ms - 1) == []
+    assert not core.of(CloseLink)
+    core.poll(1)
+    (close,) = core.of(CloseLink)
+    assert close.node_id == 1
+    assert "daemon.request_buffers_bytes" in close.reason
+    requests = core.poll()
+    assert payloads_of(batch for request in requests for batch in request.batches) == ["waits"]
+
+
+def test_nobody_is_closed_while_nobody_waits() -> None:
+    core = Core(leaders=[1, 2], **TWO_BUFFERS)
+    core.links.stalled_since[1] = core.now_ms
+    core.append("a", partition=0, record_bytes=90_000)
+    core.poll()
+    core.append("b", partition=0, record_bytes=90_000)
+    assert core.poll(10 * STALLED_MS_MAX) == []
+    assert not core.of(CloseLink), "its own next request is not somebody else"
+
+
+def test_a_batch_fits_into_a_request_however_large_batch_size_is() -> None:
+    """Kafka: max.request.size caps batches, too. A larger one would never find a buffer."""
+    core = Core(max_request_size=LARGEST, request_buffers_bytes=2 * LARGEST, batch_size=10 * LARGEST)
+    for number in range(50):
+        core.append(number, record_bytes=10_000)
+    sizes = []
+    for requests in core.turns():
+        for request in requests:
+            sizes += [batch.size_bytes for batch in request.batches]
+            core.acknowledge(request)
+    assert max(sizes) <= LARGEST
+    assert len(payloads_of(core.completed)) == 50
+
+
+def test_at_most_two_requests_are_prepared_ahead_of_the_socket() -> None:
+    core = Core(leaders=[1] * 3)
+    core.links.stalled_since[1] = core.now_ms
+    sent = []
+    for partition in range(3):
+        core.append("a", partition=partition)
+        sent.append(count(core.poll()))
+    assert sent == [1, 1, 0]
