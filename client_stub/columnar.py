@@ -1,7 +1,7 @@
 """Arrow tables into submissions: the buffers joined as wire.Format.ARROW says, no row touched in Python.
 
-Beside columnar_sizes.py the only file of the stub that imports pyarrow. A worker that does not read columns (see
-``limits`` in docs/protocol.md) gets msgpack instead, made column by column.
+Beside its checks (columnar_types.py, columnar_sizes.py) the only file of the stub that imports pyarrow. A worker that
+does not read columns (see ``limits`` in docs/protocol.md) gets msgpack instead, made column by column.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from client_stub.columnar_sizes import rows_above
+from client_stub.columnar_types import checked_columns
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import SidecarError
 from client_stub.packer import LARGE_BYTES, full_record
@@ -107,73 +108,6 @@ class TableCall:
         return with_queued(error, [*self._parts, *(self._rows.parts if self._rows is not None else ())])
 
 
-def checked_columns(table: Any) -> pa.Table:
-    """The columns that matter, each in a type that the block can carry. Raises TypeError or ValueError."""
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    if not isinstance(table, pa.Table):
-        raise TypeError(f"send_arrow() takes a pyarrow Table or RecordBatch, not {type(table).__name__}.")
-    if "value" not in table.column_names:
-        raise ValueError("The Arrow table has no column 'value'; it must have one of binary or string type.")
-    arrays: dict[str, Any] = {}
-    for name in ("value", "key", "headers", "partition", "timestamp"):
-        if name not in table.column_names:
-            continue
-        column = table.column(name)
-        arrays[name] = _normal(name, column)
-    return pa.table(arrays)
-
-
-def _normal(name: str, column: Any) -> Any:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-        column = column.cast(kind)
-    if pa.types.is_null(kind):
-        plain = {"partition": pa.int32(), "timestamp": pa.int64(), "headers": _HEADERS_TYPE}
-        return column.cast(plain.get(name, pa.binary()))
-    if name in ("value", "key"):
-        if _is_bytes(kind):
-            return column
-        if pa.types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
-            return column.cast(pa.large_binary())
-        if str(kind) == "string_view":
-            return column.cast(pa.large_string())
-        raise TypeError(f"{name} attribute unsupported type {kind}. {name} must be a(n) string or binary")
-    if name == "partition":
-        if not pa.types.is_integer(kind):
-            raise TypeError(f"partition attribute unsupported type {kind}. partition must be a(n) int")
-        return column if kind == pa.int32() else column.cast(pa.int32())
-    if name == "timestamp":
-        if pa.types.is_timestamp(kind):
-            column = column.cast(pa.timestamp("ms", kind.tz), safe=False)
-            return column.cast(pa.int64())
-        if not pa.types.is_integer(kind):
-            raise TypeError(f"timestamp attribute unsupported type {kind}. timestamp must be a(n) bigint")
-        return column if kind == pa.int64() else column.cast(pa.int64())
-    wanted = "headers must be a(n) array<struct<key:string,value:binary>>"
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        raise TypeError(f"headers attribute unsupported type {kind}. {wanted}")
-    item = kind.value_type
-    if not pa.types.is_struct(item) or item.num_fields != 2:
-        raise TypeError(f"headers attribute unsupported type {kind}. {wanted}")
-    if not all(_is_bytes(item.field(i).type) for i in range(2)):
-        raise TypeError(f"headers attribute unsupported type {kind}. {wanted}")
-    return column
-
-
-_HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-def _is_bytes(kind: Any) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_large_string(kind)
-    )
-
-
 def _check_sizes(producer: Producer, topic: str, batches: Iterable[Any]) -> None:
     """Raises RecordTooLarge for a row that send() would refuse, before any is queued."""
     for batch in batches:
@@ -255,8 +189,6 @@ class _Block:
         first, last = _ends(ends, width)
         self._columns.append((COLUMN_HEADERS, width, len(column), validity, bit_offset, ends, b""))
         keys, values = column.values.slice(first, last - first).flatten()
-        if keys.null_count:
-            raise ValueError("headers attribute has a null header or a header with a null key.")
         self.add_bytes(COLUMN_HEADER_KEYS, keys)
         self.add_bytes(COLUMN_HEADER_VALUES, values)
 

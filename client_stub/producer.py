@@ -121,7 +121,8 @@ class Producer(Sender):
         """Queue the rows of an Arrow table: columns value, key, headers, partition, timestamp by name.
 
         No row is touched in Python. Raises TypeError naming a column of a wrong type, ValueError when there
-        is no value column; else as send_many(). Needs pyarrow (``pip install kafka-sidecar[arrow]``).
+        is no value column, two of one name, or a record with a header key or a number that send() would refuse;
+        else as send_many(). Needs pyarrow (``pip install kafka-sidecar[arrow]``).
         """
         return self._table_call(topic, table).run()
 

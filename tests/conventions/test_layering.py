@@ -98,7 +98,12 @@ NEVER: dict[str, tuple[str, ...]] = {
 }
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "socket": ("client_stub/transport.py", "client_stub/spark"),
-    "pyarrow": ("client_stub/columnar.py", "client_stub/columnar_sizes.py", "client_stub/spark"),
+    "pyarrow": (
+        "client_stub/columnar.py",
+        "client_stub/columnar_sizes.py",
+        "client_stub/columnar_types.py",
+        "client_stub/spark",
+    ),
     "pyspark": ("client_stub/spark",),
 }
 """Within client_stub: the only files that may import these."""
