@@ -22,11 +22,13 @@ else:
 
 BATCH_HEADER_BYTES = _chosen.BATCH_HEADER_BYTES
 ENTRY_HEADER_BYTES = _chosen.ENTRY_HEADER_BYTES
+ENTRY_INDEX_BYTES = _chosen.ENTRY_INDEX_BYTES
 HAS_HARDWARE_CRC32C = _chosen.HAS_HARDWARE_CRC32C
 PAGE_HEADER_BYTES = _chosen.PAGE_HEADER_BYTES
 PAGE_LINKED = _chosen.PAGE_LINKED
 PAGE_TAKEN = _chosen.PAGE_TAKEN
 PARTITIONERS = _chosen.PARTITIONERS
+RECORD_INDEX_BYTES = _chosen.RECORD_INDEX_BYTES
 RECORDS_PER_ENTRY_MAX = _chosen.RECORDS_PER_ENTRY_MAX
 STORE_POINTS = _chosen.STORE_POINTS
 
@@ -45,7 +47,9 @@ fail_records = _chosen.fail_records
 fail_remaining = _chosen.fail_remaining
 fetch_add_u64 = _chosen.fetch_add_u64
 give_pages = _chosen.give_pages
+held_bytes = _chosen.held_bytes
 index = _chosen.index
+index_run = _chosen.index_run
 load_acquire_u64 = _chosen.load_acquire_u64
 mark_failed_done = _chosen.mark_failed_done
 murmur2 = _chosen.murmur2
@@ -58,12 +62,14 @@ write_batch_header = _chosen.write_batch_header
 __all__ = [
     "BATCH_HEADER_BYTES",
     "ENTRY_HEADER_BYTES",
+    "ENTRY_INDEX_BYTES",
     "HAS_HARDWARE_CRC32C",
     "PAGE_HEADER_BYTES",
     "PAGE_LINKED",
     "PAGE_TAKEN",
     "PARTITIONERS",
     "RECORDS_PER_ENTRY_MAX",
+    "RECORD_INDEX_BYTES",
     "STORE_POINTS",
     "BatchRecords",
     "Chain",
@@ -80,7 +86,9 @@ __all__ = [
     "fail_remaining",
     "fetch_add_u64",
     "give_pages",
+    "held_bytes",
     "index",
+    "index_run",
     "load_acquire_u64",
     "mark_failed_done",
     "murmur2",

@@ -18,6 +18,8 @@ PAGE_LINKED: Final = 2
 STORE_POINTS: Final = 12
 PARTITIONERS: Final[tuple[str, ...]]
 HAS_HARDWARE_CRC32C: bool
+ENTRY_INDEX_BYTES: int
+RECORD_INDEX_BYTES: int
 
 @final
 class Chain:
@@ -81,8 +83,11 @@ class Chain:
         format: int,
         flags: int,
         txn_number: int = 0,
+        accepted_ms: float = -1.0,
     ) -> Entry:
         """Copy one submission into the pages and accept it by one release store of the tail.
+
+        ``accepted_ms`` is the slot's clock, kept to the second; below 0: not known.
 
         Raises ValueError (nothing changed) for a count of 0, above 65,535 or above the payload's bytes, for a
         format that is not msgpack (see :func:`records_from_columns`), or without the pages asked for by
@@ -110,17 +115,27 @@ class Chain:
     ) -> Chain:
         """Rebuild a chain from page headers and tail. Reads only; ``page_indexes`` spares the scan of all pages."""
     def entries(self) -> Iterator[Entry]:
-        """Live entries in order. Of a recovered chain: those with a record not done."""
+        """Live entries in order, each made when it is its turn. Of a recovered chain: those with a record not done."""
+    def ordinals(self, first: int, limit: int) -> bytes:
+        """The ordinals of up to ``limit`` live entries from ``first`` on, 8 bytes each, native order."""
+    def entry(self, ordinal: int) -> Entry:
+        """The live entry with this ordinal. ValueError when it has ended."""
+    def log_file(self, ordinal: int) -> int:
+        """Number of the file of the accept log that holds an entry; 0: in none."""
+    def set_log_file(self, ordinal: int, number: int) -> None: ...
+    def streams(self) -> list[tuple[int, int, int, int, int, int]]:
+        """(client row, generation, stream, last seq, records not done, their share of :func:`held_bytes`) of each
+        stream with something live here."""
     def take_finished(self) -> list[tuple[int, int, int]]:
         """(ordinal, log file, payload bytes) of entries in a log that ended since the last call."""
 
 @final
 class Entry:
-    """One accepted submission in a chain. Made by Chain only."""
+    """One accepted submission in a chain: what its header says. Made by Chain only, whenever it is asked for; the
+    chain keeps two bytes for each."""
 
-    accepted_ms: float
-    log_file: int
-    """Number of the file of the accept log that holds it; 0: in none."""
+    @property
+    def chain(self) -> Chain: ...
     @property
     def chain_id(self) -> int: ...
     @property
@@ -148,8 +163,11 @@ class Entry:
     @property
     def txn_number(self) -> int: ...
     @property
+    def accepted(self) -> int:
+        """The second of the slot's clock at which it was accepted, modulo 65,535, plus 1; 0: not known."""
+    @property
     def remaining(self) -> int:
-        """Records whose word is not done."""
+        """Records whose word is not done, now."""
 
 @final
 class StickyPartitioner:
@@ -191,10 +209,20 @@ class StickyPartitioner:
 
 @final
 class RecordBlock:
-    """The references of one entry's records (16 bytes each), grouped by partition, order kept in each group."""
+    """The references of the records of one entry, or of a run of them, grouped by partition, order kept in each group.
+
+    16 bytes each. Batches copy what they take, so a block may go once it is distributed.
+    """
 
     @property
-    def entry(self) -> Entry: ...
+    def entry(self) -> Entry:
+        """The entry; of a run, the last that was walked."""
+    @property
+    def taken(self) -> int:
+        """How many ordinals of a run were looked at."""
+    @property
+    def unplaced(self) -> list[int]:
+        """Ordinals of entries with records that have no partition and were left alone (``retry_code`` 0xFFFE)."""
     @property
     def chain(self) -> Chain: ...
     @property
@@ -204,15 +232,23 @@ class RecordBlock:
         """(partition, start, stop): a range of references for BatchRecords.try_append."""
     @property
     def failures(self) -> list[tuple[int, int]]:
-        """(record index, LocalCode): the word already carries the code."""
-    def find(self, start: int, stop: int, record: int) -> int:
-        """The first reference of a group's ``start:stop`` to a record of index ``record`` or later; ``stop``: none.
+        """(record index, LocalCode) of :attr:`entry`: the word already carries the code."""
+    def accepted(self, ref: int) -> int:
+        """:attr:`Entry.accepted` of the entry that a reference names."""
+    def find(self, start: int, stop: int, ordinal: int, record: int) -> int:
+        """The first reference of a group's ``start:stop`` to this record or a later one; ``stop``: none.
 
         Raises ValueError for a range outside the block.
         """
 
 def index(
-    chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int, retry_code: int = 0
+    chain: Chain,
+    entry: Entry,
+    partitioner: StickyPartitioner,
+    max_request_bytes: int,
+    retry_code: int = 0,
+    in_work: WriteableBuffer | None = None,
+    work_word: int = 0,
 ) -> RecordBlock:
     """Walk an entry's payload once: check bounds and types, choose partitions, store words, note exact sizes.
 
@@ -222,11 +258,31 @@ def index(
     With ``retry_code`` only the records whose word it is are looked at, as if for the first time: a failure code
     (a partition may have appeared), or 0xFFFF (what has a partition already is in batches). With 0xFFFE it is
     the other way round: records with a partition or a failure are reported, those without are left alone.
+    While the entry is walked, ``in_work`` (8 bytes) holds ``work_word`` with its ordinal in the low 50 bits; then 0.
+    """
+
+def index_run(
+    chain: Chain,
+    ordinals: ReadableBuffer,
+    partitioner: StickyPartitioner,
+    max_request_bytes: int,
+    retry_code: int = 0,
+    in_work: WriteableBuffer | None = None,
+    work_word: int = 0,
+    records_max: int = 65_535,
+) -> RecordBlock:
+    """:func:`index` over many entries: one block of what ``ordinals`` (8 bytes each) name and is live.
+
+    It ends early behind an entry with failures, and behind the one with which there are ``records_max`` references:
+    ``taken`` says how far it came.
     """
 
 @final
 class BatchRecords:
-    """The records of one ProducerBatch: ranges of blocks, with the exact encoded size kept up to date."""
+    """The records of one ProducerBatch: references into its chain, with the exact encoded size kept up to date.
+
+    16 bytes a record and as much for each entry that it has records of.
+    """
 
     def __init__(self) -> None: ...
     @property
@@ -246,7 +302,8 @@ class BatchRecords:
     def try_append(self, block: RecordBlock, start: int, stop: int, limit_bytes: int) -> int:
         """Take references from ``start`` while the batch stays within ``limit_bytes``; returns how many.
 
-        The first record of an empty batch is always taken. Raises ValueError for a range outside the block.
+        The first record of an empty batch is always taken. Raises ValueError for a range outside the block, and for
+        a block of another chain.
         """
     def encode_into(
         self,
@@ -268,11 +325,16 @@ class BatchRecords:
     def select(self, indexes: Sequence[int]) -> BatchRecords:
         """A new batch of the records at these positions of this one (ascending): those that a broker did not reject."""
     def entries(self) -> list[tuple[Entry, int]]: ...
+    def shares(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """(client row, generation) → (records, their share of :func:`held_bytes`)."""
     @property
     def slice_count(self) -> int: ...
-    def slice_entry(self, slice_index: int) -> Entry: ...
+    def slice_entry(self, slice_index: int) -> Entry:
+        """ValueError when the entry has ended, which it does not before the slice is done."""
     def slice_records(self, slice_index: int) -> int:
         """Records of one slice."""
+    def slice_share(self, slice_index: int) -> tuple[int, int, int, int]:
+        """(client row, generation, records, their share of :func:`held_bytes`). ValueError as slice_entry."""
     def slice_indexes(self, slice_index: int) -> list[int]:
         """The record indexes, within their entry, of one slice's records."""
     def slice_payload(self, slice_index: int) -> bytes:
@@ -295,6 +357,9 @@ class BatchRecords:
         """Words := ``code``, for a batch that fails before it had a descriptor: the failure is a fact by its words."""
     def mark_done(self) -> int:
         """Words := done; returns how many entries were finished by it. A second call changes nothing."""
+
+def held_bytes(count: int, payload_bytes: int) -> int:
+    """What a submission costs while it waits: its entry in the journal, and the index of it in the worker's memory."""
 
 def mark_failed_done(chain: Chain, entry: Entry, indexes: Sequence[int]) -> bool:
     """Words of told failures := done; True when this finished the entry. Repeatable."""

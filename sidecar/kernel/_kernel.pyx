@@ -35,6 +35,8 @@ BATCH_HEADER_BYTES = 61
 RECORDS_PER_ENTRY_MAX = 65_535
 PAGE_TAKEN = 1
 PAGE_LINKED = 2
+ENTRY_INDEX_BYTES = 40
+RECORD_INDEX_BYTES = 24
 HAS_HARDWARE_CRC32C = bool(crc_hardware)
 
 cdef enum:
@@ -61,14 +63,21 @@ cdef enum:
     # A walk over fewer records does not pay for giving the GIL away and taking it again.
     NOGIL_RECORDS = 256
     SCRATCH_KEPT_BYTES = 262144
+    ACCEPTED_SECONDS = 65535
+    INDEX_ENTRY = 40         # a slice, a count for each line, a place in a line of waiting entries; with room to grow
+    INDEX_RECORD = 24        # a reference and perhaps a timestamp; with room to grow
+
+cdef uint64_t WORK_NUMBER = (1 << 50) - 1     # sidecar/shm/in_work.py
 
 cdef uint32_t NO_PAGE = 0xFFFFFFFFu
 cdef uint32_t NO_ENTRY = 0xFFFFFFFFu
+cdef uint64_t NO_POSITION = 0xFFFFFFFFFFFFFFFFu
 
 include "buffers.pxi"
 include "store_hook.pxi"
 include "entry.pxi"
 include "chain.pxi"
+include "recovery.pxi"
 include "key_hashes.pxi"
 include "partitioner.pxi"
 include "records.pxi"

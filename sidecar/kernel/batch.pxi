@@ -2,22 +2,28 @@
 
 @cython.final
 @cython.freelist(64)
+@cython.no_gc
 cdef class BatchRecords:
     cdef readonly uint32_t count
     cdef readonly int64_t first_timestamp_ms
     cdef readonly int64_t max_timestamp_ms
     cdef int64_t records_bytes
-    cdef list blocks
-    cdef Slice *slices
+    cdef Chain chain
+    cdef Ref *refs                    # ``count`` of them
+    cdef uint32_t ref_capacity
+    cdef int64_t *timestamps          # per reference; NULL when all have their entry's base timestamp
+    cdef Slice *slices                # what it has of each entry
     cdef Py_ssize_t slice_capacity
     cdef Py_ssize_t slice_total
-    cdef bint done
 
     def __cinit__(self):
-        self.blocks = []
+        self.refs = NULL
+        self.timestamps = NULL
         self.slices = NULL
 
     def __dealloc__(self):
+        free(self.refs)
+        free(self.timestamps)
         free(self.slices)
 
     @property
@@ -28,72 +34,91 @@ cdef class BatchRecords:
     def slice_count(self):
         return self.slice_total
 
-    cdef RecordBlock block_at(self, Py_ssize_t slice_index):
-        if slice_index < 0 or slice_index >= self.slice_total:
+    cdef Py_ssize_t slice_at(self, slice_index) except -1:
+        if not 0 <= slice_index < self.slice_total:
             raise IndexError(f"slice {slice_index} of {self.slice_total}")
-        return <RecordBlock> self.blocks[slice_index]
+        return slice_index
+
+    cdef inline uint32_t slice_stop(self, Py_ssize_t i) noexcept nogil:
+        return self.slices[i + 1].start if i + 1 < self.slice_total else self.count
+
+    cdef EntryHeader *slice_header(self, Py_ssize_t i) except NULL:
+        """The header of a slice's entry, which is live until the slice's own records are done."""
+        if self.chain.left_of(self.slices[i].position) == 0:
+            raise ValueError(f"entry {self.slices[i].position // LINE} of {self.chain!r} has ended")
+        return self.chain.header_at(self.slices[i].position)
 
     def slice_entry(self, slice_index):
-        return self.block_at(slice_index).entry
+        cdef Py_ssize_t i = self.slice_at(slice_index)
+        self.slice_header(i)
+        return self.chain.view(self.slices[i].position)
 
     def slice_records(self, slice_index):
-        self.block_at(slice_index)
-        return self.slices[<Py_ssize_t> slice_index].stop - self.slices[<Py_ssize_t> slice_index].start
+        cdef Py_ssize_t i = self.slice_at(slice_index)
+        return self.slice_stop(i) - self.slices[i].start
+
+    def slice_share(self, slice_index):
+        cdef Py_ssize_t i = self.slice_at(slice_index)
+        cdef EntryHeader *header = self.slice_header(i)
+        cdef uint32_t records = self.slice_stop(i) - self.slices[i].start
+        return (
+            header.client_row, header.client_generation, records,
+            held_bytes_of(header.count, header.payload_bytes) * records // header.count
+        )
 
     def slice_indexes(self, slice_index):
-        cdef RecordBlock block = self.block_at(slice_index)
-        cdef Slice piece = self.slices[<Py_ssize_t> slice_index]
-        cdef uint32_t i
-        return [block.refs[i].index for i in range(piece.start, piece.stop)]
+        cdef Py_ssize_t i = self.slice_at(slice_index)
+        cdef uint32_t ref
+        return [self.refs[ref].index for ref in range(self.slices[i].start, self.slice_stop(i))]
 
     def slice_payload(self, slice_index):
-        cdef RecordBlock block = self.block_at(slice_index)
-        cdef Slice piece = self.slices[<Py_ssize_t> slice_index]
-        cdef uint64_t payload_at = entry_payload_at(block.entry)
+        cdef Py_ssize_t piece = self.slice_at(slice_index)
+        cdef EntryHeader *header = self.slice_header(piece)
+        cdef uint64_t begin = payload_at(self.slices[piece].position, header.count)
         cdef int64_t total = 0
         cdef uint32_t i
         cdef bytes payload
         cdef uint8_t *out
-        check_member(block.chain, block.entry)
-        for i in range(piece.start, piece.stop):
-            total += block.refs[i].extent
+        for i in range(self.slices[piece].start, self.slice_stop(piece)):
+            total += self.refs[i].extent
         payload = PyBytes_FromStringAndSize(NULL, total)
         out = <uint8_t *> PyBytes_AS_STRING(payload)
-        for i in range(piece.start, piece.stop):
-            if not block.chain.copy_out(payload_at + block.refs[i].offset, out, block.refs[i].extent):
-                raise ValueError(f"a page of {block.entry!r} is gone")
-            out += block.refs[i].extent
+        for i in range(self.slices[piece].start, self.slice_stop(piece)):
+            if not self.chain.copy_out(begin + self.refs[i].offset, out, self.refs[i].extent):
+                raise ValueError(f"a page of entry {self.slices[piece].position // LINE} of {self.chain!r} is gone")
+            out += self.refs[i].extent
         return payload
 
     @property
     def first_cursor(self):
-        cdef RecordBlock block = self.block_at(0)
-        return block.entry.position // LINE, block.refs[self.slices[0].start].index
+        return self.slices[self.slice_at(0)].position // LINE, self.refs[0].index
 
     @property
     def last_cursor(self):
-        cdef RecordBlock block = self.block_at(max(self.slice_total - 1, 0))
-        return block.entry.position // LINE, block.refs[self.slices[self.slice_total - 1].stop - 1].index
+        cdef Py_ssize_t i = self.slice_at(max(self.slice_total - 1, 0))
+        return self.slices[i].position // LINE, self.refs[self.count - 1].index
 
     def try_append(self, RecordBlock block not None, start, stop, limit_bytes):
-        cdef uint32_t begin, i, end
+        cdef uint32_t begin, end, fit
         cdef int64_t limit = min(<object> limit_bytes, 0x7fffffff) - BATCH_HEADER
         if not 0 <= start <= stop <= block.ref_count:
             raise ValueError(f"references {start}:{stop} of a block with {block.ref_count}")
         begin = start
         end = stop
-        i = self.take(block, begin, end, limit)
-        if i > begin:
-            self.add_slice(block, begin, i)
-        return i - begin
+        fit = self.fitting(block, begin, end, limit)
+        if fit > begin:
+            self.take(block, begin, fit)
+        if fit < end:
+            self.trim()
+        return fit - begin
 
-    cdef uint32_t take(self, RecordBlock block, uint32_t begin, uint32_t end, int64_t limit) noexcept:
-        """How far the references fit; sizes, count and timestamps follow."""
-        cdef int64_t total = self.records_bytes, size, timestamp = block.entry.base_timestamp_ms
+    cdef uint32_t fitting(self, RecordBlock block, uint32_t begin, uint32_t end, int64_t limit) noexcept:
+        """How far the references fit; size and timestamps follow."""
+        cdef int64_t total = self.records_bytes, size, timestamp = block.base_timestamp_ms
         cdef int64_t maximum = self.max_timestamp_ms, delta
         cdef uint32_t i = begin, count = self.count
         if begin < end and count == 0:
-            self.first_timestamp_ms = block_timestamp(block, begin)
+            self.first_timestamp_ms = block.timestamp_of(begin)
             maximum = self.first_timestamp_ms
         delta = varint_size(timestamp - self.first_timestamp_ms)
         while i < end and count < 0x7fffffff:
@@ -110,17 +135,40 @@ cdef class BatchRecords:
             i += 1
         self.records_bytes = total
         self.max_timestamp_ms = maximum
-        self.count = count
         return i
 
-    cdef int add_slice(self, RecordBlock block, uint32_t start, uint32_t stop) except -1:
+    cdef int take(self, RecordBlock block, uint32_t begin, uint32_t end) except -1:
+        """Copy the references; one slice for each entry."""
+        cdef uint32_t i, more = end - begin
+        cdef uint64_t position
+        if self.chain is None:
+            self.chain = block.chain
+        elif self.chain is not block.chain:
+            raise ValueError(f"a batch of {self.chain!r} takes nothing of {block.chain!r}")
+        self.reserve(self.count + more)
+        if block.own_timestamps and self.timestamps == NULL:
+            self.keep_timestamps()
+        memcpy(self.refs + self.count, block.refs + begin, more * sizeof(Ref))
+        if self.timestamps != NULL:
+            for i in range(more):
+                self.timestamps[self.count + i] = block.timestamp_of(begin + i)
+        if block.positions == NULL:
+            self.begin_slice(block.position, self.count)
+        else:
+            position = NO_POSITION
+            for i in range(begin, end):
+                if block.positions[i] != position:
+                    position = block.positions[i]
+                    self.begin_slice(position, self.count + (i - begin))
+        self.count += more
+        return 0
+
+    cdef int begin_slice(self, uint64_t position, uint32_t start) except -1:
+        """References from ``start`` on are of this entry."""
         cdef Slice *grown
-        cdef Slice *last
         cdef Py_ssize_t capacity
-        if self.slice_total and self.blocks[self.slice_total - 1] is block:
-            last = self.slices + self.slice_total - 1
-            if last.stop == start:
-                last.stop = stop
+        if self.slice_total and self.slices[self.slice_total - 1].position == position:
+            if self.refs[start - 1].index < self.refs[start].index:
                 return 0
         if self.slice_total == self.slice_capacity:
             capacity = max(4, 2 * self.slice_capacity)
@@ -129,42 +177,87 @@ cdef class BatchRecords:
                 raise MemoryError()
             self.slices = grown
             self.slice_capacity = capacity
-        self.blocks.append(block)
+        self.slices[self.slice_total].position = position
         self.slices[self.slice_total].start = start
-        self.slices[self.slice_total].stop = stop
-        self.slices[self.slice_total].before = self.count - (stop - start)
         self.slice_total += 1
         return 0
+
+    cdef int reserve(self, uint32_t total) except -1:
+        cdef uint32_t capacity = self.ref_capacity
+        cdef void *grown
+        if total <= capacity:
+            return 0
+        capacity = max(max(total, 4), min(2 * <uint64_t> capacity, 0x7fffffff))
+        grown = realloc(self.refs, capacity * sizeof(Ref))
+        if grown == NULL:
+            raise MemoryError()
+        self.refs = <Ref *> grown
+        if self.timestamps != NULL:
+            grown = realloc(self.timestamps, capacity * sizeof(int64_t))
+            if grown == NULL:
+                raise MemoryError()
+            self.timestamps = <int64_t *> grown
+        self.ref_capacity = capacity
+        return 0
+
+    cdef int keep_timestamps(self) except -1:
+        """The first record with a timestamp of its own: those before it have their entry's."""
+        cdef Py_ssize_t i
+        cdef uint32_t ref
+        cdef int64_t timestamp
+        self.timestamps = <int64_t *> malloc(self.ref_capacity * sizeof(int64_t))
+        if self.timestamps == NULL:
+            raise MemoryError()
+        for i in range(self.slice_total):
+            timestamp = self.slice_header(i).base_timestamp_ms
+            for ref in range(self.slices[i].start, self.slice_stop(i)):
+                self.timestamps[ref] = timestamp
+        return 0
+
+    cdef void trim(self) noexcept:
+        """It is full: what it has grown in advance goes back."""
+        cdef void *trimmed = realloc(self.refs, self.count * sizeof(Ref))
+        if trimmed != NULL:
+            self.refs = <Ref *> trimmed
+            self.ref_capacity = self.count
+        trimmed = realloc(self.slices, self.slice_total * sizeof(Slice))
+        if trimmed != NULL:
+            self.slices = <Slice *> trimmed
+            self.slice_capacity = self.slice_total
+
+    cdef uint8_t *encode_all(self, uint8_t *out, Scratch *scratch) noexcept nogil:
+        """The end of what was written; NULL when the records are not what was indexed."""
+        cdef Py_ssize_t i
+        cdef uint8_t *end = out + self.records_bytes
+        for i in range(self.slice_total):
+            if i + 4 < self.slice_total:
+                # One record of each submission: its header, word and payload are in no cache, and one behind the other.
+                prefetch(<const uint8_t *> self.chain.header_at(self.slices[i + 4].position))
+            out = encode_slice(
+                self.chain, self.slices[i].position, self.refs, self.timestamps, self.slices[i].start,
+                self.slice_stop(i), self.first_timestamp_ms, out, end, scratch
+            )
+            if out == NULL:
+                return NULL
+        return out
 
     cdef int encode(self, uint8_t *out, int64_t room) except -1:
         """The records section, exactly ``records_bytes``."""
         cdef Scratch scratch
-        cdef Py_ssize_t i = 0
-        cdef RecordBlock block
-        cdef Chain chain
-        cdef Slice piece
-        cdef int64_t first = self.first_timestamp_ms
-        cdef uint8_t *at = out
-        cdef uint8_t *end = out + self.records_bytes
+        cdef uint8_t *at
         if self.count == 0:
             raise ValueError("an empty batch has no bytes")
         if room < self.records_bytes:
             raise ValueError(f"{self.records_bytes} bytes of records do not fit into {room}")
         scratch = take_scratch()
-        for i in range(self.slice_total):
-            block = <RecordBlock> self.blocks[i]
-            chain = block.chain
-            piece = self.slices[i]
-            if piece.stop - piece.start >= NOGIL_RECORDS:
-                with nogil:
-                    at = encode_slice(block, chain, piece, first, at, end, &scratch)
-            else:
-                at = encode_slice(block, chain, piece, first, at, end, &scratch)
-            if at == NULL:
-                break
+        if self.count >= NOGIL_RECORDS:
+            with nogil:
+                at = self.encode_all(out, &scratch)
+        else:
+            at = self.encode_all(out, &scratch)
         give_scratch(scratch)
-        if at != end:
-            raise ValueError(f"records of slice {i} are not in the journal as they were indexed (ENCODE_MISMATCH)")
+        if at != out + self.records_bytes:
+            raise ValueError("its records are not in the journal as they were indexed (ENCODE_MISMATCH)")
         return 0
 
     def encode_into(self, out, producer_id, epoch, base_sequence, attributes=0):
@@ -184,55 +277,94 @@ cdef class BatchRecords:
         self.encode(<uint8_t *> buffer.view.buf, buffer.view.len)
         return self.records_bytes
 
+    cdef int take_from(self, BatchRecords other, uint32_t begin, uint32_t end) except -1:
+        """Records of another batch of the chain, which fit in any case."""
+        cdef uint32_t i
+        cdef Py_ssize_t piece = 0
+        cdef int64_t timestamp, size
+        self.chain = other.chain
+        self.reserve(self.count + (end - begin))
+        if other.timestamps != NULL and self.timestamps == NULL:
+            self.keep_timestamps()
+        # The last slice that begins at ``begin`` or before it.
+        cdef Py_ssize_t low = 0, high = other.slice_total, middle
+        while high - low > 1:
+            middle = low + (high - low) // 2
+            if other.slices[middle].start <= begin:
+                low = middle
+            else:
+                high = middle
+        piece = low
+        for i in range(begin, end):
+            while i >= other.slice_stop(piece):
+                piece += 1
+            timestamp = (
+                other.timestamps[i] if other.timestamps != NULL else other.slice_header(piece).base_timestamp_ms
+            )
+            if self.count == 0:
+                self.first_timestamp_ms = self.max_timestamp_ms = timestamp
+            self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp)
+            size = 1 + varint_size(timestamp - self.first_timestamp_ms) + varint_size(self.count)
+            size += other.refs[i].body_bytes
+            self.records_bytes += size + varint_size(size)
+            self.refs[self.count] = other.refs[i]
+            if self.timestamps != NULL:
+                self.timestamps[self.count] = timestamp
+            self.begin_slice(other.slices[piece].position, self.count)
+            self.count += 1
+        return 0
+
     def split(self):
         cdef BatchRecords first = BatchRecords(), second = BatchRecords()
-        cdef uint32_t half = self.count - self.count // 2, cut
-        cdef Py_ssize_t i = 0
+        cdef uint32_t half = self.count - self.count // 2
         if self.count < 2:
             raise ValueError(f"a batch of {self.count} records cannot be split")
-        for i in range(self.slice_total):
-            cut = self.slices[i].start + min(
-                self.slices[i].stop - self.slices[i].start, half - min(half, self.slices[i].before)
-            )
-            first.try_append(self.blocks[i], self.slices[i].start, cut, 0x7fffffff)
-            second.try_append(self.blocks[i], cut, self.slices[i].stop, 0x7fffffff)
+        first.take_from(self, 0, half)
+        second.take_from(self, half, self.count)
         return first, second
 
     def select(self, indexes):
         cdef BatchRecords chosen = BatchRecords()
-        cdef Py_ssize_t i = 0
         cdef int64_t last = -1, position
-        cdef uint32_t ref
         for position in indexes:
             if position <= last or position >= self.count:
                 raise ValueError(f"record {position} after {last} of {self.count}: ascending positions are needed")
             last = position
-            while position >= self.slices[i].before + (self.slices[i].stop - self.slices[i].start):
-                i += 1
-            ref = self.slices[i].start + <uint32_t> (position - self.slices[i].before)
-            chosen.try_append(self.blocks[i], ref, ref + 1, 0x7fffffff)
+            chosen.take_from(self, <uint32_t> position, <uint32_t> position + 1)
         return chosen
 
     def entries(self):
-        cdef list found = []
-        cdef Py_ssize_t i = 0
+        return [(self.slice_entry(i), self.slice_records(i)) for i in range(self.slice_total)]
+
+    def shares(self):
+        cdef dict found = {}
+        cdef EntryHeader *header
+        cdef Py_ssize_t i
+        cdef uint32_t records
         for i in range(self.slice_total):
-            found.append(((<RecordBlock> self.blocks[i]).entry, self.slices[i].stop - self.slices[i].start))
+            header = self.slice_header(i)
+            records = self.slice_stop(i) - self.slices[i].start
+            key = (header.client_row, header.client_generation)
+            before = found.get(key, (0, 0))
+            found[key] = (
+                before[0] + records, before[1] + held_bytes_of(header.count, header.payload_bytes) * records // header.count
+            )
         return found
 
     def outcomes(self, slice_index, *, number, kind, persistence, code, partition, base_offset, append_time_ms,
                  text=b""):
-        cdef RecordBlock block = self.block_at(slice_index)
-        cdef Slice piece = self.slices[<Py_ssize_t> slice_index]
-        cdef uint32_t records = piece.stop - piece.start
-        cdef uint32_t first = block.refs[piece.start].index
-        cdef uint32_t last = block.refs[piece.stop - 1].index
+        cdef Py_ssize_t piece = self.slice_at(slice_index)
+        cdef EntryHeader *header = self.slice_header(piece)
+        cdef uint32_t start = self.slices[piece].start, stop = self.slice_stop(piece)
+        cdef uint32_t records = stop - start
+        cdef uint32_t first = self.refs[start].index
+        cdef uint32_t last = self.refs[stop - 1].index
         cdef uint32_t shape, bit, i
         cdef Py_ssize_t index_bytes = 0, text_bytes = len(text), length
         cdef int64_t offset = base_offset
         cdef bytes outcome
         cdef uint8_t *out
-        if not block.entry.flags & WANT_INDEXES:
+        if not header.flags & WANT_INDEXES:
             shape = 3
         elif last - first + 1 == records:
             shape = 0
@@ -253,43 +385,44 @@ cdef class BatchRecords:
         out[5] = persistence
         out[6] = <uint8_t> shape
         (<uint64_t *> (out + 8))[0] = number
-        (<uint32_t *> (out + 16))[0] = block.entry.stream
+        (<uint32_t *> (out + 16))[0] = header.stream
         (<int32_t *> (out + 20))[0] = code
-        (<uint64_t *> (out + 24))[0] = block.entry.seq
+        (<uint64_t *> (out + 24))[0] = header.seq
         (<uint32_t *> (out + 32))[0] = partition
         (<uint32_t *> (out + 36))[0] = first
         (<uint32_t *> (out + 40))[0] = records
         (<uint16_t *> (out + 44))[0] = <uint16_t> index_bytes
         (<uint16_t *> (out + 46))[0] = <uint16_t> text_bytes
-        (<int64_t *> (out + 48))[0] = offset + piece.before if offset >= 0 else offset
+        (<int64_t *> (out + 48))[0] = offset + start if offset >= 0 else offset
         (<int64_t *> (out + 56))[0] = append_time_ms
         out += OUTCOME_HEADER
         if shape == 1:
-            for i in range(piece.start, piece.stop):
-                bit = block.refs[i].index - first
+            for i in range(start, stop):
+                bit = self.refs[i].index - first
                 out[bit >> 3] |= 1 << (bit & 7)
         elif shape == 2:
-            for i in range(piece.start, piece.stop):
-                (<uint16_t *> out)[i - piece.start] = block.refs[i].index
+            for i in range(start, stop):
+                (<uint16_t *> out)[i - start] = self.refs[i].index
         memcpy(out + index_bytes, PyBytes_AS_STRING(text), text_bytes)
         return outcome
 
     def mark_failed(self, code):
-        cdef Py_ssize_t i = 0
+        cdef Py_ssize_t i
         check_failure_code(code)
         for i in range(self.slice_total):
-            mark_slice(<RecordBlock> self.blocks[i], self.slices[i].start, self.slices[i].stop, code)
+            mark_slice(self.chain, self.slices[i].position, self.refs, self.slices[i].start, self.slice_stop(i), code)
 
     def mark_done(self):
-        cdef Py_ssize_t i = 0
-        cdef RecordBlock block
+        cdef Py_ssize_t i
+        cdef uint64_t position
         cdef uint32_t finished = 0
         for i in range(self.slice_total):
-            block = <RecordBlock> self.blocks[i]
-            if block.entry.remaining == 0:
+            position = self.slices[i].position
+            if self.chain.left_of(position) == 0:
                 continue
-            finished += block.chain.settle(
-                block.entry, mark_slice(block, self.slices[i].start, self.slices[i].stop, WORD_DONE)
+            finished += self.chain.settle(
+                position,
+                mark_slice(self.chain, position, self.refs, self.slices[i].start, self.slice_stop(i), WORD_DONE),
             )
         return finished
 

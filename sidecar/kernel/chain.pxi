@@ -6,6 +6,13 @@ cdef struct Window:
     uint64_t begin
     uint64_t end
 
+cdef struct PageUse:
+    # What the owner keeps of one page of the chain. The index of entries is here: two bytes for each line of 64.
+    uint32_t page            # its index; NO_PAGE where released
+    uint32_t live            # live entries that touch it
+    uint16_t *left           # by line: records not done of the entry that begins there; NULL: none begins here
+    uint32_t *logged         # by line: the file of the accept log that holds it; NULL: none is in a log
+
 
 @cython.final
 cdef class Chain:
@@ -23,19 +30,17 @@ cdef class Chain:
     cdef uint32_t pages_total
     cdef uint64_t accepted            # = the tail word
     cdef uint64_t write_at            # where the next entry goes: the tail, or the next page after a released one
-    cdef uint32_t *page_of            # page index by page ordinal - first_page; NO_PAGE where released
-    cdef uint32_t *page_live          # live entries that touch it
+    cdef PageUse *uses                # by page ordinal - first_page
     cdef uint64_t first_page
-    cdef Py_ssize_t span              # entries of the two arrays in use
+    cdef Py_ssize_t span              # of ``uses``
     cdef Py_ssize_t capacity
     cdef Py_ssize_t linked
     cdef Py_ssize_t releasable
-    cdef dict live                    # ordinal -> Entry
+    cdef uint64_t live                # entries that are not done
     cdef list finished                # (ordinal, log file, payload bytes) of ended entries that are in a log
 
     def __cinit__(self):
-        self.page_of = NULL
-        self.page_live = NULL
+        self.uses = NULL
 
     def __init__(self, pages, page_bytes, slot, chain_id, tail_word, *, incarnation, owners):
         if self.pages_buffer is not None:
@@ -60,7 +65,6 @@ cdef class Chain:
         self.slot = slot
         self.chain_id = chain_id
         self.incarnation = incarnation
-        self.live = {}
         self.finished = []
         self.damage = []
         self.accepted = load_acquire(self.tail_word)
@@ -68,8 +72,10 @@ cdef class Chain:
         self.first_page = self.write_at // self.payload
 
     def __dealloc__(self):
-        free(self.page_of)
-        free(self.page_live)
+        cdef Py_ssize_t i
+        for i in range(self.span):
+            self.drop(i)
+        free(self.uses)
 
     cdef inline uint64_t page_up(self, uint64_t position) noexcept nogil:
         return (position + self.payload - 1) // self.payload * self.payload
@@ -84,14 +90,51 @@ cdef class Chain:
 
     @property
     def live_entries(self):
-        return len(self.live)
+        return self.live
 
     @property
     def page_count(self):
         return self.linked
 
     def entries(self):
-        return iter(list(self.live.values()))
+        cdef uint64_t position = self.next_live(0)
+        while position != NO_POSITION:
+            yield self.view(position)
+            position = self.next_live(position + LINE)
+
+    def ordinals(self, first, limit):
+        cdef uint64_t position = self.next_live(<uint64_t> first * LINE)
+        cdef Py_ssize_t most = min(<object> limit, self.live), found = 0
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, 8 * most)
+        cdef uint64_t *ordinals = <uint64_t *> PyBytes_AS_STRING(out)
+        while position != NO_POSITION and found < most:
+            ordinals[found] = position // LINE
+            found += 1
+            position = self.next_live(position + LINE)
+        return out[: 8 * found]
+
+    def entry(self, ordinal):
+        if self.left_of(<uint64_t> ordinal * LINE) == 0:
+            raise ValueError(f"{self!r} has no live entry {ordinal}")
+        return self.view(<uint64_t> ordinal * LINE)
+
+    def log_file(self, ordinal):
+        cdef PageUse *use = self.use_at(<uint64_t> ordinal * LINE)
+        return use.logged[self.line_of(<uint64_t> ordinal * LINE)] if use != NULL and use.logged != NULL else 0
+
+    def set_log_file(self, ordinal, uint32_t number):
+        cdef PageUse *use
+        if self.left_of(<uint64_t> ordinal * LINE) == 0:
+            raise ValueError(f"{self!r} has no live entry {ordinal}")
+        use = self.use_at(<uint64_t> ordinal * LINE)
+        if use.logged == NULL:
+            use.logged = <uint32_t *> calloc(self.payload // LINE, sizeof(uint32_t))
+            if use.logged == NULL:
+                raise MemoryError()
+        use.logged[self.line_of(<uint64_t> ordinal * LINE)] = number
+
+    def streams(self):
+        return sums_of_streams(self)
 
     def take_finished(self):
         finished, self.finished = self.finished, []
@@ -104,7 +147,7 @@ cdef class Chain:
         cdef uint32_t page
         if page_ordinal < self.first_page or page_ordinal - self.first_page >= <uint64_t> self.span:
             return NULL
-        page = self.page_of[page_ordinal - self.first_page]
+        page = self.uses[page_ordinal - self.first_page].page
         if page == NO_PAGE:
             return NULL
         return self.pages + page * self.page_bytes
@@ -150,21 +193,64 @@ cdef class Chain:
             size -= part
         return True
 
+    cdef inline PageUse *use_at(self, uint64_t position) noexcept nogil:
+        """The page in which ``position`` is; NULL when it is gone."""
+        cdef uint64_t ordinal = position // self.payload
+        if ordinal < self.first_page or ordinal - self.first_page >= <uint64_t> self.span:
+            return NULL
+        if self.uses[ordinal - self.first_page].page == NO_PAGE:
+            return NULL
+        return self.uses + (ordinal - self.first_page)
+
+    cdef inline uint64_t line_of(self, uint64_t position) noexcept nogil:
+        return position % self.payload // LINE
+
+    cdef inline uint32_t left_of(self, uint64_t position) noexcept nogil:
+        """Records not done of the entry that begins at ``position``; 0: none begins there, or it has ended."""
+        cdef PageUse *use = self.use_at(position)
+        if use == NULL or use.left == NULL:
+            return 0
+        return use.left[self.line_of(position)]
+
+    cdef inline EntryHeader *header_at(self, uint64_t position) noexcept nogil:
+        """A live entry's header, in the page: lines never cross pages."""
+        return <EntryHeader *> (self.page_at(position // self.payload) + PAGE_HEADER + position % self.payload)
+
+    cdef uint64_t next_live(self, uint64_t position) noexcept nogil:
+        """Where the first live entry at ``position`` or behind it begins; NO_POSITION: there is none."""
+        cdef uint64_t lines = self.payload // LINE
+        cdef uint64_t page = max(position // self.payload, self.first_page)
+        cdef uint64_t line = self.line_of(position) if page == position // self.payload else 0
+        cdef uint16_t *left
+        while page - self.first_page < <uint64_t> self.span:
+            left = self.uses[page - self.first_page].left
+            if left != NULL and self.uses[page - self.first_page].live:
+                while line < lines:
+                    if left[line]:
+                        return page * self.payload + line * LINE
+                    line += 1
+            line = 0
+            page += 1
+        return NO_POSITION
+
+    cdef inline void drop(self, Py_ssize_t i) noexcept:
+        free(self.uses[i].left)
+        free(self.uses[i].logged)
+        self.uses[i].left = NULL
+        self.uses[i].logged = NULL
+        self.uses[i].page = NO_PAGE
+
     cdef int reserve(self, Py_ssize_t span) except -1:
         cdef Py_ssize_t capacity = max(8, self.capacity)
-        cdef uint32_t *grown
+        cdef PageUse *grown
         while capacity < span:
             capacity *= 2
         if capacity == self.capacity:
             return 0
-        grown = <uint32_t *> realloc(self.page_of, capacity * sizeof(uint32_t))
+        grown = <PageUse *> realloc(self.uses, capacity * sizeof(PageUse))
         if grown == NULL:
             raise MemoryError()
-        self.page_of = grown
-        grown = <uint32_t *> realloc(self.page_live, capacity * sizeof(uint32_t))
-        if grown == NULL:
-            raise MemoryError()
-        self.page_live = grown
+        self.uses = grown
         self.capacity = capacity
         return 0
 
@@ -197,28 +283,38 @@ cdef class Chain:
             stored(AT_PAGE_HEADER)
             store_release(self.owners + page, (<uint64_t> self.incarnation << 32) | LINKED)
             stored(AT_PAGE_LINKED)
-            self.page_of[self.span] = page
-            self.page_live[self.span] = 0
+            memset(self.uses + self.span, 0, sizeof(PageUse))
+            self.uses[self.span].page = page
             self.span += 1
             self.linked += 1
 
     # ---- entries -----------------------------------------------------------------------------------------------
 
-    cdef void touch(self, Entry entry, uint64_t size) noexcept:
-        cdef uint64_t page = entry.position // self.payload - self.first_page
-        cdef uint64_t last = (entry.position + size - 1) // self.payload - self.first_page
-        while page <= last:
-            self.page_live[page] += 1
-            page += 1
+    cdef Entry view(self, uint64_t position):
+        cdef EntryHeader *header = self.header_at(position)
+        cdef Entry entry = Entry.__new__(Entry)
+        entry.chain = self
+        entry.position = position
+        entry.count = header.count
+        entry.seq = header.seq
+        entry.stream = header.stream
+        entry.client_row = header.client_row
+        entry.client_generation = header.client_generation
+        entry.base_timestamp_ms = header.base_timestamp_ms
+        entry.payload_bytes = header.payload_bytes
+        entry.format = header.format
+        entry.flags = header.flags
+        entry.accepted = header.accepted
+        entry.txn_number = header.txn_number
+        return entry
 
     def append(self, payload, *, count, client_row, client_generation, stream, seq, base_timestamp_ms, format, flags,
-               txn_number=0):
+               txn_number=0, double accepted_ms=-1.0):
         cdef Py_buffer view
         cdef EntryHeader header
         cdef PageHeader *page
-        cdef Entry entry
         cdef uint64_t position = self.write_at
-        cdef uint64_t total, words_end, payload_at
+        cdef uint64_t total, words_end, payload_begin
         cdef uint32_t records
         if format != FORMAT_MSGPACK:
             raise ValueError(f"format {format} is not kept in the journal: turn columns into records first")
@@ -231,6 +327,8 @@ cdef class Chain:
         header.seq = seq
         header.base_timestamp_ms = base_timestamp_ms
         header.txn_number = txn_number
+        if accepted_ms >= 0:
+            header.accepted = <uint16_t> (1 + <uint64_t> (accepted_ms / 1000) % ACCEPTED_SECONDS)
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
             if count <= 0 or count > RECORDS_MAX or count > view.len or view.len > 0x7fffffff:
@@ -244,14 +342,14 @@ cdef class Chain:
             header.ordinal = position // LINE
             header.payload_bytes = <uint32_t> view.len
             words_end = position + ENTRY_HEADER + 2 * <uint64_t> records
-            payload_at = position + ENTRY_HEADER + words_bytes(records)
+            payload_begin = payload_at(position, records)
             self.copy_in(position, <const uint8_t *> &header, ENTRY_HEADER)
             stored(AT_ENTRY_HEADER)
             self.fill_words(position + ENTRY_HEADER, records)
-            self.copy_in(words_end, NULL, payload_at - words_end)
+            self.copy_in(words_end, NULL, payload_begin - words_end)
             stored(AT_ENTRY_WORDS)
-            self.copy_in(payload_at, <const uint8_t *> view.buf, view.len)
-            self.copy_in(payload_at + view.len, NULL, position + total - payload_at - view.len)
+            self.copy_in(payload_begin, <const uint8_t *> view.buf, view.len)
+            self.copy_in(payload_begin + view.len, NULL, position + total - payload_begin - view.len)
             stored(AT_ENTRY_PAYLOAD)
         finally:
             PyBuffer_Release(&view)
@@ -260,13 +358,13 @@ cdef class Chain:
             page.first_entry_ordinal = header.ordinal
             page.first_entry_offset = <uint32_t> (position % self.payload)
             stored(AT_PAGE_ENTRY)
-        entry = self.remember(position, &header, records)
+        self.remember(position, &header, records)
         # Accepted from here on: everything above was plain writes.
         store_release(self.tail_word, position + total)
         stored(AT_TAIL)
         self.accepted = position + total
         self.write_at = position + total
-        return entry
+        return self.view(position)
 
     cdef void fill_words(self, uint64_t position, uint32_t count) noexcept:
         cdef Window window
@@ -277,46 +375,46 @@ cdef class Chain:
             position += part
             size -= part
 
-    cdef Entry remember(self, uint64_t position, EntryHeader *header, uint32_t remaining):
-        cdef Entry entry = Entry.__new__(Entry)
-        entry.position = position
-        entry.count = header.count
-        entry.remaining = remaining
-        entry.seq = header.seq
-        entry.stream = header.stream
-        entry.client_row = header.client_row
-        entry.client_generation = header.client_generation
-        entry.base_timestamp_ms = header.base_timestamp_ms
-        entry.payload_bytes = header.payload_bytes
-        entry.format = header.format
-        entry.flags = header.flags
-        entry.txn_number = header.txn_number
-        entry.accepted_ms = 0.0
-        entry.log_file = 0
-        entry.chain_id = self.chain_id
-        self.live[position // LINE] = entry
-        self.live_records += remaining
-        self.touch(entry, header.entry_bytes)
-        return entry
+    cdef int remember(self, uint64_t position, EntryHeader *header, uint32_t left) except -1:
+        """An entry is live from here on, with so many records that are not done."""
+        cdef uint64_t page = position // self.payload - self.first_page
+        cdef uint64_t last = (position + header.entry_bytes - 1) // self.payload - self.first_page
+        cdef PageUse *use = self.uses + page
+        if use.left == NULL:
+            use.left = <uint16_t *> calloc(self.payload // LINE, sizeof(uint16_t))
+            if use.left == NULL:
+                raise MemoryError()
+        use.left[self.line_of(position)] = <uint16_t> left
+        self.live += 1
+        self.live_records += left
+        while page <= last:
+            self.uses[page].live += 1
+            page += 1
+        return 0
 
-    cdef bint settle(self, Entry entry, uint32_t records) except -1:
-        """So many more words of the entry are done; True when that finished it."""
-        cdef uint64_t page, last, size
+    cdef bint settle(self, uint64_t position, uint32_t records) except -1:
+        """So many more words of a live entry are done; True when that finished it."""
+        cdef uint64_t page, last, line = self.line_of(position)
+        cdef PageUse *use
+        cdef EntryHeader *header
         if records == 0:
             return False
-        entry.remaining -= records
+        use = self.use_at(position)
+        use.left[line] -= records
         self.live_records -= records
-        if entry.remaining:
+        if use.left[line]:
             return False
-        del self.live[entry.position // LINE]
-        if entry.log_file:
-            self.finished.append((entry.position // LINE, entry.log_file, entry.payload_bytes))
-        size = entry_bytes_of(entry.count, entry.payload_bytes)
-        page = entry.position // self.payload
-        last = (entry.position + size - 1) // self.payload
+        self.live -= 1
+        header = self.header_at(position)
+        if use.logged != NULL and use.logged[line]:
+            self.finished.append((position // LINE, use.logged[line], header.payload_bytes))
+            use.logged[line] = 0
+        page = position // self.payload
+        last = (position + entry_bytes_of(header.count, header.payload_bytes) - 1) // self.payload
         while page <= last:
-            self.page_live[page - self.first_page] -= 1
-            if self.page_live[page - self.first_page] == 0 and (page + 1) * self.payload <= self.write_at:
+            use = self.uses + (page - self.first_page)
+            use.live -= 1
+            if use.live == 0 and (page + 1) * self.payload <= self.write_at:
                 self.releasable += 1
             page += 1
         return True
@@ -328,9 +426,9 @@ cdef class Chain:
             return released
         closed = <Py_ssize_t> (self.write_at // self.payload - self.first_page)
         for i in range(closed):
-            if self.page_live[i] == 0 and self.page_of[i] != NO_PAGE:
-                released.append(self.page_of[i])
-                self.page_of[i] = NO_PAGE
+            if self.uses[i].live == 0 and self.uses[i].page != NO_PAGE:
+                released.append(self.uses[i].page)
+                self.drop(i)
         self.linked -= len(released)
         self.releasable = 0
         self.trim()
@@ -342,8 +440,9 @@ cdef class Chain:
         if self.live:
             return self.release_pages()
         for i in range(self.span):
-            if self.page_of[i] != NO_PAGE:
-                released.append(self.page_of[i])
+            if self.uses[i].page != NO_PAGE:
+                released.append(self.uses[i].page)
+                self.drop(i)
         # The next entry begins with a page of its own; readers know a missing page as a finished one.
         self.write_at = self.page_up(self.accepted)
         self.first_page = self.write_at // self.payload
@@ -355,12 +454,11 @@ cdef class Chain:
     cdef void trim(self) noexcept:
         """Forget released pages at the front."""
         cdef Py_ssize_t gone = 0
-        while gone < self.span and self.page_of[gone] == NO_PAGE:
+        while gone < self.span and self.uses[gone].page == NO_PAGE:
             gone += 1
         if gone == 0:
             return
-        memmove(self.page_of, self.page_of + gone, (self.span - gone) * sizeof(uint32_t))
-        memmove(self.page_live, self.page_live + gone, (self.span - gone) * sizeof(uint32_t))
+        memmove(self.uses, self.uses + gone, (self.span - gone) * sizeof(PageUse))
         self.first_page += gone
         self.span -= gone
 
@@ -371,108 +469,9 @@ cdef class Chain:
         cdef Chain chain = Chain(
             pages, page_bytes, slot, chain_id, tail_word, incarnation=incarnation, owners=owners
         )
-        chain.find_pages(page_indexes)
-        chain.find_entries()
+        find_pages(chain, page_indexes)
+        find_entries(chain)
         return chain
 
-    cdef int find_pages(self, page_indexes) except -1:
-        cdef PageHeader *header
-        cdef dict found = {}
-        cdef uint32_t page
-        cdef uint64_t end = self.page_up(self.accepted) // self.payload
-        for page in (range(self.pages_total) if page_indexes is None else page_indexes):
-            if page >= self.pages_total:
-                raise ValueError(f"page {page} is not one of {self.pages_total}")
-            if load_acquire(self.owners + page) & 0xFFFFFFFF != LINKED:
-                continue
-            header = <PageHeader *> (self.pages + page * self.page_bytes)
-            if header.slot != self.slot or header.chain_id != self.chain_id or header.ordinal >= end:
-                continue
-            if header.ordinal in found:
-                self.damage.append(f"pages {found[header.ordinal]} and {page} both say they are page {header.ordinal}")
-                continue
-            found[header.ordinal] = page
-        if not found:
-            return 0
-        self.first_page = min(found)
-        self.reserve(<Py_ssize_t> (end - self.first_page))
-        self.span = <Py_ssize_t> (end - self.first_page)
-        self.linked = len(found)
-        for i in range(self.span):
-            self.page_of[i] = found.get(self.first_page + i, NO_PAGE)
-            self.page_live[i] = 0
-        if self.page_of[self.span - 1] != NO_PAGE:
-            self.write_at = self.accepted
-        return 0
-
-    cdef int find_entries(self) except -1:
-        cdef PageHeader *page
-        cdef uint64_t ordinal, position, at = 0, end
-        cdef Py_ssize_t i
-        for i in range(self.span):
-            ordinal = self.first_page + i
-            page = <PageHeader *> self.page_at(ordinal)
-            if page == NULL or page.first_entry_offset == NO_ENTRY:
-                continue
-            position = ordinal * self.payload + page.first_entry_offset
-            end = min((ordinal + 1) * self.payload, self.accepted)
-            if page.first_entry_offset >= self.payload or page.first_entry_offset % LINE:
-                self.damage.append(f"page {ordinal} says its first entry begins at {page.first_entry_offset}")
-                continue
-            if position < at:
-                self.damage.append(f"page {ordinal} says an entry begins inside the entry before it")
-                continue
-            while position < end:
-                position = self.find_entry(position)
-                at = position
-                if position == 0:
-                    break
-        for i in range(<Py_ssize_t> (self.write_at // self.payload - self.first_page) if self.span else 0):
-            if self.page_of[i] != NO_PAGE and self.page_live[i] == 0:
-                self.releasable += 1
-        return 0
-
-    cdef uint64_t find_entry(self, uint64_t position) except? 0:
-        """Read one entry's header and words; returns the position after it, 0 when it cannot be right."""
-        cdef EntryHeader header
-        cdef uint64_t page, last
-        cdef uint32_t remaining = 0
-        self.copy_out(position, <uint8_t *> &header, ENTRY_HEADER)
-        if (
-            header.ordinal != position // LINE
-            or header.count == 0
-            or header.count > header.payload_bytes
-            or header.count > RECORDS_MAX
-            or header.entry_bytes != entry_bytes_of(header.count, header.payload_bytes)
-            or position + header.entry_bytes > self.accepted
-        ):
-            self.damage.append(f"the entry at position {position} has an impossible header")
-            return 0
-        page = position // self.payload
-        last = (position + header.entry_bytes - 1) // self.payload
-        while page <= last:
-            if self.page_at(page) == NULL:
-                # A page goes back only when every entry on it is finished.
-                return position + header.entry_bytes
-            page += 1
-        remaining = self.count_words(position + ENTRY_HEADER, header.count)
-        if remaining:
-            self.remember(position, &header, remaining)
-        return position + header.entry_bytes
-
-    cdef uint32_t count_words(self, uint64_t position, uint32_t count) noexcept:
-        """Words that are not done."""
-        cdef Window window
-        cdef uint32_t left = 0
-        cdef uint32_t i
-        memset(&window, 0, sizeof(window))
-        for i in range(count):
-            if position >= window.end:
-                self.window(position, &window)
-            if (<uint16_t *> (window.bytes + (position - window.begin)))[0] != WORD_DONE:
-                left += 1
-            position += 2
-        return left
-
     def __repr__(self):
-        return f"<Chain {self.slot}/{self.chain_id} tail={self.accepted} live={len(self.live)} pages={self.linked}>"
+        return f"<Chain {self.slot}/{self.chain_id} tail={self.accepted} live={self.live} pages={self.linked}>"

@@ -1,9 +1,8 @@
 # The encode walk: v2 records made from the journal's msgpack, into a request buffer; and the words of a range.
 
 cdef struct Slice:
-    uint32_t start           # references of one block
-    uint32_t stop
-    uint32_t before          # records of earlier slices
+    uint64_t position        # of the entry
+    uint32_t start           # its first reference among the batch's own: the records before it
 
 cdef extern from *:
     """
@@ -161,62 +160,67 @@ cdef uint8_t *encode_record(
 
 
 cdef uint8_t *encode_slice(
-    RecordBlock block, Chain chain, Slice piece, int64_t first_timestamp_ms,
-    uint8_t *out, const uint8_t *out_end, Scratch *scratch
+    Chain chain, uint64_t entry, const Ref *refs, const int64_t *timestamps, uint32_t start, uint32_t stop,
+    int64_t first_timestamp_ms, uint8_t *out, const uint8_t *out_end, Scratch *scratch
 ) noexcept nogil:
-    cdef uint64_t payload_at = entry_payload_at(block.entry)
-    cdef uint64_t position
-    cdef int64_t delta = block.entry.base_timestamp_ms - first_timestamp_ms
-    cdef int64_t offset_delta = piece.before
+    """The records ``start`` to ``stop`` of a batch, all of one entry; NULL when they are not what was indexed."""
+    cdef EntryHeader *header
+    cdef uint64_t payload_begin, position
+    cdef int64_t delta
     cdef const uint8_t *pages_end = chain.pages + chain.pages_total * chain.page_bytes
     cdef const Ref *ref
     cdef const uint8_t *source
     cdef uint8_t *next_out
     cdef Window window
     cdef uint32_t i
+    if chain.left_of(entry) == 0:
+        return NULL
+    header = chain.header_at(entry)
+    payload_begin = payload_at(entry, header.count)
+    delta = header.base_timestamp_ms - first_timestamp_ms
     memset(&window, 0, sizeof(window))
 
-    for i in range(piece.start, piece.stop):
-        ref = block.refs + i
-        position = payload_at + ref.offset
+    for i in range(start, stop):
+        ref = refs + i
+        position = payload_begin + ref.offset
         if position >= window.end and not chain.window(position, &window):
             return NULL
-        if block.timestamps != NULL:
-            delta = block.timestamps[i] - first_timestamp_ms
+        if timestamps != NULL:
+            delta = timestamps[i] - first_timestamp_ms
         if position + ref.extent <= window.end:
             # References ascend: what comes 8 records later is likely on the same page and not yet in a cache.
-            if i + 8 < piece.stop and payload_at + ref[8].offset < window.end:
-                source = window.bytes + (payload_at + ref[8].offset - window.begin)
+            if i + 8 < stop and payload_begin + ref[8].offset < window.end:
+                source = window.bytes + (payload_begin + ref[8].offset - window.begin)
                 prefetch(source)
                 prefetch(source + LINE)
             source = window.bytes + (position - window.begin)
-            next_out = encode_plain(source, pages_end, ref, delta, offset_delta, out, out_end)
+            next_out = encode_plain(source, pages_end, ref, delta, i, out, out_end)
             if next_out == NULL:
-                next_out = encode_record(source, pages_end, ref, delta, offset_delta, out, out_end)
+                next_out = encode_record(source, pages_end, ref, delta, i, out, out_end)
         else:
             if not scratch_reserve(scratch, ref.extent) or not chain.copy_out(position, scratch.bytes, ref.extent):
                 return NULL
             next_out = encode_record(
-                scratch.bytes, scratch.bytes + ref.extent, ref, delta, offset_delta, out, out_end
+                scratch.bytes, scratch.bytes + ref.extent, ref, delta, i, out, out_end
             )
         if next_out == NULL:
             return NULL
         out = next_out
-        offset_delta += 1
     return out
 
 
-cdef uint32_t mark_slice(RecordBlock block, uint32_t start, uint32_t stop, uint16_t value) noexcept nogil:
-    """Store words, except those done already; returns how many were changed."""
-    cdef uint64_t words_at = entry_words_at(block.entry)
+cdef uint32_t mark_slice(
+    Chain chain, uint64_t entry, const Ref *refs, uint32_t start, uint32_t stop, uint16_t value
+) noexcept nogil:
+    """Store words of one entry, except those done already; returns how many were changed."""
     cdef uint64_t position
     cdef uint32_t i, changed = 0
     cdef uint16_t *word
     cdef Window window
     memset(&window, 0, sizeof(window))
     for i in range(start, stop):
-        position = words_at + 2 * <uint64_t> block.refs[i].index
-        if position >= window.end and not block.chain.window(position, &window):
+        position = words_at(entry) + 2 * <uint64_t> refs[i].index
+        if (position >= window.end or position < window.begin) and not chain.window(position, &window):
             return changed
         word = <uint16_t *> (window.bytes + (position - window.begin))
         if word[0] != WORD_DONE:

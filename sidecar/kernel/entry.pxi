@@ -5,9 +5,11 @@
 #   page    0 u32 slot   4 u32 chain   8 u64 page ordinal   16 u32 offset of the first entry that begins here
 #          20 u32 incarnation   24 u64 ordinal of that entry   32.. zero   64 payload
 #   entry   0 u32 entry bytes   4 u32 count   8 u64 ordinal   16 u32 client row   20 u32 client generation
-#          24 u32 stream   28 u8 format   29 u8 flags   30 u16 zero   32 u64 seq   40 i64 base timestamp
+#          24 u32 stream   28 u8 format   29 u8 flags   30 u16 accepted   32 u64 seq   40 i64 base timestamp
 #          48 u64 transaction number   56 u32 payload bytes   60 u32 crc32c (0: not kept)
 #          64 one u16 word per record, padded to 8; then the payload; zeros up to the next 64
+#
+# ``accepted`` is the second of the slot's clock, modulo 65,535, plus 1; 0: not known.
 #
 # An entry's ordinal is its position in 64-byte lines: it never goes back, has no second copy that could disagree,
 # and survives the release of every page of the chain.
@@ -29,7 +31,7 @@ cdef struct EntryHeader:
     uint32_t stream
     uint8_t format
     uint8_t flags
-    uint16_t unused
+    uint16_t accepted
     uint64_t seq
     int64_t base_timestamp_ms
     uint64_t txn_number
@@ -47,12 +49,22 @@ cdef inline uint64_t entry_bytes_of(uint64_t count, uint64_t payload_bytes) noex
     return (ENTRY_HEADER + words_bytes(count) + payload_bytes + LINE - 1) & ~(<uint64_t> (LINE - 1))
 
 
+cdef inline uint64_t held_bytes_of(uint64_t count, uint64_t payload_bytes) noexcept nogil:
+    """What an entry costs while it waits: its place in the journal, and the index of it in the owner's memory."""
+    return entry_bytes_of(count, payload_bytes) + INDEX_ENTRY + INDEX_RECORD * count
+
+
+cdef class Chain
+
+
 @cython.final
 @cython.freelist(64)
+@cython.no_gc
 cdef class Entry:
+    # What its header says, read when it is asked for: nothing is kept per entry but one count (see PageUse).
+    cdef readonly Chain chain
     cdef readonly uint64_t position
     cdef readonly uint32_t count
-    cdef readonly uint32_t remaining
     cdef readonly uint64_t seq
     cdef readonly uint32_t stream
     cdef readonly uint32_t client_row
@@ -61,10 +73,8 @@ cdef class Entry:
     cdef readonly uint32_t payload_bytes
     cdef readonly uint8_t format
     cdef readonly uint8_t flags
+    cdef readonly uint16_t accepted
     cdef readonly uint64_t txn_number
-    cdef public double accepted_ms
-    cdef public uint64_t log_file
-    cdef readonly uint32_t chain_id
 
     def __init__(self):
         raise TypeError("an Entry is made by Chain.append or Chain.recover")
@@ -73,13 +83,21 @@ cdef class Entry:
     def ordinal(self):
         return self.position // LINE
 
+    @property
+    def chain_id(self):
+        return self.chain.chain_id
+
+    @property
+    def remaining(self):
+        return self.chain.left_of(self.position)
+
     def __repr__(self):
         return f"<Entry {self.position // LINE} stream={self.stream} seq={self.seq} {self.remaining}/{self.count}>"
 
 
-cdef inline uint64_t entry_words_at(Entry entry) noexcept nogil:
-    return entry.position + ENTRY_HEADER
+cdef inline uint64_t words_at(uint64_t position) noexcept nogil:
+    return position + ENTRY_HEADER
 
 
-cdef inline uint64_t entry_payload_at(Entry entry) noexcept nogil:
-    return entry.position + ENTRY_HEADER + words_bytes(entry.count)
+cdef inline uint64_t payload_at(uint64_t position, uint32_t count) noexcept nogil:
+    return position + ENTRY_HEADER + words_bytes(count)

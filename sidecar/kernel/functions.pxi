@@ -8,23 +8,27 @@ cdef int check_failure_code(code) except -1:
 
 
 cdef int check_member(Chain chain, Entry entry) except -1:
-    if chain.live.get(entry.position // LINE) is not entry:
+    if entry.chain is not chain or chain.left_of(entry.position) == 0:
         raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
     return 0
 
 
 cdef uint16_t *word_of(Chain chain, Entry entry, uint32_t record) noexcept:
     cdef Window window
-    cdef uint64_t position = entry_words_at(entry) + 2 * <uint64_t> record
+    cdef uint64_t position = words_at(entry.position) + 2 * <uint64_t> record
     if not chain.window(position, &window):
         return NULL
     return <uint16_t *> (window.bytes + (position - window.begin))
 
 
+def held_bytes(uint32_t count, uint32_t payload_bytes):
+    return held_bytes_of(count, payload_bytes)
+
+
 def mark_failed_done(Chain chain not None, Entry entry not None, indexes):
     cdef uint16_t *word
     cdef uint32_t settled = 0
-    if entry.remaining == 0:
+    if chain.left_of(entry.position) == 0:
         return False
     check_member(chain, entry)
     for record in indexes:
@@ -35,7 +39,7 @@ def mark_failed_done(Chain chain not None, Entry entry not None, indexes):
             word[0] = WORD_DONE
             stored(AT_DONE_WORD)
             settled += 1
-    return chain.settle(entry, settled)
+    return chain.settle(entry.position, settled)
 
 
 def fail_remaining(Chain chain not None, Entry entry not None, code):
@@ -81,7 +85,7 @@ def entry_payload(Chain chain not None, Entry entry not None):
     cdef bytes payload
     check_member(chain, entry)
     payload = PyBytes_FromStringAndSize(NULL, entry.payload_bytes)
-    if not chain.copy_out(entry_payload_at(entry), <uint8_t *> PyBytes_AS_STRING(payload), entry.payload_bytes):
+    if not chain.copy_out(payload_at(entry.position, entry.count), <uint8_t *> PyBytes_AS_STRING(payload), entry.payload_bytes):
         raise ValueError(f"a page of {entry!r} is gone")
     return payload
 

@@ -1,4 +1,4 @@
-# RecordBlock and the index walk: from an accepted payload to references grouped by partition.
+# RecordBlock and the index walk: from accepted payloads to references grouped by partition.
 
 cdef struct Ref:
     uint32_t offset          # of the msgpack record in the entry's payload
@@ -17,57 +17,89 @@ assert sizeof(Ref) == 16
 @cython.final
 @cython.freelist(64)
 cdef class RecordBlock:
-    cdef readonly Entry entry
     cdef readonly Chain chain
     cdef readonly list groups
     cdef readonly list failures
+    cdef readonly Py_ssize_t taken    # entries that were walked
+    cdef uint64_t position            # of the last of them
+    cdef int64_t base_timestamp_ms    # of the only one
     cdef Ref *refs
-    cdef int64_t *timestamps          # per reference; NULL when all have the entry's base timestamp
+    cdef int64_t *timestamps          # per reference; NULL when all have the only entry's base timestamp
+    cdef bint own_timestamps          # some record brought its own
+    cdef uint64_t *positions          # per reference: its entry's; NULL when there is one entry
     cdef uint32_t ref_count
+    cdef list waiting                 # ordinals of entries with records that have no partition yet
 
     def __cinit__(self):
         self.refs = NULL
         self.timestamps = NULL
+        self.positions = NULL
 
     def __init__(self):
-        raise TypeError("a RecordBlock is made by index()")
+        raise TypeError("a RecordBlock is made by index() or index_run()")
 
     def __dealloc__(self):
         free(self.refs)
         free(self.timestamps)
+        free(self.positions)
+
+    @property
+    def entry(self):
+        if self.chain.left_of(self.position) == 0:
+            raise ValueError(f"the block's last entry of {self.chain!r} has ended")
+        return self.chain.view(self.position)
+
+    @property
+    def unplaced(self):
+        return self.waiting
 
     @property
     def count(self):
         return self.ref_count
 
-    def find(self, start, stop, record):
+    cdef inline uint64_t position_of(self, uint32_t ref) noexcept nogil:
+        return self.positions[ref] if self.positions != NULL else self.position
+
+    cdef inline int64_t timestamp_of(self, uint32_t ref) noexcept nogil:
+        return self.timestamps[ref] if self.timestamps != NULL else self.base_timestamp_ms
+
+    def accepted(self, ref):
+        if not 0 <= ref < self.ref_count:
+            raise ValueError(f"reference {ref} of a block with {self.ref_count}")
+        if self.chain.left_of(self.position_of(ref)) == 0:
+            return 0
+        return self.chain.header_at(self.position_of(ref)).accepted
+
+    def find(self, start, stop, ordinal, record):
         cdef uint32_t low, high, middle
         cdef int64_t wanted = record
+        cdef uint64_t wanted_at = <uint64_t> ordinal * LINE, at
         if not 0 <= start <= stop <= self.ref_count:
             raise ValueError(f"references {start}:{stop} of a block with {self.ref_count}")
         low = start
         high = stop
         while low < high:
             middle = low + (high - low) // 2
-            if self.refs[middle].index < wanted:
+            at = self.position_of(middle)
+            if at < wanted_at or (at == wanted_at and self.refs[middle].index < wanted):
                 low = middle + 1
             else:
                 high = middle
         return low
 
 
-cdef inline int64_t block_timestamp(RecordBlock block, uint32_t ref) noexcept nogil:
-    return block.timestamps[ref] if block.timestamps != NULL else block.entry.base_timestamp_ms
-
-
 cdef struct Walk:
     # What the index walk leaves for the grouping after it.
     Ref *refs
-    int64_t *timestamps      # per record index, NULL until the first explicit one
-    Failure *failures
+    int64_t *timestamps      # per reference; of one entry NULL until the first explicit one
+    uint64_t *positions      # per reference: its entry's; NULL for a walk over one entry
+    Failure *failures        # of the last entry
     uint32_t ref_count
+    uint32_t ref_capacity
     uint32_t failure_count
     uint32_t touched_count
+    bint own_timestamps
+    bint left_unplaced       # the last entry has records without a partition, which were left alone
     bint out_of_memory
     bint page_missing
 
@@ -114,15 +146,39 @@ cdef Parse parse_across(Chain chain, uint64_t position, int64_t have, Record *r,
     return status
 
 
+cdef bint reserve_refs(Walk *walk, uint32_t more) noexcept nogil:
+    """Room for so many references more, in a walk over several entries."""
+    cdef uint32_t capacity = max(walk.ref_capacity, <uint32_t> 64)
+    cdef void *grown
+    while capacity < walk.ref_count + more:
+        capacity *= 2
+    if capacity == walk.ref_capacity:
+        return True
+    grown = realloc(walk.refs, capacity * sizeof(Ref))
+    if grown == NULL:
+        return False
+    walk.refs = <Ref *> grown
+    grown = realloc(walk.timestamps, capacity * sizeof(int64_t))
+    if grown == NULL:
+        return False
+    walk.timestamps = <int64_t *> grown
+    grown = realloc(walk.positions, capacity * sizeof(uint64_t))
+    if grown == NULL:
+        return False
+    walk.positions = <uint64_t *> grown
+    walk.ref_capacity = capacity
+    return True
+
+
 cdef void index_walk(
-    Chain chain, Entry entry, StickyPartitioner partitioner, int64_t max_body, uint16_t retry_code, Walk *walk,
-    Scratch *scratch
+    Chain chain, uint64_t position, const EntryHeader *header, StickyPartitioner partitioner, int64_t max_body,
+    uint16_t retry_code, Walk *walk, Scratch *scratch
 ) noexcept nogil:
-    cdef uint64_t payload_at = entry_payload_at(entry)
-    cdef uint64_t words_at = entry_words_at(entry)
-    cdef int64_t left = entry.payload_bytes
-    cdef int64_t offset = 0, here, body
-    cdef uint32_t i, count = entry.count
+    cdef uint64_t payload_begin = payload_at(position, header.count)
+    cdef uint64_t word_at = words_at(position)
+    cdef int64_t left = header.payload_bytes
+    cdef int64_t offset = 0, here, body, base_timestamp_ms = header.base_timestamp_ms
+    cdef uint32_t i, count = header.count
     cdef uint32_t partition
     cdef uint16_t *word
     cdef uint16_t code
@@ -133,21 +189,21 @@ cdef void index_walk(
     memset(&words, 0, sizeof(words))
     memset(&bytes, 0, sizeof(bytes))
     for i in range(count):
-        if words_at >= words.end and not chain.window(words_at, &words):
+        if word_at >= words.end and not chain.window(word_at, &words):
             walk.page_missing = True
             return
-        word = <uint16_t *> (words.bytes + (words_at - words.begin))
-        words_at += 2
+        word = <uint16_t *> (words.bytes + (word_at - words.begin))
+        word_at += 2
         if status == PARSE_OK and left > 0:
-            while payload_at + offset >= bytes.end:
-                if not chain.window(payload_at + offset, &bytes):
+            while payload_begin + offset >= bytes.end:
+                if not chain.window(payload_begin + offset, &bytes):
                     walk.page_missing = True
                     return
-            here = min(left, <int64_t> (bytes.end - payload_at) - offset)
-            status = parse_record(bytes.bytes + (payload_at + offset - bytes.begin), here, &r)
+            here = min(left, <int64_t> (bytes.end - payload_begin) - offset)
+            status = parse_record(bytes.bytes + (payload_begin + offset - bytes.begin), here, &r)
             if status == PARSE_NEED_MORE:
                 status = PARSE_MALFORMED if here == left else parse_across(
-                    chain, payload_at + offset, left, &r, scratch
+                    chain, payload_begin + offset, left, &r, scratch
                 )
                 if status == PARSE_NEED_MORE:
                     walk.out_of_memory = True
@@ -159,6 +215,7 @@ cdef void index_walk(
         if retry_code == WORD_DONE:
             # Only what has its place or its failure already; the rest waits for the topic's partitions.
             if code == WORD_UNPARTITIONED:
+                walk.left_unplaced = True
                 code = WORD_DONE
         elif retry_code:
             # A look at the records of one word only: everything else has its place already.
@@ -191,16 +248,19 @@ cdef void index_walk(
             ref.body_bytes = <uint32_t> body
             ref.index = <uint16_t> i
             ref.partition = code
+            if walk.positions != NULL:
+                walk.positions[walk.ref_count - 1] = position
             if r.has_timestamp:
+                walk.own_timestamps = True
                 if walk.timestamps == NULL:
                     walk.timestamps = <int64_t *> malloc(count * sizeof(int64_t))
                     if walk.timestamps == NULL:
                         walk.out_of_memory = True
                         return
-                    fill_timestamps(walk.timestamps, 0, walk.ref_count - 1, entry.base_timestamp_ms)
+                    fill_timestamps(walk.timestamps, 0, walk.ref_count - 1, base_timestamp_ms)
                 walk.timestamps[walk.ref_count - 1] = r.timestamp_ms
             elif walk.timestamps != NULL:
-                walk.timestamps[walk.ref_count - 1] = entry.base_timestamp_ms
+                walk.timestamps[walk.ref_count - 1] = base_timestamp_ms
         elif code != WORD_DONE:
             fail_record(walk, word, i, code, count)
         offset += r.extent
@@ -217,6 +277,7 @@ cdef bint group_refs(StickyPartitioner partitioner, Walk *walk) noexcept nogil:
     """Sort the references by partition, order kept (counting sort); leaves each partition's end in ``counts``."""
     cdef Ref *sorted_refs
     cdef int64_t *sorted_timestamps = NULL
+    cdef uint64_t *sorted_positions = NULL
     cdef uint32_t i, at = 0, count, to
     for i in range(walk.touched_count):
         count = partitioner.counts[partitioner.touched[i]]
@@ -234,52 +295,39 @@ cdef bint group_refs(StickyPartitioner partitioner, Walk *walk) noexcept nogil:
         if sorted_timestamps == NULL:
             free(sorted_refs)
             return False
+    if walk.positions != NULL:
+        sorted_positions = <uint64_t *> malloc(walk.ref_count * sizeof(uint64_t))
+        if sorted_positions == NULL:
+            free(sorted_refs)
+            free(sorted_timestamps)
+            return False
     for i in range(walk.ref_count):
         to = partitioner.counts[walk.refs[i].partition]
         partitioner.counts[walk.refs[i].partition] = to + 1
         sorted_refs[to] = walk.refs[i]
         if sorted_timestamps != NULL:
             sorted_timestamps[to] = walk.timestamps[i]
+        if sorted_positions != NULL:
+            sorted_positions[to] = walk.positions[i]
     free(walk.refs)
     free(walk.timestamps)
+    free(walk.positions)
     walk.refs = sorted_refs
     walk.timestamps = sorted_timestamps
+    walk.positions = sorted_positions
     return True
 
 
-def index(
-    Chain chain not None,
-    Entry entry not None,
-    StickyPartitioner partitioner not None,
-    max_request_bytes,
-    uint16_t retry_code=0,
-):
-    cdef RecordBlock block
-    cdef Walk walk
-    cdef Scratch scratch
-    cdef int64_t max_body = <int64_t> max_request_bytes - UPPER_BOUND_OVERHEAD
+cdef RecordBlock block_of(Chain chain, uint64_t position, StickyPartitioner partitioner, Walk *walk, bint grouped):
+    """The walk's references become a block's, or are freed; the partitioner's scratch is zero again."""
+    cdef RecordBlock block = RecordBlock.__new__(RecordBlock)
     cdef uint32_t i, start = 0, partition
-    cdef bint grouped
-    if entry.chain_id != chain.chain_id or chain.live.get(entry.position // LINE) is not entry:
-        raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
-    memset(&walk, 0, sizeof(walk))
-    walk.refs = <Ref *> malloc(entry.count * sizeof(Ref))
-    if walk.refs == NULL:
-        raise MemoryError()
-    scratch = take_scratch()
-    if entry.count >= NOGIL_RECORDS:
-        with nogil:
-            index_walk(chain, entry, partitioner, max_body, retry_code, &walk, &scratch)
-            grouped = not walk.out_of_memory and not walk.page_missing and group_refs(partitioner, &walk)
-    else:
-        index_walk(chain, entry, partitioner, max_body, retry_code, &walk, &scratch)
-        grouped = not walk.out_of_memory and not walk.page_missing and group_refs(partitioner, &walk)
-    give_scratch(scratch)
-    block = RecordBlock.__new__(RecordBlock)
-    block.entry = entry
     block.chain = chain
+    block.position = position
     block.refs = walk.refs
     block.timestamps = walk.timestamps
+    block.positions = walk.positions
+    block.own_timestamps = walk.own_timestamps
     block.ref_count = walk.ref_count
     block.groups = []
     block.failures = []
@@ -295,7 +343,110 @@ def index(
             block.failures.append((walk.failures[i].index, walk.failures[i].code))
         free(walk.failures)
     if walk.page_missing:
-        raise ValueError(f"a page of {entry!r} is not linked")
+        raise ValueError(f"a page of entry {position // LINE} of {chain!r} is not linked")
     if not grouped:
         raise MemoryError()
+    return block
+
+
+def index(
+    Chain chain not None,
+    Entry entry not None,
+    StickyPartitioner partitioner not None,
+    max_request_bytes,
+    uint16_t retry_code=0,
+    in_work=None,
+    uint64_t work_word=0,
+):
+    cdef RecordBlock block
+    cdef Walk walk
+    cdef Scratch scratch
+    cdef EntryHeader *header
+    cdef HeldBuffer noted
+    cdef uint64_t *note = NULL
+    cdef int64_t max_body = <int64_t> max_request_bytes - UPPER_BOUND_OVERHEAD
+    cdef bint grouped
+    check_member(chain, entry)
+    if in_work is not None:
+        noted = hold(in_work, True)
+        note = word_at(noted, 0)
+        note[0] = work_word | (entry.position // LINE & WORK_NUMBER)
+    header = chain.header_at(entry.position)
+    memset(&walk, 0, sizeof(walk))
+    walk.refs = <Ref *> malloc(header.count * sizeof(Ref))
+    if walk.refs == NULL:
+        raise MemoryError()
+    scratch = take_scratch()
+    if header.count >= NOGIL_RECORDS:
+        with nogil:
+            index_walk(chain, entry.position, header, partitioner, max_body, retry_code, &walk, &scratch)
+            grouped = not walk.out_of_memory and not walk.page_missing and group_refs(partitioner, &walk)
+    else:
+        index_walk(chain, entry.position, header, partitioner, max_body, retry_code, &walk, &scratch)
+        grouped = not walk.out_of_memory and not walk.page_missing and group_refs(partitioner, &walk)
+    give_scratch(scratch)
+    if note != NULL:
+        note[0] = 0
+    block = block_of(chain, entry.position, partitioner, &walk, grouped)
+    block.base_timestamp_ms = header.base_timestamp_ms
+    block.taken = 1
+    block.waiting = [entry.position // LINE] if walk.left_unplaced else []
+    return block
+
+
+def index_run(
+    Chain chain not None,
+    ordinals,
+    StickyPartitioner partitioner not None,
+    max_request_bytes,
+    uint16_t retry_code=0,
+    in_work=None,
+    uint64_t work_word=0,
+    uint32_t records_max=65535,
+):
+    cdef RecordBlock block
+    cdef Walk walk
+    cdef Scratch scratch
+    cdef EntryHeader *header
+    cdef HeldBuffer wanted = hold(ordinals, False), noted
+    cdef uint64_t *note = NULL
+    cdef uint64_t *ordinal = <uint64_t *> wanted.view.buf
+    cdef Py_ssize_t total = wanted.view.len // 8, taken = 0
+    cdef int64_t max_body = <int64_t> max_request_bytes - UPPER_BOUND_OVERHEAD
+    cdef uint64_t position = 0
+    cdef list waiting = []
+    cdef bint grouped
+    if in_work is not None:
+        noted = hold(in_work, True)
+        note = word_at(noted, 0)
+    memset(&walk, 0, sizeof(walk))
+    scratch = take_scratch()
+    while taken < total and walk.ref_count < records_max and not walk.failure_count:
+        position = ordinal[taken] * LINE
+        taken += 1
+        if chain.left_of(position) == 0:
+            continue
+        header = chain.header_at(position)
+        if note != NULL:
+            note[0] = work_word | (ordinal[taken - 1] & WORK_NUMBER)
+        if not reserve_refs(&walk, header.count):
+            walk.out_of_memory = True
+            break
+        walk.left_unplaced = False
+        if header.count >= NOGIL_RECORDS:
+            with nogil:
+                index_walk(chain, position, header, partitioner, max_body, retry_code, &walk, &scratch)
+        else:
+            index_walk(chain, position, header, partitioner, max_body, retry_code, &walk, &scratch)
+        if walk.out_of_memory or walk.page_missing:
+            break
+        if walk.left_unplaced:
+            waiting.append(position // LINE)
+    grouped = not walk.out_of_memory and not walk.page_missing and group_refs(partitioner, &walk)
+    give_scratch(scratch)
+    if note != NULL:
+        note[0] = 0
+    block = block_of(chain, position, partitioner, &walk, grouped)
+    block.taken = taken
+    block.waiting = waiting
     return block

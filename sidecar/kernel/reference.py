@@ -20,15 +20,18 @@ from sidecar.kernel.reference_bytes import (
 )
 from sidecar.kernel.reference_chain import (
     ENTRY_HEADER_BYTES,
+    ENTRY_INDEX_BYTES,
     PAGE_HEADER_BYTES,
     PAGE_LINKED,
     PAGE_TAKEN,
+    RECORD_INDEX_BYTES,
     RECORDS_PER_ENTRY_MAX,
     WORD_DONE,
     WORD_FAILED_MIN,
     WORD_UNPARTITIONED,
     Chain,
     Entry,
+    held_bytes,
 )
 from sidecar.kernel.reference_columns import records_from_columns
 from sidecar.kernel.reference_hook import (
@@ -41,7 +44,7 @@ from sidecar.kernel.reference_hook import (
     stored,
 )
 from sidecar.kernel.reference_partitioner import PARTITIONERS, StickyPartitioner
-from sidecar.kernel.reference_records import Record, RecordBlock, index
+from sidecar.kernel.reference_records import Record, RecordBlock, index, index_run
 
 HAS_HARDWARE_CRC32C: Final = False
 WANT_INDEXES: Final = 1
@@ -52,12 +55,14 @@ _OUTCOME: Final = struct.Struct("<IBBBBQIiQIIIHHqq")
 __all__ = [
     "BATCH_HEADER_BYTES",
     "ENTRY_HEADER_BYTES",
+    "ENTRY_INDEX_BYTES",
     "HAS_HARDWARE_CRC32C",
     "PAGE_HEADER_BYTES",
     "PAGE_LINKED",
     "PAGE_TAKEN",
     "PARTITIONERS",
     "RECORDS_PER_ENTRY_MAX",
+    "RECORD_INDEX_BYTES",
     "STORE_POINTS",
     "BatchRecords",
     "Chain",
@@ -67,7 +72,9 @@ __all__ = [
     "crc32c",
     "decode_varint",
     "encode_varint",
+    "held_bytes",
     "index",
+    "index_run",
     "murmur2",
     "records_from_columns",
     "set_store_hook",
@@ -81,7 +88,9 @@ class BatchRecords:
         self.size_bytes = BATCH_HEADER_BYTES
         self.first_timestamp_ms = 0
         self.max_timestamp_ms = 0
-        self._slices: list[tuple[RecordBlock, int, int]] = []
+        self._chain: Chain | None = None
+        self._slices: list[list[Record]] = []
+        """What it has of each entry."""
 
     def _encoded(self, record: Record, offset_delta: int) -> bytes:
         delta = record.timestamp_ms - self.first_timestamp_ms
@@ -91,59 +100,70 @@ class BatchRecords:
     def try_append(self, block: RecordBlock, start: int, stop: int, limit_bytes: int) -> int:
         if not 0 <= start <= stop <= block.count:
             raise ValueError(f"references {start}:{stop} of a block with {block.count}")
+        if self._chain is not None and self._chain is not block.chain:
+            raise ValueError(f"a batch of {self._chain!r} takes nothing of {block.chain!r}")
+        self._chain = block.chain
         at = start
-        while at < stop:
-            record = block.records[at]
-            if not self.count:
-                self.first_timestamp_ms = self.max_timestamp_ms = record.timestamp_ms
-            size = len(self._encoded(record, self.count))
-            if self.count and self.size_bytes + size > limit_bytes:
-                break
-            self.size_bytes += size
-            self.max_timestamp_ms = max(self.max_timestamp_ms, record.timestamp_ms)
-            self.count += 1
+        while at < stop and self._take(block.records[at], limit_bytes):
             at += 1
-        if at > start:
-            if self._slices and self._slices[-1][0] is block and self._slices[-1][2] == start:
-                self._slices[-1] = (block, self._slices[-1][1], at)
-            else:
-                self._slices.append((block, start, at))
         return at - start
+
+    def _take(self, record: Record, limit_bytes: int) -> bool:
+        if not self.count:
+            self.first_timestamp_ms = self.max_timestamp_ms = record.timestamp_ms
+        size = len(self._encoded(record, self.count))
+        if self.count and self.size_bytes + size > limit_bytes:
+            return False
+        self.size_bytes += size
+        self.max_timestamp_ms = max(self.max_timestamp_ms, record.timestamp_ms)
+        self.count += 1
+        last = self._slices[-1][-1] if self._slices else None
+        if last is not None and last.entry is record.entry and last.index < record.index:
+            self._slices[-1].append(record)
+        else:
+            self._slices.append([record])
+        return True
 
     @property
     def slice_count(self) -> int:
         return len(self._slices)
 
-    def _slice(self, i: int) -> tuple[RecordBlock, int, int]:
+    def _slice(self, i: int) -> list[Record]:
         if not 0 <= i < len(self._slices):
             raise IndexError(f"slice {i} of {len(self._slices)}")
         return self._slices[i]
 
     def slice_entry(self, slice_index: int) -> Entry:
-        return self._slice(slice_index)[0].entry
+        entry = self._slice(slice_index)[0].entry
+        if not entry.remaining:
+            raise ValueError(f"entry {entry.ordinal} of {self._chain!r} has ended")
+        return entry
 
     def slice_records(self, slice_index: int) -> int:
-        _, start, stop = self._slice(slice_index)
-        return stop - start
+        return len(self._slice(slice_index))
+
+    def slice_share(self, slice_index: int) -> tuple[int, int, int, int]:
+        entry, count = self.slice_entry(slice_index), self.slice_records(slice_index)
+        share = held_bytes(entry.count, entry.payload_bytes) * count // entry.count
+        return entry.client_row, entry.client_generation, count, share
 
     def slice_indexes(self, slice_index: int) -> list[int]:
-        block, start, stop = self._slice(slice_index)
-        return [record.index for record in block.records[start:stop]]
+        return [record.index for record in self._slice(slice_index)]
 
     def slice_payload(self, slice_index: int) -> bytes:
-        block, start, stop = self._slice(slice_index)
-        payload = entry_payload(block.chain, block.entry)
-        return b"".join(payload[record.begin : record.end] for record in block.records[start:stop])
+        assert self._chain is not None
+        payload = entry_payload(self._chain, self.slice_entry(slice_index))
+        return b"".join(payload[record.begin : record.end] for record in self._slices[slice_index])
 
     @property
     def first_cursor(self) -> tuple[int, int]:
-        block, start, _ = self._slice(0)
-        return block.entry.ordinal, block.records[start].index
+        record = self._slice(0)[0]
+        return record.entry.ordinal, record.index
 
     @property
     def last_cursor(self) -> tuple[int, int]:
-        block, _, stop = self._slice(max(len(self._slices) - 1, 0))
-        return block.entry.ordinal, block.records[stop - 1].index
+        record = self._slice(max(len(self._slices) - 1, 0))[-1]
+        return record.entry.ordinal, record.index
 
     def encode_records_into(self, out: Any) -> int:
         if not self.count:
@@ -153,7 +173,7 @@ class BatchRecords:
             raise ValueError(
                 f"{self.size_bytes - BATCH_HEADER_BYTES} bytes of records do not fit into {len(view)}"
             )
-        records = [record for block, start, stop in self._slices for record in block.records[start:stop]]
+        records = [record for piece in self._slices for record in piece]
         data = b"".join(self._encoded(record, i) for i, record in enumerate(records))
         assert len(data) == self.size_bytes - BATCH_HEADER_BYTES
         view[: len(data)] = data
@@ -185,20 +205,27 @@ class BatchRecords:
 
     def select(self, indexes: Sequence[int]) -> BatchRecords:
         chosen = BatchRecords()
-        places = [(block, ref) for block, start, stop in self._slices for ref in range(start, stop)]
+        chosen._chain = self._chain
+        records = [record for piece in self._slices for record in piece]
         last = -1
         for position in indexes:
             if not last < position < self.count:
                 raise ValueError(
                     f"record {position} after {last} of {self.count}: ascending positions are needed"
                 )
-            block, ref = places[position]
-            chosen.try_append(block, ref, ref + 1, _NO_LIMIT)
+            chosen._take(records[position], _NO_LIMIT)
             last = position
         return chosen
 
     def entries(self) -> list[tuple[Entry, int]]:
-        return [(block.entry, stop - start) for block, start, stop in self._slices]
+        return [(self.slice_entry(i), len(piece)) for i, piece in enumerate(self._slices)]
+
+    def shares(self) -> dict[tuple[int, int], tuple[int, int]]:
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+        for row, generation, count, share in map(self.slice_share, range(self.slice_count)):
+            records, size = found.get((row, generation), (0, 0))
+            found[row, generation] = (records + count, size + share)
+        return found
 
     def outcomes(
         self,
@@ -213,12 +240,12 @@ class BatchRecords:
         append_time_ms: int,
         text: bytes = b"",
     ) -> bytes:
-        block, start, stop = self._slice(slice_index)
-        before = sum(end - begin for _, begin, end in self._slices[:slice_index])
-        indexes = [record.index for record in block.records[start:stop]]
+        entry = self.slice_entry(slice_index)
+        before = sum(len(piece) for piece in self._slices[:slice_index])
+        indexes = [record.index for record in self._slices[slice_index]]
         first, span = indexes[0], indexes[-1] - indexes[0] + 1
         shape, data = 3, b""
-        if block.entry.flags & WANT_INDEXES:
+        if entry.flags & WANT_INDEXES:
             bitmap = sum(1 << i - first for i in indexes).to_bytes((span + 7) // 8, "little")
             listed = struct.pack(f"<{len(indexes)}H", *indexes)
             if span == len(indexes):
@@ -230,7 +257,6 @@ class BatchRecords:
         if len(text) > 0xFFFF:
             raise ValueError(f"an outcome's text has at most 65535 bytes, not {len(text)}")
         length = -(-(_OUTCOME.size + len(data) + len(text)) // 8) * 8
-        entry = block.entry
         offset = base_offset + before if base_offset >= 0 else base_offset
         what = (number, entry.stream, code, entry.seq, partition, first, len(indexes))
         head = _OUTCOME.pack(
@@ -240,22 +266,25 @@ class BatchRecords:
 
     def mark_failed(self, code: int) -> None:
         _check_failure_code(code)
-        for block, start, stop in self._slices:
-            for record in block.records[start:stop]:
-                if block.chain.word(block.entry, record.index) != WORD_DONE:
-                    block.chain.set_word(block.entry, record.index, code)
+        assert self._chain is not None
+        for piece in self._slices:
+            for record in piece:
+                if self._chain.word(record.entry, record.index) != WORD_DONE:
+                    self._chain.set_word(record.entry, record.index, code)
                     stored(AT_FAILED_WORD)
 
     def mark_done(self) -> int:
         finished = 0
-        for block, start, stop in self._slices:
+        for piece in self._slices:
+            assert self._chain is not None
+            entry = piece[0].entry
             changed = 0
-            for record in block.records[start:stop]:
-                if block.entry.remaining and block.chain.word(block.entry, record.index) != WORD_DONE:
-                    block.chain.set_word(block.entry, record.index, WORD_DONE)
+            for record in piece:
+                if entry.remaining and self._chain.word(entry, record.index) != WORD_DONE:
+                    self._chain.set_word(entry, record.index, WORD_DONE)
                     stored(AT_DONE_WORD)
                     changed += 1
-            finished += block.chain.settle(block.entry, changed)
+            finished += self._chain.settle(entry, changed)
         return finished
 
 

@@ -29,6 +29,9 @@ WORD_DONE: Final = 0xFFFE
 WORD_FAILED_MIN: Final = 0xFF00
 NO_ENTRY: Final = 0xFFFFFFFF
 FORMAT_MSGPACK: Final = 1
+ACCEPTED_SECONDS: Final = 65_535
+ENTRY_INDEX_BYTES: Final = 40
+RECORD_INDEX_BYTES: Final = 24
 
 _PAGE: Final = struct.Struct("<IIQIIQ")
 _ENTRY: Final = struct.Struct("<IIQIIIBBHQqQII")
@@ -42,6 +45,10 @@ def entry_bytes(count: int, payload_bytes: int) -> int:
     return -(-(ENTRY_HEADER_BYTES + words_bytes(count) + payload_bytes) // LINE) * LINE
 
 
+def held_bytes(count: int, payload_bytes: int) -> int:
+    return entry_bytes(count, payload_bytes) + ENTRY_INDEX_BYTES + RECORD_INDEX_BYTES * count
+
+
 class Entry:
     def __init__(self, chain_id: int, position: int, header: tuple[int, ...], remaining: int) -> None:
         (
@@ -53,7 +60,7 @@ class Entry:
             self.stream,
             self.format,
             self.flags,
-            _,
+            self.accepted,
             self.seq,
             self.base_timestamp_ms,
             self.txn_number,
@@ -63,8 +70,6 @@ class Entry:
         self.chain_id = chain_id
         self.position = position
         self.remaining = remaining
-        self.accepted_ms = 0.0
-        self.log_file = 0
 
     @property
     def payload_at(self) -> int:
@@ -105,6 +110,7 @@ class Chain:
         if len(self._owners) < 8 * self._pages_total or len(self._tail_word) < 8:
             raise ValueError("owner words or tail word are too short")
         self._live: dict[int, Entry] = {}
+        self._logged: dict[int, int] = {}
         self._finished: list[tuple[int, int, int]] = []
         self._page_of: dict[int, int] = {}
         self.tail: int = struct.unpack_from("<Q", self._tail_word)[0]
@@ -132,6 +138,30 @@ class Chain:
 
     def entries(self) -> Iterator[Entry]:
         return iter(list(self._live.values()))
+
+    def ordinals(self, first: int, limit: int) -> bytes:
+        found = [ordinal for ordinal in self._live if ordinal >= first][:limit]
+        return struct.pack(f"<{len(found)}Q", *found)
+
+    def entry(self, ordinal: int) -> Entry:
+        if ordinal not in self._live:
+            raise ValueError(f"{self!r} has no live entry {ordinal}")
+        return self._live[ordinal]
+
+    def log_file(self, ordinal: int) -> int:
+        return self._logged.get(ordinal, 0)
+
+    def set_log_file(self, ordinal: int, number: int) -> None:
+        self._logged[self.entry(ordinal).ordinal] = number
+
+    def streams(self) -> list[tuple[int, int, int, int, int, int]]:
+        sums: dict[tuple[int, int, int], list[int]] = {}
+        for entry in self._live.values():
+            found = sums.setdefault((entry.client_row, entry.client_generation, entry.stream), [0, 0, 0])
+            found[0] = max(found[0], entry.seq)
+            found[1] += entry.remaining
+            found[2] += held_bytes(entry.count, entry.payload_bytes) * entry.remaining // entry.count
+        return [(*who, seq, records, size) for who, (seq, records, size) in sums.items()]
 
     def take_finished(self) -> list[tuple[int, int, int]]:
         finished, self._finished = self._finished, []
@@ -167,6 +197,9 @@ class Chain:
 
     def set_word(self, entry: Entry, record: int, word: int) -> None:
         self.write(entry.word_at(record), word.to_bytes(2, "little"))
+
+    def is_live_at(self, ordinal: int) -> bool:
+        return ordinal in self._live
 
     def is_live(self, entry: Entry) -> bool:
         return self._live.get(entry.ordinal) is entry
@@ -228,6 +261,7 @@ class Chain:
         format: int,
         flags: int,
         txn_number: int = 0,
+        accepted_ms: float = -1.0,
     ) -> Entry:
         data = bytes(payload)
         if format != FORMAT_MSGPACK:
@@ -237,8 +271,9 @@ class Chain:
             raise ValueError(f"{needed} more pages are needed before the entry fits")
         position, size = self._write_at, entry_bytes(count, len(data))
         ordinal = position // LINE
-        who = (client_row, client_generation, stream, format, flags, 0, seq, base_timestamp_ms, txn_number)
-        header = (size, count, ordinal, *who, len(data), 0)
+        accepted = 1 + int(accepted_ms / 1000) % ACCEPTED_SECONDS if accepted_ms >= 0 else 0
+        who = (client_row, client_generation, stream, format, flags, accepted)
+        header = (size, count, ordinal, *who, seq, base_timestamp_ms, txn_number, len(data), 0)
         words = (b"\xff\xff" * count).ljust(words_bytes(count), b"\0")
         self.write(position, _ENTRY.pack(*header))
         stored(AT_ENTRY_HEADER)
@@ -272,8 +307,9 @@ class Chain:
         if entry.remaining:
             return False
         del self._live[entry.ordinal]
-        if entry.log_file:
-            self._finished.append((entry.ordinal, entry.log_file, entry.payload_bytes))
+        logged = self._logged.pop(entry.ordinal, 0)
+        if logged:
+            self._finished.append((entry.ordinal, logged, entry.payload_bytes))
         return True
 
     # ---- recovery ----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Records are parsed by msgpack itself, so a mistake of the compiled reader cannot
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,10 +21,12 @@ RECORD_TOO_LARGE: Final = 0xFF01
 INVALID_PARTITION: Final = 0xFF02
 INVALID_TIMESTAMP: Final = 0xFF03
 UPPER_BOUND_OVERHEAD: Final = 82
+WORK_NUMBER: Final = (1 << 50) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
+    entry: Entry
     index: int
     timestamp_ms: int
     body: bytes
@@ -34,8 +37,12 @@ class Record:
 
 
 class RecordBlock:
-    def __init__(self, chain: Chain, entry: Entry) -> None:
-        self.chain, self.entry = chain, entry
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.entry: Entry
+        """The last that was walked."""
+        self.taken = 0
+        self.unplaced: list[int] = []
         self.records: list[Record] = []
         self.groups: list[tuple[int, int, int]] = []
         self.failures: list[tuple[int, int]] = []
@@ -44,10 +51,19 @@ class RecordBlock:
     def count(self) -> int:
         return len(self.records)
 
-    def find(self, start: int, stop: int, record: int) -> int:
+    def accepted(self, ref: int) -> int:
+        if not 0 <= ref < len(self.records):
+            raise ValueError(f"reference {ref} of a block with {len(self.records)}")
+        return self.records[ref].entry.accepted
+
+    def find(self, start: int, stop: int, ordinal: int, record: int) -> int:
         if not 0 <= start <= stop <= len(self.records):
             raise ValueError(f"references {start}:{stop} of a block with {len(self.records)}")
-        return next((i for i in range(start, stop) if self.records[i].index >= record), stop)
+        wanted = (ordinal, record)
+        found = (
+            i for i in range(start, stop) if (self.records[i].entry.ordinal, self.records[i].index) >= wanted
+        )
+        return next(found, stop)
 
 
 def _bytes_field(data: bytes | None) -> bytes:
@@ -109,11 +125,70 @@ def _choose(
 
 
 def index(
-    chain: Chain, entry: Entry, partitioner: StickyPartitioner, max_request_bytes: int, retry_code: int = 0
+    chain: Chain,
+    entry: Entry,
+    partitioner: StickyPartitioner,
+    max_request_bytes: int,
+    retry_code: int = 0,
+    in_work: Any = None,
+    work_word: int = 0,
 ) -> RecordBlock:
     if not chain.is_live(entry):
         raise ValueError(f"{entry!r} is not a live entry of {chain!r}")
-    payload = chain.read(entry.payload_at, entry.payload_bytes)
+    ordinals = entry.ordinal.to_bytes(8, sys.byteorder)
+    return index_run(chain, ordinals, partitioner, max_request_bytes, retry_code, in_work, work_word)
+
+
+def index_run(
+    chain: Chain,
+    ordinals: Any,
+    partitioner: StickyPartitioner,
+    max_request_bytes: int,
+    retry_code: int = 0,
+    in_work: Any = None,
+    work_word: int = 0,
+    records_max: int = 65_535,
+) -> RecordBlock:
+    block = RecordBlock(chain)
+    found: list[tuple[int, Record]] = []
+    note = memoryview(in_work).cast("B").cast("Q") if in_work is not None else None
+    taken = 0
+    for ordinal in memoryview(ordinals).cast("B").cast("Q"):
+        if len(found) >= records_max or block.failures:
+            break
+        taken += 1
+        if not chain.is_live_at(ordinal):
+            continue
+        if note is not None:
+            note[0] = work_word | ordinal & WORK_NUMBER
+        found += _walk(block, chain.entry(ordinal), partitioner, max_request_bytes, retry_code)
+    block.taken = taken
+    if note is not None:
+        note[0] = 0
+    _group(block, found)
+    return block
+
+
+def _group(block: RecordBlock, found: list[tuple[int, Record]]) -> None:
+    by_partition: dict[int, list[Record]] = {}
+    for partition, record in found:
+        by_partition.setdefault(partition, []).append(record)
+    for partition, records in by_partition.items():
+        block.groups.append((partition, len(block.records), len(block.records) + len(records)))
+        block.records += records
+
+
+def _walk(
+    block: RecordBlock,
+    entry: Entry,
+    partitioner: StickyPartitioner,
+    max_request_bytes: int,
+    retry_code: int,
+) -> list[tuple[int, Record]]:
+    """One entry's records with the partitions they have or get."""
+    chain = block.chain
+    block.entry = entry
+    block.taken += 1
     unpacker = msgpack.Unpacker(
         raw=False,
         unicode_errors="surrogateescape",
@@ -121,13 +196,14 @@ def index(
         max_buffer_size=0,
         max_array_len=100_000,
     )
-    unpacker.feed(payload)
-    block = RecordBlock(chain, entry)
-    by_partition: dict[int, list[Record]] = {}
+    unpacker.feed(chain.read(entry.payload_at, entry.payload_bytes))
+    found: list[tuple[int, Record]] = []
     readable = True
+    is_unplaced = False
     for i in range(entry.count):
         word = chain.word(entry, i)
         if retry_code == WORD_DONE:
+            is_unplaced = is_unplaced or word == WORD_UNPARTITIONED
             word = WORD_DONE if word == WORD_UNPARTITIONED else word
         elif retry_code:
             word = WORD_UNPARTITIONED if word == retry_code else WORD_DONE
@@ -151,12 +227,11 @@ def index(
             word = INVALID_PARTITION
         if word < WORD_FAILED_MIN:
             stamp = entry.base_timestamp_ms if timestamp is None else timestamp
-            by_partition.setdefault(word, []).append(Record(i, stamp, body, begin, unpacker.tell()))
+            found.append((word, Record(entry, i, stamp, body, begin, unpacker.tell())))
         elif word != WORD_DONE:
             chain.set_word(entry, i, word)
             stored(AT_FAILED_WORD)
             block.failures.append((i, word))
-    for number, records in by_partition.items():
-        block.groups.append((number, len(block.records), len(block.records) + len(records)))
-        block.records += records
-    return block
+    if is_unplaced:
+        block.unplaced.append(entry.ordinal)
+    return found

@@ -94,6 +94,7 @@ class RecordAccumulator:
         groups: Sequence[tuple[int, int, int]] | None = None,
         *,
         expedited: bool = False,
+        accepted_ms: Callable[[int], float] | None = None,
     ) -> AppendResult:
         """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open
         batches.
@@ -101,7 +102,8 @@ class RecordAccumulator:
         A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
         batch_growth_bytes: an open batch here costs no memory, and one large batch instead of many that wait their
         turn is what keeps up under a backlog. ``groups`` names a part of the block's own. What is ``expedited`` is
-        about to be flushed: a batch that it opens does not linger.
+        about to be flushed: a batch that it opens does not linger. ``accepted_ms`` says when a reference of the block
+        was accepted, where that is not now: a batch is as old as its first record.
         """
         queues = self._topics[lane].get(topic) or {}
         full = opened = False
@@ -117,7 +119,8 @@ class RecordAccumulator:
             changed = False
             while True:
                 if batch is None or batch.closed:
-                    batch = self._open_batch(queue, block, now_ms, expedited)
+                    born_ms = now_ms if accepted_ms is None else accepted_ms(position)
+                    batch = self._open_batch(queue, block, born_ms, expedited)
                     opened = changed = True
                 taken = batch.records.try_append(block, position, stop, growth)
                 queue.next_order += taken
@@ -188,15 +191,15 @@ class RecordAccumulator:
             queue.add_load(0)
 
     def _open_batch(
-        self, queue: PartitionQueue, block: RecordBlock, now_ms: float, expedited: bool
+        self, queue: PartitionQueue, block: RecordBlock, born_ms: float, expedited: bool
     ) -> ProducerBatch:
         batch = ProducerBatch(
             queue=queue,
             records=self._new_records(),
             chain=block.chain,
             order=queue.next_order,
-            created_ms=now_ms,
-            deadline_ms=now_ms + queue.settings.delivery_timeout_ms,
+            created_ms=born_ms,
+            deadline_ms=born_ms + queue.settings.delivery_timeout_ms,
         )
         batch.expedited = expedited
         if not expedited:

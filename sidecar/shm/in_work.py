@@ -21,7 +21,8 @@ KILLS_MAX: Final = 3
 ENTRY: Final = 1
 BATCH: Final = 2
 _KIND_SHIFT: Final = 60
-_CHAIN_SHIFT: Final = 50
+NUMBER_BITS: Final = 50
+_CHAIN_SHIFT: Final = NUMBER_BITS
 _NUMBER_MASK: Final = (1 << _CHAIN_SHIFT) - 1
 assert layout.CHAINS_MAX <= 1 << _KIND_SHIFT - _CHAIN_SHIFT
 
@@ -48,6 +49,8 @@ class InWork:
 
     def __init__(self, slot: SlotView) -> None:
         self._words = slot.area[layout.IN_WORK_OFFSET :][: 8 * layout.IN_WORK_WORDS].cast("Q")
+        self.loop_word = slot.area[layout.IN_WORK_OFFSET :][:8]
+        """The loop's own, for the kernel, which stores each entry there that it walks."""
         self._free = list(range(1, layout.IN_WORK_WORDS))
         self._lock = threading.Lock()
 

@@ -93,6 +93,10 @@ DEAD_LETTERING_OFFSET: Final = 72
 """u64: dead lettered records of the step of the ledger that is under way (0: none)."""
 SPARED_OFFSET: Final = 80
 """u64: the incarnation that our own controller ended; what it had in work is not to blame (0: none)."""
+SLOT_CLOCK_OFFSET: Final = 88
+"""i64 ns: how far the slot's clock is ahead of the monotonic one. It stands while nobody works in the slot."""
+SLOT_CLOCK_STOOD_OFFSET: Final = 96
+"""i64 ns: where it stood, while a new owner sets it going; 0 else."""
 CHAIN_NAMES_OFFSET: Final = 128
 """u64: names given to rows of the chain table; another number means that a row has another topic than before."""
 SHARE_WAITS_OFFSET: Final = 136

@@ -169,6 +169,22 @@ class SlotView:
     def store_heartbeat(self, now_ns: int) -> None:
         store_release_u64(self.area, layout.HEARTBEAT_OFFSET, now_ns)
 
+    def resume_clock(self, now_ns: int) -> float:
+        """For a new owner: the slot's clock goes on from the last heartbeat; ms that it is ahead of ``now_ns``' clock.
+
+        It tells how long a record has been somebody's work. The time in which nobody could deliver it, and other boots
+        with other monotonic clocks, do not count. Repeatable after a kill in the middle.
+        """
+        (ahead_ns, stood_ns) = struct.unpack_from("<qq", self.area, layout.SLOT_CLOCK_OFFSET)
+        if not stood_ns:
+            stood_ns = self.heartbeat + ahead_ns
+            struct.pack_into("<q", self.area, layout.SLOT_CLOCK_STOOD_OFFSET, stood_ns)
+        ahead_ns = stood_ns - now_ns
+        struct.pack_into("<q", self.area, layout.SLOT_CLOCK_OFFSET, ahead_ns)
+        self.store_heartbeat(now_ns)
+        struct.pack_into("<q", self.area, layout.SLOT_CLOCK_STOOD_OFFSET, 0)
+        return float(ahead_ns) / 1e6
+
     @property
     def producer(self) -> tuple[int, int]:
         """(producer id, epoch) of the idempotent lane, (-1, -1) before it has one."""

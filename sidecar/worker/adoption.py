@@ -10,20 +10,20 @@ that the next adoption completes.
 from __future__ import annotations
 
 import logging
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
-from sidecar.common.kill_points import passed
-from sidecar.kernel import BatchRecords, StickyPartitioner, entry_payload, index
+from sidecar.common.kill_points import ARMED, passed
+from sidecar.kernel import BatchRecords, StickyPartitioner, entry_payload, index_run
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.descriptors import Descriptor, DescriptorState
-from sidecar.shm.in_work import entry_word
 from sidecar.worker.session import StreamState
-from sidecar.worker.shares import client_bytes
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
@@ -46,8 +46,16 @@ log = logging.getLogger(__name__)
 
 _LOST_TEXT: Final = "The record's batch could not be read back after its worker had died."
 _UNBOUNDED: Final = 0x7FFFFFFF
-BEAT_ENTRIES: Final = 1024
-"""Submissions between two heartbeats of an adoption: its controller waits as long as it gets on."""
+RUN_ENTRIES: Final = 65_536
+"""Submissions that are read at a time, with a heartbeat before each: its controller waits as long as it gets on."""
+RUN_RECORDS: Final = 262_144
+"""Records after which a run of submissions ends as well."""
+TOLD_BEAT: Final = 1_024
+"""Failures that are told between two heartbeats."""
+ACCEPTED_SECONDS: Final = 65_535
+"""The seconds that an entry's time of acceptance counts before it begins anew: 18 hours."""
+AHEAD_SECONDS: Final = 3_600
+"""A time of acceptance that is up to so far ahead of the slot's clock counts as now."""
 
 
 class Range:
@@ -85,8 +93,9 @@ class Adoption:
         poison: Poison,
         in_work: InWork,
         beat: Callable[[], None] = lambda: None,
+        slot_clock_ms: float = 0.0,
     ) -> None:
-        """``beat`` stores the slot's heartbeat."""
+        """``beat`` stores the slot's heartbeat; ``slot_clock_ms`` is how far the slot's clock is ahead of ours."""
         self._segment = segment
         self._slot = slot
         self._config = config
@@ -102,6 +111,7 @@ class Adoption:
         self._poison = poison
         self._in_work = in_work
         self._beat = beat
+        self._slot_clock_ms = slot_clock_ms
         self.poisonous: list[ProducerBatch] = []
         """Batches that were sent and must not be encoded again: to be given up."""
         self.set_aside: list[Undelivered] = []
@@ -163,8 +173,6 @@ class Adoption:
             log.error(
                 "ALARM: the journal of topic %s in slot %d is damaged: %s.", name.topic, self._slot, damage
             )
-        for entry in chain.entries():
-            entry.accepted_ms = now_ms
         self._topics.keep_chain(name.topic, name.lane)
         queue = self._topics.get(name.topic)
         assert queue is not None and queue.chain is chain, (
@@ -179,13 +187,10 @@ class Adoption:
         unsettled: dict[tuple[int, int], tuple[int, int]] = {}
         for chain in chains:
             self._beat()
-            for entry in chain.entries():
-                client = (entry.client_row, entry.client_generation)
-                stream = (*client, entry.stream)
-                accepted[stream] = max(accepted.get(stream, 0), entry.seq)
-                records, size = unsettled.get(client, (0, 0))
-                share = client_bytes(entry.count, entry.payload_bytes) * entry.remaining // entry.count
-                unsettled[client] = (records + entry.remaining, size + share)
+            for row_index, generation, stream, seq, records, size in chain.streams():
+                accepted[row_index, generation, stream] = seq
+                before = unsettled.get((row_index, generation), (0, 0))
+                unsettled[row_index, generation] = (before[0] + records, before[1] + size)
         for row in self._segment.clients.rows(self._slot):
             session = self._sessions.adopt(row, now_ms)
             client = (row.index, row.generation)
@@ -233,30 +238,63 @@ class Adoption:
         queue = self._topics.get(name.topic)
         assert queue is not None
         ranges = self._ranges.get(chain.chain_id, {})
-        waiting: list[Entry] = []
-        for number, entry in enumerate(chain.entries()):
-            if number % BEAT_ENTRIES == 0:
-                self._beat()
-            if self._poison.is_entry(chain, entry):
-                self._set_aside(queue, entry)
+        poison = self._poison.entries_of(chain)
+        most = 1 if ARMED else RUN_ENTRIES
+        next_ordinal = 0
+        while ordinals := chain.ordinals(next_ordinal, most):
+            self._beat()
+            first, last = (int.from_bytes(ordinals[at : at + 8 or None], sys.byteorder) for at in (0, -8))
+            if first in poison:
+                self._set_aside(queue, chain.entry(first))
+                next_ordinal = first + 1
                 continue
-            self._in_work.begin(entry_word(chain.chain_id, entry.ordinal))
-            passed("index.begin", partial(entry_payload, chain, entry))
-            block = index(chain, entry, self._any_partition, self._config.max_request_size, WORD_DONE)
-            whole: list[tuple[int, int, int]] = []
-            for partition, start, stop in block.groups:
-                if partition in ranges:
-                    self._place(queue, block, (partition, start, stop), ranges[partition], now_ms)
-                else:
-                    whole.append((partition, start, stop))
-            if whole:
-                self._accumulator.append(queue.topic, queue.lane, block, now_ms, whole)
+            # What is set aside is not walked: a run ends before it.
+            stop = min((ordinal for ordinal in poison if first < ordinal <= last), default=None)
+            if stop is not None:
+                ordinals = ordinals[: 8 * _count_below(ordinals, stop)]
+            passed("index.begin", partial(_payload_at, chain, first))
+            block = index_run(
+                chain,
+                ordinals,
+                self._any_partition,
+                self._config.max_request_size,
+                WORD_DONE,
+                self._in_work.loop_word,
+                queue.work_word,
+                records_max=RUN_RECORDS,
+            )
+            next_ordinal = int.from_bytes(ordinals[8 * (block.taken - 1) :][:8], sys.byteorder) + 1
+            self._distribute(queue, block, ranges, now_ms)
             if block.failures:
-                self._failures.append((queue, entry, block.failures))
-            if entry.remaining > block.count + len(block.failures):
-                waiting.append(entry)
-        self._in_work.end()
-        self._topics.adopt(name.topic, waiting, now_ms)
+                self._failures.append((queue, block.entry, block.failures))
+            self._topics.adopt(name.topic, block.unplaced, now_ms)
+
+    def _distribute(
+        self, queue: TopicQueue, block: RecordBlock, ranges: dict[int, list[Range]], now_ms: float
+    ) -> None:
+        def accepted_ms(ref: int) -> float:
+            return now_ms - self._age_ms(block, ref, now_ms)
+
+        whole: list[tuple[int, int, int]] = []
+        for partition, start, stop in block.groups:
+            if partition in ranges:
+                self._place(queue, block, (partition, start, stop), ranges[partition], now_ms, accepted_ms)
+            else:
+                whole.append((partition, start, stop))
+        if whole:
+            self._accumulator.append(queue.topic, queue.lane, block, now_ms, whole, accepted_ms=accepted_ms)
+
+    def _age_ms(self, block: RecordBlock, ref: int, now_ms: float) -> float:
+        """How long somebody has been at work on this record: rather a second too short. 0: not known.
+
+        The entry has the second of the slot's clock, modulo 18 hours. One that is a little ahead was accepted after
+        the last heartbeat.
+        """
+        stamp = block.accepted(ref)
+        if not stamp:
+            return 0.0
+        seconds = (int((now_ms + self._slot_clock_ms) / 1000) - (stamp - 1)) % ACCEPTED_SECONDS
+        return max(seconds - 1, 0) * 1000.0 if seconds < ACCEPTED_SECONDS - AHEAD_SECONDS else 0.0
 
     def _set_aside(self, queue: TopicQueue, entry: Entry) -> None:
         chain = queue.chain
@@ -275,29 +313,40 @@ class Adoption:
         group: tuple[int, int, int],
         ranges: list[Range],
         now_ms: float,
+        accepted_ms: Callable[[int], float],
     ) -> None:
-        """Cut one entry's records of one partition where the descriptors begin and end."""
+        """Cut the records of one partition where the descriptors begin and end."""
         partition, at, stop = group
-        ordinal = block.entry.ordinal
+
+        def append(start: int, end: int) -> None:
+            pieces = [(partition, start, end)]
+            self._accumulator.append(queue.topic, queue.lane, block, now_ms, pieces, accepted_ms=accepted_ms)
+
         for each in ranges:
-            first, last = each.descriptor.first_cursor, each.descriptor.last_cursor
-            if last[0] < ordinal:
-                continue
-            if first[0] > ordinal or at == stop:
-                break
-            begin = at if first[0] < ordinal else block.find(at, stop, first[1])
-            end = stop if last[0] > ordinal else block.find(begin, stop, last[1] + 1)
+            if at == stop:
+                return
+            (first, first_record), (last, last_record) = (
+                each.descriptor.first_cursor,
+                each.descriptor.last_cursor,
+            )
+            begin = block.find(at, stop, first, first_record)
+            end = block.find(begin, stop, last, last_record + 1)
             if begin > at:
-                self._accumulator.append(queue.topic, queue.lane, block, now_ms, [(partition, at, begin)])
+                append(at, begin)
             if end > begin:
-                self._grow(each, block, begin, end)
+                self._grow(each, block, begin, end, accepted_ms)
             at = end
         if at < stop:
-            self._accumulator.append(queue.topic, queue.lane, block, now_ms, [(partition, at, stop)])
+            append(at, stop)
 
-    def _grow(self, each: Range, block: RecordBlock, start: int, stop: int) -> None:
+    def _grow(
+        self, each: Range, block: RecordBlock, start: int, stop: int, accepted_ms: Callable[[int], float]
+    ) -> None:
         batch = each.batch
         queue = batch.queue
+        if not batch.records.count:
+            batch.created_ms = accepted_ms(start)
+            batch.deadline_ms = batch.created_ms + queue.settings.delivery_timeout_ms
         if each.is_sent:
             if not batch.records.count:
                 batch.order = queue.next_order
@@ -362,9 +411,8 @@ class Adoption:
             if each.is_sent:
                 continue
             if descriptor.state == DescriptorState.TOLD or not batch.records.count:
-                for entry, count in batch.records.entries():
-                    size = entry.payload_bytes * count // entry.count
-                    self._sessions.records_settled(entry.client_row, entry.client_generation, count, size)
+                for (row_index, generation), (records, size) in batch.records.shares().items():
+                    self._sessions.records_settled(row_index, generation, records, size)
                 batch.records.mark_done()
                 self._free(descriptor)
                 continue
@@ -380,7 +428,7 @@ class Adoption:
             )
             self._settlement.tell(batch, now_ms)
         for number, (queue, entry, failures) in enumerate(self._failures):
-            if number % BEAT_ENTRIES == 0:
+            if number % TOLD_BEAT == 0:
                 self._beat()
             self._settlement.fail_records(queue, entry, failures, now_ms)
 
@@ -433,6 +481,14 @@ class Adoption:
             passed("pages.released")
             self._pool.give(pages)
             passed("adopt.pages_back")
+
+
+def _payload_at(chain: Chain, ordinal: int) -> bytes:
+    return entry_payload(chain, chain.entry(ordinal))
+
+
+def _count_below(ordinals: bytes, stop: int) -> int:
+    return bisect_left(memoryview(ordinals).cast("Q"), stop)
 
 
 def _raise_to(counters: Counters, row: str, least: int) -> None:

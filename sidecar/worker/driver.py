@@ -280,6 +280,8 @@ class Driver:
         topics, sender, stub_port = self._topics, self._sender, self._stub_port
         if topics.waiting_queues:
             topics.expire(now_ms)
+            if topics.go_on(now_ms):
+                self.wake()
         if self._inquiry.unanswered:
             self._inquiry.step(now_ms)
         self._counters.inc("wakeups_total")

@@ -96,14 +96,19 @@ class GroupCommit:
 
         Raises OSError: then nothing was accepted, and the log of before stands.
         """
-        live = [(queue, entry) for queue in self._queues() for entry in queue.chain.entries()]
         numbers = self._log.add_to_base(
-            _logged(queue, entry, entry_payload(queue.chain, entry)) for queue, entry in _beating(live, beat)
+            _logged(queue, entry, entry_payload(queue.chain, entry))
+            for queue, entry in _beating(self._live(), beat)
         )
         self._log.end_base()
-        for (queue, entry), number in zip(live, numbers, strict=True):
+        for (queue, entry), number in zip(_beating(self._live(), beat), numbers, strict=True):
             self._keep(entry, queue.topic, number)
-        return len(live)
+        return len(numbers)
+
+    def _live(self) -> Iterator[tuple[TopicQueue, Entry]]:
+        for queue in self._queues():
+            for entry in queue.chain.entries():
+                yield queue, entry
 
     def close(self) -> None:
         """Wait for what is being written and note the last endings. Nobody is told any more."""
@@ -237,11 +242,11 @@ class GroupCommit:
     def _keep(self, entry: Entry, topic: str, number: int) -> None:
         """The entry is live, and in this file now."""
         size = packed_bytes(topic, entry.payload_bytes)
-        before = self._files.get(entry.log_file)
+        before = self._files.get(entry.chain.log_file(entry.ordinal))
         if before is not None:
             before.live_entries -= 1
             before.live_bytes -= size
-        entry.log_file = number
+        entry.chain.set_log_file(entry.ordinal, number)
         use = self._files.setdefault(number, _FileUse())
         use.live_entries += 1
         use.live_bytes += size
@@ -266,13 +271,13 @@ class GroupCommit:
         self._moved_below = head + 1
         for queue in self._queues():
             for entry in queue.chain.entries():
-                if entry.log_file == head:
+                if queue.chain.log_file(entry.ordinal) == head:
                     packed = _logged(queue, entry, entry_payload(queue.chain, entry)).pack()
                     self._pending.append(_Item(entry, queue.topic, None, entry.seq, packed))
 
 
 def _beating(
-    live: list[tuple[TopicQueue, Entry]], beat: Callable[[], None]
+    live: Iterable[tuple[TopicQueue, Entry]], beat: Callable[[], None]
 ) -> Iterator[tuple[TopicQueue, Entry]]:
     for number, each in enumerate(live):
         if number % 1024 == 0:

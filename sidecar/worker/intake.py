@@ -24,11 +24,11 @@ from client_stub.wire import (
 from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.sparse_log import SparseLog
-from sidecar.kernel import records_from_columns
+from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.malformed_frame import MalformedFrame
 from sidecar.worker.session import ClientSession, StreamState
-from sidecar.worker.shares import RESUME_AT, client_bytes
+from sidecar.worker.shares import RESUME_AT
 
 if TYPE_CHECKING:
     from sidecar.kernel import Entry
@@ -95,7 +95,9 @@ class Intake:
         give_up: Callable[[str], None],
         send: Callable[[ClientSession, list[Any]], None],
         commit: GroupCommit | None = None,
+        slot_clock_ms: float = 0.0,
     ) -> None:
+        """``slot_clock_ms``: how far the slot's clock is ahead of ours."""
         self.worker_epoch = worker_epoch
         self.draining = False
         self._pool = pool
@@ -108,6 +110,7 @@ class Intake:
         self._on_refused = on_refused
         self._give_up = give_up
         self._send = send
+        self._slot_clock_ms = slot_clock_ms
         self._commit = commit
         """What must be on disk before it is accepted goes there; None: the journal is enough."""
         self._failed_ms = 0.0
@@ -266,8 +269,8 @@ class Intake:
             base_timestamp_ms=base_timestamp_ms,
             format=Format.MSGPACK,
             flags=flags & ~SubmitFlag.FLUSH,
+            accepted_ms=now_ms + self._slot_clock_ms,
         )
-        entry.accepted_ms = now_ms
         if needed:
             self._shares.count(queue, now_ms)
         if queue.rate is not None:
@@ -275,7 +278,7 @@ class Intake:
         if chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
         session.unsettled_records += count
-        session.unsettled_bytes += client_bytes(count, payload_bytes)
+        session.unsettled_bytes += held_bytes(count, payload_bytes)
         stream.position = seq
         session.row.store_position(stream.stream, seq)
         if ARMED:

@@ -8,12 +8,13 @@ what an earlier attempt brought to its broker.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
 from sidecar.kernel import entry_words, fail_records
-from sidecar.shm.in_work import KILLS_MAX, Suspects, batch_word, entry_word, name_of
+from sidecar.shm.in_work import KILLS_MAX, NUMBER_BITS, Suspects, batch_word, entry_word, name_of
 from sidecar.worker.tellings import POISON_TEXT, BatchTelling, FailurePart, NameOf
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ class Poison:
             )
         self._found = self._suspects.poison()
 
-    def is_entry(self, chain: Chain, entry: Entry) -> bool:
-        return bool(self._found) and entry_word(chain.chain_id, entry.ordinal) in self._found
+    def entries_of(self, chain: Chain) -> set[int]:
+        """Ordinals of the chain's poisonous submissions."""
+        first = entry_word(chain.chain_id, 0)
+        return {what ^ first for what in self._found if what >> NUMBER_BITS == first >> NUMBER_BITS}
 
     def is_batch(self, descriptor: Descriptor) -> bool:
         return bool(self._found) and batch_word(descriptor.serial) in self._found
@@ -128,7 +131,12 @@ class Poison:
         """What has ended is not looked for any more: its row is free for another suspect."""
         if not self._found:
             return
-        live = {entry_word(chain.chain_id, entry.ordinal) for chain in chains for entry in chain.entries()}
+        live = {
+            entry_word(chain.chain_id, ordinal)
+            for chain in chains
+            for ordinal in self.entries_of(chain)
+            if chain.ordinals(ordinal, 1) == ordinal.to_bytes(8, sys.byteorder)
+        }
         live |= {batch_word(each.serial) for each in descriptors}
         for what in self._found - live:
             self._suspects.forget(what)

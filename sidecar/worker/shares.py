@@ -1,6 +1,7 @@
 """Shares: how much of the pool one topic, one client, and all that does not move may hold (isolation).
 
-Pages hold what was accepted and not settled; the index beside them costs 16 bytes a record and counts as well.
+Pages hold what was accepted and not settled; the index beside them, 40 bytes a submission and 24 a record, counts as
+well.
 The pool is one, so the shares are counted over all workers: each stores what its topics hold in words that the others
 read (shm/share_words.py). A client has one worker, which counts it alone.
 Over a share the stream is held and its stub keeps the frame: others go on. A share never refuses the first entry
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from sidecar.kernel import ENTRY_HEADER_BYTES
+from sidecar.kernel import ENTRY_INDEX_BYTES, RECORD_INDEX_BYTES
 
 if TYPE_CHECKING:
     from sidecar.shm.share_words import ShareWords
@@ -31,16 +32,6 @@ RESUME_AT = 0.75
 LOOK_SHARE = 1 / 64
 """Held streams are looked at again, here and at the other workers, when so much of the pool was given back or a topic
 moves again; what is less than that is seen by the housekeeping."""
-INDEX_BYTES = 16
-WORD_BYTES = 2
-LINE_BYTES = 64
-"""An entry of the journal ends with a line of its own."""
-
-
-def client_bytes(count: int, payload_bytes: int) -> int:
-    """What a submission counts for its client's share: its entry in the journal and its index."""
-    entry_bytes = ENTRY_HEADER_BYTES + WORD_BYTES * count + payload_bytes
-    return -(-entry_bytes // LINE_BYTES) * LINE_BYTES + INDEX_BYTES * count
 
 
 class Shares:
@@ -168,4 +159,8 @@ class Shares:
         chain = queue.chain
         if not chain.live_entries:
             return 0
-        return chain.page_count * self._page_bytes + chain.live_records * INDEX_BYTES
+        return (
+            chain.page_count * self._page_bytes
+            + chain.live_entries * ENTRY_INDEX_BYTES
+            + chain.live_records * RECORD_INDEX_BYTES
+        )

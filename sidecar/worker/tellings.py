@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from client_stub.wire import NO_PARTITION, LocalCode, Outcome, OutcomeKind, Shape, pack_outcome
 from sidecar.deadletter.letters import Undelivered, persistence_of
-from sidecar.kernel import entry_payload
+from sidecar.kernel import entry_payload, held_bytes
 from sidecar.shm.in_work import KILLS_MAX
-from sidecar.worker.shares import client_bytes
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
@@ -40,7 +39,7 @@ OnRecordsSettled: TypeAlias = Callable[[int, int, int, int], None]
 
 def _share_of(entry: Entry, count: int) -> int:
     """The part of its client's share that ``count`` of an entry's records stand for."""
-    return client_bytes(entry.count, entry.payload_bytes) * count // entry.count
+    return held_bytes(entry.count, entry.payload_bytes) * count // entry.count
 
 
 class Part(Protocol):
@@ -85,19 +84,27 @@ class BatchTelling:
 class BatchPart:
     """One slice of a batch: the records of one submission, for the one client that sent it."""
 
-    __slots__ = ("_entry", "_on_records_settled", "generation", "index", "is_failure", "row", "telling")
+    __slots__ = (
+        "_on_records_settled",
+        "_share",
+        "count",
+        "generation",
+        "index",
+        "is_failure",
+        "row",
+        "telling",
+    )
 
     def __init__(self, telling: BatchTelling, index: int, on_records_settled: OnRecordsSettled) -> None:
         self.telling = telling
         self._on_records_settled = on_records_settled
         self.index = index
         self.is_failure = telling.batch.code != 0
-        self._entry = entry = telling.batch.records.slice_entry(index)
-        self.row = entry.client_row
-        self.generation = entry.client_generation
+        self.row, self.generation, self.count, self._share = telling.batch.records.slice_share(index)
 
     def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
         batch = self.telling.batch
+        entry = batch.records.slice_entry(self.index)
         indexes = batch.records.slice_indexes(self.index)
         try:
             payload = batch.records.slice_payload(self.index)
@@ -105,11 +112,11 @@ class BatchPart:
             payload = _not_readable(batch.topic, error)
         return [
             Undelivered.of(
-                self._entry,
+                entry,
                 row,
                 payload,
                 numbers=indexes,
-                name=name_of(self._entry),
+                name=name_of(entry),
                 topic=batch.topic,
                 partition=batch.partition,
                 indexes=indexes,
@@ -136,9 +143,8 @@ class BatchPart:
 
     def finish(self, *, dead: bool = False) -> None:
         telling = self.telling
-        count = telling.batch.records.slice_records(self.index)
-        telling.dead += count if dead else 0
-        self._on_records_settled(self.row, self.generation, count, _share_of(self._entry, count))
+        telling.dead += self.count if dead else 0
+        self._on_records_settled(self.row, self.generation, self.count, self._share)
         telling.remaining -= 1
         if telling.remaining == 0:
             telling.on_told(telling)

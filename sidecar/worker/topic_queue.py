@@ -6,15 +6,61 @@ snapshot tells the partitions (rule M10: the record waits, the stub does not), o
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from typing import TYPE_CHECKING
+
+from sidecar.shm.in_work import entry_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sidecar.kernel import Chain, Entry, StickyPartitioner
+    from sidecar.kernel import Chain, StickyPartitioner
     from sidecar.producer.topic_settings import TopicSettings
     from sidecar.worker.rate_limit import RateLimit
+
+
+class EntryLine:
+    """Entries that wait, oldest first: ordinal and time of acceptance, 16 bytes each however many there are."""
+
+    __slots__ = ("_head", "_ordinals", "_since_ms")
+
+    def __init__(self) -> None:
+        self._ordinals = array("Q")
+        self._since_ms = array("d")
+        self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._ordinals) - self._head
+
+    def append(self, ordinal: int, accepted_ms: float) -> None:
+        self._ordinals.append(ordinal)
+        self._since_ms.append(accepted_ms)
+
+    @property
+    def first_ms(self) -> float:
+        """When the oldest was accepted. IndexError when nothing waits."""
+        return self._since_ms[self._head]
+
+    def since_ms(self, place: int) -> float:
+        """When the entry behind ``place`` older ones was accepted."""
+        return self._since_ms[self._head + place]
+
+    def first(self, most: int) -> bytes:
+        """The ordinals of the oldest, up to so many, for the kernel's ``index_run``."""
+        return self._ordinals[self._head : self._head + most].tobytes()
+
+    def popleft(self) -> tuple[int, float]:
+        """(ordinal, accepted ms) of the oldest, which waits no longer."""
+        first = self._ordinals[self._head], self._since_ms[self._head]
+        self.drop(1)
+        return first
+
+    def drop(self, count: int) -> None:
+        """The oldest ``count`` wait no longer."""
+        self._head += count
+        if self._head >= len(self._ordinals) // 2:
+            del self._ordinals[: self._head], self._since_ms[: self._head]
+            self._head = 0
 
 
 class TopicQueue:
@@ -36,6 +82,7 @@ class TopicQueue:
         "stalled_bytes",
         "topic",
         "waiting",
+        "work_word",
     )
 
     def __init__(
@@ -52,6 +99,8 @@ class TopicQueue:
         """What holds for this topic alone; None only in tests that do not partition."""
         self.rate = rate
         self.chain = chain
+        self.work_word = entry_word(chain.chain_id, 0)
+        """What is noted as in work while an entry of the chain is walked, without its ordinal."""
         self.partitioner: StickyPartitioner | None = None
         self.partition_count = 0
         self.has_leader = False
@@ -60,9 +109,9 @@ class TopicQueue:
         """The last push took the topic away: what comes now waits for it to come again, with other partitions."""
         self.last_settled_ms = 0.0
         """When something of the topic was last told and done."""
-        self.waiting: deque[Entry] = deque()
+        self.waiting = EntryLine()
         """Accepted entries whose records have no partition yet, oldest first."""
-        self.out_of_range: deque[Entry] = deque()
+        self.out_of_range = EntryLine()
         """Entries with records for a partition that the topic does not have yet, oldest first."""
         self.last_used_ms = 0.0
         self.held_bytes = 0

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.common.kill_points import ARMED, passed
-from sidecar.kernel import entry_payload, fail_remaining, index
-from sidecar.shm.in_work import entry_word
-from sidecar.worker.topic_queue import TopicQueue
+from sidecar.kernel import entry_payload, fail_remaining, index, index_run
+from sidecar.worker.topic_queue import EntryLine, TopicQueue
 
 if TYPE_CHECKING:
-    from sidecar.kernel import Chain, Entry
+    from sidecar.kernel import Chain, Entry, RecordBlock
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.topic_settings import TopicRules, TopicSettings
     from sidecar.shm.chain_table import ChainTable
+    from sidecar.shm.in_work import InWork
     from sidecar.worker.placement import Placement
     from sidecar.worker.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 
 # Metadata's topic errors that no waiting heals (Kafka's codes); all others may pass.
+RUN_ENTRIES = 65_536
+"""Entries that waited for their topic's metadata and are partitioned in one turn; then others have theirs."""
+EXPIRED_ENTRIES = 8_192
+"""Entries of a topic that give up waiting in one turn."""
 _FATAL_TOPIC_ERRORS = {29: LocalCode.TOPIC_UNAUTHORIZED, 17: LocalCode.INVALID_TOPIC}
 
 
@@ -49,9 +53,9 @@ class Topics:
         accumulator: RecordAccumulator,
         on_failed: Callable[[TopicQueue, Entry, list[tuple[int, int]]], None],
         rate_limit: Callable[[str, TopicSettings], RateLimit | None] = lambda topic, settings: None,
-        in_work: Callable[[int], None] = lambda word: None,
         chains_in_use: Callable[[], set[int]] = set,
         on_vacate: Callable[[int], None] = lambda chain_id: None,
+        in_work: InWork | None = None,
     ) -> None:
         """``chains_in_use``: ids of chains that something outside of here names; ``on_vacate``: one loses its name."""
         self._config = config
@@ -61,10 +65,10 @@ class Topics:
         self._chain_table = chain_table
         self._accumulator = accumulator
         self._on_failed = on_failed
-        self._in_work = in_work
         self._chains_in_use = chains_in_use
         self._on_vacate = on_vacate
         self._vacated_ms = float("-inf")
+        self._in_work = in_work.loop_word if in_work is not None else None
         self._queues: dict[str, TopicQueue] = {}
         self._by_chain: dict[int, TopicQueue] = {}
         self._kept_lanes: dict[str, int] = {}
@@ -78,6 +82,8 @@ class Topics:
         self._used: set[str] = set()
         self._flush_asked: set[str] = set()
         """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
+        self._refused: dict[str, tuple[LocalCode, int]] = {}
+        """Topics that Kafka refused, with the code and how many of their waiting entries have to fail yet."""
         self.missing: set[str] = set()
         """Topics that wait for metadata: asked for at the end of the turn, once however many ask."""
 
@@ -143,11 +149,13 @@ class Topics:
         """Before the first :meth:`get`: the topic's records are in the chain of this lane, whatever is set now."""
         self._kept_lanes[topic] = lane
 
-    def adopt(self, topic: str, entries: Iterable[Entry], now_ms: float) -> None:
+    def adopt(self, topic: str, ordinals: Iterable[int], now_ms: float) -> None:
         """Entries of a dead worker with records that have no partition yet: they wait for the topic's metadata."""
         queue = self._queues[topic]
-        for entry in entries:
-            self.on_entry(queue, entry, now_ms)
+        for ordinal in ordinals:
+            self._wait(queue, ordinal, now_ms)
+        if queue.waiting:
+            self._used.add(topic)
 
     def queue_of(self, chain: Chain) -> TopicQueue:
         return self._by_chain[chain.chain_id]
@@ -159,11 +167,15 @@ class Topics:
         """
         self._used.add(queue.topic)
         if queue.partitioner is None or queue.is_deleted or queue.waiting:
-            queue.waiting.append(entry)
-            self.waiting_queues[queue.topic] = queue
-            self.missing.add(queue.topic)
+            self._wait(queue, entry.ordinal, now_ms)
         else:
-            self._partition(queue, entry, now_ms, expedited=flush_follows)
+            self._partition(queue, entry, now_ms, now_ms, expedited=flush_follows)
+
+    def _wait(self, queue: TopicQueue, ordinal: int, accepted_ms: float) -> None:
+        queue.waiting.append(ordinal, accepted_ms)
+        self.waiting_queues[queue.topic] = queue
+        if queue.partitioner is None or queue.is_deleted:
+            self.missing.add(queue.topic)
 
     def flush(self, topic: str, now_ms: float) -> None:
         """End linger for what is here of the topic, also for what still waits for its partitions."""
@@ -185,16 +197,55 @@ class Topics:
             self.missing.discard(queue.topic)
             if queue.partition_count > before:
                 # Before anything newer, so that the records of a new partition keep their order.
-                again, queue.out_of_range = queue.out_of_range, deque()
-                for entry in again:
-                    self._partition(queue, entry, now_ms, is_second_look=True)
-            while queue.waiting:
-                self._partition(queue, queue.waiting.popleft(), now_ms)
-            if queue.topic in self._flush_asked:
-                self._accumulator.expedite(queue.topic, queue.lane, now_ms)
-            if not queue.out_of_range:
-                self.waiting_queues.pop(queue.topic, None)
-                self._flush_asked.discard(queue.topic)
+                again, queue.out_of_range = queue.out_of_range, EntryLine()
+                while again:
+                    ordinal, accepted_ms = again.popleft()
+                    self._look_again(queue, ordinal, accepted_ms, now_ms)
+            self._partition_waiting(queue, now_ms)
+
+    def go_on(self, now_ms: float) -> bool:
+        """More of what waited when metadata or a refusal came; True when there is still more, for the next turn."""
+        is_more = False
+        for queue in list(self.waiting_queues.values()):
+            if queue.topic in self._refused:
+                self._fail_refused(queue)
+            elif queue.waiting and queue.partitioner is not None and not queue.is_deleted:
+                self._partition_waiting(queue, now_ms)
+            else:
+                continue
+            is_more = is_more or bool(queue.waiting)
+        return is_more
+
+    def _partition_waiting(self, queue: TopicQueue, now_ms: float) -> None:
+        """A part of the topic's waiting entries, strictly in order: what is behind it comes in the next turns."""
+        waiting = queue.waiting
+        left = 1 if ARMED else min(RUN_ENTRIES, len(waiting))
+        while left > 0 and waiting:
+            ordinals = waiting.first(left)
+            if ARMED:
+                passed(
+                    "index.begin",
+                    partial(_payload_at, queue.chain, int.from_bytes(ordinals[:8], sys.byteorder)),
+                )
+            assert queue.partitioner is not None
+            block = index_run(
+                queue.chain,
+                ordinals,
+                queue.partitioner,
+                self._config.max_request_size,
+                WORD_UNPARTITIONED,
+                self._in_work,
+                queue.work_word,
+            )
+            accepted_ms = waiting.since_ms(block.taken - 1)
+            waiting.drop(block.taken)
+            left -= block.taken
+            self._distribute(queue, block, accepted_ms, now_ms)
+        if queue.topic in self._flush_asked:
+            self._accumulator.expedite(queue.topic, queue.lane, now_ms)
+        if not waiting and not queue.out_of_range:
+            self.waiting_queues.pop(queue.topic, None)
+            self._flush_asked.discard(queue.topic)
 
     def on_late_brokers(self, late: frozenset[int]) -> None:
         """Brokers that do not keep up: keyless records go elsewhere while there is an elsewhere (KIP-794)."""
@@ -207,17 +258,23 @@ class Topics:
         for topic, code in codes.items():
             queue = self._queues.get(topic)
             if queue is not None and code in _FATAL_TOPIC_ERRORS:
-                self._fail_waiting(queue, _FATAL_TOPIC_ERRORS[code])
+                self._refused[topic] = _FATAL_TOPIC_ERRORS[code], len(queue.waiting)
+                self._fail_refused(queue)
 
     def expire(self, now_ms: float) -> None:
         """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
         if now_ms < self._next_expiry_ms:
             return
+        since_ms = now_ms - self._config.max_block_ms
         for queue in list(self.waiting_queues.values()):
-            while queue.waiting and self._gives_up_ms(queue.waiting[0]) <= now_ms:
-                self._fail(queue, queue.waiting.popleft(), LocalCode.METADATA_TIMEOUT)
-            while queue.out_of_range and self._gives_up_ms(queue.out_of_range[0]) <= now_ms:
-                self._partition(queue, queue.out_of_range.popleft(), now_ms, is_second_look=True)
+            left = EXPIRED_ENTRIES
+            while left and queue.waiting and queue.waiting.first_ms <= since_ms:
+                self._fail(queue, queue.waiting.popleft()[0], LocalCode.METADATA_TIMEOUT)
+                left -= 1
+            while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
+                ordinal, accepted_ms = queue.out_of_range.popleft()
+                self._look_again(queue, ordinal, accepted_ms, now_ms)
+                left -= 1
 
     def take_stale(self, now_ms: float) -> tuple[str, ...]:
         """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
@@ -237,7 +294,7 @@ class Topics:
     def _next_expiry_ms(self) -> float:
         return min(
             (
-                self._gives_up_ms(line[0])
+                line.first_ms + self._config.max_block_ms
                 for queue in self.waiting_queues.values()
                 for line in (queue.waiting, queue.out_of_range)
                 if line
@@ -245,15 +302,13 @@ class Topics:
             default=float("inf"),
         )
 
-    def _gives_up_ms(self, entry: Entry) -> float:
-        return entry.accepted_ms + self._config.max_block_ms
-
     def fail_all_waiting(self, code: LocalCode, now_ms: float) -> None:
         """Forced close: nothing waits for metadata any more."""
         for queue in list(self.waiting_queues.values()):
             self._fail_waiting(queue, code)
             while queue.out_of_range:
-                self._partition(queue, queue.out_of_range.popleft(), now_ms, is_second_look=True)
+                ordinal, accepted_ms = queue.out_of_range.popleft()
+                self._look_again(queue, ordinal, accepted_ms, now_ms)
 
     @property
     def waiting_entries(self) -> int:
@@ -276,6 +331,7 @@ class Topics:
         self,
         queue: TopicQueue,
         entry: Entry,
+        accepted_ms: float,
         now_ms: float,
         *,
         is_second_look: bool = False,
@@ -289,32 +345,73 @@ class Topics:
         assert queue.partitioner is not None
         # An entry that a dead worker had begun: the records that have their place are in batches already.
         retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else WORD_UNPARTITIONED
-        self._in_work(entry_word(queue.chain.chain_id, entry.ordinal))
         if ARMED:
             passed("index.begin", partial(entry_payload, queue.chain, entry))
-        block = index(queue.chain, entry, queue.partitioner, self._config.max_request_size, retry_code)
-        self._in_work(0)
+        block = index(
+            queue.chain,
+            entry,
+            queue.partitioner,
+            self._config.max_request_size,
+            retry_code,
+            self._in_work,
+            queue.work_word,
+        )
+        self._distribute(queue, block, accepted_ms, now_ms, expedited=expedited)
+
+    def _distribute(
+        self,
+        queue: TopicQueue,
+        block: RecordBlock,
+        accepted_ms: float,
+        now_ms: float,
+        *,
+        expedited: bool = False,
+    ) -> None:
+        """Into batches what has its partition. What failed is of the last entry, accepted at ``accepted_ms``."""
         if block.groups:
             self._accumulator.append(queue.topic, queue.lane, block, now_ms, expedited=expedited)
         if ARMED:
             passed("index.batched")
         failures = block.failures
-        if failures and now_ms < self._gives_up_ms(entry):
+        if failures and now_ms < accepted_ms + self._config.max_block_ms:
             final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
             if len(final) < len(failures):
-                queue.out_of_range.append(entry)
+                queue.out_of_range.append(block.entry.ordinal, accepted_ms)
                 self.waiting_queues[queue.topic] = queue
             failures = final
         if failures:
-            self._on_failed(queue, entry, failures)
+            self._on_failed(queue, block.entry, failures)
+
+    def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
+        """At the records of an entry that named a partition which was not there."""
+        self._partition(queue, queue.chain.entry(ordinal), accepted_ms, now_ms, is_second_look=True)
+
+    def _fail_refused(self, queue: TopicQueue) -> None:
+        """A part of what waited when the topic was refused; the rest in the next turns."""
+        code, left = self._refused.pop(queue.topic)
+        for _ in range(min(left, EXPIRED_ENTRIES, len(queue.waiting))):
+            self._fail(queue, queue.waiting.popleft()[0], code)
+        left = min(left - EXPIRED_ENTRIES, len(queue.waiting))
+        if left > 0:
+            self._refused[queue.topic] = code, left
+            return
+        if not queue.waiting and not queue.out_of_range:
+            self.waiting_queues.pop(queue.topic, None)
+            self._flush_asked.discard(queue.topic)
+        self.missing.discard(queue.topic)
 
     def _fail_waiting(self, queue: TopicQueue, code: LocalCode) -> None:
         while queue.waiting:
-            self._fail(queue, queue.waiting.popleft(), code)
+            self._fail(queue, queue.waiting.popleft()[0], code)
         if not queue.out_of_range:
             self.waiting_queues.pop(queue.topic, None)
             self._flush_asked.discard(queue.topic)
         self.missing.discard(queue.topic)
 
-    def _fail(self, queue: TopicQueue, entry: Entry, code: LocalCode) -> None:
+    def _fail(self, queue: TopicQueue, ordinal: int, code: LocalCode) -> None:
+        entry = queue.chain.entry(ordinal)
         self._on_failed(queue, entry, [(i, int(code)) for i in fail_remaining(queue.chain, entry, code)])
+
+
+def _payload_at(chain: Chain, ordinal: int) -> bytes:
+    return entry_payload(chain, chain.entry(ordinal))

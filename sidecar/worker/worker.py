@@ -123,6 +123,7 @@ class Worker:
         poison = Poison(slot, name_of)
         slot.claim(pid=os.getpid(), incarnation=start.incarnation)
         in_work = InWork(slot)
+        slot_clock_ms = slot.resume_clock(time.monotonic_ns())
         self._slot = slot
         counters = slot.counters
         self._wake_fds = [fd for index, fd in enumerate(start.wake_fds) if index != start.worker_index]
@@ -198,11 +199,11 @@ class Worker:
             ),
             chain_table=chain_table,
             accumulator=accumulator,
-            in_work=in_work.begin,
             chains_in_use=lambda: (
                 sessions.chains_in_use() | {chain.chain_id for chain in settlement.finished_chains}
             ),
             on_vacate=lane_rows.vacate,
+            in_work=in_work,
             on_failed=lambda queue, entry, failures: settlement.fail_records(
                 queue, entry, failures, clock.now_ms()
             ),
@@ -237,6 +238,7 @@ class Worker:
             give_up=self._give_up,
             send=lambda session, message: self._stub_port.send(session, message),
             commit=self._commit,
+            slot_clock_ms=slot_clock_ms,
         )
         self._stub_port = StubPort(
             clock=clock,
@@ -338,6 +340,7 @@ class Worker:
             poison=poison,
             in_work=in_work,
             beat=beat,
+            slot_clock_ms=slot_clock_ms,
         )
         try:
             sent = adoption.run(left_pages, clock.now_ms())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -57,7 +59,11 @@ def walk(
         entry = journal.append(payload, count, seq=seq, flags=seq % 2)
         block = kernel.index(journal.chain, entry, partitioner, max_request_bytes)
         again = kernel.index(journal.chain, entry, partitioner, max_request_bytes, 0xFFFE)
-        found = [again.find(start, stop, i) for _, start, stop in again.groups for i in (0, 3, 24)]
+        found = [
+            again.find(start, stop, max(entry.ordinal + later, 0), i)
+            for _, start, stop in again.groups
+            for later, i in ((-1, 9), (0, 0), (0, 3), (0, 24), (1, 0))
+        ]
         assert (again.groups, again.failures) == (block.groups, block.failures), "as adoption reads it"
         assert not kernel.index(journal.chain, entry, partitioner, max_request_bytes, 0xFFFF).count
         seen["blocks"].append(
@@ -74,6 +80,8 @@ def walk(
                 at += open_batches[partition].try_append(block, at, stop, limit)
                 if at < stop:
                     del open_batches[partition]
+    seen["runs"] = list(runs(kernel, journal.chain, max_request_bytes))
+    seen["streams"] = journal.chain.streams()
     for partition, batch in batches:
         pieces = [batch, *(batch.split() if batch.count > 1 else ()), batch.select(range(0, batch.count, 2))]
         for piece in pieces:
@@ -89,7 +97,7 @@ def walk(
             for i in range(piece.slice_count):
                 fields = {"number": 1, "kind": 1, "persistence": 2, "code": 0, "partition": partition}
                 outcome = piece.outcomes(i, **fields, base_offset=100, append_time_ms=-1, text=b"text")
-                seen["outcomes"].append((piece.slice_entry(i).seq, piece.slice_records(i), outcome))
+                seen["outcomes"].append((piece.slice_entry(i).seq, piece.slice_share(i), outcome))
     seen["pages"] = bytes(journal.pages)
     for entry, indexes in failed:
         kernel.mark_failed_done(journal.chain, entry, indexes)
@@ -99,6 +107,40 @@ def walk(
     seen["done pages"] = bytes(journal.pages)
     kernel.set_store_hook(None)
     return seen
+
+
+def runs(kernel: Any, chain: Any, max_request_bytes: int) -> Iterator[Any]:
+    """All that is live as adoption reads it: many entries at once, and again in pieces of a few records."""
+    partitioner = kernel.StickyPartitioner(0xFF00, [], 1, 1)
+    note = bytearray(8)
+    for records_max in (65_535, 3):
+        ordinals = chain.ordinals(0, 1_000)
+        assert [struct.pack("<Q", entry.ordinal) for entry in chain.entries()] == [
+            ordinals[at : at + 8] for at in range(0, len(ordinals), 8)
+        ]
+        gathered: dict[int, Any] = {}
+        while ordinals:
+            block = kernel.index_run(
+                chain,
+                ordinals,
+                partitioner,
+                max_request_bytes,
+                0xFFFE,
+                note,
+                1 << 60,
+                records_max=records_max,
+            )
+            assert note == bytes(8), "nothing is in work any more"
+            ordinals = ordinals[8 * block.taken :]
+            accepted = [block.accepted(ref) for ref in range(block.count)]
+            yield block.taken, block.groups, block.failures, block.unplaced, block.entry.ordinal, accepted
+            for partition, start, stop in block.groups:
+                batch = gathered.setdefault(partition, kernel.BatchRecords())
+                assert batch.try_append(block, start, stop, 1 << 30) == stop - start
+                (position, index) = batch.last_cursor
+                yield block.find(start, stop, position, index), block.find(start, stop, position, index + 1)
+        for partition, batch in gathered.items():
+            yield partition, batch.first_cursor, batch.last_cursor, batch.shares(), encode(batch, 9, 1, 77)
 
 
 @settings(max_examples=150, deadline=None)

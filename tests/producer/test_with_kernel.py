@@ -124,8 +124,9 @@ def test_rejected_records_are_set_apart_and_every_entry_is_finished() -> None:
     core.acknowledge(again)
     core.poll()
     assert sum(batch.count for batch in core.completed) == 5
-    assert block.entry.remaining == 5
+    entry = block.entry
+    assert entry.remaining == 5
     for batch in core.completed:
         batch.records.mark_done()
-    assert block.entry.remaining == 0
+    assert entry.remaining == 0
     assert core.chain.live_entries == 0

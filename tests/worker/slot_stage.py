@@ -167,6 +167,7 @@ class SlotStage:
         poison = Poison(slot, self.name_of)
         slot.claim(incarnation=incarnation)
         self.in_work = InWork(slot)
+        self.slot_clock_ms = slot.resume_clock(int(self.now_ms * 1e6))
         self.beats: list[int] = []
         """What the adoption had indexed at each heartbeat: records that wait in batches."""
         self.counters = slot.counters
@@ -206,7 +207,7 @@ class SlotStage:
             placement=Placement(self.config, self.accumulator, seed=lambda: 1),
             chain_table=self.chain_table,
             accumulator=self.accumulator,
-            in_work=self.in_work.begin,
+            in_work=self.in_work,
             on_failed=lambda queue, entry, failures: self.settlement.fail_records(
                 queue, entry, failures, self.now_ms
             ),
@@ -227,6 +228,7 @@ class SlotStage:
             poison=poison,
             in_work=self.in_work,
             beat=self._beat,
+            slot_clock_ms=self.slot_clock_ms,
         )
         self.adopted = adoption.run(pages, self.now_ms)
         self.broker.spool += adoption.set_aside + poison.give_up(
@@ -296,8 +298,8 @@ class SlotStage:
             base_timestamp_ms=STAMP_MS,
             format=1,
             flags=SubmitFlag.WANT_INDEXES,
+            accepted_ms=self.now_ms + self.slot_clock_ms,
         )
-        entry.accepted_ms = self.now_ms
         session.unsettled_records += len(values)
         stream.position += 1
         session.row.store_position(1, stream.position)

@@ -176,7 +176,7 @@ def test_failures_by_word_are_told_and_counted_once(segment: Segment) -> None:
     first.topics._on_failed = lambda queue, entry, failures: None  # it dies before it tells
     first.accept(session, [b"a", b"b", b"c"], [0, 77, 1])
     (entry,) = queue.chain.entries()
-    first.topics._partition(queue, entry, float("inf"), is_second_look=True)
+    first.topics._look_again(queue, entry.ordinal, 0.0, float("inf"))
     second = heir(first)
     counters = second.counters.read()
     assert (counters["records_accepted_total"], counters["records_held"]) == (3, 3)
@@ -406,7 +406,7 @@ def test_every_store(monkeypatch: pytest.MonkeyPatch, segment: Segment, is_inter
 
 def test_the_heartbeat_moves_with_the_adoption(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is in the slot, its controller sees after each part of it that the adoption gets on."""
-    monkeypatch.setattr(adoption, "BEAT_ENTRIES", 4)
+    monkeypatch.setattr(adoption, "RUN_ENTRIES", 4)
     first = SlotStage(segment, MemoryBroker(), 1)
     session, _ = first.attach()
     first.know_topic()

@@ -178,6 +178,7 @@ def test_what_any_room_waits_for_is_looked_at_in_time(rooms: Rooms, room: str) -
 
     rooms.topics.expire = rooms.intake.timed_due = rooms.stub_port.end_turn = look
     rooms.topics.take_stale = lambda now_ms: ()
+    rooms.topics.go_on = lambda now_ms: False
     rooms.stub_port.to_tell_later["session"] = 50.0
     rooms.driver.wake()
     rooms.loop.run(49)

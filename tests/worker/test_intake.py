@@ -67,7 +67,7 @@ class NoOtherWorkers:
 
 
 class FakeEntry:
-    accepted_ms = 0.0
+    """What an append returned."""
 
 
 class FakeChain:
@@ -292,10 +292,10 @@ def test_a_client_that_leaves_gives_back_its_place_and_its_pages() -> None:
 
 
 def test_a_topic_over_its_share_is_held_and_others_go_on() -> None:
-    scene = Scene(pages=8, page_count=8)
+    scene = Scene(pages=8, page_count=9)
     for seq in range(1, 6):
         scene.submit(seq)
-    assert len(scene.chain().appended) == 4  # half of the pool
+    assert len(scene.chain().appended) == 4  # half of the pool, with the index of what is in them
     assert scene.take_sent()[0][:3] == [Kind.HOLD, 1, 5]
     scene.submit(1, stream=2, topic="other")
     assert len(scene.chain("other").appended) == 1
@@ -319,7 +319,7 @@ def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_go_on() ->
 
 
 def test_topics_that_do_not_move_leave_a_quarter_of_the_pool() -> None:
-    scene = Scene(pages=16, page_count=16)
+    scene = Scene(pages=16, page_count=17)
     for number, topic in enumerate(("a", "b", "c"), 1):
         scene.queue(topic).has_leader = False
         for seq in range(1, 8):

@@ -51,7 +51,8 @@ def step(stage: SlotStage) -> None:
     # A record that names a partition that is not there waits for it, up to max.block.ms.
     for queue in stage.topics:
         while queue.out_of_range:
-            stage.topics._partition(queue, queue.out_of_range.popleft(), float("inf"), is_second_look=True)
+            ordinal, accepted_ms = queue.out_of_range.popleft()
+            stage.topics._look_again(queue, ordinal, accepted_ms, float("inf"))
 
 
 def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:

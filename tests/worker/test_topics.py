@@ -54,7 +54,6 @@ class TopicScene:
         chain, self.scene.chain = self.scene.chain, queue.chain
         entry = self.scene.accept(self.client, self.seq, count, partition)
         self.scene.chain = chain
-        entry.accepted_ms = now_ms
         self.topics.on_entry(queue, entry, now_ms)
         return entry
 
