@@ -169,7 +169,7 @@ def test_two_workers_that_judge_at_the_same_moment_do_not_take_the_same_rest(han
     for hand in (one, two):
         for _ in range(PAGES * 3 // 8 - 3):
             assert hand.submit(f"unknown {hand.slot}")
-    # Three pages are left of the share: with the index of the others, room for two. Both judge before either has taken.
+    # Three pages are left of the share, for one of the two. Both judge before either has taken.
     sessions = [hand.clients[f"client of unknown {hand.slot}"] for hand in (one, two)]
     refusals = [
         hand.shares.claim(hand.queues[f"unknown {hand.slot}"], session, 2, NOW)
@@ -178,7 +178,7 @@ def test_two_workers_that_judge_at_the_same_moment_do_not_take_the_same_rest(han
     assert [refusal is None for refusal in refusals] in ([True, False], [False, True], [False, False])
     one.shares.count(one.queues["unknown 0"], NOW)
     two.shares.count(two.queues["unknown 1"], NOW)
-    assert one.fill("unknown 0") <= 2, "what was claimed and not taken is free again"
+    assert 0 < one.fill("unknown 0") <= 3, "what was claimed and not taken is free again"
 
 
 def test_what_another_worker_gives_back_lets_held_streams_go_on(hands: MakeHands) -> None:
