@@ -15,7 +15,7 @@ RUN /opt/kafka-sidecar/bin/pip install --no-cache-dir ".[daemon]" \
 
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /run/kafka-sidecar --shell /usr/sbin/nologin kafka-sidecar \
-    && install --directory --owner=kafka-sidecar --group=kafka-sidecar --mode=0770 /run/kafka-sidecar /var/lib/kafka-sidecar
+    && install --directory --owner=kafka-sidecar --group=kafka-sidecar --mode=0750 /run/kafka-sidecar /var/lib/kafka-sidecar
 COPY --from=build /opt/kafka-sidecar /opt/kafka-sidecar
 ENV PATH=/opt/kafka-sidecar/bin:$PATH \
     KAFKA_SIDECAR_RUN_DIR=/run/kafka-sidecar \

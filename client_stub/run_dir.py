@@ -3,11 +3,12 @@
 Each process of a fleet imports this: os.path and no pathlib, which brings half a megabyte of modules with it.
 """
 
-# ruff: noqa: PTH100, PTH110, PTH118
+# ruff: noqa: PTH100, PTH110, PTH116, PTH118
 
 from __future__ import annotations
 
 import os
+import stat
 from typing import Final
 
 from client_stub.wire import IPC_PATH_BYTES_MAX
@@ -17,18 +18,41 @@ CONTROL_SOCKET: Final = "control.sock"
 
 
 def default_run_dir() -> str:
-    """``KAFKA_SIDECAR_RUN_DIR``, else /run/kafka-sidecar as root, else $XDG_RUNTIME_DIR/kafka-sidecar."""
+    """``KAFKA_SIDECAR_RUN_DIR``, else /run/kafka-sidecar as root, else $XDG_RUNTIME_DIR/kafka-sidecar. For daemon and
+    stub alike.
+
+    Without that variable it is what systemd-logind would have set, /run/user/UID. Raises ValueError when there is no
+    such folder of this user's own: one under /tmp could be made by anybody first.
+    """
     named = os.environ.get(RUN_DIR_VARIABLE)
     if named:
         return named
-    if os.geteuid() == 0:
+    user = os.geteuid()
+    if user == 0:
         return "/run/kafka-sidecar"
-    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
-    return f"{runtime}/kafka-sidecar"
+    told = os.environ.get("XDG_RUNTIME_DIR")
+    base = told or f"/run/user/{user}"
+    try:
+        found = os.stat(base)
+    except OSError as error:
+        why = f"{base} cannot be used ({error.strerror})"
+    else:
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == user and not found.st_mode & 0o022:
+            return f"{base}/kafka-sidecar"
+        mode = stat.S_IMODE(found.st_mode)
+        why = f"{base} is not this user's own (it is uid {found.st_uid}'s with mode {mode:04o}, this is uid {user})"
+    where = "of XDG_RUNTIME_DIR" if told else "(XDG_RUNTIME_DIR is not set)"
+    raise ValueError(
+        f"There is no default run directory for this user, because {why} {where}: name one by --run-dir, run_dir or "
+        f"{RUN_DIR_VARIABLE}."
+    )
 
 
 def control_path(run_dir: str | os.PathLike[str] | None) -> str:
-    """The control socket of ``run_dir`` (None: the default). Raises ValueError when ipc cannot hold the path."""
+    """The control socket of ``run_dir`` (None: the default).
+
+    Raises ValueError when ipc cannot hold the path, or there is no default.
+    """
     path = os.path.join(
         os.path.abspath(run_dir if run_dir is not None else default_run_dir()), CONTROL_SOCKET
     )

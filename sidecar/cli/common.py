@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import RunDir, default_run_dir, process_state, read_json
+from sidecar.controller.run_dir import RunDir, RunDirError, process_state, read_json, usual_run_dir
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -21,7 +21,10 @@ def run_dir_option(command: Command) -> Command:
 
     def chosen(ctx: click.Context, _: click.Parameter, value: Path | None) -> RunDir:
         root = ctx.find_root().obj
-        return RunDir(value or (root if isinstance(root, Path) else None) or default_run_dir())
+        try:
+            return RunDir(value or (root if isinstance(root, Path) else None) or usual_run_dir())
+        except RunDirError as error:
+            fail(str(error))
 
     return click.option(
         "--run-dir",
@@ -38,9 +41,17 @@ def fail(sentence: str, status: int = ExitStatus.FAILED) -> NoReturn:
     raise SystemExit(int(status))
 
 
+def holder_of(run_dir: RunDir) -> int | None:
+    """Pid of the live daemon on ``run_dir``, None without one; ends with 69 when this user may not know."""
+    try:
+        return run_dir.holder()
+    except RunDirError as error:
+        fail(str(error), ExitStatus.DAEMON_UNREACHABLE)
+
+
 def daemon_info(run_dir: RunDir) -> dict[str, Any]:
     """daemon.json of the live daemon on ``run_dir``; ends with 69 and the sentence when there is none."""
-    holder = run_dir.holder()
+    holder = holder_of(run_dir)
     if holder is None:
         fail(
             f"No daemon runs on run dir {run_dir.path}: start one with "
@@ -49,7 +60,7 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
             ExitStatus.DAEMON_UNREACHABLE,
         )
     info = read_json(run_dir.daemon_json)
-    if info is None or int(info["pid"]) != holder > 0:  # what a killed daemon left says nothing of this one
+    if info is None or info.get("pid") != holder:  # what a killed daemon left says nothing of this one
         fail(
             f"The daemon on run dir {run_dir.path} (pid {holder}) is only starting; try again.",
             ExitStatus.DAEMON_UNREACHABLE,

@@ -29,8 +29,8 @@ prints
 what it all comes to, as TOML.
 
 The run dir is `--run-dir`, else `daemon.run_dir`, else `KAFKA_SIDECAR_RUN_DIR`, else `/run/kafka-sidecar`
-for root and
-`$XDG_RUNTIME_DIR/kafka-sidecar` for others.
+for root and `$XDG_RUNTIME_DIR/kafka-sidecar` for others (without that variable `/run/user/UID/kafka-sidecar`). A
+daemon uses only a folder of its own user that nobody else may write (0750: its group may send records).
 """
 
 _TOPICS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import shutil
@@ -122,12 +123,14 @@ def _worker(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
 def _memory(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     path = config.text("pool.path")
     folder = Path(path).parent if path else Path("/dev/shm")
-    running = read_json(run_dir.daemon_json) if run_dir.holder() else None
+    is_running = False
+    with contextlib.suppress(RunDirError):  # said below
+        is_running = run_dir.holder() is not None
     if not folder.is_dir():
         yield Finding("FAIL", f"Folder {folder} for the segment does not exist: mount it or set pool.path.")
         return
     free, needed = shutil.disk_usage(folder).free, config.integer("buffer.memory")
-    if running is None and free < needed * 11 // 10:
+    if not is_running and free < needed * 11 // 10:
         yield Finding(
             "FAIL",
             f"{folder} has {free >> 20} MiB free, buffer.memory needs {needed >> 20} MiB and some more: "
@@ -163,10 +166,12 @@ def _limits(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
 def _run_dir(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     try:
         run_dir.check_length()
+        holder = run_dir.holder()
+        if holder is None and run_dir.path.exists():
+            run_dir.check_ours()
     except RunDirError as error:
         yield Finding("FAIL", str(error))
         return
-    holder = run_dir.holder()
     if holder is None:
         parent = next(each for each in (run_dir.path, *run_dir.path.parents) if each.exists())
         if not os.access(parent, os.W_OK):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.cli.replay import describe, replay_through
 from sidecar.cli.times import shown_bytes, table
 from sidecar.common.model import ExitStatus
@@ -111,7 +111,7 @@ def recover(
 
 def _send(run_dir: RunDir, folder: Path, letters: Path, timeout_s: float) -> bool:
     """Replay just these letters; False when some failed. Without a daemon they wait."""
-    if run_dir.holder() is None:
+    if holder_of(run_dir) is None:
         click.echo(
             f"No daemon runs on run dir {run_dir.path}: start one, then `kafka-sidecar replay` sends them."
         )
@@ -203,6 +203,6 @@ def _is_next(run_dir: RunDir, file: Path) -> bool:
 
 def _folder(run_dir: RunDir) -> Path:
     """The daemon's folder of dead letters; the usual one when none runs."""
-    if run_dir.holder() is None:
+    if holder_of(run_dir) is None:
         return run_dir.dead_letters
     return Path(daemon_info(run_dir)["dead_letters"])

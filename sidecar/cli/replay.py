@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
@@ -74,7 +74,7 @@ def replay(
 
     # A look needs no daemon where it is known which folder.
     where = folder or run_dir.dead_letters
-    if not (dry_run and (folder is not None or (where.is_dir() and run_dir.holder() is None))):
+    if not (dry_run and (folder is not None or (where.is_dir() and holder_of(run_dir) is None))):
         info = daemon_info(run_dir)
         where = folder or Path(info["dead_letters"])
         if not info["takes_records"] and not dry_run:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import click
 
-from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.controller.run_dir import RunDir
 
 _SHOWN = (
@@ -81,7 +81,7 @@ def top(run_dir: RunDir, interval_s: float, iterations: int | None) -> None:
                 live.update(look(before, now, at - since), refresh=True)
                 before, since = now, at
                 done += 1
-                if run_dir.holder() is None:
+                if holder_of(run_dir) is None:
                     fail(f"The daemon on run dir {run_dir.path} has ended.", 69)
     except KeyboardInterrupt:
         return

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from sidecar.common.control import START_FD_BYTE, Start
 from sidecar.common.python_child import python_command
-from sidecar.controller.run_dir import process_start_time, process_state
+from sidecar.controller.run_dir import process_state
+from sidecar.controller.run_dir_lock import process_start_time
 
 WORKER_COMMAND = tuple(python_command("sidecar.worker"))
 """Exec'd fresh by module name: a fork of a process with threads and sockets would inherit both."""

@@ -23,6 +23,7 @@ from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint, Topics
 from sidecar.controller.health import Health, disk_sentence
 from sidecar.controller.run_dir import RunDir
+from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.controller.segment_store import SegmentStore
 from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.systemd import Systemd
@@ -334,6 +335,7 @@ class Daemon:
         health = self.health()
         return {
             "pid": os.getpid(),
+            "start_time": process_start_time(os.getpid()),
             "version": own_version(),
             "instance": self._instance.hex(),
             "state": health.state,

@@ -20,7 +20,7 @@ from sidecar.common.model import ExitStatus
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.bare_worker import BareWorker, last_line
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
-from sidecar.controller.run_dir import RunDir, RunDirError, default_run_dir
+from sidecar.controller.run_dir import RunDir, RunDirError, usual_run_dir
 from sidecar.controller.slot_holders import end_slot_holders
 from sidecar.controller.systemd import Systemd
 
@@ -53,7 +53,7 @@ def run(config: SidecarConfig, run_dir: Path | None, *, takeover: bool = False) 
     for sentence in config.warnings:
         log.warning("%s", sentence)
     try:
-        path = run_dir or Path(config.text("daemon.run_dir") or default_run_dir())
+        path = run_dir or Path(config.text("daemon.run_dir") or usual_run_dir())
         return _run(config, RunDir(path), takeover=takeover)
     except RunDirError as error:
         return _refuse(str(error))

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.controller.run_dir import (
+    TAKERS_LOCK_FILE,
     RunDir,
     RunDirError,
     kill_and_wait,
-    process_start_time,
     process_state,
     read_json,
 )
+from sidecar.controller.run_dir_lock import process_start_time
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Predecessor:
         pid = run_dir.holder()
         if pid is None:
             return None
+        run_dir.check_ours()
         pidfd = -1
         if pid > 1:
             with contextlib.suppress(OSError):
@@ -105,9 +107,9 @@ class Predecessor:
             ) from None
 
     def _be_the_only_taker(self) -> None:
-        self._takers_fd = os.open(
-            self._run_dir.path / "takeover.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._takers_fd = os.open(self._run_dir.path / TAKERS_LOCK_FILE, flags, 0o600)
+        os.fchmod(self._takers_fd, 0o600)  # of an older version it was readable: who can open it can lock it
         try:
             fcntl.flock(self._takers_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -13,10 +12,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from client_stub.run_dir import default_run_dir
 from client_stub.wire import IPC_PATH_BYTES_MAX
+from sidecar.controller.own_files import NotOurs, check_entries, check_folder
+from sidecar.controller.run_dir_lock import (
+    look_at_lock,
+    process_start_time,
+    release_run_dir_lock,
+    take_run_dir_lock,
+)
 
-ENVIRONMENT: Final = "KAFKA_SIDECAR_RUN_DIR"
 LONGEST_SOCKET: Final = "worker-63.4294967295.sock"
+LOCK_FILE: Final = "daemon.lock"
+TAKERS_LOCK_FILE: Final = "takeover.lock"
+BELIEVED: Final = (
+    *(LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock"),
+    *("daemon.json", "segment.json", "epoch", "dead-letters"),
+)
+"""What is acted on: pids that are killed, a segment that is adopted, a folder that is written."""
 _KILL_WAIT_MS: Final = 10_000
 
 
@@ -24,15 +37,12 @@ class RunDirError(RuntimeError):
     """The run dir cannot be used; the text is the sentence for the user."""
 
 
-def default_run_dir() -> Path:
-    """``KAFKA_SIDECAR_RUN_DIR``, else /run/kafka-sidecar for root, else under XDG_RUNTIME_DIR."""
-    named = os.environ.get(ENVIRONMENT)
-    if named:
-        return Path(named)
-    if os.geteuid() == 0:
-        return Path("/run/kafka-sidecar")
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "kafka-sidecar" if base else Path(f"/tmp/kafka-sidecar-{os.geteuid()}")
+def usual_run_dir() -> Path:
+    """The one that the stub finds by default, too. Raises RunDirError when this user has none."""
+    try:
+        return Path(default_run_dir())
+    except ValueError as error:
+        raise RunDirError(str(error)) from None
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -42,15 +52,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def process_start_time(pid: int) -> int | None:
-    """Start of ``pid`` in clock ticks since boot (tells a re-used pid apart); None when there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return int(stat.rpartition(")")[2].split()[19])
 
 
 def process_state(pid: int) -> str | None:
@@ -119,21 +120,25 @@ class RunDir:
         self.check_length()
         try:
             self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
-            fd = os.open(self.path / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self.check_ours()
+            lock = take_run_dir_lock(self.path / LOCK_FILE)
         except OSError as error:
             raise RunDirError(
                 f"Run dir {self.path} cannot be used ({error.strerror}): choose another with --run-dir."
             ) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
+        if lock is None:
             return False
-        # With the start time a re-used pid, or that of another container, is told apart.
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()} {process_start_time(os.getpid())}\n".encode(), 0)
-        self._lock_fd = fd
+        self._lock_fd = lock
         return True
+
+    def check_ours(self) -> None:
+        """Raises RunDirError unless the folder is this user's, on a way that nobody else can lead elsewhere, and what
+        will be believed in it was put there by us. OSError when it cannot be looked at."""
+        try:
+            check_folder(self.path)
+            check_entries(self.path, BELIEVED, may_be_links=(self.dead_letters.name,))
+        except NotOurs as error:
+            raise RunDirError(str(error)) from None
 
     @property
     def is_held(self) -> bool:
@@ -141,28 +146,36 @@ class RunDir:
         return self._lock_fd is not None
 
     def holder(self) -> int | None:
-        """Pid of the live daemon that holds the run dir, or None. Does not disturb it."""
+        """Pid of the live daemon that holds the run dir, -1 when it is not told, None when there is none.
+
+        Looks only: nothing of it is held for a moment, so no start is disturbed. Raises RunDirError when this user may
+        see neither lock nor daemon.json.
+        """
         try:
-            fd = os.open(self.path / "daemon.lock", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with contextlib.suppress(OSError, ValueError):
-                return int(os.pread(fd, 32, 0).split()[0])
-            return -1
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
-        return None
+            held = look_at_lock(self.path / LOCK_FILE)
+        except PermissionError:
+            return self._published_pid()
+        return None if held is None else held.pid
 
     def holder_start_time(self) -> int | None:
         """When the process that ``holder`` names was started, as it wrote itself; None: not told."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            return int((self.path / "daemon.lock").read_text().split()[1])
-        return None
+        held = look_at_lock(self.path / LOCK_FILE)
+        return None if held is None or held.pid < 0 else held.start_time
+
+    def _published_pid(self) -> int | None:
+        """For a user who may send records and not see the lock: what daemon.json says, if that process is there."""
+        try:
+            info = json.loads(self.daemon_json.read_text(encoding="utf-8"))
+            pid, start_time = int(info["pid"]), info.get("start_time")
+        except PermissionError:
+            raise RunDirError(
+                f"This user may not look into run dir {self.path}, so whether a daemon runs there cannot be said: "
+                "ask as its owner, or as a member of its group."
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        now = process_start_time(pid, alive=True)
+        return pid if now is not None and start_time in {None, now} else None
 
     def clear_leftovers(self, *, keep_control: bool = False) -> list[str]:
         """Kill what a dead daemon left running, remove its sockets. Only by the holder. Returns what was
@@ -195,7 +208,8 @@ class RunDir:
 
     def publish(self, info: Mapping[str, object]) -> None:
         """Replace daemon.json in one step; readers never see half of it."""
-        _write(self.daemon_json, json.dumps(info, indent=1) + "\n")
+        # Its group may read it: `status` is for whoever may send records.
+        _write(self.daemon_json, json.dumps(info, indent=1) + "\n", 0o640)
 
     def publish_segment(self, path: Path) -> None:
         _write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
@@ -212,13 +226,18 @@ class RunDir:
                 path.unlink(missing_ok=True)
             if forget_segment:
                 self.segment_json.unlink(missing_ok=True)
-        os.close(self._lock_fd)
+        release_run_dir_lock(self._lock_fd)
         self._lock_fd = None
 
     def _taken_sentence(self) -> str:
         pid = self.holder()
-        who = f"a daemon with pid {pid}" if pid and pid > 0 else "another daemon"
-        stopped = pid is not None and process_state(pid) in {"T", "t"}
+        if pid is None:
+            return (
+                f"Run dir {self.path} cannot be had: a process that is no daemon holds its lock file {LOCK_FILE} "
+                f"(`fuser {self.path / LOCK_FILE}` names it); end that one, or choose another with --run-dir."
+            )
+        who = f"a daemon with pid {pid}" if pid > 0 else "another daemon"
+        stopped = process_state(pid) in {"T", "t"}
         state = f", which is stopped (`kill -CONT {pid}` lets it go on)" if stopped else ""
         return (
             f"Run dir {self.path} is held by {who}{state}: "
@@ -226,9 +245,13 @@ class RunDir:
         )
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace ``path`` in one step. Whatever the umask says, nobody but its owner writes there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.unlink(missing_ok=True)  # of a process of before with our number, or of nobody we know
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
     temporary.replace(path)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sidecar.controller.left_log import LeftLog, check_place, check_room
+from sidecar.controller.own_files import NotOurs, check_file
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.disk import Folder
@@ -263,6 +264,10 @@ def _find(store: type[SegmentStore], path: Path, left_log: LeftLog, *, is_ours: 
         ) from None
     keep = False
     try:
+        try:
+            check_file(fd, path)
+        except NotOurs as error:
+            raise RunDirError(str(error)) from None
         _lock(fd, path)
         try:
             segment = Segment.attach(path)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from client_stub.wire import IPC_PATH_BYTES_MAX
-from sidecar.controller.run_dir import LONGEST_SOCKET, RunDir, RunDirError, process_start_time, read_json
+from sidecar.controller.run_dir import LONGEST_SOCKET, RunDir, RunDirError, read_json
+from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.testing.waiting import wait_until
 
 HOLD = "import sys; from pathlib import Path; from sidecar.controller.run_dir import RunDir\n"

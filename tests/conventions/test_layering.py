@@ -67,6 +67,8 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.net",
         "sidecar.telemetry",
         WIRE,
+        # Where both sides meet by default is one function.
+        "client_stub.run_dir",
     ),
 }
 """Room → what of ours it may import. cli, demo, bench, chaos and testing stand above all and may use everything."""

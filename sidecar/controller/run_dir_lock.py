@@ -1,0 +1,117 @@
+"""The lock of a run dir: held by one daemon for its life, and looked at without being touched.
+
+Two locks on one file. flock() is what daemons of every version take, so an older and a newer one exclude each other.
+The lock of the open file description (fcntl's F_OFD_SETLK) can be asked for by F_OFD_GETLK, which takes nothing: who
+looks by a shared flock makes a daemon that starts at that moment see a holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+LOCK_RETRY_S: Final = 1.0
+"""Who looks as older versions do holds the lock for a moment: so long is tried again while no daemon is there."""
+_LOOK_S: Final = 0.01
+_TEXT_BYTES: Final = 48
+_FLOCK: Final = struct.Struct("hhqqi")
+"""struct flock: type, whence, start, length, pid."""
+
+
+class Holder(NamedTuple):
+    """As it wrote itself: with the start time a re-used pid, or that of another container, is told apart."""
+
+    pid: int
+    """-1: not told."""
+    start_time: int
+
+
+def process_start_time(pid: int, *, alive: bool = False) -> int | None:
+    """Start of ``pid`` in clock ticks since boot (tells a re-used pid apart); None when there is none.
+
+    ``alive``: None also for one that has ended and was not reaped.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if alive and fields[0] in {"Z", "X"} else int(fields[19])
+
+
+def take_run_dir_lock(path: Path) -> int | None:
+    """The descriptor that holds the lock until it is closed; None when a daemon has it. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)  # of an older version it was readable: who can open it can lock it
+        until_s = time.monotonic() + LOCK_RETRY_S
+        while not _try_both(fd):
+            if look_at_lock(path) is not None or time.monotonic() > until_s:
+                os.close(fd)
+                return None
+            time.sleep(_LOOK_S)  # flock has no wait with an end
+        text = f"{os.getpid()} {process_start_time(os.getpid())}"
+        os.pwrite(fd, text.encode().ljust(_TEXT_BYTES) + b"\n", 0)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+        raise
+    return fd
+
+
+def release_run_dir_lock(fd: int) -> None:
+    """Let go of it; nobody is named in it any more. The file stays: deleting it would race."""
+    os.pwrite(fd, b" " * _TEXT_BYTES, 0)
+    os.close(fd)
+
+
+def look_at_lock(path: Path) -> Holder | None:
+    """Who holds it; None: nobody. Raises PermissionError when this user may not see it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:
+        raise
+    except OSError:
+        return None
+    try:
+        told = _told(os.pread(fd, 2 * _TEXT_BYTES, 0))
+        if _is_held(fd):
+            return told or Holder(-1, -1)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    # An older version holds the flock alone, and says who it is.
+    is_there = told is not None and process_start_time(told.pid, alive=True) == told.start_time
+    return told if is_there else None
+
+
+def _told(text: bytes) -> Holder | None:
+    with contextlib.suppress(ValueError, IndexError):
+        pid, start_time = text.split()[:2]
+        return Holder(int(pid), int(start_time))
+    return None
+
+
+def _try_both(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole(fcntl.F_WRLCK))
+    except (BlockingIOError, PermissionError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+    return True
+
+
+def _is_held(fd: int) -> bool:
+    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _whole(fcntl.F_RDLCK))
+    kind, *_ = _FLOCK.unpack_from(found)
+    return bool(kind != fcntl.F_UNLCK)
+
+
+def _whole(kind: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0).ljust(64, b"\0")

@@ -1,0 +1,133 @@
+"""Looking at a run dir never disturbs who starts there, and tells of daemons of every version."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sidecar.controller.run_dir import RunDir, RunDirError
+from sidecar.controller.run_dir_lock import (
+    LOCK_RETRY_S,
+    Holder,
+    look_at_lock,
+    process_start_time,
+    release_run_dir_lock,
+    take_run_dir_lock,
+)
+
+LOOKERS = 3
+STARTS = 300
+AS_BEFORE = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o640)
+fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+start = open("/proc/self/stat").read().rpartition(")")[2].split()[19]
+os.ftruncate(fd, 0)
+os.pwrite(fd, f"{os.getpid()} {start}\\n".encode(), 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+"""How a daemon of an older version holds its run dir."""
+
+
+@pytest.fixture
+def lock(short_dir: Path) -> Path:
+    return short_dir / "daemon.lock"
+
+
+def me() -> Holder:
+    start_time = process_start_time(os.getpid())
+    assert start_time is not None
+    return Holder(os.getpid(), start_time)
+
+
+def test_the_holder_is_named_until_it_lets_go(lock: Path) -> None:
+    assert look_at_lock(lock) is None
+    fd = take_run_dir_lock(lock)
+    assert fd is not None
+    assert look_at_lock(lock) == me()
+    assert take_run_dir_lock(lock) is None
+    release_run_dir_lock(fd)
+    assert look_at_lock(lock) is None, "also while the process that had it lives on"
+    again = take_run_dir_lock(lock)
+    assert again is not None
+    os.close(again)
+    assert lock.exists()
+
+
+def test_looking_never_makes_a_start_refuse(short_dir: Path) -> None:
+    """With a shared lock to look by, one in twelve starts was refused."""
+    is_over = threading.Event()
+    seen: set[int | None] = set()
+
+    def look() -> None:
+        run_dir = RunDir(short_dir)
+        while not is_over.is_set():
+            seen.add(run_dir.holder())
+
+    lookers = [threading.Thread(target=look) for _ in range(LOOKERS)]
+    for each in lookers:
+        each.start()
+    try:
+        for _ in range(STARTS):
+            run_dir = RunDir(short_dir)
+            assert run_dir.try_acquire()
+            run_dir.release(forget_segment=False)
+    finally:
+        is_over.set()
+        for each in lookers:
+            each.join()
+    assert seen <= {None, os.getpid(), -1}
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"12", b"12 ", b"x y", b"-", b"\xff\xfe 7", b"1 2 3"])
+def test_a_lock_file_half_written_is_no_error(lock: Path, text: bytes) -> None:
+    fd = take_run_dir_lock(lock)
+    assert fd is not None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, text, 0)
+    found = look_at_lock(lock)
+    assert found is not None and found.pid in {-1, 1}, "somebody holds it"
+    with pytest.raises(RunDirError, match="held by"):
+        RunDir(lock.parent).acquire()
+    os.close(fd)
+    assert look_at_lock(lock) is None
+
+
+@pytest.mark.process
+def test_a_daemon_of_before_is_seen_and_respected(lock: Path) -> None:
+    """It holds the flock alone. A zombie and a process that got its number later are not it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", AS_BEFORE, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"held\n"
+        found = look_at_lock(lock)
+        assert found is not None and found.pid == daemon.pid
+        assert take_run_dir_lock(lock) is None
+        with pytest.raises(RunDirError, match=f"held by a daemon with pid {daemon.pid}"):
+            RunDir(lock.parent).acquire()
+        daemon.kill()
+        os.waitid(os.P_PID, daemon.pid, os.WEXITED | os.WNOWAIT)
+        assert look_at_lock(lock) is None, "not reaped, and dead all the same"
+    lock.write_text(f"{os.getpid()} 1\n")
+    assert look_at_lock(lock) is None
+
+
+def test_who_looks_as_before_does_for_a_moment_is_waited_for(lock: Path) -> None:
+    """A `status` of an older version takes a shared lock: the start waits a moment for its end."""
+    lock.touch()
+    with lock.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        end = threading.Timer(LOCK_RETRY_S / 10, fcntl.flock, (looking, fcntl.LOCK_UN))
+        end.start()
+        fd = take_run_dir_lock(lock)
+        end.join()
+    assert fd is not None
+    os.close(fd)
