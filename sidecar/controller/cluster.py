@@ -17,7 +17,7 @@ from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
 from sidecar.metadata.errors import MetadataError
-from sidecar.metadata.metadata import MetadataConfig
+from sidecar.metadata.metadata import MetadataConfig, UpdateResult
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.connector import LinkError
 from sidecar.protocol.connection_states import ConnectionConfig
@@ -132,6 +132,7 @@ class Cluster:
 
     def _need(self, topics: Iterable[str]) -> None:
         wanted = list(topics)
+        self._fetcher.recheck(wanted)
         self._fetcher.add_topics(wanted)
         # A topic that was asked for before and refused is not new: it needs an update all the same.
         if any(self.snapshot.partition_count(topic) is None for topic in wanted):
@@ -139,10 +140,10 @@ class Cluster:
 
     # ---- what the fetcher tells
 
-    def _on_snapshot(self, old: MetadataSnapshot, new: MetadataSnapshot, expired: frozenset[str]) -> None:
-        if not old.nodes:
-            log.info("Kafka answers: cluster %s, %d brokers.", new.cluster_id, len(new.nodes))
-        self._pusher.snapshot_changed(old, new, expired)
+    def _on_snapshot(self, result: UpdateResult) -> None:
+        if not result.old.nodes:
+            log.info("Kafka answers: cluster %s, %d brokers.", result.new.cluster_id, len(result.new.nodes))
+        self._pusher.snapshot_changed(*result)
         self._on_change()
 
     def _on_topic_errors(self, errors: Mapping[str, TopicError]) -> None:

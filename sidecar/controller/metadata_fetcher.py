@@ -21,7 +21,7 @@ from sidecar.metadata.errors import (
     CLUSTER_AUTHORIZATION_FAILED,
     REBOOTSTRAP_REQUIRED,
 )
-from sidecar.metadata.metadata import Metadata, MetadataConfig
+from sidecar.metadata.metadata import Metadata, MetadataConfig, UpdateResult
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.cluster_links import ClusterLinks
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 IDLE_WAIT_MS = 60_000.0
 
-OnSnapshot = Callable[[MetadataSnapshot, MetadataSnapshot, frozenset[str]], None]
+OnSnapshot = Callable[[UpdateResult], None]
 
 
 class MetadataFetcher:
     """The task that keeps the controller's Metadata up to date. Belongs to the loop's thread.
 
-    ``on_snapshot(old, new, expired)`` after each update (``expired``: topics dropped for being unused, not
-    deleted); ``on_topic_errors(errors)`` after each answer that refuses topics or no longer does;
-    ``on_error(text)`` after each failed attempt with one sentence, and with "" when the cluster answers again.
+    ``on_snapshot(result)`` after each update; ``on_topic_errors(errors)`` after each answer that refuses topics or
+    no longer does; ``on_error(text)`` after each failed attempt with one sentence, and with "" when the cluster
+    answers again.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class MetadataFetcher:
         metadata_config: MetadataConfig | None = None,
         connection_config: ConnectionConfig | None = None,
         allow_auto_create_topics: bool = True,
-        on_snapshot: OnSnapshot = lambda old, new, expired: None,
+        on_snapshot: OnSnapshot = lambda result: None,
         on_topic_errors: Callable[[Mapping[str, TopicError]], None] = lambda errors: None,
         on_error: Callable[[str], None] = lambda text: None,
         clock: MonotonicClock | None = None,
@@ -122,6 +122,10 @@ class MetadataFetcher:
         for topic in topics:
             if self.metadata.add(topic, now_ms):
                 self.wake()
+
+    def recheck(self, topics: Iterable[str]) -> None:
+        """Find out anew whether these are gone, and tell it."""
+        self.metadata.recheck(topics)
 
     def records_sent(self, topics: Iterable[str]) -> None:
         """Records of these topics went out since the last call (keeps them in use)."""
@@ -217,7 +221,7 @@ class MetadataFetcher:
             if bootstrap_link is not None and bootstrap_link.in_flight_count == 0:
                 self._links.close(node.id)
         self._tell_error("")
-        self._on_snapshot(result.old, result.new, result.expired)
+        self._on_snapshot(result)
         errors = self.metadata.topic_errors
         if errors or self._told_errors:
             # Also what was told before: records that came since wait for this answer.

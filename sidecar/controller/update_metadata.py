@@ -255,13 +255,18 @@ class MetadataPusher:
         return self._batch.queued(worker_id)
 
     def snapshot_changed(
-        self, old: MetadataSnapshot, new: MetadataSnapshot, expired: frozenset[str] = frozenset()
+        self,
+        old: MetadataSnapshot,
+        new: MetadataSnapshot,
+        expired: frozenset[str] = frozenset(),
+        gone: frozenset[str] = frozenset(),
     ) -> None:
         """The cluster changed: only what differs goes out, and nothing when nothing does.
 
-        ``expired`` topics left the controller's list because nobody uses them; workers keep what they know.
+        ``expired`` topics left the controller's list because nobody uses them; workers keep what they know. ``gone``
+        ones had expired and are deleted now.
         """
-        difference = diff_snapshots(old, new, expired)
+        difference = diff_snapshots(old, new, expired, gone)
         self._snapshot = new
         if not difference.brokers_changed and not difference.partitions:
             return

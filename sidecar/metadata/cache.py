@@ -6,7 +6,7 @@ One writer (the worker's loop), any number of readers: each takes ``cache.curren
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from sidecar.common.control import LiveBroker, PartitionUpdate, UpdateError, UpdateMetadata
@@ -14,6 +14,7 @@ from sidecar.common.model import Node, TopicPartition
 from sidecar.metadata.snapshot import (
     EMPTY_SNAPSHOT,
     LEADER_DURING_DELETE,
+    WHOLE_TOPIC,
     LeaderHint,
     MetadataSnapshot,
     PartitionState,
@@ -45,8 +46,13 @@ class MetadataCache:
         self.stale_updates_refused = 0
         self._listener = listener
 
-    def update_metadata(self, request: UpdateMetadata) -> tuple[TopicPartition, ...]:
-        """Apply one update and return the partitions that it deleted.
+    def update_metadata(
+        self, request: UpdateMetadata, in_use: Collection[str] = ()
+    ) -> tuple[TopicPartition, ...]:
+        """Apply one update and return the partitions that it deleted; WHOLE_TOPIC for all, known here or not.
+
+        A topic that a full update does not name may be deleted, or only unused elsewhere and expired at the
+        controller: those ``in_use`` here stay, and are to be asked for.
 
         Raises StaleUpdate (and counts it in ``stale_updates_refused``) when the controller epoch is lower
         than one seen before, or the worker epoch is not ours; then nothing changes.
@@ -58,7 +64,7 @@ class MetadataCache:
         deleted: list[TopicPartition] = []
         topics: dict[str, TopicState] = dict(previous.topics)
         if request.is_full or request.partitions:
-            deleted = _apply(topics, request)
+            deleted = _apply(topics, request, in_use)
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         cluster_id = request.cluster_id if request.cluster_id is not None else previous.cluster_id
@@ -108,14 +114,16 @@ class MetadataCache:
         return nodes
 
 
-def _apply(topics: dict[str, TopicState], request: UpdateMetadata) -> list[TopicPartition]:
+def _apply(
+    topics: dict[str, TopicState], request: UpdateMetadata, in_use: Collection[str]
+) -> list[TopicPartition]:
     """Change ``topics`` (a private copy) by the request's partition states; return what went away."""
     by_topic: dict[str, list[PartitionUpdate]] = {}
     for update in request.partitions:
         by_topic.setdefault(update.topic, []).append(update)
     deleted: list[TopicPartition] = []
     if request.is_full:
-        for name in [name for name in topics if name not in by_topic]:
+        for name in [name for name in topics if name not in by_topic and name not in in_use]:
             deleted += _partitions_of(topics.pop(name))
     for name, updates in by_topic.items():
         old = topics.get(name)
@@ -127,6 +135,10 @@ def _apply(topics: dict[str, TopicState], request: UpdateMetadata) -> list[Topic
             states = {index: state for index, state in enumerate(old.partitions) if state is not None}
         known = old.partitions if old is not None and not is_recreated else ()
         for update in updates:
+            if update.partition == WHOLE_TOPIC:
+                deleted.append(TopicPartition(name, WHOLE_TOPIC))
+                states, known = {}, ()
+                continue
             before = known[update.partition] if update.partition < len(known) else None
             if update.leader == LEADER_DURING_DELETE:
                 states.pop(update.partition, None)

@@ -9,6 +9,7 @@ from sidecar.common.control import PartitionUpdate
 from sidecar.metadata.snapshot import (
     LEADER_DURING_DELETE,
     NO_LEADER_EPOCH,
+    WHOLE_TOPIC,
     MetadataSnapshot,
     PartitionState,
     TopicState,
@@ -29,14 +30,21 @@ def partition_updates(snapshot: MetadataSnapshot) -> Iterator[PartitionUpdate]:
 
 
 def diff_snapshots(
-    old: MetadataSnapshot, new: MetadataSnapshot, expired: frozenset[str] = frozenset()
+    old: MetadataSnapshot,
+    new: MetadataSnapshot,
+    expired: frozenset[str] = frozenset(),
+    gone: frozenset[str] = frozenset(),
 ) -> SnapshotDiff:
     """What a worker in step with ``old`` must hear to be in step with ``new``.
 
-    Topics in ``expired`` are missing from ``new`` only because nobody uses them; they are not deletions.
+    Topics in ``expired`` are missing from ``new`` only because nobody uses them; they are not deletions. Topics in
+    ``gone`` are deletions though they are missing from ``old``, because they had expired: workers may know them still.
     A topic under a new id is deleted and told anew in one update: nothing of the old one may remain.
     """
-    updates: list[PartitionUpdate] = []
+    updates = [
+        PartitionUpdate(name, None, WHOLE_TOPIC, LEADER_DURING_DELETE, NO_LEADER_EPOCH)
+        for name in sorted(gone)
+    ]
     for name, topic in old.topics.items():
         after = new.topics.get(name)
         if after is None and name not in expired:

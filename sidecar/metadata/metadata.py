@@ -61,12 +61,14 @@ class MetadataConfig:
 
 
 class UpdateResult(NamedTuple):
-    """What one successful update did. ``expired`` topics were dropped for being unused: they are not
-    deleted."""
+    """What one successful update did."""
 
     old: MetadataSnapshot
     new: MetadataSnapshot
-    expired: frozenset[str]
+    expired: frozenset[str] = frozenset()
+    """Dropped for being unused: they are not deleted."""
+    gone: frozenset[str] = frozenset()
+    """Deleted, though ``old`` knows nothing of them: they had expired here, and others may know them still."""
 
 
 class Metadata:
@@ -79,6 +81,8 @@ class Metadata:
         self._new_topics: set[str] = set()
         self._errors: dict[str, TopicError] = {}
         self._unknown_since: dict[str, tuple[float, int]] = {}
+        self._gone: set[str] = set()
+        """Topics in use that were taken as deleted, and have not come again."""
         self._last_seen_epochs: dict[tuple[str, int], int] = {}
         self._last_refresh_ms = NEVER_MS
         self._last_success_ms = NEVER_MS
@@ -128,6 +132,10 @@ class Metadata:
         if expiry_ms != EXPIRY_NOT_SET:
             self._expiry_ms[topic] = now_ms + self._config.metadata_max_idle_ms
         return False
+
+    def recheck(self, topics: Iterable[str]) -> None:
+        """Somebody must hear whether these are gone, also if that was found out before."""
+        self._gone.difference_update(topics)
 
     def request_update(self) -> int:
         """Ask for an update; returns the version to wait past (M3)."""
@@ -190,6 +198,7 @@ class Metadata:
         old = self.snapshot
         self._need_update = False
         self._new_topics -= asked
+        gone_before = frozenset(self._gone)
         expired = self._expire(asked, now_ms)
         answers = {topic.name: topic for topic in answer.topics}
         topics: dict[str, TopicState] = {}
@@ -204,7 +213,9 @@ class Metadata:
         self._note_answer(old, now_ms)
         if self._has_gaps(asked):
             self._need_update = True
-        return UpdateResult(old, self.snapshot, expired)
+        return UpdateResult(
+            old, self.snapshot, expired, frozenset(self._gone - gone_before - old.topics.keys())
+        )
 
     def failed_update(self, now_ms: float, authentication_error: str | None = None) -> None:
         """A request failed: the next waits its backoff. An authentication failure is kept for one waiter
@@ -273,6 +284,7 @@ class Metadata:
                 del self._expiry_ms[topic]
                 self._errors.pop(topic, None)
                 self._unknown_since.pop(topic, None)
+                self._gone.discard(topic)
                 expired.add(topic)
         self._forget_epochs(expired)
         return frozenset(expired)
@@ -293,6 +305,7 @@ class Metadata:
         if heard.error_code == 0 and heard.partitions:
             self._errors.pop(name, None)
             self._unknown_since.pop(name, None)
+            self._gone.discard(name)
             merged = merge_topic(heard, old)
             if old is not None and old.topic_id != merged.topic_id:
                 self._forget_epochs({name})
@@ -301,13 +314,14 @@ class Metadata:
             self._errors[name] = TopicError(NO_PARTITIONS, str(EmptyPartitionListError(name)))
             return old
         self._errors[name] = TopicError(heard.error_code, topic_error_text(name, heard.error_code))
-        if heard.error_code != UNKNOWN_TOPIC_OR_PARTITION or old is None:
+        if heard.error_code != UNKNOWN_TOPIC_OR_PARTITION or name in self._gone:
             return old
         since_ms, answers = self._unknown_since.get(name, (now_ms, 0))
         answers += 1
         if answers >= DELETION_ANSWERS and now_ms - since_ms >= DELETION_MS:
             self._unknown_since.pop(name, None)
             self._forget_epochs({name})
+            self._gone.add(name)
             return None
         self._unknown_since[name] = (since_ms, answers)
         return old

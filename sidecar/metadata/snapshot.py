@@ -16,6 +16,8 @@ from sidecar.common.model import Node, TopicPartition
 
 NO_LEADER: Final = -1
 LEADER_DURING_DELETE: Final = -2
+WHOLE_TOPIC: Final = -1
+"""Stands for the partition where a topic is deleted of which the controller does not know what others know."""
 """Leader of a partition whose topic is being deleted (Kafka: LeaderAndIsr.LeaderDuringDelete)."""
 NO_LEADER_EPOCH: Final = -1
 ERROR_NONE: Final = 0

@@ -24,6 +24,7 @@ from sidecar.common.control import (
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.model import broker_of
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
+from sidecar.metadata.snapshot import WHOLE_TOPIC
 from sidecar.producer.effects import (
     CloseLink,
     Completed,
@@ -181,7 +182,8 @@ class Driver:
         """Rule U3–U5: swap the snapshot, fail what was deleted, look again at what waited."""
         now_ms = self._clock.now_ms()
         try:
-            deleted = self._cache.update_metadata(update)
+            in_use = self._topics.in_use() if update.is_full else set[str]()
+            deleted = self._cache.update_metadata(update, in_use)
         except StaleUpdate as stale:
             self._counters.inc("stale_updates_refused_total")
             log.warning("refused a metadata push: %s", stale)
@@ -193,6 +195,9 @@ class Driver:
         self._links.update_nodes(snapshot.nodes.values())
         self._asked_topics -= snapshot.topics.keys()
         self._topics.on_snapshot(snapshot, now_ms)
+        unnamed = in_use & snapshot.topics.keys() - {each.topic for each in update.partitions}
+        if unnamed:
+            self._send_control(NeedTopics(topics=tuple(unnamed)))  # expired there, or deleted: it finds out
         self._shares.count_all(now_ms)
         self._look_at_held(now_ms)
         self._produce_port.try_init_producer_id()
@@ -436,8 +441,12 @@ class Driver:
         for topic, partition in deleted:
             by_topic.setdefault(topic, []).append(partition)
         for topic, partitions in by_topic.items():
-            text = f"Partition {partitions[0]} of topic {topic} was deleted while records waited for it."
-            self._sender.fail_partitions(topic, partitions, LocalCode.TOPIC_DELETED, text, now_ms)
+            is_whole = WHOLE_TOPIC in partitions
+            what = f"Topic {topic}" if is_whole else f"Partition {partitions[0]} of topic {topic}"
+            text = f"{what} was deleted while records waited for it."
+            self._sender.fail_partitions(
+                topic, None if is_whole else partitions, LocalCode.TOPIC_DELETED, text, now_ms
+            )
 
     # --- housekeeping --------------------------------------------------------------------------------------
 

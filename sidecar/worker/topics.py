@@ -319,13 +319,16 @@ class Topics:
         return sum(1 for queue in self.waiting_queues.values() if queue.waiting or queue.out_of_range)
 
     def take_used(self) -> list[str]:
-        """Topics used or awaited since the last call: their expiry is renewed at the controller (M1).
+        """Topics used since the last call, or with records here: their expiry is renewed at the controller (M1).
 
-        What records wait for must not be forgotten, however long they may wait (max.block.ms).
+        What records wait for must not be forgotten, however long they may wait (max.block.ms, delivery.timeout.ms).
         """
-        waiting = (name for name, queue in self.waiting_queues.items() if queue.waiting or queue.out_of_range)
-        used, self._used = list(self._used.union(waiting)), set()
+        used, self._used = list(self._used.union(self.in_use())), set()
         return used
+
+    def in_use(self) -> set[str]:
+        """Topics with records that have no end yet."""
+        return {name for name, queue in self._queues.items() if queue.chain.live_entries}
 
     def _partition(
         self,

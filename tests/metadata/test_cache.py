@@ -11,7 +11,7 @@ import pytest
 from sidecar.common.control import Endpoint, LiveBroker, PartitionUpdate, UpdateError, UpdateMetadata
 from sidecar.common.model import Node, TopicPartition
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
-from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, LeaderHint
+from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, LEADER_DURING_DELETE, WHOLE_TOPIC, LeaderHint
 
 from .answers import topic_id
 
@@ -181,3 +181,28 @@ def test_leader_hints_hold_until_the_next_update(cache: MetadataCache) -> None:
     cache.update_metadata(request(state("u", 0, -2, id=2)))
     cache.update_metadata(request(state("u", 0, 1, 0, id=2)))
     assert cache.current.leader_epoch("u", 0) == 0
+
+
+@pytest.mark.rule("U4")
+def test_a_full_update_takes_nothing_away_that_is_in_use(cache: MetadataCache) -> None:
+    """The controller may only have forgotten it: nobody else used it."""
+    before = cache.current.topics["t"]
+    deleted = cache.update_metadata(request(state("v", 0), is_full=True), in_use={"t", "never known"})
+    assert deleted == (TopicPartition("u", 0),)
+    assert set(cache.current.topics) == {"t", "v"}
+    assert cache.current.topics["t"] is before
+
+
+@pytest.mark.rule("U4")
+def test_the_deletion_of_a_whole_topic_needs_no_knowledge_of_its_partitions(cache: MetadataCache) -> None:
+    gone = [PartitionUpdate(name, None, WHOLE_TOPIC, LEADER_DURING_DELETE, -1) for name in ("t", "unknown")]
+    deleted = cache.update_metadata(request(*gone, state("t", 1)))
+    assert set(deleted) == {
+        TopicPartition("t", WHOLE_TOPIC),
+        TopicPartition("t", 0),
+        TopicPartition("unknown", WHOLE_TOPIC),
+    }
+    assert [each is not None for each in cache.current.topics["t"].partitions] == [False, True], (
+        "what follows in the same update is of the topic that came again"
+    )
+    assert set(cache.current.topics) == {"t", "u"}

@@ -58,7 +58,7 @@ async def fetching(
         connection_config=ConnectionConfig(
             **{"reconnect_backoff_ms": 10.0, "reconnect_backoff_max_ms": 50.0, **connection}
         ),
-        on_snapshot=lambda old, new, expired: told.snapshots.append(new),
+        on_snapshot=lambda result: told.snapshots.append(result.new),
         on_topic_errors=told.topic_errors.append,
         on_error=told.errors.append,
     )

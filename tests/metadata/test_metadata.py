@@ -354,3 +354,50 @@ def test_one_bad_topic_never_blocks_another(metadata: Metadata, clock: ManualClo
     assert set(metadata.topic_errors) == {"unknown", "forbidden", "invalid"}
     assert metadata.check_topic("fine", 1) == 2
     assert metadata.check_topic("unknown", None) is None
+
+
+@pytest.mark.rule("M2")
+def test_a_topic_that_expired_is_told_gone_once_when_it_is_missed(
+    metadata: Metadata, clock: ManualClock
+) -> None:
+    """It was deleted meanwhile: others may know it still, and must hear of it though it is not in ``old``."""
+    metadata.add("orders", clock.now_ms())
+    metadata.update(answer(good("orders")), clock.now_ms())
+    clock.advance(300_001)
+    result = metadata.update(answer(), clock.now_ms())
+    assert (result.expired, result.gone) == ({"orders"}, frozenset())
+    metadata.add("orders", clock.now_ms())
+    missing = answer(topic("orders", error=3))
+    told = []
+    for _ in range(8):
+        clock.advance(600)
+        metadata.add("orders", clock.now_ms())
+        if not any(told):
+            metadata.recheck(["orders"])  # who asks again and again does not put it off
+        told.append(metadata.update(missing, clock.now_ms()).gone)
+    assert told == [frozenset()] * 4 + [{"orders"}] + [frozenset()] * 3, "sure first, and then once"
+    metadata.recheck(["orders"])
+    assert metadata.update(missing, clock.now_ms()).gone == frozenset()
+    clock.advance(2_000)
+    metadata.update(missing, clock.now_ms())
+    assert metadata.update(missing, clock.now_ms()).gone == {"orders"}, "again for who asks anew"
+    metadata.update(answer(good("orders")), clock.now_ms())
+    for _ in range(3):
+        clock.advance(1_000)
+        result = metadata.update(missing, clock.now_ms())
+    assert "orders" in result.old.topics and "orders" not in result.new.topics
+    assert result.gone == frozenset(), "the difference of the two says it"
+
+
+@pytest.mark.rule("M2")
+def test_a_topic_that_expired_and_is_there_is_not_gone(metadata: Metadata, clock: ManualClock) -> None:
+    metadata.add("orders", clock.now_ms())
+    metadata.update(answer(good("orders")), clock.now_ms())
+    clock.advance(300_001)
+    metadata.update(answer(), clock.now_ms())
+    metadata.add("orders", clock.now_ms())
+    for error in (3, 5, 3, 0, 3, 3):  # one broker lags behind
+        clock.advance(900)
+        heard = good("orders") if error == 0 else topic("orders", error=error)
+        assert metadata.update(answer(heard), clock.now_ms()).gone == frozenset()
+    assert metadata.check_topic("orders", None) == 2

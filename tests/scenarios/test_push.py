@@ -25,6 +25,7 @@ from sidecar.common.control import (
     ControlMessage,
     Endpoint,
     LiveBroker,
+    NeedTopics,
     PartitionUpdate,
     Ready,
     Start,
@@ -36,6 +37,7 @@ from sidecar.common.control import (
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.bare_worker import BareWorker
 from sidecar.controller.config_loader import load_config
+from sidecar.metadata.snapshot import LEADER_DURING_DELETE, WHOLE_TOPIC
 from sidecar.shm.segment import Segment
 from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
@@ -53,7 +55,7 @@ TIMEOUT_S = 20.0
 POLL_MS = 50
 DELETED_S = 60.0
 """A topic is taken as deleted after several answers over two seconds; a busy machine takes its time."""
-Message = TypeVar("Message", Ready, UpdateMetadataReply)
+Message = TypeVar("Message", NeedTopics, Ready, UpdateMetadataReply)
 
 
 def test_md_16_a_topic_is_deleted_and_made_anew(start_daemon: StartDaemon) -> None:
@@ -92,6 +94,32 @@ def test_md_16_a_topic_is_deleted_and_made_anew(start_daemon: StartDaemon) -> No
         assert len(kafka.records(topic)) == CLIENTS * 50
         assert not kafka.bad_batches
         assert scene.daemon.worker_pids() == pids
+
+
+def test_md_16_a_topic_deleted_while_nobody_used_it(start_daemon: StartDaemon) -> None:
+    """MD-16: a topic that had expired at the controller is deleted: the workers knew it still, and hear of it as soon
+    as somebody uses it. Its records fail as deleted, not at their deadline, and it may come again."""
+    with contextlib.ExitStack() as stack:
+        kafka = stack.enter_context(FakeBroker(nodes=1))
+        settings = {"metadata.max.idle.ms": 5_000, "metadata.max.age.ms": 500, "daemon.workers": 2}
+        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, **settings}))
+        topic, other = scene.new_topic(2), scene.new_topic(1)
+        sender, busy = stack.enter_context(scene.sender(topic)), stack.enter_context(scene.sender(other))
+        sender.send()
+        assert sender.offsets() == [0]
+
+        def is_expired() -> bool:
+            busy.send().result(OUTCOME_S)
+            asked = {each.name for each in kafka.requests(Api.METADATA)[-1].message.topics or ()}
+            return other in asked and topic not in asked
+
+        wait_until(is_expired, "the topic to be asked for no more", timeout_s=OUTCOME_S)
+        kafka.delete_topic(topic)
+        error = sender.send().exception(DELETED_S)
+        assert isinstance(error, errors.TopicDeleted), error
+        kafka.create_topic(topic, 1)
+        assert sender.producer.send(topic, b"new").result(OUTCOME_S).partition == 0
+        assert not kafka.bad_batches
 
 
 class OwnController:
@@ -157,8 +185,9 @@ class OwnController:
         brokers: tuple[LiveBroker, ...],
         controller_epoch: int = CONTROLLER_EPOCH,
         worker_epoch: int = WORKER_EPOCH,
+        is_full: bool = True,
     ) -> int:
-        """A full update; the error that the worker answers with."""
+        """An update; the error that the worker answers with."""
         self.say(
             UpdateMetadata(
                 controller_id=controller_epoch,
@@ -166,7 +195,7 @@ class OwnController:
                 worker_epoch=worker_epoch,
                 brokers=brokers,
                 partitions=partitions,
-                is_full=True,
+                is_full=is_full,
                 cluster_id="own",
             )
         )
@@ -197,6 +226,14 @@ class OwnController:
                 endpoint.send_multipart([routing_id, answer])
 
 
+def asked_for(controller: OwnController) -> set[str]:
+    """The topics of the next NEED_TOPICS that does not only say what is in use."""
+    while True:
+        message = controller.hear(NeedTopics)
+        if message.topics:
+            return set(message.topics)
+
+
 @pytest.fixture
 def kafka() -> Iterator[FakeBroker]:
     with FakeBroker({"x": 2}, nodes=2) as made:
@@ -214,7 +251,8 @@ def controller(kafka: FakeBroker) -> Iterator[OwnController]:
 
 def test_md_16_a_stale_push_is_refused(kafka: FakeBroker, controller: OwnController) -> None:
     """MD-16: an update of an older controller, or for an earlier worker, is refused and counted and changes nothing:
-    records go on to where the newest update says; one without the topic takes it away whole."""
+    records go on to where the newest update says. One without the topic is no deletion: the worker asks for what it
+    holds records of, and fails them when it is told that the topic is gone."""
     addresses = {node: kafka.address(node).rpartition(":") for node in (1, 2)}
     brokers = tuple(
         LiveBroker(node, (Endpoint("PLAINTEXT", host, int(port)),))
@@ -251,7 +289,15 @@ def test_md_16_a_stale_push_is_refused(kafka: FakeBroker, controller: OwnControl
             kafka.move_leader("x", partition, -1)
         waiting = producer.send("x", b"2", partition=1)
         wait_until(lambda: controller.counter("records_accepted_total") == 3, "the record to be accepted")
-        assert controller.push(brokers=brokers, controller_epoch=newer) == UpdateError.NONE
+        controller.say(
+            UpdateMetadata(newer, newer, WORKER_EPOCH, brokers, is_full=True, cluster_id="own", version=9)
+        )
+        assert asked_for(controller) == {"x"}
+        assert controller.hear(UpdateMetadataReply).error == UpdateError.NONE
+        assert not waiting.done()
+        gone = PartitionUpdate("x", None, WHOLE_TOPIC, LEADER_DURING_DELETE, -1)
+        told = controller.push(gone, brokers=brokers, controller_epoch=newer, is_full=False)
+        assert told == UpdateError.NONE
         error = waiting.exception(OUTCOME_S)
         assert isinstance(error, errors.UnknownTopicOrPartition)
         kafka.delete_topic("x")
@@ -259,7 +305,7 @@ def test_md_16_a_stale_push_is_refused(kafka: FakeBroker, controller: OwnControl
         anew = PartitionUpdate("x", kafka._topic_ids["x"].bytes, 0, 1, 0)
         assert controller.push(*good, brokers=brokers) == UpdateError.STALE_CONTROLLER_EPOCH
         assert controller.push(anew, brokers=brokers, controller_epoch=newer) == UpdateError.NONE
-        told = [producer.send("x", b"3").result(OUTCOME_S) for _ in range(10)]
-        assert {(each.partition, each.offset) for each in told} == {(0, offset) for offset in range(10)}
+        found = [producer.send("x", b"3").result(OUTCOME_S) for _ in range(10)]
+        assert {(each.partition, each.offset) for each in found} == {(0, offset) for offset in range(10)}
     assert controller.counter("sender_exceptions_total") == 0
     assert not kafka.bad_batches

@@ -7,7 +7,7 @@ import pytest
 from client_stub.wire import LocalCode
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import Node
-from sidecar.kernel import Entry
+from sidecar.kernel import BatchRecords, Entry, index
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
@@ -56,6 +56,15 @@ class TopicScene:
         self.scene.chain = chain
         self.topics.on_entry(queue, entry, now_ms)
         return entry
+
+    def end(self, entry: Entry) -> None:
+        """All its records are told and done."""
+        (queue,) = (queue for queue in self.topics if queue.chain.chain_id == entry.chain_id)
+        block = index(queue.chain, entry, self.scene.partitioner, 1 << 20)
+        records = BatchRecords()
+        for _, start, stop in block.groups:
+            records.try_append(block, start, stop, 1 << 20)
+        records.mark_done()
 
     def batched(self, topic: str) -> int:
         return sum(batch.count for batch in self.accumulator.batches_of(topic, None))
@@ -188,10 +197,22 @@ def test_a_flush_reaches_what_waits_for_metadata(topics: TopicScene) -> None:
 
 @pytest.mark.rule("M1")
 def test_use_is_told_once_per_asking(topics: TopicScene) -> None:
-    topics.entry("a", 0.0)
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
-    topics.entry("a", 0.0)
+    topics.end(topics.entry("a", 0.0))
     assert topics.topics.take_used() == ["a"]
+    assert topics.topics.take_used() == []
+
+
+@pytest.mark.rule("M2")
+def test_a_topic_with_records_here_is_in_use_however_long_they_take(topics: TopicScene) -> None:
+    """Else the controller forgets it, and nobody hears of its new leaders, or of its end."""
+    topics.topics.on_snapshot(snapshot(a=1, b=1), 0.0)
+    entry = topics.entry("a", 0.0)
+    topics.end(topics.entry("b", 0.0))
+    assert set(topics.topics.take_used()) == {"a", "b"}
+    assert topics.topics.take_used() == ["a"]
+    assert topics.topics.in_use() == {"a"}
+    topics.end(entry)
     assert topics.topics.take_used() == []
 
 
@@ -199,10 +220,11 @@ def test_use_is_told_once_per_asking(topics: TopicScene) -> None:
 def test_what_is_waited_for_counts_as_used(topics: TopicScene) -> None:
     """Found with a real broker: a topic awaited longer than metadata.max.idle.ms was forgotten by the
     controller, and its records waited in vain when it was there at last."""
-    topics.entry("late", 0.0)
+    entry = topics.entry("late", 0.0)
     assert topics.topics.take_used() == ["late"]
     assert topics.topics.take_used() == ["late"]
     topics.topics.on_snapshot(snapshot(late=1), 10.0)
+    topics.end(entry)
     assert topics.topics.take_used() == []
 
 
