@@ -6,9 +6,10 @@ KIP-144, KIP-601, KIP-219).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Any
 
 from sidecar.common.backoff import ExponentialBackoff
 
@@ -27,6 +28,12 @@ class ConnectionConfig:
     send_buffer_bytes: int = 131_072
     """SO_SNDBUF; -1: the system's default. So for the next."""
     receive_buffer_bytes: int = 32_768
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any]) -> ConnectionConfig:
+        """From validated settings under Kafka's own names."""
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: settings[name.replace("_", ".")] for name in names})
 
 
 class ConnectionStatus(Enum):

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from sidecar.worker.inquiry import Inquiry
     from sidecar.worker.intake import Intake
     from sidecar.worker.produce_port import ProducePort
+    from sidecar.worker.producer_id_port import ProducerIdPort
     from sidecar.worker.session import ClientSession, StreamState
     from sidecar.worker.sessions import Sessions
     from sidecar.worker.settlement import Settlement
@@ -97,6 +98,7 @@ class Driver:
         intake: Intake,
         stub_port: StubPort,
         produce_port: ProducePort,
+        producer_id_port: ProducerIdPort,
         settlement: Settlement,
         shares: Shares,
         dead_letters: DeadLetters,
@@ -123,6 +125,7 @@ class Driver:
         self._intake = intake
         self._stub_port = stub_port
         self._produce_port = produce_port
+        self._producer_id_port = producer_id_port
         self._settlement = settlement
         self._shares = shares
         self._dead_letters = dead_letters
@@ -200,7 +203,7 @@ class Driver:
             self._send_control(NeedTopics(topics=tuple(unnamed)))  # expired there, or deleted: it finds out
         self._shares.count_all(now_ms)
         self._look_at_held(now_ms)
-        self._produce_port.try_init_producer_id()
+        self._producer_id_port.step()
         self._send_control(UpdateMetadataReply(UpdateError.NONE, self._worker_epoch, update.version))
         self.wake()
 
@@ -423,7 +426,7 @@ class Driver:
             self.wake()
 
     def _init_producer_id(self, effect: InitProducerId, now_ms: float) -> None:
-        self._produce_port.init_producer_id()
+        self._producer_id_port.init_producer_id()
 
     def _split(self, effect: Split, now_ms: float) -> None:
         self._settlement.split(effect.parent, effect.pieces)

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.model import broker_of
-from sidecar.net.connector import LinkError
-from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.produce import ProduceTopic, encode_produce
 from sidecar.protocol.produce_answer import PRODUCE_TOPIC_ID_VERSION, decode_produce_response
@@ -24,21 +22,18 @@ from sidecar.worker.publication import publish_all
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
-    from sidecar.common.model import Node, ProducerIdAndEpoch
+    from sidecar.common.model import Node
     from sidecar.metadata.cache import MetadataCache
     from sidecar.net.broker_link import BrokerLink
     from sidecar.net.cluster_links import ClusterLinks
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.in_flight import ProduceRequest
-    from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
     from sidecar.producer.sender import Sender
     from sidecar.shm.descriptors import DescriptorTable
-    from sidecar.worker.request_encoder import EncodedBatch, RequestEncoder
+    from sidecar.worker.request_encoder import CopiedBatch, EncodedBatch, RequestEncoder
 
 log = logging.getLogger(__name__)
-
-NETWORK_EXCEPTION = 13
 
 
 class _Prepared:
@@ -67,7 +62,6 @@ class ProducePort:
         descriptors: DescriptorTable,
         sender: Sender,
         wake: Callable[[], None],
-        on_identity: Callable[[ProducerIdAndEpoch], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -78,13 +72,10 @@ class ProducePort:
         self._descriptors = descriptors
         self._sender = sender
         self._wake = wake
-        self._on_identity = on_identity
         self._preparing: dict[int, deque[_Prepared]] = {}
         self._awaited: dict[tuple[int, int], tuple[ProduceRequest, int]] = {}
         """(node, correlation id) → request and the version it was sent in."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wants_producer_id = False
-        self._identity_timer: asyncio.TimerHandle | None = None
         self.leader_endpoints: tuple[Node, ...] = ()
         """Addresses that came with the last leader hints (KIP-951)."""
         self.links: ClusterLinks | None = None
@@ -126,7 +117,7 @@ class ProducePort:
             self._sender.on_request_not_sent(request, now_ms)
             return
         prepared = _Prepared(request, buffer)
-        plain: list[tuple[ProducerBatch, bytes]] = []
+        plain: list[CopiedBatch] = []
         is_synchronous = self._encoder.is_synchronous(request.batches)
         if is_synchronous:
             encoded, unsendable = self._encoder.encode(request.batches, buffer.view)
@@ -150,52 +141,6 @@ class ProducePort:
             task = self._loop.create_task(self._compress(prepared, plain))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-    def init_producer_id(self) -> None:
-        """Ask a connected broker for an identity, as soon as there is one."""
-        self._wants_producer_id = True
-        self.try_init_producer_id()
-
-    def try_init_producer_id(self) -> None:
-        """Go on with an InitProducerId that waits for a broker: a link is ready, or brokers are known now."""
-        assert self.links is not None
-        if not self._wants_producer_id:
-            return
-        ready = self.links.ready_links
-        if ready:
-            self._wants_producer_id = False
-            task = self._loop.create_task(self._init_producer_id(ready[0]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        # Nothing can be drained without an identity, so nobody else asks for a link: a backoff is sat out here.
-        delays_ms = [float("inf")]
-        for node in self._cache.current.nodes.values():
-            self.links.ready(node)
-            delays_ms.append(self.links.next_attempt_delay_ms(node.id, self._clock.now_ms()))
-        soonest_ms = min(delays_ms)
-        if self._identity_timer is not None:
-            self._identity_timer.cancel()
-            self._identity_timer = None
-        if soonest_ms < float("inf"):
-            self._identity_timer = self._loop.call_later(soonest_ms / 1000 + 0.001, self.try_init_producer_id)
-
-    async def _init_producer_id(self, link: BrokerLink) -> None:
-        try:
-            version = link.version(ApiKey.INIT_PRODUCER_ID)
-            if version is None:
-                raise LinkError(f"{link.node} does not offer InitProducerId; set enable.idempotence=false.")
-            result = parse_init_producer_id(await link.request(init_producer_id_request(version)))
-        except (LinkError, ProtocolError) as error:
-            self._sender.on_producer_id_error(NETWORK_EXCEPTION, self._clock.now_ms(), str(error))
-        else:
-            now_ms = self._clock.now_ms()
-            if result.error_code:
-                self._sender.on_producer_id_error(result.error_code, now_ms)
-            else:
-                self._sender.on_producer_id(result.identity.producer_id, result.identity.epoch, now_ms)
-                self._on_identity(result.identity)
-        self._wake()
 
     # --- events of the links -----------------------------------------------------------------------------------
 
@@ -225,12 +170,11 @@ class ProducePort:
                     self._buffers.give(prepared.buffer)
                 # else its codec still writes: the buffer goes back when it ends, and finds the request ended.
             self._sender.on_disconnect(node_id, self._clock.now_ms(), reason=error or "")
-        self.try_init_producer_id()
         self._wake()
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _compress(self, prepared: _Prepared, plain: list[tuple[ProducerBatch, bytes]]) -> None:
+    async def _compress(self, prepared: _Prepared, plain: list[CopiedBatch]) -> None:
         encoded = await self._encoder.compress(plain, prepared.buffer.view)
         if prepared.request.ended:  # its connection did, and nothing of it waits here any more
             self._buffers.give(prepared.buffer)

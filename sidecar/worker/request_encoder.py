@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import entry_payload, write_batch_header
@@ -31,6 +31,14 @@ _NO_CODEC = {"none"}
 
 
 EncodedBatch: TypeAlias = "tuple[ProducerBatch, memoryview]"
+
+
+class CopiedBatch(NamedTuple):
+    """A batch on its way to a codec: ``word`` says in the slot that it is in work, ``data`` is its records section."""
+
+    batch: ProducerBatch
+    word: int
+    data: bytes
 
 
 class RequestEncoder:
@@ -90,15 +98,17 @@ class RequestEncoder:
 
     def copy_records(
         self, batches: list[ProducerBatch], buffer: memoryview
-    ) -> tuple[list[tuple[ProducerBatch, bytes]], list[tuple[ProducerBatch, str]]]:
+    ) -> tuple[list[CopiedBatch], list[tuple[ProducerBatch, str]]]:
         """The records sections of the batches as copies, for a codec that runs beside the loop.
 
-        The journal is not read after this: records may be settled and pages released while a codec is busy.
+        Neither journal nor descriptors are read after this: records may expire, be settled and their descriptors and
+        pages be free before a codec gets to them.
         """
-        plain: list[tuple[ProducerBatch, bytes]] = []
+        plain: list[CopiedBatch] = []
         unsendable: list[tuple[ProducerBatch, str]] = []
         for batch in batches:
-            self._in_work.begin_batch(self._serial(batch.descriptor))
+            serial = self._serial(batch.descriptor)
+            self._in_work.begin_batch(serial)
             if ARMED:
                 passed("encode.begin", partial(_payloads, batch))
             try:
@@ -106,25 +116,19 @@ class RequestEncoder:
             except ValueError as error:
                 unsendable.append((batch, str(error)))
                 continue
-            plain.append((batch, bytes(buffer[:records_bytes])))
+            plain.append(CopiedBatch(batch, batch_word(serial), bytes(buffer[:records_bytes])))
         self._in_work.end()
         return plain, unsendable
 
-    async def compress(
-        self, plain: list[tuple[ProducerBatch, bytes]], buffer: memoryview
-    ) -> list[EncodedBatch]:
+    async def compress(self, plain: list[CopiedBatch], buffer: memoryview) -> list[EncodedBatch]:
         """Compress off the loop and write the batches into ``buffer``; what a codec fails on goes as it is."""
-        words = [batch_word(self._serial(batch.descriptor)) for batch, _ in plain]
         outputs = await self._loop.run_in_executor(
             self._executor,
-            lambda: [
-                self._compress(word, batch.queue.settings, data)
-                for word, (batch, data) in zip(words, plain, strict=True)
-            ],
+            lambda: [self._compress(word, batch.queue.settings, data) for batch, word, data in plain],
         )
         encoded: list[EncodedBatch] = []
         position = 0
-        for (batch, data), output in zip(plain, outputs, strict=True):
+        for (batch, _, data), output in zip(plain, outputs, strict=True):
             # Output that is not smaller than its input goes uncompressed.
             body = data if output is None else output
             start = position + BATCH_HEADER_BYTES

@@ -67,6 +67,7 @@ from sidecar.worker.intake import Intake, largest_submission
 from sidecar.worker.placement import Placement
 from sidecar.worker.poison import Poison
 from sidecar.worker.produce_port import ProducePort
+from sidecar.worker.producer_id_port import ProducerIdPort
 from sidecar.worker.rate_limit import RateLimit
 from sidecar.worker.request_encoder import RequestEncoder
 from sidecar.worker.sessions import Sessions
@@ -268,17 +269,29 @@ class Worker:
             descriptors=descriptors,
             sender=sender,
             wake=lambda: self._driver.wake(),
+        )
+        producer_id_port = ProducerIdPort(
+            loop=loop,
+            clock=clock,
+            cache=cache,
+            sender=sender,
+            wake=lambda: self._driver.wake(),
             on_identity=lambda identity: slot.store_producer(identity.producer_id, identity.epoch),
         )
+
+        def on_link_state(node_id: int, connected: bool, error: str | None) -> None:
+            produce_port.on_link_state(node_id, connected, error)
+            producer_id_port.step()
+
         self._links = ClusterLinks(
             loop,
             client_id=config.client_id,
-            config=_connection_config(settings),
-            on_state=produce_port.on_link_state,
+            config=ConnectionConfig.from_mapping(settings),
+            on_state=on_link_state,
             on_response=produce_port.on_response,
             clock=clock,
         )
-        produce_port.links = self._links
+        produce_port.links = producer_id_port.links = self._links
         self._channel = ControlChannel(
             control, on_message=self._on_control, on_closed=self._on_controller_gone, loop=loop
         )
@@ -313,6 +326,7 @@ class Worker:
             intake=intake,
             stub_port=self._stub_port,
             produce_port=produce_port,
+            producer_id_port=producer_id_port,
             settlement=settlement,
             shares=shares,
             dead_letters=dead_letters,
@@ -530,8 +544,3 @@ def _group_commit(
         queues=queues,
         on_accepted=on_accepted,
     )
-
-
-def _connection_config(settings: dict[str, Any]) -> ConnectionConfig:
-    names = [each.name for each in dataclasses.fields(ConnectionConfig)]
-    return ConnectionConfig(**{name: settings[name.replace("_", ".")] for name in names})

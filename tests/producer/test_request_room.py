@@ -171,6 +171,26 @@ def test_the_connection_that_stalls_longest_is_closed_for_one_that_waits() -> No
     assert payloads_of(batch for request in requests for batch in request.batches) == ["waits"]
 
 
+def test_any_number_of_stopped_brokers_holds_up_a_healthy_one_no_longer_than_one_may_stall() -> None:
+    """With Kafka's 1 MiB requests and 64 MiB of buffers it takes that many brokers to hold them all."""
+    brokers = 80
+    core = Core(leaders=[*range(1, brokers + 1)] * 2, max_request_size=1 << 20, batch_size=1 << 20)
+    for broker in range(2, brokers + 1):
+        core.links.stalled_since[broker] = core.now_ms
+    for partition in range(2 * brokers):
+        if partition % brokers:
+            core.append("stuck", partition=partition, record_bytes=1_000_000)
+    core.poll()
+    assert core.buffers.room_bytes() == 0
+    core.append("healthy", partition=0, record_bytes=1_000_000)
+    begun_ms = core.now_ms
+    sent: list[object] = []
+    while "healthy" not in sent:
+        core.clock.advance(max(0.0, core.sender.next_wakeup_ms - core.now_ms))
+        sent += payloads_of(batch for request in core.poll() for batch in request.batches)
+    assert core.now_ms - begun_ms <= STALLED_MS_MAX
+
+
 def test_nobody_is_closed_while_nobody_waits() -> None:
     core = Core(leaders=[1, 2], **TWO_BUFFERS)
     core.links.stalled_since[1] = core.now_ms

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api
+from sidecar.testing.metrics import metric
 from sidecar.testing.waiting import ConditionTimeout, wait_until
 
-from .scene import Scene
+from .scene import Scene, Sender
 
 pytestmark = [pytest.mark.process]
 
@@ -70,3 +73,60 @@ def test_rf_11_keyless_records_avoid_a_broker_that_hangs(scene: Scene) -> None:
         held.remove()
         assert all(outcome.error is None for outcome in sender.outcomes())
         scene.balance(sender)
+
+
+def test_a_broker_that_gives_no_producer_id_holds_up_nobody() -> None:
+    """The broker that is asked first does not answer. Java waits for it until request.timeout.ms; here the others are
+    asked after a second."""
+    with FakeBroker({"t": 3}, nodes=3) as kafka:
+        held = kafka.add(on(Api.INIT_PRODUCER_ID).hold())
+        settings = {"daemon.workers": 1, "request.timeout.ms": 60_000, "linger.ms": 0}
+        with (
+            SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon,
+            Sender(daemon, "t") as sender,
+        ):
+            held.wait()
+            (asked,) = kafka.requests(Api.INIT_PRODUCER_ID)
+            silent = asked.node - 1  # the partition that it leads
+            for partition in range(3):
+                sender.send(partition)
+            for partition in {0, 1, 2} - {silent}:
+                sender.deliveries[partition].result(20)
+            held.release()
+            assert all(outcome.error is None for outcome in sender.outcomes())
+
+
+MIB = 1 << 20
+
+
+def test_brokers_that_read_nothing_leave_a_request_buffer_to_the_others() -> None:
+    """Two stopped brokers could hold both of the largest requests that fit into the buffers until they time out. The
+    one that has taken no byte longest is closed for the third, and loses nothing by it."""
+    with FakeBroker({"t": 3}, nodes=3, message_bytes_max=64 * MIB) as kafka:
+        settings = {
+            "daemon.workers": 1,
+            "linger.ms": 0,
+            "max.request.size": 32 * MIB,
+            "buffer.memory": 192 * MIB,
+            "request.timeout.ms": 60_000,
+        }
+        with (
+            SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon,
+            Sender(daemon, "t") as sender,
+        ):
+            for partition in range(3):
+                sender.send(partition).result(20)
+            kafka.stop_reading(1)
+            kafka.stop_reading(2)
+            for partition in (0, 1):
+                sender.send(partition, size=20 * MIB)
+            wait_until(lambda: requests_in_flight(daemon) == 2, "both to be on their way")
+            sender.send(2, size=20 * MIB).result(20)
+            kafka.read_again(1)
+            kafka.read_again(2)
+            assert all(outcome.error is None for outcome in sender.outcomes())
+            assert [len(kafka.records("t", partition)) for partition in range(3)] == [2, 2, 2]
+
+
+def requests_in_flight(daemon: SidecarDaemon) -> float:
+    return metric(daemon, "kafka_sidecar_in_flight_requests")

@@ -120,6 +120,7 @@ class Rooms:
             intake=self.intake,  # type: ignore[arg-type]
             stub_port=self.stub_port,  # type: ignore[arg-type]
             produce_port=rest,
+            producer_id_port=rest,
             settlement=self.settlement,  # type: ignore[arg-type]
             shares=self.shares,  # type: ignore[arg-type]
             dead_letters=rest,

@@ -1,0 +1,140 @@
+"""ProducerIdPort: asks brokers for a producer id, and does not depend on one that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from sidecar.common.model import broker_of
+from sidecar.net.connector import LinkError
+from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
+from sidecar.protocol.messages import ApiKey, ProtocolError
+
+if TYPE_CHECKING:
+    from sidecar.common.clock import MonotonicClock
+    from sidecar.common.model import ProducerIdAndEpoch
+    from sidecar.metadata.cache import MetadataCache
+    from sidecar.net.broker_link import BrokerLink
+    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.producer.sender import Sender
+
+NETWORK_EXCEPTION: Final = 13
+ALONE_MS: Final = 1_000.0
+"""How long one broker is waited for before all others are asked as well. An id that comes second is not used; brokers
+have them by the thousand."""
+
+
+class ProducerIdPort:
+    """Carries out InitProducerId. Any broker can answer it. Belongs to the worker's loop.
+
+    One that was stopped after its connection stood would hold up the records for all others until request.timeout.ms
+    (Kafka's producer asks one node, too, and waits so long).
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: MonotonicClock,
+        cache: MetadataCache,
+        sender: Sender,
+        wake: Callable[[], None],
+        on_identity: Callable[[ProducerIdAndEpoch], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._cache = cache
+        self._sender = sender
+        self._wake = wake
+        self._on_identity = on_identity
+        self._is_wanted = False
+        self._asks_all = False
+        self._asked: set[int] = set()
+        """Brokers asked in this round; each once."""
+        self._asking: set[asyncio.Task[None]] = set()
+        self._error = (NETWORK_EXCEPTION, "")
+        """What the sender is told when all have refused or been lost."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.links: ClusterLinks | None = None
+        """Set once made; the links need callbacks that come here."""
+
+    def init_producer_id(self) -> None:
+        """Ask a connected broker for an identity, as soon as there is one."""
+        self._is_wanted = True
+        self._asks_all = False
+        self._error = (NETWORK_EXCEPTION, "")
+        self.step()
+
+    def step(self) -> None:
+        """Go on: a link is ready, or brokers are known now, or time has passed."""
+        assert self.links is not None
+        if not self._is_wanted:
+            return
+        for link in self.links.ready_links:
+            if self._asking and not self._asks_all:
+                return
+            broker = broker_of(link.node.id)
+            if broker not in self._asked:
+                self._asked.add(broker)
+                self._asking.add(self._loop.create_task(self._ask(link)))
+                if not self._asks_all:
+                    self._call_later(ALONE_MS, self._ask_all)
+        if self._asking and not self._asks_all:
+            return
+        # Nothing can be drained without an identity, so nobody else asks for a link: a backoff is sat out here.
+        delays_ms = [float("inf")]
+        for node in self._cache.current.nodes.values():
+            if node.id not in self._asked:
+                self.links.ready(node)
+                delays_ms.append(self.links.next_attempt_delay_ms(node.id, self._clock.now_ms()))
+        soonest_ms = min(delays_ms)
+        if soonest_ms < float("inf"):
+            self._call_later(soonest_ms + 1, self.step)
+
+    def _ask_all(self) -> None:
+        self._asks_all = True
+        self.step()
+
+    def _call_later(self, delay_ms: float, call: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_ms / 1000, call)
+
+    async def _ask(self, link: BrokerLink) -> None:
+        try:
+            version = link.version(ApiKey.INIT_PRODUCER_ID)
+            if version is None:
+                raise LinkError(f"{link.node} does not offer InitProducerId; set enable.idempotence=false.")
+            result = parse_init_producer_id(await link.request(init_producer_id_request(version)))
+        except (LinkError, ProtocolError) as error:
+            if self._error[0] == NETWORK_EXCEPTION:
+                self._error = (NETWORK_EXCEPTION, str(error))
+        else:
+            if not result.error_code:
+                self._end()
+                identity = result.identity
+                self._sender.on_producer_id(identity.producer_id, identity.epoch, self._clock.now_ms())
+                self._on_identity(identity)
+                self._wake()
+                return
+            self._error = (result.error_code, "")
+        self._asking -= {asyncio.current_task()}
+        if not self._asking:
+            # None of them gave one: the sender asks again after its backoff.
+            self._end()
+            code, text = self._error
+            self._sender.on_producer_id_error(code, self._clock.now_ms(), text)
+        self._wake()
+
+    def _end(self) -> None:
+        """This round is over; an answer that still comes is not looked at."""
+        self._is_wanted = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._asked.clear()
+        asking, self._asking = self._asking, set()
+        for task in asking:
+            if task is not asyncio.current_task():
+                task.cancel()
