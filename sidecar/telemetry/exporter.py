@@ -19,6 +19,7 @@ from sidecar.telemetry.page import render_page
 REQUEST_BYTES_MAX = 16 << 10
 REQUEST_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 64
+"""One more ends the oldest: of those that have not asked yet, else of those that do not take their answer."""
 
 Health = Callable[[], tuple[bool, str]]
 Answer = tuple[HTTPStatus, str, bytes]
@@ -38,7 +39,9 @@ class Exporter:
         self._status: Callable[[], dict[str, Any]] = dict
         self._server: asyncio.Server | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._connections = 0
+        # Oldest first. Who has asked is answered at once; a connection that says nothing must not stand in its way.
+        self._silent: dict[asyncio.StreamWriter, None] = {}
+        self._answered: dict[asyncio.StreamWriter, None] = {}
 
     @classmethod
     def bind(cls, host: str, port: int) -> Exporter:
@@ -83,22 +86,31 @@ class Exporter:
         self._server = await asyncio.start_server(self._connection, sock=self._sock, limit=REQUEST_BYTES_MAX)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        self._make_room()
+        self._silent[writer] = None
         try:
-            if self._connections > CONNECTIONS_MAX:
-                return
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 try:
                     head = await reader.readuntil(b"\r\n\r\n")
                 except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                     return
+                self._silent.pop(writer, None)
+                self._answered[writer] = None
                 writer.write(self._respond(head))
                 await writer.drain()
         except (OSError, TimeoutError):
-            return
+            writer.transport.abort()
         finally:
-            self._connections -= 1
+            self._silent.pop(writer, None)
+            self._answered.pop(writer, None)
             writer.close()
+
+    def _make_room(self) -> None:
+        if len(self._silent) + len(self._answered) >= CONNECTIONS_MAX:
+            line = self._silent or self._answered
+            oldest = next(iter(line))
+            del line[oldest]
+            oldest.transport.abort()
 
     def _respond(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")

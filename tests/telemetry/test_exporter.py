@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.shm.segment import Segment
-from sidecar.telemetry.exporter import Exporter
+from sidecar.telemetry.exporter import CONNECTIONS_MAX, Exporter
 from sidecar.telemetry.page import duration, render_page
 
 STATUS: dict[str, Any] = {
@@ -148,6 +149,53 @@ def test_head_has_no_body_and_rubbish_closes(segment: Segment) -> None:
     assert head.endswith("\r\n\r\n")
     assert half == long == ""
     assert good.endswith("ok\n")
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHos"])
+def test_connections_that_say_nothing_keep_nobody_out(segment: Segment, said: bytes) -> None:
+    """As many as there may be, and renewed all the time: who asks is answered, and no more than that are kept."""
+
+    async def run() -> None:
+        exporter = Exporter.bind("127.0.0.1", 0)
+        exporter.attach(segment)
+        exporter.start(health=lambda: (True, ""), status=lambda: dict(STATUS))
+        host, port = exporter.address.split(":")
+        silent: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        for _ in range(3):
+            for _ in range(CONNECTIONS_MAX):
+                silent.append(await asyncio.open_connection(host, int(port)))
+                silent[-1][1].write(said)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request("/healthz"))
+            assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"ok\n")
+            writer.close()
+        ended = [asyncio.wait_for(each.read(), 10) for each, _ in silent[:-CONNECTIONS_MAX]]
+        for outcome in await asyncio.gather(*ended, return_exceptions=True):
+            assert outcome == b"" or isinstance(outcome, ConnectionResetError), outcome
+        assert len(exporter._silent) + len(exporter._answered) <= CONNECTIONS_MAX
+        for _, writer in silent:
+            writer.close()
+        exporter.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_never_asks_is_ended(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.telemetry.exporter.REQUEST_TIMEOUT_S", 0.02)
+
+    async def run() -> None:
+        exporter = Exporter.bind("127.0.0.1", 0)
+        exporter.attach(segment)
+        exporter.start(health=lambda: (True, ""), status=lambda: dict(STATUS))
+        host, port = exporter.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        assert not exporter._silent
+        exporter.close()
+
+    asyncio.run(run())
 
 
 def test_a_taken_port_is_an_error() -> None:
