@@ -22,6 +22,7 @@ from sidecar.testing.kafka_topics import NewTopic
 from sidecar.testing.metrics import metric
 from sidecar.testing.reading import read_topic
 from sidecar.testing.waiting import wait_until
+from sidecar.worker.endpoint import MALFORMED_MAX
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
@@ -88,10 +89,12 @@ def test_nonsense_hurts_nobody(
     topic = new_topic(partitions=2)
     pids = daemon.worker_pids()
     for endpoint in endpoints(daemon):
-        socket = context.socket(zmq.DEALER)
-        socket.connect(endpoint)
-        for frames in nonsense():
-            socket.send_multipart(frames)
+        frames = nonsense()
+        for start in range(0, len(frames), MALFORMED_MAX):  # with more of them a connection is closed
+            socket = context.socket(zmq.DEALER)
+            socket.connect(endpoint)
+            for each in frames[start : start + MALFORMED_MAX]:
+                socket.send_multipart(each)
     with Producer(run_dir=str(daemon.run_dir), client_name="ordinary") as producer:
         deliveries = [producer.send(topic, value=b"%d" % i, key=b"k") for i in range(100)]
         for delivery in deliveries:

@@ -1,0 +1,257 @@
+"""A hostile local process: ``python -m tests.process.hostile KIND RUN_DIR SEED``. Goes on until it is killed.
+
+It speaks the protocol itself, so that nothing of our stub's good manners is in the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from client_stub.wire import PROTOCOL_VERSION, Format, Kind
+from client_stub.zmtp import Buffers, ZmtpConnection, encode, opening
+
+PEER_TYPES = frozenset({b"ROUTER"})
+RECORD = msgpack.packb([b"k", b"v"])
+CONNECTIONS = 300
+HALF_BYTES = 900_000
+
+
+class Link:
+    """One connection, blocking, with short patience."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(2.0)
+        self.socket.connect(path)
+        self.socket.sendall(opening(b"DEALER"))
+        self._zmtp = ZmtpConnection(PEER_TYPES, Buffers(1 << 16))
+
+    def send(self, message: list[Any], *frames: bytes) -> None:
+        self.write(b"".join(encode([msgpack.packb(message), *frames])))
+
+    def write(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def receive(self) -> list[Any]:
+        while True:
+            frames = self._zmtp.next_message()
+            if frames is not None:
+                found: list[Any] = msgpack.unpackb(frames[0])
+                return found
+            count = self.socket.recv_into(self._zmtp.space())
+            if not count:
+                raise OSError("closed")
+            self._zmtp.received(count)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Attacker:
+    def __init__(self, run_dir: Path, seed: int) -> None:
+        self.run_dir = run_dir
+        self.chance = random.Random(seed)
+        self.number = 0
+
+    def worker_path(self) -> str:
+        workers = json.loads((self.run_dir / "daemon.json").read_text())["workers"]
+        return str(self.chance.choice(workers)["endpoint"]).removeprefix("ipc://")
+
+    def bare(self) -> Link:
+        return Link(self.worker_path())
+
+    def attached(self) -> tuple[Link, int]:
+        """A connection with a client of its own, and the worker's epoch."""
+        control = Link(str(self.run_dir / "control.sock"))
+        client_id, name = secrets.token_bytes(20), f"hostile-{os.getpid()}"
+        control.send([Kind.HELLO, PROTOCOL_VERSION, client_id, name, os.getpid(), None])
+        answer = control.receive()
+        control.close()
+        if answer[0] != Kind.ASSIGNED:
+            raise OSError(f"not let in: {answer}")
+        _, endpoint, epoch, ticket = answer[:4]
+        link = Link(str(endpoint).removeprefix("ipc://"))
+        link.send([Kind.ATTACH, PROTOCOL_VERSION, client_id, name, os.getpid(), epoch, ticket, None])
+        welcome = link.receive()
+        if welcome[0] != Kind.WELCOME:
+            raise OSError(f"not attached: {welcome}")
+        return link, epoch
+
+    def submit(self, epoch: int, **changes: Any) -> list[Any]:
+        fields = {
+            "epoch": epoch,
+            "stream": 1,
+            "seq": 1,
+            "topic": "good",
+            "base_timestamp_ms": 1_700_000_000_000,
+            "format": int(Format.MSGPACK),
+            "flags": 0,
+            "count": 1,
+        }
+        return [Kind.SUBMIT, *(fields | changes).values()]
+
+    # ---- kinds
+
+    def large_first_frame(self) -> None:
+        """60 MB of one msgpack array, from a connection that is nobody's."""
+        with contextlib.closing(self.bare()) as link:
+            body = b"\xdd" + (60_000_000).to_bytes(4, "big") + bytes(1 << 20)
+            link.write(b"\x02" + (60_000_005).to_bytes(8, "big"))
+            for _ in range(60):
+                link.write(body)
+
+    def half_messages(self) -> None:
+        """Many clients with half a submission each, kept for as long as they may."""
+        with contextlib.ExitStack() as stack:
+            links = []
+            for _ in range(60):
+                link, epoch = self.attached()
+                stack.callback(link.close)
+                head = b"".join(encode([msgpack.packb(self.submit(epoch, count=1)), b""]))[:-2]
+                link.write(b"\x01" + head[1:] + b"\x02" + (2 * HALF_BYTES).to_bytes(8, "big"))
+                links.append(link)
+            for link in links:
+                with contextlib.suppress(OSError):
+                    link.write(bytes(HALF_BYTES))
+            time.sleep(2)
+
+    def never_attach(self) -> None:
+        """As many connections as there may be, with nothing or a piece of something in each."""
+        with contextlib.ExitStack() as stack:
+            for number in range(CONNECTIONS):
+                link = self.bare()
+                stack.callback(link.close)
+                if number % 2:
+                    link.write(b"\x01\x05ha")
+            time.sleep(1)
+
+    def topic_flood(self) -> None:
+        link, epoch = self.attached()
+        with contextlib.closing(link):
+            for stream in range(1, 1_101):
+                self.number += 1
+                topic = f"nobody-{os.getpid()}-{self.number}"
+                seq = 5 if stream % 3 else 1
+                link.send(self.submit(epoch, stream=stream, seq=seq, topic=topic), RECORD)
+            self.drain(link)
+
+    def absurd_values(self) -> None:
+        link, epoch = self.attached()
+        with contextlib.closing(link):
+            for message in (
+                self.submit(epoch, base_timestamp_ms=1 << 63),
+                self.submit(epoch, flags=1 << 20),
+                self.submit(epoch, count=1 << 40),
+                self.submit(epoch, stream=[1]),
+                [Kind.ACK, (1 << 64) - 1],
+                [Kind.FLUSH, -1, -1],
+                [Kind.BYE],
+                [Kind.ATTACH],
+                [255] * 1_000,
+            ):
+                link.send(message, RECORD)
+            self.drain(link)
+
+    def deep_and_wide(self) -> None:
+        """Frames within the bounds that are as costly to unpack as they can be; some over them."""
+        link, _ = self.attached()
+        with contextlib.closing(link):
+            for body in (
+                b"\x91" * 60_000,
+                b"\xdc\xff\xf0" + b"\x90" * 65_520,
+                b"\xdd\xff\xff\xff\xff",
+                b"\x81\x01" * 20_000,
+            ):
+                link.write(b"".join(encode([body])))
+            link.write(b"".join(encode([b"x" * 70_000])))
+            self.drain(link)
+
+    def pings_unread(self) -> None:
+        link, _ = self.attached()
+        with contextlib.closing(link):
+            ping = b"".join(encode([msgpack.packb([Kind.PING])])) * 1_000
+            for _ in range(500):
+                link.write(ping)
+
+    def random_frames(self) -> None:
+        """Mutations of what a stub sends."""
+        link, epoch = self.attached()
+        chance = self.chance
+        with contextlib.closing(link):
+            for _ in range(40):
+                data = bytearray(b"".join(encode([msgpack.packb(self.submit(epoch)), RECORD])))
+                for _ in range(chance.randrange(1, 4)):
+                    data[chance.randrange(len(data))] = chance.randrange(256)
+                if chance.random() < 0.2:
+                    data = data[: chance.randrange(len(data))] + data
+                link.write(bytes(data))
+            self.drain(link)
+
+    def long_messages(self) -> None:
+        """Submissions far over what WELCOME tells, as a stub of before sends them."""
+        link, epoch = self.attached()
+        with contextlib.closing(link):
+            piece = bytes(1 << 20)
+            for seq in (1, 2):
+                head = msgpack.packb(self.submit(epoch, seq=seq))
+                link.write(bytes((1, len(head))) + head + b"\x02" + (100 << 20).to_bytes(8, "big"))
+                for _ in range(100):
+                    link.write(piece)
+            self.drain(link)
+
+    def hellos(self) -> None:
+        """The controller's door: requests that are never read, and messages without an end."""
+        with contextlib.closing(Link(str(self.run_dir / "control.sock"))) as link:
+            hello = [Kind.HELLO, PROTOCOL_VERSION, secrets.token_bytes(20), "h", 1, None]
+            for _ in range(2_000):
+                link.send(hello)
+            for _ in range(200):
+                link.write(b"\x03" + (60_000).to_bytes(8, "big") + bytes(60_000))
+
+    @staticmethod
+    def drain(link: Link) -> None:
+        with contextlib.suppress(OSError):
+            link.socket.settimeout(0.05)
+            while link.socket.recv(1 << 16):
+                pass
+
+
+KINDS: dict[str, Callable[[Attacker], None]] = {
+    each.__name__: each
+    for each in (
+        Attacker.large_first_frame,
+        Attacker.half_messages,
+        Attacker.never_attach,
+        Attacker.topic_flood,
+        Attacker.absurd_values,
+        Attacker.deep_and_wide,
+        Attacker.pings_unread,
+        Attacker.random_frames,
+        Attacker.long_messages,
+        Attacker.hellos,
+    )
+}
+
+
+def main(kind: str, run_dir: str, seed: str) -> None:
+    attacker = Attacker(Path(run_dir), int(seed))
+    while True:
+        chosen = kind if kind != "any" else attacker.chance.choice(list(KINDS))
+        with contextlib.suppress(OSError, ValueError):
+            KINDS[chosen](attacker)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
