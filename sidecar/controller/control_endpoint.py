@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import zmq
 
 from client_stub.wire import Kind
+from sidecar.common.sparse_log import SparseLog
 from sidecar.controller.admission import Refusal
+from sidecar.net.endpoint import UNATTACHED_BYTES_MAX, Endpoint
 
 log = logging.getLogger(__name__)
 
-MESSAGES_A_TURN = 64
+CONNECTION_S = 60.0
+"""How long a connection may stay: a HELLO is answered within 2 s, TOPICS when the cluster has told them."""
+TOPICS_UNDER_WAY_MAX = 64
 HELLO_WAIT_S = 2.0
 """So long a HELLO waits for its worker; a stub waits 5 s for the answer."""
 HELLOS_WAITING_MAX = 4096
-FRAME_BYTES_MAX = 64 << 10
 
 Topics = list[list[object]]
 Hello = Callable[[list[Any]], tuple[str, int, bytes] | None]
@@ -49,35 +51,30 @@ class ControlEndpoint:
         self._topics = topics
         self.malformed = 0
         self._loop = asyncio.get_running_loop()
-        self._context = zmq.Context(io_threads=1)
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack
+        self._sparse_log = SparseLog(log, lambda: self._loop.time() * 1000)
         temporary = path.with_name(f".control.{os.getpid()}")
-        self._socket.bind(f"ipc://{temporary}")
-        temporary.chmod(0o660)
+        # Nobody attaches here: the bounds of a connection that has not attached are all that anybody gets.
+        self._endpoint = Endpoint(
+            self._loop,
+            str(temporary),
+            on_message=self._on_message,
+            on_turn_end=lambda: None,
+            message_bytes_max=UNATTACHED_BYTES_MAX,
+            attach_s=CONNECTION_S,
+        )
         temporary.rename(path)
-        self._fd = int(self._socket.getsockopt(zmq.FD))
-        self._is_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
         """By routing id: HELLOs whose worker is not ready."""
-        self._loop.add_reader(self._fd, self._readable)
-        self._schedule()
 
     def close(self) -> None:
-        if self._socket.closed:
-            return
-        self._loop.remove_reader(self._fd)
+        self._endpoint.close()
         for task in self._tasks:
             task.cancel()
         for _, timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
-        self._socket.close(linger=0)
-        self._context.term()
 
     def serve(self, *, hello: Hello, topics: AskTopics) -> None:
         """From now on these answer, also those who have waited."""
@@ -128,40 +125,21 @@ class ControlEndpoint:
     def _not_ready(self, routing_id: bytes) -> None:
         self._refuse(routing_id, Refusal("NOT_READY", "No worker of the daemon is ready yet; try again."))
 
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._scheduled)
-
-    def _scheduled(self) -> None:
-        self._is_scheduled = False
-        self._readable()
-
-    def _readable(self) -> None:
-        # zmq.FD is edge-triggered: read until it is empty, or come back by ourselves.
-        for _ in range(MESSAGES_A_TURN):
-            if self._socket.closed:
-                return
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                self._handle(frames)
-            except Exception:
-                log.exception("A control message could not be handled.")
-        self._schedule()
-
-    def _handle(self, frames: list[bytes]) -> None:
-        routing_id = frames[0]
+    def _on_message(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         try:
-            message = msgpack.unpackb(frames[1], strict_map_key=False)
+            message = msgpack.unpackb(frames[0], strict_map_key=False)
             kind = Kind(message[0])
         except Exception:
             self._refuse(
                 routing_id, Refusal("MALFORMED_FRAME", "The frame is not a message of this protocol.")
             )
             return
+        try:
+            self._handle(routing_id, kind, message)
+        except Exception as error:
+            self._sparse_log.warning("control", "a control message could not be handled", exc_info=error)
+
+    def _handle(self, routing_id: bytes, kind: Kind, message: Any) -> None:
         if kind is Kind.HELLO:
             if not self._answer_hello(routing_id, message[1:]):
                 self._keep_hello(routing_id, message[1:])
@@ -171,6 +149,9 @@ class ControlEndpoint:
                 isinstance(names, list) and all(isinstance(each, str) for each in names)
             ):
                 self._refuse(routing_id, Refusal("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
+                return
+            if len(self._tasks) >= TOPICS_UNDER_WAY_MAX:
+                self._refuse(routing_id, Refusal("NOT_READY", "Too many ask for topics; try again."))
                 return
             task = self._loop.create_task(self._answer_topics(routing_id, names))
             self._tasks.add(task)
@@ -197,16 +178,9 @@ class ControlEndpoint:
     def _refuse(self, routing_id: bytes, refusal: Refusal) -> None:
         if refusal.code == "MALFORMED_FRAME":
             self.malformed += 1
+            self._endpoint.sent_nonsense(routing_id)
         self._send(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
 
     def _send(self, routing_id: bytes, message: list[object]) -> None:
-        if self._socket.closed:
-            return
-        try:
-            self._socket.send_multipart([routing_id, msgpack.packb(message)], zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            # The asker is gone (EHOSTUNREACH) or does not read (EAGAIN): it will ask again.
-            log.debug("No answer to a control message: %s.", error)
-        # A send may have eaten the edge of what came in meanwhile.
-        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._schedule()
+        # Who is gone, or does not read, will ask again.
+        self._endpoint.send(routing_id, [self._pack(message)])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
+from sidecar.common.open_files import raise_limit
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.bare_worker import BareWorker, last_line
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
@@ -70,6 +71,7 @@ def _run(config: SidecarConfig, run_dir: RunDir, *, takeover: bool) -> int:
     except ImportError as error:
         # Most of all the compiled kernel, which says itself how to get it; or a package of [daemon].
         return _refuse(f"The daemon is not completely installed. {error}")
+    raise_limit()
     _check_cpus(config)
     _check_dead_letters(config.text("dead_letters.path"))
     predecessor = Predecessor.find(run_dir) if takeover else None

@@ -16,7 +16,6 @@ import fcntl
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import struct
@@ -38,6 +37,7 @@ from sidecar.common.control import (  # noqa: E402 (kio must be imported after t
 )
 from sidecar.common.kill_points import ENVIRONMENT, kernel_passed, needs_store_hook, take_order  # noqa: E402
 from sidecar.common.model import ExitStatus  # noqa: E402
+from sidecar.common.open_files import raise_limit  # noqa: E402
 from sidecar.kernel import set_store_hook  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
 
@@ -58,9 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     # The controller drains us by message; a Ctrl-C or systemd's SIGTERM to the group must not cut us off.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Two descriptors a client, its connection and its process; many systems begin with 1,024 for all.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_limit()
     control = socket.socket(fileno=arguments.control_fd)
     if os.getppid() != arguments.parent_pid:
         return ExitStatus.WORKER_CONTROLLER_GONE

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Format, Kind, SubmitFlag
+from client_stub.wire import (
+    SUBMISSION_BYTES_MAX,
+    SUBMISSION_RECORDS_MAX,
+    SUBMIT_HEAD_BYTES_MAX,
+    Format,
+    Kind,
+    SubmitFlag,
+)
 from sidecar.common.sparse_log import SparseLog
 from sidecar.worker.intake import SUBMIT_FIELDS
 from sidecar.worker.malformed_frame import MalformedFrame
@@ -21,9 +28,9 @@ from sidecar.worker.sessions import Refused, Sessions, TableFull, welcome
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
+    from sidecar.net.endpoint import Endpoint
     from sidecar.shm.slots import Counters
     from sidecar.worker.client_processes import ClientProcesses
-    from sidecar.worker.endpoint import Endpoint
     from sidecar.worker.intake import Intake
     from sidecar.worker.tellings import Teller
 
@@ -138,7 +145,11 @@ class StubPort:
     def send(self, session: ClientSession, message: list[Any]) -> None:
         """Queue a control message for one stub; it goes out at the end of the turn."""
         if len(session.outbox) >= OUTBOX_FRAMES_MAX:
-            log.warning("client %s does not read its messages and is detached", session.name)
+            self._sparse_log.warning(
+                ("unread", session.name),
+                "client %s does not read its messages and is detached",
+                session.name,
+            )
             self.end(session, self._clock.now_ms())
             return
         session.outbox.append([self._pack(message)])
@@ -384,6 +395,10 @@ class StubPort:
 
 def _unpack(frame: memoryview) -> tuple[int, list[Any]]:
     """Kind and fields. Raises MalformedFrame for what is no msgpack array that begins with a kind."""
+    if len(frame) > SUBMIT_HEAD_BYTES_MAX:
+        raise MalformedFrame(
+            f"a first frame of {len(frame)} bytes; no message has more than {SUBMIT_HEAD_BYTES_MAX}"
+        )
     try:
         message = msgpack.unpackb(frame)
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:

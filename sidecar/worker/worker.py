@@ -37,6 +37,7 @@ from sidecar.deadletter.spool_files import close_leftovers, writer_of, writers_o
 from sidecar.metadata.cache import MetadataCache
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.control_channel import ControlChannel
+from sidecar.net.endpoint import Endpoint
 from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_id import ProducerIds
@@ -60,7 +61,6 @@ from sidecar.worker.adoption import Adoption
 from sidecar.worker.client_processes import ClientProcesses
 from sidecar.worker.dead_letters import DeadLetters
 from sidecar.worker.driver import Driver
-from sidecar.worker.endpoint import Endpoint
 from sidecar.worker.group_commit import GroupCommit
 from sidecar.worker.inquiry import Inquiry
 from sidecar.worker.intake import Intake, largest_submission

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -40,19 +41,19 @@ def perform(short_dir: Path, play: Play) -> None:
     async def run() -> None:
         endpoint = ControlEndpoint(short_dir / "control.sock", hello=hello, topics=topics)
         context = zmq.asyncio.Context()
-        socket = context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(f"ipc://{short_dir}/control.sock")
+        dealer = context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(f"ipc://{short_dir}/control.sock")
 
         async def ask(frame: bytes) -> list[Any]:
-            await socket.send(frame)
-            answer: list[Any] = msgpack.unpackb(await asyncio.wait_for(socket.recv(), 10))
+            await dealer.send(frame)
+            answer: list[Any] = msgpack.unpackb(await asyncio.wait_for(dealer.recv(), 10))
             return answer
 
         try:
             await play(ask, endpoint)
         finally:
-            socket.close()
+            dealer.close()
             context.term()
             endpoint.close()
 
@@ -104,6 +105,56 @@ def test_a_bug_behind_it_is_an_answer(short_dir: Path) -> None:
         answer = await ask(msgpack.packb([Kind.TOPICS, ["broken"]]))
         assert answer[:2] == [Kind.REFUSED, "FAILED"]
         assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
+
+    perform(short_dir, play)
+
+
+def test_so_many_may_ask_for_topics_at_once_and_the_next_asks_again(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.controller.control_endpoint.TOPICS_UNDER_WAY_MAX", 2)
+
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        go_on = asyncio.Event()
+
+        async def slow(names: list[str] | None) -> list[list[object]]:
+            await go_on.wait()
+            return []
+
+        endpoint.serve(hello=hello, topics=slow)
+        others = [zmq.asyncio.Context.instance().socket(zmq.DEALER) for _ in range(2)]
+        try:
+            for other in others:
+                other.connect(f"ipc://{short_dir}/control.sock")
+                await other.send(msgpack.packb([Kind.TOPICS, None]))
+            while len(endpoint._tasks) < 2:  # noqa: ASYNC110 - a count, seen between two turns of the loop
+                await asyncio.sleep(0)
+            assert (await ask(msgpack.packb([Kind.TOPICS, None])))[:2] == [Kind.REFUSED, "NOT_READY"]
+            go_on.set()
+            for other in others:
+                assert msgpack.unpackb(await asyncio.wait_for(other.recv(), 10)) == [Kind.TOPICS_REPLY, []]
+            assert await ask(msgpack.packb([Kind.TOPICS, None])) == [Kind.TOPICS_REPLY, []]
+        finally:
+            for other in others:
+                other.close(linger=0)
+
+    perform(short_dir, play)
+
+
+def test_a_connection_stays_for_a_while_only(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody needs one for long, and who keeps thousands would keep them from others."""
+    monkeypatch.setattr("sidecar.controller.control_endpoint.CONNECTION_S", 0.2)
+
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as idle:
+            idle.connect(f"{short_dir}/control.sock")
+            idle.setblocking(False)
+            loop = asyncio.get_running_loop()
+            heard = b"greeting"
+            async with asyncio.timeout(20):
+                while heard:
+                    heard = await loop.sock_recv(idle, 1_000)
+        assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG], "who comes again is let in"
 
     perform(short_dir, play)
 

@@ -39,7 +39,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.protocol",
         WIRE,
     ),
-    "sidecar.net": ("sidecar.net", "sidecar.common", "sidecar.protocol"),
+    "sidecar.net": ("sidecar.net", "sidecar.common", "sidecar.protocol", "client_stub.zmtp"),
     "sidecar.telemetry": ("sidecar.telemetry", "sidecar.common", "sidecar.shm"),
     "sidecar.worker": (
         "sidecar.worker",

@@ -6,6 +6,7 @@ It speaks the protocol itself, so that nothing of our stub's good manners is in 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -247,10 +248,12 @@ KINDS: dict[str, Callable[[Attacker], None]] = {
 
 def main(kind: str, run_dir: str, seed: str) -> None:
     attacker = Attacker(Path(run_dir), int(seed))
-    while True:
+    for turn in itertools.count():
         chosen = kind if kind != "any" else attacker.chance.choice(list(KINDS))
         with contextlib.suppress(OSError, ValueError):
             KINDS[chosen](attacker)
+        if not turn:
+            print("struck", flush=True)
 
 
 if __name__ == "__main__":

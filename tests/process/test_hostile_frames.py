@@ -16,13 +16,13 @@ import zmq
 
 from client_stub import Producer
 from client_stub.wire import PROTOCOL_VERSION, Format, Kind, LocalCode, Outcome, OutcomeKind, unpack_outcomes
+from sidecar.net.endpoint import MALFORMED_MAX
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
 from sidecar.testing.metrics import metric
 from sidecar.testing.reading import read_topic
 from sidecar.testing.waiting import wait_until
-from sidecar.worker.endpoint import MALFORMED_MAX
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -302,12 +302,13 @@ def test_what_no_stub_sends_is_refused_counted_and_changes_nothing(
     [
         b"",
         b"\xc1",
-        b"\x91" * 60_000,
+        b"\x91" * 1_000,
+        b"\x9f" + bytes(60_000),
         b"\xdd\xff\xff\xff\xff",
         b"\xdf\xff\xff\xff\xff",
         msgpack.packb({0: 12}),
     ],
-    ids=["nothing", "unused", "nested", "array of 4 billion", "map of 4 billion", "a map"],
+    ids=["nothing", "unused", "nested", "long", "array of 4 billion", "map of 4 billion", "a map"],
 )
 def test_frames_that_are_no_message_are_refused(stage: PortStage, frame: bytes) -> None:
     peer = stage.client()

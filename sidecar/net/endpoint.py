@@ -1,4 +1,4 @@
-"""The worker's socket for stubs: frames in, frames out. A ROUTER in ZMTP's words; knows nothing of records.
+"""The socket for stubs of a worker, and of the controller: frames in, frames out. A ROUTER in ZMTP's words.
 
 One epoll holds the listener and every connection, and the loop watches that one descriptor: whatever is ready in an
 iteration is read in one go, and one turn of the worker follows. A payload is copied once, by the kernel walk, from
@@ -117,6 +117,7 @@ class Endpoint:
         on_turn_end: Callable[[], None],
         on_closed_by_us: Callable[[], None] = lambda: None,
         message_bytes_max: int,
+        attach_s: float | None = None,
     ) -> None:
         self._loop = loop
         self._path = path
@@ -124,6 +125,7 @@ class Endpoint:
         self._on_turn_end = on_turn_end
         self._on_closed_by_us = on_closed_by_us
         self._message_bytes_max = message_bytes_max
+        self._attach_s = ATTACH_S if attach_s is None else attach_s
         # Twice: a buffer that grows is copied from the one before it.
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 4 * message_bytes_max))
         self._unattached_buffers = Buffers(UNATTACHED_BUFFER_BYTES)
@@ -282,8 +284,8 @@ class Endpoint:
             self._by_id[connection.routing_id] = self._by_fd[connected.fileno()] = connection
             self._epoll.register(connected, select.EPOLLIN)
             if self._attach_timer is None:
-                self._attach_timer = self._loop.call_later(ATTACH_S, self._end_unattached)
-            self._unattached[connection] = self._loop.time() + ATTACH_S
+                self._attach_timer = self._loop.call_later(self._attach_s, self._end_unattached)
+            self._unattached[connection] = self._loop.time() + self._attach_s
             self._write(connection, [_OPENING])
 
     def _turn_away(self) -> None:
@@ -311,7 +313,7 @@ class Endpoint:
             # What it has sent by now counts: this loop may have been the slow one.
             self._receive(connection)
             if connection in self._unattached:
-                self._drop_for(connection, f"it did not attach within {ATTACH_S:.0f} s")
+                self._drop_for(connection, f"it did not attach within {self._attach_s:g} s")
         self._on_turn_end()
 
     def _receive(self, connection: _Connection) -> None:

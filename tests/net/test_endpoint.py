@@ -20,8 +20,8 @@ import uvloop
 import zmq
 
 from client_stub.zmtp import SHORT_BUFFER_BYTES, encode, opening
-from sidecar.worker import endpoint as endpoint_module
-from sidecar.worker.endpoint import (
+from sidecar.net import endpoint as endpoint_module
+from sidecar.net.endpoint import (
     MALFORMED_MAX,
     MESSAGES_PER_TURN_MAX,
     RECEIVE_BUFFER_BYTES,
