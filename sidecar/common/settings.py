@@ -376,8 +376,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "recover.unknown",
         "resend",
         ("resend", "fail"),
-        "After a death: a batch of which its broker no longer knows whether it has it is sent again (it may then be "
-        "there twice), or fails as possibly persisted.",
+        "A batch without an answer, of which its broker no longer knows whether it has it (after a worker's death, or "
+        "with old records), is sent again (it may then be there twice), or fails as possibly persisted.",
     ),
     # [dead_letters]
     Setting(

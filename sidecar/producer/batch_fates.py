@@ -7,12 +7,14 @@ S4).
 from __future__ import annotations
 
 import logging
+from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import Persistence
 from sidecar.common.errors import Code, classify
 from sidecar.metadata.snapshot import LeaderHint
-from sidecar.producer.effects import Effect, LeaderHints, Renumbered, Split
+from sidecar.producer.effects import AskBroker, Effect, LeaderHints, Renumbered, Split
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 
 if TYPE_CHECKING:
@@ -163,6 +165,9 @@ class BatchFates:
             batch.attempts += 1
             self.counts.batches_retried += 1
             retry_at_ms = now_ms + self._backoff.backoff_ms(batch.attempts - 1)
+            if idempotent and batch.may_be_in_log and self._ids.may_be_forgotten(batch):
+                self.effects.append(AskBroker(batch, retry_at_ms))
+                retry_at_ms = inf
             self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
         else:
             self.fail(batch, code, text or row.text, now_ms)
@@ -284,9 +289,13 @@ class BatchFates:
         self._accumulator.touch(queue, now_ms)
 
     def _fail_overtaken(self, queue: PartitionQueue, now_ms: float) -> None:
-        """The broker said that it lacks these, and turned out to have a later one: see :meth:`_out_of_order`."""
+        """The broker said that it lacks these, and turned out to have a later one: see :meth:`_out_of_order`. The same
+        holds for what a refused batch left behind to be sent again (:meth:`_fail_records`)."""
         sequences = queue.sequences
         assert sequences is not None
-        for batch in list(sequences.in_flight):
-            if batch.queued and not batch.in_doubt and sequences.is_overtaken(batch):
+        earlier = takewhile(lambda batch: batch.order < sequences.acked_order, queue.batches)
+        left_behind = [batch for batch in earlier if not batch.has_sequence]
+        refuted = [batch for batch in sequences.in_flight if sequences.is_overtaken(batch)]
+        for batch in left_behind + refuted:
+            if batch.queued and not batch.in_doubt:
                 self.fail(batch, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, _FORGOTTEN_TEXT, now_ms)

@@ -60,6 +60,15 @@ class InitProducerId:
 
 
 @dataclass(frozen=True, slots=True)
+class AskBroker:
+    """The batch may be in the log, and its broker may have forgotten the producer id since, by the batch's timestamps:
+    a copy would not be recognised. Ask (DescribeProducers) at ``at_ms``, then ``resume`` or ``give_up`` it."""
+
+    batch: ProducerBatch
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
     """``pieces`` take the place of ``parent``, which has no fate of its own any more.
 
@@ -94,6 +103,7 @@ Effect = (
     | NeedMetadata
     | LeaderHints
     | InitProducerId
+    | AskBroker
     | Split
     | Renumbered
     | Completed

@@ -161,7 +161,7 @@ class ProducerIds:
             sequences.restart(self.identity)
         sequence = sequences.next_sequence
         batch.identify(*self.identity, sequence)
-        batch.goes_alone = not sequences.is_stamped_by_broker and self.memory.is_short_of(batch)
+        batch.goes_alone = self.may_be_forgotten(batch)
         sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
         batch.serial = sequences.next_serial
         sequences.next_serial += 1
@@ -241,6 +241,12 @@ class ProducerIds:
             sequences.identity == (batch.producer_id, batch.epoch)
             and sequences.acked_next == batch.base_sequence
         )
+
+    def may_be_forgotten(self, batch: ProducerBatch) -> bool:
+        """Its broker may have dropped the producer id at any check since the batch was appended."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        return not sequences.is_stamped_by_broker and self.memory.is_short_of(batch)
 
     def request_renumbering(self, batch: ProducerBatch) -> None:
         """The batch's own sequence is a gap at the broker."""

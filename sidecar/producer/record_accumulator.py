@@ -162,7 +162,7 @@ class RecordAccumulator:
         self.touch(batch.queue, now_ms)
 
     def resume(self, batch: ProducerBatch, now_ms: float) -> None:
-        """An adopted batch may be sent from now on."""
+        """A batch that waited for what its broker says may be sent from now on."""
         batch.retry_at_ms = 0.0
         self.touch(batch.queue, now_ms)
 
@@ -289,6 +289,8 @@ class RecordAccumulator:
             batch = self._candidate(queue, now_ms) if queue.batches else None
             if batch is None or queue.timer_serial == 0:
                 self._backing_off.discard(queue)
+            elif batch.retry_at_ms == inf:
+                continue  # it waits for what its broker says
             elif leader is not None and batch.failed_node is not None and leader.id != batch.failed_node:
                 batch.retry_at_ms = 0.0
                 self._backing_off.discard(queue)

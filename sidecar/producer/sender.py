@@ -494,7 +494,7 @@ class Sender:
                 batch.last_chance = (code, text)
 
     def give_up(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
-        """A dead worker's batch that must not be sent again: it may be in the log."""
+        """A batch that must not be sent again, since it may be in the log and nobody would recognise a copy."""
         self._wake_now = True
         self._fates.fail(batch, code, text, now_ms)
 

@@ -26,6 +26,7 @@ from sidecar.common.model import broker_of
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
 from sidecar.metadata.snapshot import WHOLE_TOPIC
 from sidecar.producer.effects import (
+    AskBroker,
     CloseLink,
     Completed,
     Connect,
@@ -73,7 +74,7 @@ FAILED_TURNS_MAX = 20
 with what the segment says."""
 FAILED_TURN_PAUSE_MS = 20.0
 """Before a turn that failed is tried again; what was due then is due now."""
-TOLD_ONCE: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, CloseLink)
+TOLD_ONCE: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
 """Effects that nothing repeats. The others come again: by a timeout, a backoff, the next refresh."""
 
 
@@ -156,6 +157,7 @@ class Driver:
             NeedMetadata: self._need_metadata,
             LeaderHints: self._leader_hints,
             InitProducerId: self._init_producer_id,
+            AskBroker: self._ask_broker,
             Split: self._split,
             Renumbered: self._renumbered,
         }
@@ -424,6 +426,9 @@ class Driver:
             topics = {hint.topic for hint in effect.hints}
             self._send_control(NeedTopics(topics=tuple(topics), refresh=True))
             self.wake()
+
+    def _ask_broker(self, effect: AskBroker, now_ms: float) -> None:
+        self._inquiry.ask_later(effect, now_ms)
 
     def _init_producer_id(self, effect: InitProducerId, now_ms: float) -> None:
         self._producer_id_port.init_producer_id()

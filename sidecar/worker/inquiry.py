@@ -1,4 +1,4 @@
-"""Inquiry: what the brokers say of the batches that a dead worker sent and got no answer for.
+"""Inquiry: what the brokers say of batches that were sent and got no answer: a dead worker's, and old records of ours.
 
 A broker does not tell by itself that it has forgotten a producer id: it takes any first sequence without an
 error, and doubles. So DescribeProducers is asked first, and only then is a batch sent again, as it was.
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sidecar.metadata.cache import MetadataCache
     from sidecar.net.broker_link import BrokerLink
     from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.producer.effects import AskBroker
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.record_accumulator import RecordAccumulator
@@ -81,16 +82,21 @@ def judge(
     if state is not None and state.epoch >= first.epoch:
         for batch, _ in batches:
             batch.appended = state.epoch == batch.epoch and state.last_sequence == batch.last_sequence
-        sequences = first.queue.sequences
-        if sequences is not None and sequences.identity == (first.producer_id, state.epoch):
-            # Where that is not just before the first, a gap is real: the dead worker had given up something there.
-            sequences.acked_next = (state.last_sequence + 1) & SEQUENCE_MASK
         return Verdict.SEND_AGAIN
     # Sequence 0 is unsettled, so nothing of this identity was ever acknowledged there (or 2^31 records were): there is
     # nothing to forget but the batch itself, and that was sent too lately to be forgotten.
     if first.base_sequence == 0 and (state is not None or is_fresh):
         return Verdict.SEND_AGAIN
     return Verdict.UNKNOWN
+
+
+def take_acked(first: ProducerBatch, producers: Mapping[int, ProducerState] | None) -> None:
+    """What a dead worker had acknowledged before ``first`` is what its broker has. Where that is not just before it, a
+    gap is real: the dead worker had given up something there."""
+    state = producers.get(first.producer_id) if producers is not None else None
+    sequences = first.queue.sequences
+    if state is not None and sequences is not None and sequences.identity == (first.producer_id, state.epoch):
+        sequences.acked_next = (state.last_sequence + 1) & SEQUENCE_MASK
 
 
 class Inquiry:
@@ -121,7 +127,7 @@ class Inquiry:
         self._sender = sender
         self._counters = counters
         self._when_unknown = when_unknown
-        self._retry_ms = retry_ms
+        self._retry_ms = self._first_retry_ms = retry_ms
         self._need_metadata = need_metadata
         self._wake = wake
         self._wall_ms = wall_ms
@@ -141,6 +147,16 @@ class Inquiry:
                 self.unanswered.setdefault(batch.queue, []).append((batch, published_ms))
             else:
                 self._accumulator.resume(batch, now_ms)  # acks 0 or 1: once more, at least once
+
+    def ask_later(self, effect: AskBroker, now_ms: float) -> None:
+        """A batch of this worker is in doubt and may be forgotten: ask when its backoff is over."""
+        self._loop.call_later(max(0.0, effect.at_ms - now_ms) / 1000, self._add, effect.batch)
+
+    def _add(self, batch: ProducerBatch) -> None:
+        if not batch.is_done:
+            # When it was sent is no matter: its records are too old for time to tell anything.
+            self.unanswered.setdefault(batch.queue, []).append((batch, 0))
+            self._wake()
 
     @property
     def waiting_partitions(self) -> int:
@@ -204,7 +220,7 @@ class Inquiry:
                 elif classify(answer.error_code).stale_metadata:
                     self._need_metadata((queue.topic,))
         except (LinkError, ProtocolError) as error:
-            log.info("%s was not asked about the batches of a dead worker: %s", link.node, error)
+            log.info("%s was not asked what it has of batches without an answer: %s", link.node, error)
         finally:
             self._asking.difference_update(queues)
             if self.unanswered.keys() & set(queues):
@@ -223,8 +239,8 @@ class Inquiry:
         if not self._said_no_right:
             self._said_no_right = True
             log.warning(
-                "A broker cannot be asked what it has of a dead worker's batches (%s): those sent within the last "
-                "%d minutes are sent again.",
+                "A broker cannot be asked what it has of batches without an answer (%s): those sent within the last "
+                "%d minutes, with records no older, are sent again.",
                 why,
                 FRESH_MS // 60_000,
             )
@@ -233,11 +249,14 @@ class Inquiry:
 
     def _answered(self, queue: PartitionQueue, producers: Mapping[int, ProducerState] | None) -> None:
         now_ms = self._clock.now_ms()
+        self._retry_ms = self._first_retry_ms
         batches = [each for each in self.unanswered.pop(queue, ()) if not each[0].is_done]
         while batches:
             identity = (batches[0][0].producer_id, batches[0][0].epoch)
             same = [each for each in batches if (each[0].producer_id, each[0].epoch) == identity]
             batches = [each for each in batches if each not in same]
+            if same[0][1] > 0:
+                take_acked(same[0][0], producers)
             self._decide(queue, same, judge(same, producers, self._wall_ms()), now_ms)
 
     def _decide(
@@ -250,7 +269,7 @@ class Inquiry:
         count = sum(batch.count for batch, _ in batches)
         if verdict is Verdict.UNKNOWN:
             log.warning(
-                "%d records of a dead worker for %s-%d: the broker no longer knows whether it has them "
+                "%d records for %s-%d got no answer, and the broker no longer knows whether it has them "
                 "(recover.unknown = %s).",
                 count,
                 queue.topic,
@@ -258,7 +277,7 @@ class Inquiry:
                 self._when_unknown,
             )
             if self._when_unknown == "fail":
-                text = "The broker no longer knows whether it has the record; its worker died before the answer came."
+                text = "The broker no longer knows whether it has the record, whose answer was lost."
                 for batch, _ in batches:
                     self._sender.give_up(batch, Code.UNKNOWN_PRODUCER_ID, text, now_ms)
                 return

@@ -11,6 +11,7 @@ from client_stub.wire import Persistence
 from sidecar.common.errors import Code
 from sidecar.metadata.snapshot import MetadataSnapshot, TopicState
 from sidecar.producer.broker_memory import IDLE_MS, TIMESTAMP_AGE_MS
+from sidecar.producer.effects import AskBroker
 from sidecar.producer.in_flight import ProduceRequest
 
 from .harness import TOPIC, Core, answer, payloads_of
@@ -234,6 +235,23 @@ def test_what_a_refusal_proved_is_taken_back_when_a_later_batch_is_there() -> No
     assert core.send("c").batches[0].epoch == 1
 
 
+def test_what_a_refused_batch_left_behind_does_not_go_behind_a_later_one() -> None:
+    """One of its records is invalid, the other is to be sent again; the answer of the next batch is lost, and it goes
+    to a topic made anew meanwhile, which takes any first sequence."""
+    core = Core()
+    first, second = core.send("bad", "good"), core.send("later")
+    core.respond(first, answer(0, Code.INVALID_RECORD, record_errors=((0, "no key"),)))
+    again = resent(core, [second])
+    core.acknowledge(again)
+    core.poll(400)
+    assert {str(*payloads_of([batch])): batch.persistence for batch in core.completed} == {
+        "bad": Persistence.NOT_PERSISTED,
+        "good": Persistence.NOT_PERSISTED,
+        "later": Persistence.PERSISTED,
+    }
+    assert core.sender.is_idle
+
+
 def test_a_gap_with_nothing_missing_proves_nothing() -> None:
     """The broker refuses what follows its last acknowledgement: it has lost what it knew, and may have this one."""
     core = Core()
@@ -260,3 +278,53 @@ def test_an_adopted_batch_is_not_delivered_because_a_later_one_is_there() -> Non
         Persistence.POSSIBLY_PERSISTED,
         Persistence.PERSISTED,
     ]
+
+
+# --- asked before it is sent again ---------------------------------------------------------------------------
+
+
+def test_an_old_batch_in_doubt_waits_for_what_its_broker_says() -> None:
+    """The broker may have forgotten it at any check since: then a copy is not recognised."""
+    core = Core()
+    core.send("a", age_ms=DAYS_MS)
+    core.sender.on_disconnect(1, core.now_ms)
+    core.poll()
+    (asks,) = core.of(AskBroker)
+    assert asks.at_ms > core.now_ms, "a backoff lies before the question"
+    core.move_leaders((2,))
+    assert core.poll(5_000) == [], "not even to another leader"
+    core.accumulator.resume(asks.batch, core.now_ms)
+    (again,) = core.poll()
+    core.respond(again, answer(0, Code.NOT_ENOUGH_REPLICAS))
+    core.poll()
+    assert core.of(AskBroker), "and again after each attempt, since time has passed"
+    core.sender.give_up(asks.batch, Code.UNKNOWN_PRODUCER_ID, "nobody knows", core.now_ms)
+    core.poll()
+    assert core.completed[-1].persistence == Persistence.POSSIBLY_PERSISTED
+    assert core.send("b").batches[0].epoch == 1
+
+
+@pytest.mark.parametrize("case", ["young", "not in doubt", "stamped by the broker"])
+def test_nobody_is_asked_where_nothing_was_forgotten(case: str) -> None:
+    core = Core()
+    age_ms = 0 if case == "young" else DAYS_MS
+    if case == "stamped by the broker":
+        first = core.send("first", age_ms=DAYS_MS)
+        core.respond(first, answer(0, append_time_ms=core.clock.timestamp_ms()))
+    request = core.send("a", age_ms=age_ms)
+    if case == "not in doubt":
+        core.respond(request, answer(0, Code.NOT_ENOUGH_REPLICAS))
+    else:
+        core.sender.on_disconnect(1, core.now_ms)
+    (again,) = core.poll(200)
+    assert core.of(AskBroker) == []
+    assert payloads_of(again.batches) == ["a"]
+
+
+def test_an_old_batch_that_waits_for_an_answer_expires_in_doubt() -> None:
+    core = Core(delivery_timeout_ms=1500)
+    core.send("a", age_ms=DAYS_MS)
+    core.sender.on_disconnect(1, core.now_ms)
+    core.poll(2_000)
+    (batch,) = core.completed
+    assert batch.persistence == Persistence.POSSIBLY_PERSISTED

@@ -19,7 +19,7 @@ from .scene import Scene, Sender
 
 pytestmark = [pytest.mark.process, pytest.mark.rule("S4")]
 
-SETTINGS = {"metadata.max.age.ms": 300}
+SETTINGS = {"metadata.max.age.ms": 300, "recover.unknown": "fail"}
 NOT_ENOUGH_REPLICAS = 19
 
 
@@ -63,6 +63,31 @@ def test_refused_in_a_backfill_of_old_records(forgetful: Scene) -> None:
             three_with_the_first_refused(forgetful, sender, old_ms)
             sender.offsets()
         assert sender.offsets() == list(range(10))
+        forgetful.balance(sender)
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_the_answer_to_old_records_is_lost(forgetful: Scene, is_forgotten: bool) -> None:
+    """The broker is asked before they are sent again: it knows them, or nobody can say that it has them."""
+    kafka = forgetful.kafka
+    topic, sender = forgetful.primed()
+    with sender:
+        lost = kafka.add(on(Api.PRODUCE, topic=topic).cut_answer())
+        asked = kafka.add(on(Api.DESCRIBE_PRODUCERS).hold())
+        sender.send(timestamp_ms=time.time_ns() // 1_000_000 - 3 * 86_400_000)
+        lost.wait()
+        asked.wait()
+        if is_forgotten:
+            kafka.forget_producers(topic, 0)
+        asked.release()
+        outcome = sender.outcomes()[-1]
+        if is_forgotten:
+            assert outcome.error is not None
+            assert outcome.error.persistence == Persistence.POSSIBLY_PERSISTED
+        else:
+            assert outcome.offset == 1
+        sender.send()
+        assert sender.outcomes()[-1].offset == 2, "nothing stands there twice"
         forgetful.balance(sender)
 
 

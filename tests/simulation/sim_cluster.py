@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from math import inf
 
 from producer.harness import answer
 
 from sidecar.common.model import broker_of
 from sidecar.producer.broker_memory import IDLE_MS, TIMESTAMP_AGE_MS
+from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
 
 from .broker_model import Answer, PartitionLog, WireBatch
@@ -51,6 +53,8 @@ class SimCluster:
         self._short_of_replicas_ms = dict.fromkeys(range(self.partitions), 0.0)
         self._arrived_ms = dict.fromkeys(range(self.partitions), 0.0)
         self._checked_ms = 0.0
+        self.may_check: Callable[[], bool] = lambda: True
+        """Told by the world: no check comes between a question and the copy that follows it."""
         self._make_topic()
 
     @property
@@ -108,10 +112,7 @@ class SimCluster:
         self, node: int, batches: list[WireBatch], now_ms: float, *, faulty: bool
     ) -> list[PartitionResult]:
         """What ``node`` does with a request, and would answer."""
-        if now_ms - self._checked_ms >= self.check_ms:
-            self._checked_ms = now_ms
-            for log in self.logs.values():
-                log.forget_expired(now_ms)
+        self._check(now_ms)
         results = []
         for batch in batches:
             done = self._one(node, batch, now_ms, self.random.random() if faulty else 1.0)
@@ -125,6 +126,20 @@ class SimCluster:
                 )
             )
         return results
+
+    def describe_producers(self, partition: int, now_ms: float) -> dict[int, ProducerState]:
+        """As the leader tells them by id."""
+        self._check(now_ms)
+        return {
+            producer_id: ProducerState(each.epoch, each.last_sequence)
+            for producer_id, each in self.logs[partition].producers.items()
+        }
+
+    def _check(self, now_ms: float) -> None:
+        if now_ms - self._checked_ms >= self.check_ms and self.may_check():
+            self._checked_ms = now_ms
+            for log in self.logs.values():
+                log.forget_expired(now_ms)
 
     def _one(self, node: int, batch: WireBatch, now_ms: float, fault: float) -> Answer:
         happened, partition = self.happened, batch.partition

@@ -22,11 +22,13 @@ from producer.harness import TOPIC, descriptor_table, snapshot_of
 
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.backoff import ExponentialBackoff
+from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.producer.broker_memory import TIMESTAMP_AGE_MS, BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import (
+    AskBroker,
     CloseLink,
     Completed,
     Connect,
@@ -47,6 +49,7 @@ from sidecar.producer.request_buffers import RequestBufferPool
 from sidecar.producer.request_room import RequestRoom
 from sidecar.producer.sender import Sender
 from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.worker.inquiry import Verdict, judge
 from sidecar.worker.publication import free_descriptor, publish_all, split
 
 from .broker_model import WireBatch
@@ -87,6 +90,10 @@ class SimWorld:
         self.idempotent = rng.random() < 0.75
         self.lane = IDEMPOTENT_LANE if self.idempotent else PLAIN_LANE
         self.cluster = SimCluster(rng, self.happened)
+        self.cluster.may_check = self.may_check
+        self.asked: dict[ProducerBatch, int] = {}
+        """Batches that were asked about and are sent again, with the attempts they had."""
+        self.when_unknown = rng.choice(("resend", "fail"))
         self.fault_rate = self.cluster.fault_rate
         self.bad_rate = rng.choice((0.0, 0.0, 0.03))
         self.keyless_rate = rng.choice((0.0, 0.0, 0.1))
@@ -192,7 +199,8 @@ class SimWorld:
             assert not expired, f"the faults were over, and these waited for their deadline: {expired[:5]}"
         self.count_fates()
         forgets = cluster.expiration_ms < NEVER_MS
-        may_go_again = forgets and (cluster.expiration_ms < SANE_MS or self.old_rate > 0)
+        is_asked = self.old_rate == 0 or self.when_unknown == "fail"
+        may_go_again = forgets and not (cluster.expiration_ms >= SANE_MS and is_asked)
         # Without topic ids what was sent to the old topic arrives in the new one, which takes any first sequence.
         knows_topics = cluster.has_topic_ids or cluster.generation == 1
         in_order = self.idempotent and cluster.expiration_ms >= SANE_MS and knows_topics
@@ -302,7 +310,8 @@ class SimWorld:
         connection.alive = False
         self.down_until_ms[node] = self.now_ms + rng.uniform(1.0, 200.0)
         for request in connection.untaken.values():
-            request.begun = rng.random() < 0.5
+            # Of what has arrived some bytes had left, whatever is stuck now.
+            request.begun = request.id not in connection.unprocessed or rng.random() < 0.5
             self.give_buffer(request)
         # Of what had left, a first part is still processed, a little later; the rest never arrives.
         unsent = {request.id for request in connection.untaken.values() if not request.begun}
@@ -339,6 +348,8 @@ class SimWorld:
                     self.after(rng.uniform(5.0, 100.0), self.refresh_metadata)
             case LeaderHints():
                 pass
+            case AskBroker(batch, at_ms):
+                self.at(at_ms + rng.uniform(1.0, 20.0), lambda: self.ask(batch))
             case InitProducerId():
                 self.after(rng.uniform(1.0, 50.0), self.answer_init)
             case Split(parent, pieces):
@@ -363,6 +374,29 @@ class SimWorld:
                     self.ledger.told(batch, self.cluster.generation)
             case SendProduce(_, request):
                 self.send(request)
+
+    def ask(self, batch: ProducerBatch) -> None:
+        """As Inquiry does, with the broker's answer at hand."""
+        if batch.is_done:
+            return
+        producers = self.cluster.describe_producers(batch.partition, self.now_ms)
+        verdict = judge([(batch, 0)], producers, int(self.now_ms))
+        self.happened[f"asked about an old batch: {verdict.name.lower()}"] += 1
+        if verdict is Verdict.UNKNOWN and self.when_unknown == "fail":
+            self.sender.give_up(batch, Code.UNKNOWN_PRODUCER_ID, "forgotten", self.now_ms)
+            return
+        self.asked[batch] = batch.attempts
+        self.accumulator.resume(batch, self.now_ms)
+        self.sender.wake()
+
+    def may_check(self) -> bool:
+        """Between the question about a batch and the answer to its copy no time passes that would matter."""
+        self.asked = {
+            batch: attempts
+            for batch, attempts in self.asked.items()
+            if not batch.is_settled and batch.attempts == attempts
+        }
+        return not self.asked
 
     def connect(self, node: int) -> None:
         if self.down_until_ms[node] <= self.now_ms:

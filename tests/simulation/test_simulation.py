@@ -16,6 +16,8 @@ SEEDS = 400
 SEEDS_LONG = 10_000
 FAULTS = {
     "answer stalled",
+    "asked about an old batch: send_again",
+    "asked about an old batch: unknown",
     "batch of a forgotten id taken",
     "batch split",
     "batches renumbered",

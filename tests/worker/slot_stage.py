@@ -39,7 +39,7 @@ from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.segment import Segment
 from sidecar.shm.submission_name import submission_name
 from sidecar.worker.adoption import Adoption
-from sidecar.worker.inquiry import Verdict, judge
+from sidecar.worker.inquiry import Verdict, judge, take_acked
 from sidecar.worker.placement import Placement
 from sidecar.worker.poison import Poison
 from sidecar.worker.publication import publish_all
@@ -262,7 +262,9 @@ class SlotStage:
         for batch, published_ms in self.adopted:
             by_partition.setdefault(batch.partition, []).append((batch, published_ms))
         for partition, batches in by_partition.items():
-            self.verdicts.append(judge(batches, self.broker.describe(partition), now_wall_ms))
+            producers = self.broker.describe(partition)
+            take_acked(batches[0][0], producers)
+            self.verdicts.append(judge(batches, producers, now_wall_ms))
             for batch, _ in batches:
                 self.accumulator.resume(batch, self.now_ms)
 
