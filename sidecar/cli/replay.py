@@ -196,7 +196,7 @@ def describe(tally: Tally, folder: Path, *, is_dry: bool) -> str:
         lines.append(f"{maybe:,} of them may have been in their topics already (possibly persisted).")
     if tally.in_doubt:
         lines.append(
-            f"A replay before was killed with {tally.in_doubt:,} letters under way: those may be there twice."
+            f"A replay before ended with {tally.in_doubt:,} letters under way: those may be there twice."
         )
     if tally.doubles:
         lines.append(f"{tally.doubles:,} stood there twice or were delivered before: not sent again.")

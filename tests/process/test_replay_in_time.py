@@ -1,0 +1,83 @@
+"""Goal: a replay that runs out of time has done what it has done: nothing of it is sent again, nothing is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import blake2b
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from client_stub.wire import LocalCode, Persistence
+from sidecar.deadletter.letters import Undelivered
+from sidecar.deadletter.spool import SpoolWriter
+from sidecar.deadletter.spool_files import spool_files
+from sidecar.testing.daemon import StartDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_rules import on
+from sidecar.testing.kafka_frames import Api
+
+pytestmark = [pytest.mark.process]
+
+COUNT = 8
+
+
+def letters(folder: Path) -> None:
+    """One file, one chunk: records for two topics in turns."""
+    writer = SpoolWriter(folder, "w", max_bytes=1 << 20, drop_oldest=False)
+    groups = [
+        Undelivered(
+            name=blake2b(b"%d" % number, digest_size=16).digest(),
+            sender="",
+            client_name="",
+            pid=0,
+            topic="slow" if number % 2 else "quick",
+            partition=None,
+            base_timestamp_ms=1_700_000_000_000 + number,
+            payload=msgpack.packb([None, b"%d" % number]),
+            numbers=[0],
+            indexes=[0],
+            code=int(LocalCode.METADATA_TIMEOUT),
+            text="",
+            persistence=Persistence.NOT_PERSISTED,
+        )
+        for number in range(2 * COUNT)
+    ]
+    writer.append(groups)
+    writer.close()
+
+
+def test_what_was_delivered_before_the_time_was_out_is_not_sent_again(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """One topic's broker answers and the other's does not: the answered half leaves the spool, the rest stays."""
+    folder = tmp_path / "letters"
+    letters(folder)
+    with FakeBroker({"quick": 1, "slow": 1}, nodes=2) as kafka:
+        kafka.move_leader("quick", 0, 1)
+        kafka.move_leader("slow", 0, 2)
+        daemon = start_daemon(
+            kafka.bootstrap_servers,
+            settings={"dead_letters.path": folder, "daemon.workers": 1, "linger.ms": 0},
+        )
+        held = kafka.add(on(Api.PRODUCE, topic="slow", times=1).hold())
+        late = daemon.command("replay", "--timeout", "2")
+        assert late.returncode == 75, late.stdout + late.stderr
+        assert f"{COUNT} letters were delivered, then outcomes did not come in time" in late.stderr
+        held.release()
+        done = daemon.command("replay")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"A replay before ended with {COUNT} letters under way" in done.stdout
+        assert f"{COUNT} stood there twice or were delivered before" in done.stdout
+        assert spool_files(folder) == []
+        assert daemon.stop() == 0, daemon.log_tail()
+        found = {
+            topic: Counter(record.value for record in kafka.records(topic)) for topic in ("quick", "slow")
+        }
+    evens = [b"%d" % number for number in range(0, 2 * COUNT, 2)]
+    odds = [b"%d" % number for number in range(1, 2 * COUNT, 2)]
+    assert found["quick"] == Counter(evens), "each once"
+    assert set(found["slow"]) == set(odds) and max(found["slow"].values()) <= 2, (
+        "said to be in doubt, and not lost"
+    )
