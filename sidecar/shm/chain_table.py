@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.kernel import Chain, fetch_add_u64, store_release_u64
+from sidecar.kernel import Chain, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.layout import (
     CHAIN_HELD_OFFSET,
     CHAIN_NAMES_OFFSET,
+    CHAIN_NUMBER_OFFSET,
     CHAIN_ROW,
     CHAIN_ROW_BYTES,
     CHAINS_MAX,
@@ -150,8 +151,14 @@ class ChainTable:
         store_release_u64(self._area, position + CHAIN_HELD_OFFSET, 0)
         # used, lane and length become true together: they are one aligned word.
         store_release_u64(self._area, position + 8, _USED | lane << 32 | len(name) << 48)
-        fetch_add_u64(self._area, CHAIN_NAMES_OFFSET, 1)
+        self._number(position)
         return chain_id
+
+    def _number(self, position: int) -> None:
+        """The row has another name: who follows the table finds it by its number, once the number of all has moved."""
+        number = load_acquire_u64(self._area, CHAIN_NAMES_OFFSET) + 1
+        store_release_u64(self._area, position + CHAIN_NUMBER_OFFSET, number)
+        store_release_u64(self._area, CHAIN_NAMES_OFFSET, number)
 
     def vacate(self, lane: int, topic: str) -> int:
         """Take a chain's name away, so that its row can have another; returns its id.
@@ -165,7 +172,7 @@ class ChainTable:
         name = b"#%d" % chain_id
         self._area[position + CHAIN_ROW.size : position + CHAIN_ROW.size + len(name)] = name
         store_release_u64(self._area, position + 8, _VACANT | _NO_LANE << 32 | len(name) << 48)
-        fetch_add_u64(self._area, CHAIN_NAMES_OFFSET, 1)
+        self._number(position)
         self._vacant.append(chain_id)
         return chain_id
 

@@ -98,7 +98,7 @@ SLOT_CLOCK_OFFSET: Final = 88
 SLOT_CLOCK_STOOD_OFFSET: Final = 96
 """i64 ns: where it stood, while a new owner sets it going; 0 else."""
 CHAIN_NAMES_OFFSET: Final = 128
-"""u64: names given to rows of the chain table; another number means that a row has another topic than before."""
+"""u64: names given to rows of the chain table or taken away; another number means that a row has another topic."""
 SHARE_WAITS_OFFSET: Final = 136
 """u64: 1 while streams of this worker are held by a share of the pool."""
 
@@ -122,6 +122,8 @@ CHAIN_ROW: Final = struct.Struct("<QIHH")
 """tail, used, lane, topic bytes; the topic follows."""
 CHAIN_ROW_BYTES: Final = 320
 TOPIC_BYTES_MAX: Final = 249
+CHAIN_NUMBER_OFFSET: Final = 304
+"""In a row, u64: what CHAIN_NAMES_OFFSET said when the row got or lost its name (0: an older version named it)."""
 CHAIN_HELD_OFFSET: Final = 312
 """In a row, u64: bytes of the pool that the chain holds, as its worker counts shares."""
 
@@ -141,7 +143,7 @@ SLOT_STRIDE: Final = LANE_RECORDS_OFFSET + LANE_RECORDS_MAX * LANE_RECORD_BYTES
 
 assert SLOT_HEADER.size <= SLOT_HEADER_BYTES
 assert COUNTERS_FIRST_OFFSET + 8 * COUNTER_ROWS_MAX <= CHAINS_OFFSET
-assert CHAIN_ROW.size + TOPIC_BYTES_MAX <= CHAIN_HELD_OFFSET and CHAIN_HELD_OFFSET + 8 <= CHAIN_ROW_BYTES
+assert CHAIN_ROW.size + TOPIC_BYTES_MAX <= CHAIN_NUMBER_OFFSET and CHAIN_HELD_OFFSET + 8 <= CHAIN_ROW_BYTES
 assert CHAIN_ROW_BYTES % 64 == 0
 assert DESCRIPTORS_OFFSET % 64 == 0 and LANE_ROWS_OFFSET % 64 == 0 and SLOT_STRIDE % ALIGN == 0
 

@@ -19,30 +19,42 @@ if TYPE_CHECKING:
 class _Slot:
     """The chain table of another worker as this one knows it: where the word of each topic is."""
 
-    __slots__ = ("area", "names_seen", "places")
+    __slots__ = ("_names_seen", "_number_words", "_numbers", "_places", "_topics", "area")
 
     def __init__(self, area: memoryview) -> None:
         self.area = area
-        self.names_seen = -1
-        self.places: dict[str, list[int]] = {}
+        table = area[layout.CHAINS_OFFSET :][: layout.CHAINS_MAX * layout.CHAIN_ROW_BYTES].cast("Q")
+        self._number_words = table[layout.CHAIN_NUMBER_OFFSET // 8 :: layout.CHAIN_ROW_BYTES // 8]
+        self._names_seen = -1
+        self._numbers = [-1] * layout.CHAINS_MAX
+        self._topics = [""] * layout.CHAINS_MAX
+        self._places: dict[str, list[int]] = {}
 
     def held_bytes(self, topic: str) -> int:
         names = load_acquire_u64(self.area, layout.CHAIN_NAMES_OFFSET)
-        if names != self.names_seen:
-            self._read_names()
-            self.names_seen = names
-        return sum(load_acquire_u64(self.area, place) for place in self.places.get(topic, ()))
+        if names != self._names_seen:
+            self._follow_names()
+            self._names_seen = names
+        return sum(load_acquire_u64(self.area, place) for place in self._places.get(topic, ()))
 
-    def _read_names(self) -> None:
-        self.places.clear()
-        for chain_id in range(layout.CHAINS_MAX):
-            row = layout.CHAINS_OFFSET + chain_id * layout.CHAIN_ROW_BYTES
-            used = load_acquire_u64(self.area, row + 8)
-            if not used & 0xFFFFFFFF:
-                return
-            name = row + layout.CHAIN_ROW.size
-            topic = bytes(self.area[name : name + (used >> 48)]).decode("utf-8", "replace")
-            self.places.setdefault(topic, []).append(row + layout.CHAIN_HELD_OFFSET)
+    def _follow_names(self) -> None:
+        """Rows whose number is another have another topic. All numbers at once: somebody may rename all the time."""
+        numbers = self._number_words.tolist()
+        for chain_id, (before, now) in enumerate(zip(self._numbers, numbers, strict=True)):
+            if before != now:
+                self._follow(chain_id)
+        self._numbers = numbers
+
+    def _follow(self, chain_id: int) -> None:
+        row = layout.CHAINS_OFFSET + chain_id * layout.CHAIN_ROW_BYTES
+        place = row + layout.CHAIN_HELD_OFFSET
+        if self._topics[chain_id]:
+            self._places[self._topics[chain_id]].remove(place)
+        used = load_acquire_u64(self.area, row + 8)
+        name = bytes(self.area[row + layout.CHAIN_ROW.size :][: used >> 48])
+        self._topics[chain_id] = topic = name.decode("utf-8", "replace")
+        if topic:
+            self._places.setdefault(topic, []).append(place)
 
 
 class ShareWords:

@@ -116,8 +116,8 @@ class Intake:
         self._failed_ms = 0.0
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
         self._commit_held: list[StreamState] = []
-        self.share_held: deque[tuple[StreamState, int]] = deque()
-        """Streams over a share with the pages they need, longest waiting first."""
+        self.share_held: deque[tuple[StreamState, int, TopicQueue | ClientSession | None]] = deque()
+        """Streams over a share with the pages they need and the line they stand in, longest waiting first."""
         self._timed: list[tuple[float, StreamState]] = []
         """Streams held for a time (their topic is at its rate), with the end of it; longest waiting first."""
         self.next_timed_ms = float("inf")
@@ -247,8 +247,8 @@ class Intake:
                 return
             over_share = self._shares.claim(queue, session, needed, now_ms)
             if over_share is not None:
-                self._hold(stream, over_share)
-                self.share_held.append((stream, needed))
+                self._hold(stream, over_share.text)
+                self._wait_for_share(stream, needed, over_share.line)
                 return
             pages = self._take(stream, needed)
             if pages is None:
@@ -345,17 +345,36 @@ class Intake:
                 self._give_reserved(stream)
 
     def shares_freed(self, now_ms: float) -> None:
-        """Pages went back, or a topic moves again: streams held over a share go on, first come first served."""
-        for _ in range(len(self.share_held)):
-            stream, needed = self.share_held.popleft()
+        """Pages went back, or a topic moves again: streams held over a share go on, first come first served.
+
+        Nobody passes who waits longer for the share of the same topic or client: a small submission would keep it too
+        full for a large one.
+        """
+        held, self.share_held = self.share_held, deque()
+        blocked: set[TopicQueue | ClientSession] = set()
+        for stream, needed, line in held:
+            if line is not None:
+                line.share_line -= 1
             if not stream.held:
                 continue  # its session ended meanwhile
-            refusal = self._shares.refusal(stream.topic_queue, stream.session, needed, now_ms, part=RESUME_AT)
-            if refusal is None:
+            if line in blocked:
+                self._wait_for_share(stream, needed, line)
+                continue
+            over = self._shares.refusal(stream.topic_queue, stream.session, needed, now_ms, part=RESUME_AT)
+            if over is None:
                 self.resume(stream)
-            else:
-                self.share_held.append((stream, needed))
+                continue
+            self._wait_for_share(stream, needed, over.line)
+            if over.line is not None:
+                blocked.add(over.line)
         self._shares.tell_waiting(bool(self.share_held))
+
+    def _wait_for_share(
+        self, stream: StreamState, needed: int, line: TopicQueue | ClientSession | None
+    ) -> None:
+        self.share_held.append((stream, needed, line))
+        if line is not None:
+            line.share_line += 1
 
     def timed_due(self, now_ms: float) -> None:
         """Streams held by their topic's rate, or after an error of ours, go on as time passes."""

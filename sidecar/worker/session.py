@@ -71,6 +71,7 @@ class ClientSession:
         "ring_full_since_ms",
         "routing_id",
         "row",
+        "share_line",
         "streams",
         "told_number",
         "unacked",
@@ -101,6 +102,8 @@ class ClientSession:
         """Accepted and not yet told: the client's row must outlive them."""
         self.unsettled_bytes = 0
         """What they count for the client's share, spread evenly over the records of each submission."""
+        self.share_line = 0
+        """Streams that wait for this client's share of the pool."""
         self.untold: deque[Part] = deque()
         """Tellings that found the ring full, in order; retried when the stub ACKs."""
         self.unacked: deque[tuple[int, Part, float]] = deque()

@@ -4,15 +4,15 @@ Pages hold what was accepted and not settled; the index beside them, 40 bytes a 
 well.
 The pool is one, so the shares are counted over all workers: each stores what its topics hold in words that the others
 read (shm/share_words.py). A client has one worker, which counts it alone.
-Over a share the stream is held and its stub keeps the frame: others go on. A share never refuses the first entry
-of a topic or client, so that a small pool cannot lock anybody out; only the share of topics that do not move does
-(a topic is asked for when its stream opens, so a new one that is good soon moves).
+Over a share the stream is held and its stub keeps the frame: others go on. A share never refuses the first entry of
+a topic or client at a worker, so that neither a small pool nor what others hold locks anybody out; only the share of
+topics that do not move does (a topic is asked for when its stream opens, so a new one that is good soon moves).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.kernel import ENTRY_INDEX_BYTES, RECORD_INDEX_BYTES
 
@@ -32,6 +32,13 @@ RESUME_AT = 0.75
 LOOK_SHARE = 1 / 64
 """Held streams are looked at again, here and at the other workers, when so much of the pool was given back or a topic
 moves again; what is less than that is seen by the housekeeping."""
+
+
+class OverShare(NamedTuple):
+    """Why a stream is held. ``line``: the topic or client whose share it waits for; who comes later waits behind it."""
+
+    text: str
+    line: TopicQueue | ClientSession | None = None
 
 
 class Shares:
@@ -66,11 +73,16 @@ class Shares:
 
     def claim(
         self, queue: TopicQueue, session: ClientSession, needed_pages: int, now_ms: float
-    ) -> str | None:
+    ) -> OverShare | None:
         """As :meth:`refusal`, and counted as held before the others are asked: two workers never take one rest.
 
-        Without a refusal :meth:`count` follows in any case, whether the pages were had or not.
+        Without a refusal :meth:`count` follows in any case, whether the pages were had or not. While streams wait for
+        the share of this topic or client it is refused: small submissions would keep it too full for a large one.
         """
+        if queue.share_line:
+            return self._over_topic(queue)
+        if session.share_line:
+            return self._over_client(session)
         self._words.claim(
             queue.chain.chain_id,
             needed_pages * self._page_bytes,
@@ -90,25 +102,35 @@ class Shares:
         now_ms: float,
         *,
         part: float = 1.0,
-    ) -> str | None:
+    ) -> OverShare | None:
         """Why an entry of ``needed_pages`` more may not be taken now; None when it may.
 
         ``part`` of each share counts: 1 to take, RESUME_AT to go on after a hold.
         """
         needed_bytes = needed_pages * self._page_bytes
-        held_bytes = self._held_bytes(queue) + self._words.topic_elsewhere(queue.topic)
-        if held_bytes and held_bytes + needed_bytes > TOPIC_SHARE * part * self._pool_bytes:
-            return f"topic {queue.topic} holds its share of the buffer pool"
+        held_bytes = self._held_bytes(queue)
+        if held_bytes:
+            held_bytes += self._words.topic_elsewhere(queue.topic)
+            if held_bytes + needed_bytes > TOPIC_SHARE * part * self._pool_bytes:
+                return self._over_topic(queue)
         mine = session.unsettled_bytes
         if mine and mine + needed_bytes > CLIENT_SHARE * part * self._pool_bytes:
-            return f"client {session.name} holds its share of the buffer pool"
+            return self._over_client(session)
         if self.is_stalled(queue, now_ms):
             stalled = self._stalled_bytes + self._words.stalled_elsewhere(now_ms)
             if stalled and stalled + needed_bytes > STALLED_SHARE * part * self._pool_bytes:
-                return (
+                return OverShare(
                     f"topic {queue.topic} does not move, and such topics hold their share of the buffer pool"
                 )
         return None
+
+    @staticmethod
+    def _over_topic(queue: TopicQueue) -> OverShare:
+        return OverShare(f"topic {queue.topic} holds its share of the buffer pool", queue)
+
+    @staticmethod
+    def _over_client(session: ClientSession) -> OverShare:
+        return OverShare(f"client {session.name} holds its share of the buffer pool", session)
 
     def is_stalled(self, queue: TopicQueue, now_ms: float) -> bool:
         """Unknown, without any leader, or nothing settled for request.timeout.ms while records wait."""

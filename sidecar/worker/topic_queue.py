@@ -79,6 +79,7 @@ class TopicQueue:
         "partitioner",
         "rate",
         "settings",
+        "share_line",
         "stalled_bytes",
         "topic",
         "waiting",
@@ -116,6 +117,8 @@ class TopicQueue:
         self.last_used_ms = 0.0
         self.held_bytes = 0
         """What the topic holds of the pool, as the other workers were told (shares)."""
+        self.share_line = 0
+        """Streams that wait for this topic's share of the pool."""
         self.stalled_bytes = 0
         """The same while it does not move, else 0."""
 

@@ -46,7 +46,7 @@ class Hand:
         self.pool = BufferPool(segment, incarnation=slot + 1, workers=workers, wake_others=self.ring)
         self.table = ChainTable(segment, slot, incarnation=slot + 1)
         self.queues: dict[str, TopicQueue] = {}
-        self.sent: list[list[Any]] = []
+        self.sent: list[tuple[str, list[Any]]] = []
         self.shares = Shares(
             page_count=segment.page_count,
             page_bytes=segment.page_bytes,
@@ -66,7 +66,7 @@ class Hand:
             on_entry=lambda queue, entry, now_ms, flush_follows: None,
             on_refused=lambda *_: None,
             give_up=self.given_up.append,
-            send=lambda session, message: self.sent.append(message),
+            send=lambda session, message: self.sent.append((session.name, message)),
         )
         self.clients: dict[str, ClientSession] = {}
         self.seqs: dict[str, int] = {}
@@ -119,8 +119,13 @@ class Hand:
         self.shares.count(queue, NOW)
 
     def resumed(self) -> list[int]:
+        """Streams that were told to go on since the last call."""
         sent, self.sent = self.sent, []
-        return [message[1] for message in sent if message[0] == Kind.RESUME]
+        return [message[1] for _, message in sent if message[0] == Kind.RESUME]
+
+    def resumed_clients(self) -> list[str]:
+        sent, self.sent = self.sent, []
+        return [name for name, message in sent if message[0] == Kind.RESUME]
 
 
 MakeHands = Callable[[int], list[Hand]]
@@ -247,13 +252,32 @@ def test_pages_of_a_worker_that_does_not_beat_do_not_move(hands: MakeHands) -> N
 
 def test_a_row_with_another_topic_is_known_as_such(hands: MakeHands) -> None:
     one, two = hands(2)
+    assert two.submit("t") and two.submit("late")
     one.fill("t")
-    assert two.shares.refusal(two.queue("t"), session(two), 1, NOW) is not None
-    assert two.shares.refusal(two.queue("late"), session(two), 1, NOW) is None
-    one.settle("t", 100)
+    assert not two.submit("t")
+    assert two.submit("late")
+    one.settle("t", one.queues["t"].chain.live_entries)
+    one.pool.give(one.queues["t"].chain.release_idle())
+    one.table.vacate(IDEMPOTENT_LANE, "t")
+    del one.queues["t"]
     one.fill("late", client="another")
-    assert two.shares.refusal(two.queue("late"), session(two), 1, NOW) is not None
-    assert two.shares.refusal(two.queue("t"), session(two), 1, NOW) is None
+    assert one.table.ids() == {(IDEMPOTENT_LANE, "late"): 0}, "the row of before"
+    two.intake.shares_freed(NOW)
+    assert two.resumed() == [sum(map(ord, "t"))]
+    assert not two.submit("late", client="another")
+    assert two.submit("t", client="another")
+
+
+def test_a_worker_with_nothing_of_a_topic_always_takes_one_entry_of_it(hands: MakeHands) -> None:
+    """A large record must not wait until a topic that is busy elsewhere is empty there for a moment."""
+    one, two = hands(2)
+    one.fill("t")
+    assert two.submit("t")
+    assert not two.submit("t")
+    two.settle("t", 1)
+    two.pool.give(two.queues["t"].chain.release_idle())
+    two.intake.shares_freed(NOW)
+    assert two.resumed() == [sum(map(ord, "t"))]
 
 
 def test_a_reclaimed_slot_holds_nothing(hands: MakeHands) -> None:
@@ -295,6 +319,29 @@ def test_pages_kept_for_a_stub_that_go_back_wake_the_other_worker(hands: MakeHan
 
 def session(hand: Hand) -> ClientSession:
     return ClientSession(b"r", FakeRow(), "anybody", NOW)  # type: ignore[arg-type]
+
+
+def test_small_submissions_do_not_pass_a_large_one_of_their_topic_or_client_for_ever(
+    hands: MakeHands,
+) -> None:
+    """They would keep the share too full for it, as long as they came faster than the topic drains."""
+    (hand,) = hands(1)
+    large = b"\x92\xc0\xc6" + (40 * 4032).to_bytes(4, "big") + b"v" * (40 * 4032)
+    for number in range(100):
+        assert hand.submit("t", f"small {number % 3}")
+    assert not hand.submit("t", "large", large)
+    assert not hand.submit("t", "small 0"), "there is room for it, and somebody waits"
+    assert hand.submit("other", "small 1"), "only that share is waited for"
+    goes_on: list[tuple[str, ...]] = []
+    while not goes_on or "large" not in goes_on[-1]:
+        hand.settle("t", 10)
+        hand.intake.shares_freed(NOW)
+        goes_on.append(tuple(hand.resumed_clients()))
+        assert goes_on[-1] == () or goes_on[-1][0] == "large"
+    assert goes_on[-1] == ("large", "small 0")
+    assert hand.queues["t"].chain.live_entries, "it was not waited until nothing was left"
+    assert hand.submit("t", "large", large)
+    assert hand.submit("t", "small 0")
 
 
 def test_a_clients_share_counts_what_the_journal_keeps_of_it(hands: MakeHands) -> None:
