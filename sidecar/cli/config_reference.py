@@ -38,7 +38,12 @@ _TOPICS = """
 
 `PATTERN` is a topic's name, or a glob: `*` any text, `?` one character, `[ab]` one of these; upper and lower
 case differ. **The first table of the file whose pattern matches a topic counts for it, alone**; what it does not
-say is as for all topics. On the command line: `-X 'topics."audit-*".acks=1'`.
+say is as for all topics. On the command line: `-X 'topics."audit-*".acks=1'`; as a variable:
+`KAFKA_SIDECAR__TOPICS__audit-events__ACKS=1`. There the name keeps its case, as a client's does.
+
+Tables that only variables name come behind those of the file, and those of `-X` come last. Variables have no order:
+among them names come before globs, and two globs that may match the same topic are refused. A table that can never
+be the first for any topic is warned about.
 
 ```toml
 [topics."metrics.*"]

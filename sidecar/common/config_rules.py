@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sidecar.common.settings import BY_NAME, ConfigError, SidecarConfig, Value
+from sidecar.common.topic_patterns import covered
 
 _HARD_LIMIT_IN_FLIGHT = 5
 POOL_PAGES_MIN = 64
@@ -35,6 +36,11 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
         pattern: _conclude_topic(pattern, keys, values, set_by_user, faults, warnings)
         for pattern, keys in config.topics.items()
     }
+    for pattern, earlier in covered(tuple(topics)):
+        warnings.append(
+            f'topics."{pattern}" counts for nothing: topics."{earlier}" stands before it and has its topics; put it '
+            "first, in the file."
+        )
     for name in ("retry.backoff", "reconnect.backoff", "socket.connection.setup.timeout"):
         first, most = _int(values, f"{name}.ms"), _int(values, f"{name}.max.ms")
         if first > most:

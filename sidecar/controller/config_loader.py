@@ -9,6 +9,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from sidecar.common.settings import (
     Value,
     nearest,
 )
+from sidecar.common.topic_patterns import is_glob, overlap
 
 ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
 _NAMED_TABLES = ("clients", "topics")
@@ -43,6 +45,7 @@ class _Gathered:
         self.clients: dict[str, dict[str, Value]] = {}
         self.topics: dict[str, dict[str, Value]] = {}
         self.faults: list[str] = []
+        self.warnings: list[str] = []
 
     def put(self, name: str, raw: object, source: str) -> None:
         """Take ``name`` = ``raw``; the name is Kafka's, or dotted with its table."""
@@ -131,9 +134,7 @@ def load_config(
     if path is not None:
         for name, raw in _read_file(path).items():
             gathered.put(name, raw, str(path))
-    for variable, raw in sorted((os.environ if environment is None else environment).items()):
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            gathered.put(_name_of_variable(variable), raw, variable)
+    _put_variables(gathered, os.environ if environment is None else environment)
     for word in overrides:
         name, equals, raw = word.partition("=")
         if not equals:
@@ -144,7 +145,11 @@ def load_config(
     if absent:
         gathered.values["bootstrap.servers"] = ["localhost:9092"]
     config = SidecarConfig(
-        gathered.values, clients=gathered.clients, topics=gathered.topics, sources=gathered.sources
+        gathered.values,
+        clients=gathered.clients,
+        topics=gathered.topics,
+        sources=gathered.sources,
+        warnings=tuple(gathered.warnings),
     )
     try:
         config = conclude(config)
@@ -199,14 +204,42 @@ def _flatten(table: Mapping[str, Any]) -> dict[str, object]:
     return flat
 
 
+def _put_variables(gathered: _Gathered, environment: Mapping[str, str]) -> None:
+    """Variables have no order, so what would depend on one is refused; topics' own names come before globs."""
+    in_file = set(gathered.topics)
+    names: dict[str, str] = {}
+    for variable in sorted(environment, key=lambda each: (is_glob(each), each)):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        name = _name_of_variable(variable)
+        if name in names:
+            gathered.faults.append(f"{names[name]} and {variable} both set {name}: keep one of them.")
+        names[name] = variable
+        gathered.put(name, environment[variable], variable)
+        entry = name.partition('."')[2].rpartition('".')[0]
+        if entry.isupper():
+            gathered.warnings.append(
+                f"{variable} is for the name {entry}, in upper case: names keep their case."
+            )
+    globs = [pattern for pattern in gathered.topics if pattern not in in_file and is_glob(pattern)]
+    for one, other in combinations(globs, 2):
+        if overlap(one, other):
+            gathered.faults.append(
+                f'The variables for topics."{one}" and topics."{other}" may match the same topic, and the first '
+                "table counts, but variables have no order: put these tables into the file."
+            )
+
+
 def _name_of_variable(variable: str) -> str:
-    """KAFKA_SIDECAR__KAFKA__LINGER_MS → linger.ms; KAFKA_SIDECAR__DAEMON__RUN_DIR → daemon.run_dir."""
-    table, _, rest = variable[len(ENVIRONMENT_PREFIX) :].lower().partition("__")
+    """KAFKA_SIDECAR__KAFKA__LINGER_MS → linger.ms; KAFKA_SIDECAR__TOPICS__Orders__ACKS → topics."Orders".acks."""
+    table, _, rest = variable[len(ENVIRONMENT_PREFIX) :].partition("__")
+    table = table.lower()
+    if table in _NAMED_TABLES and rest:
+        entry, _, key = rest.rpartition("__")  # a topic may be called __like_this; no key has two underscores
+        return f'{table}."{entry}".{key.lower().replace("_", ".")}'
+    rest = rest.lower()
     if table == "kafka" or not rest:
         return (rest or table).replace("__", ".").replace("_", ".")
-    if table in _NAMED_TABLES:
-        entry, _, key = rest.partition("__")
-        return f'{table}."{entry}".{key.replace("_", ".")}'
     return f"{table}.{rest}"
 
 
