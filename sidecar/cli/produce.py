@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from sidecar.cli.common import daemon_info, fail, run_dir_option
-from sidecar.cli.record_files import FORMATS, BadInput, Pair, format_of, read_records
+from sidecar.cli.record_files import BINARY_FORMS, FORMATS, BadInput, Pair, format_of, read_records
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from client_stub import RecordMetadata
 
 REASONS_SHOWN = 3
+INTERRUPTED_S = 2.0
+"""Behind Ctrl-C, and when the daemon takes no more, the outcomes of what was handed over are waited for so long."""
 
 
 class _Outcomes:
@@ -48,15 +50,26 @@ class _Outcomes:
 )
 @click.option("--key", metavar="FIELD", help="Field or column whose text becomes the record's key.")
 @click.option(
+    "--binary",
+    type=click.Choice(BINARY_FORMS),
+    default=BINARY_FORMS[0],
+    show_default=True,
+    help="What bytes of Parquet are in JSON; as text they must be UTF-8.",
+)
+@click.option(
     "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds to wait for the last outcome."
 )
 def produce(
-    run_dir: RunDir, topic: str, file: Path, form: str | None, key: str | None, timeout_s: float
+    run_dir: RunDir, topic: str, file: Path, form: str | None, key: str | None, binary: str, timeout_s: float
 ) -> None:
     """Send the records of FILE (or stdin) to TOPIC and wait until Kafka has them.
 
     lines: each line is a value. jsonl: each line, a JSON document, is a value. csv and parquet: each row is
-    sent as a JSON object by column. Exit 0 only when every record was delivered.
+    sent as a JSON object by column; CSV fields are text, dates and times ISO 8601, decimals text. A key is the text of
+    its field, as it stands; bytes of Parquet as they are.
+
+    What JSON cannot say (NaN, Infinity, two columns of one name) ends the command, naming the place; what is
+    before it is sent. Exit 0 only when every record was delivered.
 
     \b
     echo '{"id": 1}' | kafka-sidecar produce orders
@@ -70,11 +83,17 @@ def produce(
     daemon_info(run_dir)
     with ExitStack() as stack:
         try:
-            stream: IO[bytes] = sys.stdin.buffer if str(file) == "-" else stack.enter_context(file.open("rb"))
+            stream: IO[bytes] = _stdin() if str(file) == "-" else stack.enter_context(file.open("rb"))
         except OSError as error:
             fail(f"File {file} cannot be read: {error.strerror}.", ExitStatus.USAGE)
         name = "stdin" if str(file) == "-" else str(file)
-        _send(run_dir, topic, read_records(stream, name, form, key), name=name, timeout_s=timeout_s)
+        _send(run_dir, topic, read_records(stream, name, form, key, binary), name=name, timeout_s=timeout_s)
+
+
+def _stdin() -> IO[bytes]:
+    if sys.stdin is None:  # closed by who started us
+        fail("stdin is closed: name a file.", ExitStatus.USAGE)
+    return sys.stdin.buffer
 
 
 def _send(run_dir: RunDir, topic: str, records: Iterator[Pair], *, name: str, timeout_s: float) -> None:
@@ -82,7 +101,7 @@ def _send(run_dir: RunDir, topic: str, records: Iterator[Pair], *, name: str, ti
     from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 
     outcomes = _Outcomes()
-    sent = 0
+    sent = left = 0
     bad: str | None = None
     started = time.monotonic()
     try:
@@ -93,18 +112,30 @@ def _send(run_dir: RunDir, topic: str, records: Iterator[Pair], *, name: str, ti
                     sent += 1
             except BadInput as error:
                 bad = str(error)
-            except (DaemonUnreachable, BufferExhausted):
+            except OSError as error:
+                bad = f"{name} cannot be read behind record {sent:,}: {error.strerror}."
+            except (DaemonUnreachable, BufferExhausted, KeyboardInterrupt):
+                producer.close(INTERRUPTED_S)
                 raise
             except (SidecarError, ValueError, TypeError) as error:
                 bad = f"{name}, record {sent + 1}: {error}"
-            producer.flush(timeout=timeout_s)
+            try:
+                producer.flush(timeout=timeout_s)
+            except (TimeoutError, KeyboardInterrupt):
+                left = sent - outcomes.delivered - outcomes.failed
+                producer.close(0)
+                raise
     except DaemonUnreachable as error:
         fail(str(error), ExitStatus.DAEMON_UNREACHABLE)
-    except (TimeoutError, BufferExhausted) as error:
-        left = sent - outcomes.delivered - outcomes.failed
+    except BufferExhausted as error:
+        fail(f"{outcomes.delivered:,} of {sent:,} records were delivered: {error}", ExitStatus.TIMED_OUT)
+    except TimeoutError as error:
         fail(f"{left:,} of {sent:,} records have no outcome yet: {error}", ExitStatus.TIMED_OUT)
     except KeyboardInterrupt:
-        fail(f"Stopped: {outcomes.delivered:,} of {sent:,} records were delivered.")
+        fail(
+            f"Stopped: {outcomes.delivered:,} of {sent:,} records were delivered; the daemon may still deliver some "
+            "of the others."
+        )
     seconds = time.monotonic() - started
     click.echo(
         f"{outcomes.delivered:,} record{'' if outcomes.delivered == 1 else 's'} delivered to {topic} "

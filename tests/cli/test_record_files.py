@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from sidecar.cli import record_files
 from sidecar.cli.record_files import BadInput, Pair, format_of, read_records
 
 
@@ -81,3 +84,115 @@ def test_records_before_a_bad_one_are_read() -> None:
 )
 def test_format_by_name(name: str, form: str) -> None:
     assert format_of(Path(name)) == form
+
+
+# --- nothing is changed or left out -----------------------------------------------------------------------
+
+
+def parquet_of(table: pa.Table, **how: Any) -> bytes:
+    sink = io.BytesIO()
+    parquet.write_table(table, sink, **how)
+    return sink.getvalue()
+
+
+def refusal(content: str | bytes, form: str, key: str | None = None, binary: str = "text") -> str:
+    with pytest.raises(BadInput) as bad:
+        data = content.encode() if isinstance(content, str) else content
+        list(read_records(io.BytesIO(data), "file", form, key, binary))
+    return str(bad.value)
+
+
+def test_two_columns_of_one_name_are_refused_and_none_is_dropped() -> None:
+    assert 'file: two columns are called "id"' in refusal("id,name,id\n1,a,2\n", "csv")
+    assert 'two columns are called ""' in refusal("a,,\n1,2,3\n", "csv")
+    two = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    assert 'file: two columns are called "a"' in refusal(parquet_of(two), "parquet")
+    pairs = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["b", "b"])
+    nested = pa.table({"s": pa.ListArray.from_arrays(pa.array([0, 1]), pairs)})
+    assert 'column "s" has two "b"' in refusal(parquet_of(nested), "parquet")
+
+
+def test_bytes_of_parquet_are_text_or_base64_and_keys_are_themselves() -> None:
+    file = parquet_of(pa.table({"b": pa.array([b"text", b"\xff\x00\x01"])}))
+    assert read(parquet_of(pa.table({"b": [b"text"]})), "parquet", "b") == [(b"text", b'{"b":"text"}')]
+    assert (
+        refusal(file, "parquet")
+        == 'file, row 2: column "b" has bytes that are no UTF-8 text; take --binary base64.'
+    )
+    found = list(read_records(io.BytesIO(file), "file", "parquet", "b", "base64"))
+    assert found == [(b"text", b'{"b":"dGV4dA=="}'), (b"\xff\x00\x01", b'{"b":"/wAB"}')]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_json_cannot_say_is_refused_with_its_row(value: float) -> None:
+    file = parquet_of(pa.table({"n": [1.5, value], "s": ["a", "b"]}))
+    assert (
+        refusal(file, "parquet")
+        == f'file, row 2: column "n" is {value}, which JSON does not have; make it null, or text.'
+    )
+    nested = parquet_of(pa.table({"l": [[1.0], [value]]}))
+    assert 'file, row 2: column "l" holds NaN or Infinity' in refusal(nested, "parquet")
+    assert read(parquet_of(pa.table({"n": pa.array([None, 1.5])})), "parquet") == [
+        (None, b'{"n":null}'),
+        (None, b'{"n":1.5}'),
+    ]
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_a_line_with_a_constant_that_json_does_not_have_is_refused(word: str) -> None:
+    assert (
+        refusal(f'{{"a": 1}}\n{{"a": [{word}]}}\n', "jsonl") == f"file, line 2: not JSON ({word} is no JSON)."
+    )
+
+
+def test_a_deeply_nested_line_is_one_sentence_with_its_number() -> None:
+    assert (
+        refusal('{"a": 1}\n' + "[" * 100_000 + "]" * 100_000, "jsonl")
+        == "file, line 2: nested too deep to be looked at."
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "key"),
+    [("1.10", b"1.10"), ("9" * 5_000, b"9" * 5_000), ("1e999", b"1e999"), ("-0", b"-0"), ("true", b"true")],
+)
+def test_the_key_of_a_number_is_its_text(number: str, key: bytes) -> None:
+    """Not what Python makes of it: 1.10 would go to another partition than the same text from elsewhere."""
+    line = f'{{"k": {number}}}'.encode()
+    assert read(line, "jsonl", "k") == [(key, line)]
+
+
+def test_keys_of_other_kinds() -> None:
+    assert read('{"k": {"a": [1, 2.5]}}', "jsonl", "k")[0][0] == b'{"a":[1,2.5]}'
+    assert 'line 1: field "k" has half a character' in refusal('{"k": "\\ud800"}', "jsonl", "k")
+    assert "row 1: the key is nan" in refusal(parquet_of(pa.table({"k": [math.nan]})), "parquet", "k")
+
+
+def test_lines_of_json_are_utf8_and_a_byte_order_mark_is_none_of_it() -> None:
+    assert read(b"\xef\xbb\xbf[1]\n[2]", "jsonl") == [(None, b"[1]"), (None, b"[2]")]
+    assert "line 1: not JSON ('utf-8' codec" in refusal(b'"\xed\xa0\x80"', "jsonl")
+
+
+def test_a_csv_that_ends_in_the_middle_or_quotes_by_halves_is_refused() -> None:
+    """The csv module would drop quotes and go on."""
+    assert "not CSV in UTF-8 (unexpected end of data)" in refusal('a,b\n1,"cut', "csv")
+    assert "near line 3: not CSV" in refusal('a,b\n1,2\n"x"y,2\n', "csv")
+    assert read('a,b\n5" pipe,2', "csv") == [(None, b'{"a":"5\\" pipe","b":"2"}')]
+
+
+def test_fields_and_lines_are_as_long_as_records_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    field = "x" * 1_000_000
+    assert read(f"a,b\n1,{field}\n", "csv") == [(None, f'{{"a":"1","b":"{field}"}}'.encode())]
+    monkeypatch.setattr(record_files, "LINE_BYTES_MAX", 10)
+    assert read("123456789\n", "lines") == [(None, b"123456789")]
+    for form, content in (
+        ("lines", "a\n" + "x" * 11),
+        ("jsonl", "1\n" + "x" * 11),
+        ("csv", "a\n" + "x" * 11),
+    ):
+        assert refusal(content, form) == "file, line 2: longer than 10 bytes, which no record can be."
+
+
+def test_a_time_that_python_does_not_have_is_one_sentence() -> None:
+    file = parquet_of(pa.table({"t": pa.array([2**50], pa.timestamp("ms"))}))
+    assert "file, row 1 or one of the 0 behind it: " in refusal(file, "parquet")

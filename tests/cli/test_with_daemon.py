@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
+import subprocess
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.daemon import SidecarDaemon, StartDaemon, cli
+from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.metrics import http_address, metric
 from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.waiting import wait_until
@@ -71,6 +76,47 @@ def test_produce_says_what_failed_and_keeps_what_was_sent(daemon: SidecarDaemon)
         assert "Traceback" not in each.stderr
 
 
+def test_produce_ends_in_time_whatever_becomes_of_the_records(start_daemon: StartDaemon) -> None:
+    """Its records wait for a topic that is not there: neither --timeout nor Ctrl-C waits for them."""
+    with FakeBroker({"smoke": 1}) as kafka:
+        ends_in_time(start_daemon(kafka.bootstrap_servers))
+
+
+def ends_in_time(daemon: SidecarDaemon) -> None:
+    began = time.monotonic()
+    late = daemon.command("produce", "nosuch", "--timeout", "0.5", stdin=b"a\nb\n")
+    assert late.returncode == 75
+    assert late.stderr.startswith("2 of 2 records have no outcome yet: ")
+    accepted = metric(daemon, "kafka_sidecar_records_accepted_total")
+    with subprocess.Popen(
+        [*cli("produce"), "--run-dir", str(daemon.run_dir), "nosuch"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"c\nin the middle of a li")
+        process.stdin.flush()
+        wait_until(
+            lambda: metric(daemon, "kafka_sidecar_records_accepted_total") == accepted + 1,
+            "the first line to be accepted",
+            describe=daemon.log_tail,
+        )
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 1
+        assert process.stderr.read().startswith(b"Stopped: 0 of 1 records were delivered;")
+    assert time.monotonic() - began < 55, "max.block.ms of the daemon is 60 s"
+
+
+def test_produce_without_a_stdin_says_so(daemon: SidecarDaemon) -> None:
+    command = shlex.join([*cli("produce"), "--run-dir", str(daemon.run_dir), "smoke"])
+    closed = subprocess.run(["sh", "-c", f"exec {command} <&-"], capture_output=True, text=True, check=False)
+    assert (closed.returncode, closed.stderr) == (2, "stdin is closed: name a file.\n")
+    unreadable = daemon.command("produce", "smoke", "/proc/self/mem")
+    assert unreadable.returncode == 1
+    assert "/proc/self/mem cannot be read behind record 0: Input/output error. Nothing" in unreadable.stderr
+
+
 def test_top_shows_totals(daemon: SidecarDaemon) -> None:
     daemon.command("produce", "smoke", stdin=b"a\nb\n")
     shown = daemon.command("top", "-n", "1", "--interval", "0.1")
@@ -80,7 +126,6 @@ def test_top_shows_totals(daemon: SidecarDaemon) -> None:
 
 def test_a_killed_worker_is_replaced_and_clients_are_served(daemon: SidecarDaemon) -> None:
     import os
-    import signal
 
     before = daemon.worker_pids()
     os.kill(before[0], signal.SIGKILL)
