@@ -218,22 +218,23 @@ class LoopLine:
 
     def _serve(self) -> None:
         """Let those in who find room, the oldest first; a topic that finds none holds up no other."""
-        topics, outbox = self.topics, self._producer._outbox
-        heads = [(next(iter(waiters)).number, topic) for topic, waiters in topics.items()]
+        topics, may_take = self.topics, self._producer._outbox.may_take
+        heads = [(next(iter(waiters)).number, topic) for topic, waiters in topics.items() if may_take(topic)]
         heapify(heads)
-        for _ in range(SERVED_AT_ONCE):
-            if not heads:
+        served = 0
+        while heads:
+            if served == SERVED_AT_ONCE:
+                self._look_soon()
                 return
             topic = heads[0][1]
             waiter = next(iter(topics.get(topic, ())), None)
-            if waiter is not None and (not outbox.may_take(topic) or not self._let_in(waiter)):
-                waiter = None
-            following = None if waiter is None else next(iter(topics.get(topic, ())), None)
+            is_in = waiter is not None and self._let_in(waiter)
+            following = next(iter(topics.get(topic, ())), None) if is_in else None
             if following is None:
                 heappop(heads)
             else:
                 heapreplace(heads, (following.number, topic))
-        self._look_soon()
+            served += is_in
 
     def _let_in(self, waiter: _Waiter) -> bool:
         """True when it has left the line."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from client_stub import errors
+from client_stub.loop_line import SERVED_AT_ONCE
 from client_stub.rows_call import ROWS_CHECKED_AT_ONCE
 from tests.stub.async_stage import BUFFER_BYTES, JumpingLoop, Stage, run, settle
 
@@ -156,6 +157,29 @@ def test_room_is_given_to_who_came_first_whatever_the_topic(make_stage: MakeStag
         stage.accept()  # the newcomer's first step comes before the line has looked
         await asyncio.gather(*tasks)
         assert [each.topic for each in stage.outbox.pending if each.topic != "full"] == topics
+
+    run(main())
+
+
+def test_many_topics_without_room_leave_the_loop_idle_and_hold_up_nobody(make_stage: MakeStage) -> None:
+    """More topics than one look lets in: the loop sleeps while none finds room, and one that has some is found."""
+    stage = make_stage(max_block_ms=MAX_BLOCK_MS)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        await fill(stage)
+        topics = [f"topic-{number}" for number in range(2 * SERVED_AT_ONCE)]
+        tasks = [asyncio.create_task(stage.producer.send(topic, bytes(500))) for topic in topics]
+        began = loop.time()
+        await asyncio.sleep(1)  # the clock jumps only while the loop has nothing to do
+        assert loop.time() - began >= 1
+        stage.outbox.streams[topics[-1]].refusal = errors.TopicLimit("too many topics")
+        stage.outbox.notify()
+        with pytest.raises(errors.TopicLimit):
+            await tasks.pop()
+        assert not any(task.done() for task in tasks)
+        await stage.accept_all()
+        assert all(task.done() for task in tasks)
 
     run(main())
 
