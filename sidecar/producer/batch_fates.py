@@ -297,5 +297,5 @@ class BatchFates:
         left_behind = [batch for batch in earlier if not batch.has_sequence]
         refuted = [batch for batch in sequences.in_flight if sequences.is_overtaken(batch)]
         for batch in left_behind + refuted:
-            if batch.queued and not batch.in_doubt:
+            if batch.queued and not batch.has_open_doubt:
                 self.fail(batch, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, _FORGOTTEN_TEXT, now_ms)

@@ -168,6 +168,11 @@ class ProducerBatch:
         return self.in_doubt or self.doubtful_parent or self.doubt_refuted
 
     @property
+    def has_open_doubt(self) -> bool:
+        """It must be sent again as it is, to find out, before it may get another number."""
+        return self.in_doubt or self.doubtful_parent
+
+    @property
     def is_done(self) -> bool:
         return self._final
 
@@ -209,7 +214,7 @@ class ProducerBatch:
         self.base_sequence = base_sequence
 
     def clear_identity(self) -> None:
-        assert not self.on_wire and not self.in_doubt, (
+        assert not self.on_wire and not self.has_open_doubt, (
             "only records the broker surely lacks may be renumbered"
         )
         self.producer_id = -1

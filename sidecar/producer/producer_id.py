@@ -149,7 +149,7 @@ class ProducerIds:
         for batch in in_flight:
             if not batch.queued:
                 return None
-            if batch.in_doubt:
+            if batch.has_open_doubt:
                 return batch
         return None
 
@@ -272,7 +272,7 @@ class ProducerIds:
             if sequences.acked_next == sequences.next_sequence:
                 sequences.unresolved = False
                 return []
-        elif any(batch.in_doubt for batch in in_flight):
+        elif any(batch.has_open_doubt for batch in in_flight):
             return []
         renumbered = list(in_flight)
         in_flight.clear()

@@ -98,3 +98,27 @@ def test_half_that_never_left_is_in_doubt_as_well() -> None:
     core.poll(2000)
     assert payloads_of(core.completed) == ["a", "b"]
     assert {batch.persistence for batch in core.completed} == {Persistence.POSSIBLY_PERSISTED}
+
+
+def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
+    """The batch behind it failed for good, so the partition is to start over; but whether the whole is in the log
+    nobody has found out yet, and the halves would stand there again. Found by the simulation."""
+    core = Core()
+    core.send("first", "second")
+    failed = core.send("x")
+    core.respond(failed, answer(0, Code.TOPIC_AUTHORIZATION_FAILED))
+    core.sender.on_disconnect(1, core.now_ms)
+    (whole,) = core.poll(400)
+    core.respond(whole, answer(0, Code.MESSAGE_TOO_LARGE))
+    for number, value in enumerate(("first", "second")):
+        (half,) = core.poll(400)
+        assert payloads_of(half.batches) == [value]
+        assert (half.batches[0].epoch, half.batches[0].base_sequence) == (0, number)
+        core.respond(half, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    core.poll()
+    assert [(*payloads_of([batch]), batch.persistence) for batch in core.completed] == [
+        ("first", Persistence.POSSIBLY_PERSISTED),
+        ("second", Persistence.POSSIBLY_PERSISTED),
+        ("x", Persistence.NOT_PERSISTED),
+    ]
+    assert core.send("next").batches[0].epoch == 1
