@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sidecar.deadletter.same_record import CONTENT_BYTES, Delivered, names_one_record
-from sidecar.deadletter.spool_files import OPEN_SUFFIX
+from sidecar.deadletter.spool_files import OPEN_SUFFIX, give_to_owner_of
 
 SUFFIX: Final = ".replayed"
 KEPT_S: Final = 86_400.0
@@ -34,6 +34,7 @@ class Progress:
     def __init__(self, spool_file: Path) -> None:
         self.path = progress_file(spool_file)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        give_to_owner_of(self.path.parent, self._fd)
 
     def begin(self, records: int) -> None:
         """So many letters are about to be sent; until :meth:`end` nobody knows what became of them."""
@@ -99,6 +100,7 @@ def forget_shared_names(spool_file: Path) -> None:
         out.write("".join(map(_line, kept)).encode("utf-8", "replace"))
         out.flush()
         os.fsync(out.fileno())
+        give_to_owner_of(path, out.fileno())
     temporary.replace(path)
 
 

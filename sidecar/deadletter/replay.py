@@ -28,6 +28,7 @@ from sidecar.deadletter.spool_files import (
     OPEN_SUFFIX,
     SpoolFile,
     close_dead_files,
+    give_to_owner_of,
     remove_half_made,
     replace_file,
     spool_files,
@@ -143,6 +144,7 @@ class Replay:
         self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         lock = os.open(self._folder / ".replay.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
+            give_to_owner_of(self._folder, lock)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

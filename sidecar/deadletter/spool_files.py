@@ -74,6 +74,8 @@ def may_be_written_to(path: Path, *, silent_s: float = DEAD_AFTER_S) -> bool:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except PermissionError:
+        return True  # another user's: it is not ours to judge
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return time.time() - os.fstat(fd).st_mtime < silent_s
@@ -169,13 +171,14 @@ def replace_file(path: Path, lines: Iterable[bytes]) -> None:
             is_empty = False
         out.flush()
         os.fsync(out.fileno())
-    with _files_locked(path.parent):
-        if is_empty or not path.exists():
-            path.unlink(missing_ok=True)
-            temporary.unlink()
-            return
-        temporary.chmod(path.stat().st_mode & 0o777)
-        temporary.replace(path)
+        with _files_locked(path.parent):
+            if is_empty or not path.exists():
+                path.unlink(missing_ok=True)
+                temporary.unlink()
+                return
+            temporary.chmod(path.stat().st_mode & 0o777)
+            give_to_owner_of(path, out.fileno())
+            temporary.replace(path)
 
 
 def drop_file(path: Path) -> int:
@@ -186,6 +189,13 @@ def drop_file(path: Path) -> int:
     return dropped
 
 
+def give_to_owner_of(path: Path, fd: int) -> None:
+    """What root makes in the folder of another user's daemon is that user's to change."""
+    found = path.stat()
+    if os.geteuid() == 0:
+        os.fchown(fd, found.st_uid, found.st_gid)
+
+
 def remove_half_made(folder: Path) -> None:
     """What a replay that was killed left of a file it was about to replace. Only under the lock of replays."""
     for path in folder.glob(f".*{SUFFIX}.new"):
@@ -194,8 +204,11 @@ def remove_half_made(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _files_locked(folder: Path) -> Iterator[None]:
-    """Held for as long as it takes to look at one name and change it."""
-    fd = os.open(folder / ".files.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    """Held for as long as it takes to look at one name and change it.
+
+    The lock is the folder's: a file for it could belong to another user, who replayed first.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from sidecar.deadletter.replay import Replay
 from sidecar.deadletter.spool import SpoolWriter
@@ -15,6 +19,7 @@ from sidecar.deadletter.spool_files import (
     close_dead_files,
     close_leftovers,
     drop_file,
+    read_letters,
     replace_file,
     spool_files,
     writer_of,
@@ -22,6 +27,8 @@ from sidecar.deadletter.spool_files import (
 )
 from tests.deadletter.groups import group
 from tests.deadletter.test_replay import Topic
+
+NOBODY = 65_534
 
 
 def age(path: Path, seconds: float = DEAD_AFTER_S + 1) -> None:
@@ -93,7 +100,7 @@ def test_a_file_that_was_dropped_does_not_come_back(tmp_path: Path) -> None:
 
     replace_file(path, (line for _ in range(1) for line in lines()))
     assert not path.exists()
-    assert [each.name for each in tmp_path.iterdir()] == [".files.lock"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_replay_left_half_made_goes(tmp_path: Path) -> None:
@@ -101,3 +108,48 @@ def test_what_a_killed_replay_left_half_made_goes(tmp_path: Path) -> None:
     (tmp_path / ".recovered-1.new").write_bytes(b"somebody else is writing this")
     Replay(tmp_path).run(Topic())
     assert sorted(path.name for path in tmp_path.glob(".*.new")) == [".recovered-1.new"]
+
+
+def test_root_may_replay_what_another_users_daemon_writes(tmp_path: Path) -> None:
+    """Nothing that it leaves stops the daemon from making room, or its user from the next replay."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    for parent in tmp_path.parents:
+        parent.chmod(parent.stat().st_mode | 0o011)
+    os.chown(tmp_path, NOBODY, NOBODY)
+    as_nobody(lambda: write(tmp_path, "w1", [b"1", b"2"]))
+    Replay(tmp_path).run(Topic(b"2"))
+    assert [letter.value for _, letter in read_letters(spool_files(tmp_path)[0])] == [b"2"]
+
+    def go_on() -> None:
+        topic = Topic(b"2")
+        assert Replay(tmp_path).run(topic).total("failed") == 1
+        one = SpoolWriter(tmp_path, "w2", max_bytes=1_000, drop_oldest=True)
+        one.append([group([[None, bytes(300)]], seq=9)])
+        assert [records for _, records in one.dropped] == [1]
+
+    as_nobody(go_on)
+
+
+def write(folder: Path, name: str, values: list[bytes]) -> None:
+    writer = SpoolWriter(folder, name, max_bytes=1 << 20, drop_oldest=False)
+    writer.append([group([[None, value] for value in values])])
+    writer.close()
+
+
+def as_nobody(work: Callable[[], None]) -> None:
+    """In a child of another user; its traceback is on stderr."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
