@@ -114,8 +114,9 @@ class Chain:
         page_indexes: Sequence[int] | None = None,
     ) -> Chain:
         """Rebuild a chain from page headers and tail. Reads only; ``page_indexes`` spares the scan of all pages."""
-    def entries(self) -> Iterator[Entry]:
-        """Live entries in order, each made when it is its turn. Of a recovered chain: those with a record not done."""
+    def entries(self, first: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        """Live entries with ordinals from ``first`` to before ``stop``, in order, each made when it is its turn.
+        Of a recovered chain: those with a record not done."""
     def ordinals(self, first: int, limit: int) -> bytes:
         """The ordinals of up to ``limit`` live entries from ``first`` on, 8 bytes each, native order."""
     def entry(self, ordinal: int) -> Entry:
@@ -123,6 +124,8 @@ class Chain:
     def log_file(self, ordinal: int) -> int:
         """Number of the file of the accept log that holds an entry; 0: in none."""
     def set_log_file(self, ordinal: int, number: int) -> None: ...
+    def held_between(self, first: int, stop: int | None) -> tuple[int, int]:
+        """(records not done, payload bytes) of the live entries from ordinal ``first`` on, before ``stop`` if given."""
     def streams(self) -> list[tuple[int, int, int, int, int, int]]:
         """(client row, generation, stream, last seq, records not done, their share of :func:`held_bytes`) of each
         stream with something live here."""

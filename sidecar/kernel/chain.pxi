@@ -96,9 +96,11 @@ cdef class Chain:
     def page_count(self):
         return self.linked
 
-    def entries(self):
-        cdef uint64_t position = self.next_live(0)
-        while position != NO_POSITION:
+    def entries(self, first=0, stop=None):
+        cdef uint64_t position = self.next_live(<uint64_t> first * LINE), end = NO_POSITION
+        if stop is not None:
+            end = <uint64_t> stop * LINE
+        while position < end:
             yield self.view(position)
             position = self.next_live(position + LINE)
 
@@ -132,6 +134,17 @@ cdef class Chain:
             if use.logged == NULL:
                 raise MemoryError()
         use.logged[self.line_of(<uint64_t> ordinal * LINE)] = number
+
+    def held_between(self, first, stop):
+        cdef uint64_t position = self.next_live(<uint64_t> first * LINE), end = NO_POSITION
+        cdef uint64_t records = 0, payload_bytes = 0
+        if stop is not None:
+            end = <uint64_t> stop * LINE
+        while position < end:
+            records += self.left_of(position)
+            payload_bytes += self.header_at(position).payload_bytes
+            position = self.next_live(position + LINE)
+        return records, payload_bytes
 
     def streams(self):
         return sums_of_streams(self)

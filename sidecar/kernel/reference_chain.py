@@ -136,8 +136,10 @@ class Chain:
     def page_count(self) -> int:
         return len(self._page_of)
 
-    def entries(self) -> Iterator[Entry]:
-        return iter(list(self._live.values()))
+    def entries(self, first: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        for ordinal, entry in list(self._live.items()):
+            if first <= ordinal and (stop is None or ordinal < stop):
+                yield entry
 
     def ordinals(self, first: int, limit: int) -> bytes:
         found = [ordinal for ordinal in self._live if ordinal >= first][:limit]
@@ -153,6 +155,10 @@ class Chain:
 
     def set_log_file(self, ordinal: int, number: int) -> None:
         self._logged[self.entry(ordinal).ordinal] = number
+
+    def held_between(self, first: int, stop: int | None) -> tuple[int, int]:
+        found = list(self.entries(first, stop))
+        return sum(entry.remaining for entry in found), sum(entry.payload_bytes for entry in found)
 
     def streams(self) -> list[tuple[int, int, int, int, int, int]]:
         sums: dict[tuple[int, int, int], list[int]] = {}

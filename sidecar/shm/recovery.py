@@ -58,8 +58,34 @@ def undelivered(segment: Segment, slots: Iterable[int] | None) -> list[tuple[int
 
 
 def _without_fate(chain: Chain, settled: list[Descriptor]) -> tuple[int, int]:
+    """Records and payload bytes. Only what lies near a settled batch is looked at record by record: a pool may hold
+    millions of submissions."""
     records = size = 0
-    for entry in chain.entries():
+    at = 0
+    for first, stop in _spans(settled):
+        found = chain.held_between(at, first)
+        records, size = records + found[0], size + found[1]
+        found = _open_within(chain, settled, first, stop)
+        records, size = records + found[0], size + found[1]
+        at = stop
+    found = chain.held_between(at, None)
+    return records + found[0], size + found[1]
+
+
+def _spans(settled: list[Descriptor]) -> list[tuple[int, int]]:
+    """Ordinals [first, stop) of entries that settled batches have records of; ascending, none twice."""
+    spans: list[tuple[int, int]] = []
+    for first, stop in sorted((d.first_cursor[0], d.last_cursor[0] + 1) for d in settled):
+        if spans and first <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
+        else:
+            spans.append((first, stop))
+    return spans
+
+
+def _open_within(chain: Chain, settled: list[Descriptor], first: int, stop: int) -> tuple[int, int]:
+    records = size = 0
+    for entry in chain.entries(first, stop):
         ordinal = entry.ordinal
         near = [d for d in settled if d.first_cursor[0] <= ordinal <= d.last_cursor[0]]
         open_records = 0

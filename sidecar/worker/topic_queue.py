@@ -7,6 +7,7 @@ snapshot tells the partitions (rule M10: the record waits, the stub does not), o
 from __future__ import annotations
 
 from array import array
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from sidecar.shm.in_work import entry_word
@@ -35,6 +36,10 @@ class EntryLine:
     def append(self, ordinal: int, accepted_ms: float) -> None:
         self._ordinals.append(ordinal)
         self._since_ms.append(accepted_ms)
+
+    def extend(self, ordinals: Sequence[int], accepted_ms: float) -> None:
+        self._ordinals.extend(ordinals)
+        self._since_ms.extend(repeat(accepted_ms, len(ordinals)))
 
     @property
     def first_ms(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -149,13 +149,13 @@ class Topics:
         """Before the first :meth:`get`: the topic's records are in the chain of this lane, whatever is set now."""
         self._kept_lanes[topic] = lane
 
-    def adopt(self, topic: str, ordinals: Iterable[int], now_ms: float) -> None:
+    def adopt(self, topic: str, ordinals: Sequence[int], now_ms: float) -> None:
         """Entries of a dead worker with records that have no partition yet: they wait for the topic's metadata."""
         queue = self._queues[topic]
-        for ordinal in ordinals:
-            self._wait(queue, ordinal, now_ms)
-        if queue.waiting:
+        if ordinals:
             self._used.add(topic)
+            queue.waiting.extend(ordinals, now_ms)
+            self._waits(queue)
 
     def queue_of(self, chain: Chain) -> TopicQueue:
         return self._by_chain[chain.chain_id]
@@ -167,12 +167,12 @@ class Topics:
         """
         self._used.add(queue.topic)
         if queue.partitioner is None or queue.is_deleted or queue.waiting:
-            self._wait(queue, entry.ordinal, now_ms)
+            queue.waiting.append(entry.ordinal, now_ms)
+            self._waits(queue)
         else:
             self._partition(queue, entry, now_ms, now_ms, expedited=flush_follows)
 
-    def _wait(self, queue: TopicQueue, ordinal: int, accepted_ms: float) -> None:
-        queue.waiting.append(ordinal, accepted_ms)
+    def _waits(self, queue: TopicQueue) -> None:
         self.waiting_queues[queue.topic] = queue
         if queue.partitioner is None or queue.is_deleted:
             self.missing.add(queue.topic)

@@ -82,6 +82,8 @@ def walk(
                     del open_batches[partition]
     seen["runs"] = list(runs(kernel, journal.chain, max_request_bytes))
     seen["streams"] = journal.chain.streams()
+    seen["held"] = [journal.chain.held_between(first, stop) for first in (0, 4, 9) for stop in (0, 9, None)]
+    seen["between"] = [entry.seq for entry in journal.chain.entries(4, 20)]
     for partition, batch in batches:
         pieces = [batch, *(batch.split() if batch.count > 1 else ()), batch.select(range(0, batch.count, 2))]
         for piece in pieces:

@@ -40,6 +40,37 @@ def test_an_inherited_fd_is_enough_and_stays_open(segment: Segment, segment_path
     os.close(fd)
 
 
+def test_a_slots_clock_stands_while_nobody_works_in_it(segment: Segment, slot: int) -> None:
+    view = segment.slot(slot)
+    view.store_heartbeat(0)
+    second = 10**9
+    ahead_ms = view.resume_clock(1_000 * second)
+    assert 1_000_000 + ahead_ms == 0, "it begins with the first owner"
+    view.store_heartbeat(1_060 * second)
+    ahead_ms = view.resume_clock(5_000 * second)  # an hour later
+    assert 5_000_000 + ahead_ms == 60_000
+    view.store_heartbeat(5_010 * second)
+    ahead_ms = view.resume_clock(7 * second)  # another boot, with another clock
+    assert 7_000 + ahead_ms == 70_000
+
+
+def test_a_slots_clock_loses_nothing_to_a_kill_while_it_is_set(segment: Segment, slot: int) -> None:
+    view = segment.slot(slot)
+    second = 10**9
+    view.store_heartbeat(0)
+    view.resume_clock(0)
+    view.store_heartbeat(50 * second)
+    before = bytes(view.area[:128])
+    view.resume_clock(900 * second)
+    at = (layout.SLOT_CLOCK_STOOD_OFFSET, layout.SLOT_CLOCK_OFFSET, layout.HEARTBEAT_OFFSET)
+    stored = [struct.pack("<q", 50 * second), *(bytes(view.area[each : each + 8]) for each in at[1:])]
+    for done in range(len(at) + 1):
+        view.area[:128] = before
+        for place, value in list(zip(at, stored, strict=True))[:done]:
+            view.area[place : place + 8] = value
+        assert 1_000_000 + view.resume_clock(1_000 * second) == 50_000, f"killed after {done} stores"
+
+
 def mapped_kb(path: Path) -> int:
     """How much of the mappings of ``path`` is in this process's page tables."""
     found, ours = 0, False

@@ -156,10 +156,18 @@ class _AllReady:
 class SlotStage:
     """One worker's life on slot 0: ``start`` claims and adopts, :meth:`turn` does what the driver does."""
 
-    def __init__(self, segment: Segment, broker: MemoryBroker, incarnation: int) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        broker: MemoryBroker,
+        incarnation: int,
+        *,
+        config: ProducerConfig | None = None,
+        now_ms: float | None = None,
+    ) -> None:
         self.segment, self.broker = segment, broker
-        self.now_ms = 1000.0 * incarnation
-        self.config = ProducerConfig(batch_size=120, linger_ms=0)
+        self.now_ms = 1000.0 * incarnation if now_ms is None else now_ms
+        self.config = config or ProducerConfig(batch_size=120, linger_ms=0)
         segment.prepare_slot(0)
         slot = segment.slot(0)
         pages = take_over_pages(segment, 0, incarnation)

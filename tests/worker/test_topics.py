@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from client_stub.wire import LocalCode
@@ -15,8 +17,9 @@ from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.topic_settings import TopicRules
+from sidecar.worker import topics as topics_module
 from sidecar.worker.placement import Placement
-from sidecar.worker.topic_queue import TopicQueue
+from sidecar.worker.topic_queue import EntryLine, TopicQueue
 from sidecar.worker.topics import Topics
 from tests.worker.scene import Scene
 
@@ -272,3 +275,70 @@ def test_a_topic_with_acks_1_goes_through_the_plain_lane(scene: Scene) -> None:
         assert queue is not None
         lanes.append(queue.lane)
     assert lanes == [PLAIN_LANE, IDEMPOTENT_LANE]
+
+
+def test_what_waited_is_partitioned_in_parts_and_in_order(
+    topics: TopicScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large backlog takes many turns, and what comes meanwhile stays behind it; other topics do not wait."""
+    monkeypatch.setattr(topics_module, "RUN_ENTRIES", 3)
+    for number in range(8):
+        topics.entry("a", float(number), count=1, partition=0)
+    topics.entry("b", 0.0, count=1)
+    topics.topics.on_snapshot(snapshot(a=1, b=1), 10.0)
+    assert (topics.batched("a"), topics.batched("b")) == (3, 1)
+    topics.entry("a", 11.0, count=1, partition=0)
+    assert topics.batched("a") == 3, "behind those that wait"
+    assert topics.topics.go_on(12.0)
+    assert topics.topics.go_on(13.0) is False
+    assert topics.batched("a") == 9
+    entries = [
+        entry.seq for batch in topics.accumulator.batches_of("a") for entry, _ in batch.records.entries()
+    ]
+    assert entries == sorted(entries)
+    assert topics.topics.waiting_entries == 0
+    assert topics.topics.next_due_ms == float("inf")
+
+
+@pytest.mark.rule("M5")
+def test_a_backlog_gives_up_in_parts_by_time_and_by_refusal(
+    topics: TopicScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_module, "EXPIRED_ENTRIES", 3)
+    for _ in range(7):
+        topics.entry("late", 0.0, count=1)
+        topics.entry("secret", 900.0, count=1)
+    topics.topics.expire(1000.0)
+    assert len(topics.failed) == 3
+    assert topics.topics.next_due_ms <= 1000.0, "the rest is due, for the next turns"
+    topics.topics.expire(1000.0)
+    topics.topics.expire(1000.0)
+    assert [topic for topic, _, _ in topics.failed] == ["late"] * 7
+    topics.topics.on_topic_errors({"secret": 29})
+    assert len(topics.failed) == 10
+    topics.entry("secret", 1001.0, count=1)  # it comes after the refusal: Kafka is asked anew for it
+    assert topics.topics.go_on(1001.0)
+    topics.topics.go_on(1001.0)
+    assert len(topics.failed) == 14
+    assert topics.topics.waiting_entries == 1
+
+
+def test_a_line_of_entries_is_first_in_first_out_whatever_was_dropped() -> None:
+    line = EntryLine()
+    for number in range(10):
+        line.append(number, number / 2)
+    assert line.popleft() == (0, 0.0)
+    assert (len(line), line.first_ms, line.since_ms(3)) == (9, 0.5, 2.0)
+    line.drop(5)
+    line.append(77, 77.0)
+    assert [int.from_bytes(line.first(9)[at : at + 8], sys.byteorder) for at in range(0, 40, 8)] == [
+        6,
+        7,
+        8,
+        9,
+        77,
+    ]
+    line.drop(5)
+    assert not line
+    with pytest.raises(IndexError):
+        _ = line.first_ms
