@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from sidecar.bench.adoption import measure_adoption
 from sidecar.bench.bed import PARTITIONS, TOPIC, Bed, daemon_before, describe_machine
 from sidecar.bench.crash_safety import measure_crash_safety
 from sidecar.bench.fleet import jmx_options, measure_first_ack, measure_fleet, measure_memory
@@ -48,9 +49,10 @@ PARTS: Final = (
     "first-ack",
     "memory",
     "idle",
+    "adoption",
     "scale",
 )
-WITHOUT_KAFKA: Final = ("kernel", "scale")
+WITHOUT_KAFKA: Final = ("kernel", "adoption", "scale")
 OPEN_LOOP_KINDS: Final = ("sidecar-callbacks", "confluent-callbacks")
 CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-callbacks")
 
@@ -108,6 +110,7 @@ def run_bench(
             run.part("kernel", lambda: measure_kernel(run.steps, run.results))
             if any(part not in WITHOUT_KAFKA for part in parts):
                 run.attempt(BASE, lambda: _on_kafka(run, records, rounds, bootstrap_servers, topic))
+            run.part("adoption", lambda: measure_adoption(run.steps, run.results))
             run.part("scale", lambda: measure_scale(run.steps, run.results, records=records, rounds=rounds))
     finally:
         _report(run, outputs)

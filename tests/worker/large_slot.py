@@ -13,61 +13,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgpack
-
-from sidecar.kernel import StickyPartitioner, index_run
+from sidecar.bench.adoption import fill_slot
 from sidecar.producer.config import ProducerConfig
-from sidecar.producer.lanes import IDEMPOTENT_LANE
-from sidecar.shm.buffer_pool import BufferPool
-from sidecar.shm.chain_table import ChainTable
-from sidecar.shm.segment import Segment
 
 from .slot_stage import PARTITIONS, TOPIC, MemoryBroker, SlotStage
-
-CLIENTS = 50
-PAYLOAD: bytes = msgpack.packb([None, b"v" * 170])
-ENTRY_BYTES = 256
-
-
-def make(path: Path, submissions: int, *, is_placed: bool) -> Segment:
-    """The segment of a worker that died with so many submissions, of which none was sent."""
-    pages = submissions * ENTRY_BYTES // (16_384 - 64) + 64
-    segment = Segment.create(path, buffer_memory_bytes=pages * 16_384, clients_max=4, instance_id=b"test")
-    segment.prepare_slot(0)
-    segment.slot(0).claim(incarnation=1)
-    pool = BufferPool(segment, incarnation=1, workers=1, slot=0)
-    chain = ChainTable(segment, 0, incarnation=1).open(IDEMPOTENT_LANE, TOPIC)
-    assert chain is not None
-    for seq in range(1, submissions + 1):
-        needed = chain.pages_needed(1, len(PAYLOAD))
-        if needed:
-            taken = pool.take(needed)
-            assert taken is not None
-            chain.link_pages(taken)
-        chain.append(
-            PAYLOAD,
-            count=1,
-            client_row=seq % CLIENTS,
-            client_generation=1,
-            stream=1,
-            seq=seq,
-            base_timestamp_ms=1_700_000_000_000,
-            format=1,
-            flags=1,
-        )
-    if is_placed:
-        partitioner = StickyPartitioner(PARTITIONS, range(PARTITIONS), 16_384, 1)
-        at = 0
-        while ordinals := chain.ordinals(at, 65_536):
-            index_run(chain, ordinals, partitioner, 1 << 20)
-            at = int.from_bytes(ordinals[-8:], sys.byteorder) + 1
-    return segment
 
 
 def main(submissions: int, is_placed: bool) -> dict[str, float]:
     config = ProducerConfig(batch_growth_bytes=1 << 20)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        segment = make(Path(folder) / "segment", submissions, is_placed=is_placed)
+        segment = fill_slot(Path(folder) / "segment", submissions, TOPIC, PARTITIONS, is_placed=is_placed)
         SlotStage._beat = lambda self: None  # type: ignore[method-assign]
         calls = 0
 
