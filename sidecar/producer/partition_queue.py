@@ -33,6 +33,8 @@ class PartitionQueue:
     __slots__ = (
         "again",
         "batches",
+        "behind",
+        "follower",
         "has_descriptor",
         "lane",
         "lingers",
@@ -59,6 +61,10 @@ class PartitionQueue:
         self.load = 0
         self.batches: deque[ProducerBatch] = deque()
         self.sequences = PartitionSequences() if lane == IDEMPOTENT_LANE else None
+        self.behind: PartitionQueue | None = None
+        """The partition's queue in another lane, whose batches go first: acks was changed with a backlog."""
+        self.follower: PartitionQueue | None = None
+        """The one that is behind this one."""
         self.next_order = 0
         self.wire_count = 0
         self.ring: Ring | None = None

@@ -82,6 +82,8 @@ class RecordAccumulator:
         self._backing_off: set[PartitionQueue] = set()
         self.is_exhausted = False
         self._closing = False
+        self._followed: list[PartitionQueue] = []
+        """Queues that another lane's waits for and that may be empty since the last look."""
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -166,6 +168,20 @@ class RecordAccumulator:
         batch.retry_at_ms = 0.0
         self.touch(batch.queue, now_ms)
 
+    def put_behind(self, queue: PartitionQueue, first: PartitionQueue) -> None:
+        """Nothing of ``queue`` is sent before all of ``first`` has ended: the same partition, in another lane."""
+        queue.behind = first
+        first.follower = queue
+
+    def _let_followers_go(self, now_ms: float) -> None:
+        """What left the wire may be back in its queue by now, to be sent again: then the other lane waits on."""
+        for first in self._followed:
+            follower = first.follower
+            if follower is not None and not first.batches and not first.wire_count:
+                first.follower = follower.behind = None
+                self.touch(follower, now_ms)
+        self._followed.clear()
+
     def limit_growth(self, topic: str, size_bytes: int) -> None:
         """The topic's broker refused a batch as too large: later ones grow no further than this."""
         known = self._growth_by_topic.get(topic, self._growth_bytes)
@@ -241,6 +257,8 @@ class RecordAccumulator:
 
     def _candidate(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
         """Which of the partition's batches, of which there are some, may be sent next; None: none of them now."""
+        if queue.behind is not None:
+            return None
         if queue.lane == IDEMPOTENT_LANE:
             return self._ids.candidate(queue, now_ms)
         if queue.wire_count and self._config.max_in_flight_requests_per_connection == 1:
@@ -258,6 +276,8 @@ class RecordAccumulator:
         """Let time and metadata act: due timers fire, and a new snapshot moves partitions to their new
         leaders.
         """
+        if self._followed:
+            self._let_followers_go(now_ms)
         timers = self._timers
         while timers and timers[0][0] <= now_ms:
             _, serial, queue = heappop(timers)
@@ -423,6 +443,8 @@ class RecordAccumulator:
         assert batch.on_wire, "a batch leaves the wire once"
         batch.on_wire = False
         batch.queue.wire_count -= 1
+        if batch.queue.follower is not None:
+            self._followed.append(batch.queue)
 
     def reenqueue(self, batch: ProducerBatch, *, retry_at_ms: float, now_ms: float) -> None:
         """Back into its place, to be sent again not before ``retry_at_ms``."""
@@ -452,6 +474,8 @@ class RecordAccumulator:
             self.back_to_start(batch)
         if batch.queued:
             batch.queue.remove(batch)
+        if batch.queue.follower is not None:
+            self._followed.append(batch.queue)
 
     # --- flush, exhaustion, close ---------------------------------------------------------------------------
 

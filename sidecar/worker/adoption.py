@@ -355,6 +355,12 @@ class Adoption:
                 batch.in_doubt = True
                 batch.last_error = "the death of the worker that had sent it"
                 self._accumulator.adopt(batch, each.descriptor.count)
+                topic_queue = self._topics.get(queue.topic)
+                assert topic_queue is not None
+                if topic_queue.lane != queue.lane:
+                    # acks was changed since: what was sent in its lane goes before all else of the partition.
+                    now = self._accumulator.queue(queue.topic, topic_queue.lane, queue.partition)
+                    self._accumulator.put_behind(now, queue)
             queue.next_order += stop - start
         batch.records.try_append(block, start, stop, _UNBOUNDED)
 

@@ -107,6 +107,10 @@ class MemoryBroker:
         if self.refuse_value is not None and self.refuse_value in _values(batch):
             return Code.TOPIC_AUTHORIZATION_FAILED, -1
         values = _values(batch)
+        if batch.producer_id < 0:
+            log = self.log.setdefault(batch.partition, [])
+            log += values
+            return 0, len(log) - len(values)
         key = (batch.producer_id, batch.partition)
         known = self.producers.get(key)
         if known is not None and batch.epoch < known.epoch:

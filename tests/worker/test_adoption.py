@@ -477,3 +477,35 @@ def test_a_time_of_acceptance_counts_for_eighteen_hours(segment: Segment) -> Non
         heir = SlotStage(segment, first.broker, incarnation, config=config, now_ms=at_s * 1000.0)
         (left,) = deadlines(heir)
         assert left_s - 600 <= left <= left_s + 2
+
+
+@pytest.mark.parametrize("acks", ["all to 1", "1 to all"])
+def test_a_partition_keeps_its_order_when_acks_is_changed_with_a_backlog(segment: Segment, acks: str) -> None:
+    """What was sent in the lane of before has its end before anything goes out in the other one."""
+    configs = [
+        ProducerConfig(batch_size=120, linger_ms=0),
+        ProducerConfig(batch_size=120, linger_ms=0, acks=1, enable_idempotence=False),
+    ]
+    before, after = configs if acks == "all to 1" else reversed(configs)
+    broker = MemoryBroker(is_silent=True)
+    first = SlotStage(segment, broker, 1, config=before)
+    session, _ = first.attach()
+    first.know_topic()
+    first.accept(session, [b"1"], [0])
+    first.turn()
+    first.turn()
+    assert len(list(first.descriptors)) == 1
+    broker.log.clear()  # it died before it sent a byte
+    broker.producers.clear()
+    first.accept(session, [b"2"], [0])
+    first.accept(session, [b"other"], [1])
+    second = SlotStage(segment, broker, 2, config=after)
+    second.broker.is_silent = False
+    second.know_topic()
+    for _ in range(4):
+        second.turn()
+    assert second.broker.log == {1: [b"other"]}, "it waits for the fate of what was sent, its partition alone"
+    second.ask()
+    second.run()
+    assert second.broker.log == {0: [b"1", b"2"], 1: [b"other"]}
+    assert describe_undelivered(segment) == []
