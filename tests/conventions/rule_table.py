@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -56,8 +57,13 @@ class RuleTest(NamedTuple):
     name: str
 
 
-def rule_tests() -> Iterator[RuleTest]:
+@cache
+def rule_tests() -> tuple[RuleTest, ...]:
     """Every test function with a rule marker of its own or of its class or module."""
+    return tuple(_rule_tests())
+
+
+def _rule_tests() -> Iterator[RuleTest]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text())
         shown = str(path.relative_to(ROOT))
