@@ -29,7 +29,7 @@ SERVED_AT_ONCE: Final = 256
 class _Waiter:
     """One call in the line: ``enter()`` queues its records or raises for want of room."""
 
-    __slots__ = ("enter", "explain", "future", "number", "since", "timer", "topic")
+    __slots__ = ("enter", "explain", "future", "number", "since", "topic")
 
     def __init__(
         self,
@@ -47,7 +47,6 @@ class _Waiter:
         self.future = future
         self.since = since
         """When it was made, or last got on (loop time)."""
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class LoopLine:
@@ -60,6 +59,10 @@ class LoopLine:
         self._max_block_ms = max_block_ms
         self.topics: dict[str, OrderedDict[_Waiter, None]] = {}
         """Who waits, by topic and in order; no topic without anybody."""
+        self._by_age: OrderedDict[_Waiter, None] = OrderedDict()
+        """The same, who has waited longest first."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Rings when the oldest of some moment has waited long enough."""
         self.last_number = 0
         self._conditions: dict[asyncio.Future[bool], Callable[[], bool]] = {}
         self._decided: deque[
@@ -100,15 +103,19 @@ class LoopLine:
         self._ringing = False
         self._decided.clear()
         self.topics.clear()
+        self._by_age.clear()
         self._conditions.clear()
 
     # --- on the loop: calls that enter in turn -------------------------------------------------------
 
     def must_wait(self, topic: str) -> bool:
         """True when a new call has others before it: of its topic, or for room that is just being given."""
+        outbox = self._producer._outbox
+        if self.topics and outbox.has_room and outbox.attached_once:
+            # Room has come since the line was looked at: a burst of calls does not all join it behind the first.
+            self._serve()
         if not self.topics:
             return False
-        outbox = self._producer._outbox
         return topic in self.topics or outbox.has_room or not outbox.attached_once
 
     async def enter(
@@ -142,7 +149,9 @@ class LoopLine:
         self.last_number += 1
         waiter = _Waiter(self.last_number, topic, enter, explain, loop.create_future(), loop.time())
         self.topics.setdefault(topic, OrderedDict())[waiter] = None
-        waiter.timer = loop.call_later(self._limit_s(), self._expire, waiter)
+        self._by_age[waiter] = None
+        if self._timer is None:
+            self._timer = loop.call_later(self._limit_s(), self._expire)
         self._listen()
         try:
             return await waiter.future
@@ -157,7 +166,7 @@ class LoopLine:
 
     @property
     def waiting(self) -> int:
-        return sum(len(waiters) for waiters in self.topics.values())
+        return len(self._by_age)
 
     async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109
         """Wait for something the io thread or this line brings; False when ``timeout`` seconds passed first."""
@@ -179,9 +188,11 @@ class LoopLine:
     # --- on the loop: inside ------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        self._producer._outbox.listeners[self.ring] = None
-        self._producer._outbox.wake()
-        self._look_soon()  # for what changed before anybody listened
+        outbox = self._producer._outbox
+        if self.ring not in outbox.listeners:
+            outbox.listeners[self.ring] = None
+            outbox.wake()
+            self._look_soon()  # for what changed before anybody listened
 
     def _unlisten(self) -> None:
         if not self.topics and not self._conditions:
@@ -249,6 +260,7 @@ class LoopLine:
             else:
                 if result is UNFINISHED:
                     waiter.since = asyncio.get_running_loop().time()
+                    self._by_age.move_to_end(waiter)
                     self._look_soon()
                     return False
                 future.set_result(result)
@@ -256,16 +268,16 @@ class LoopLine:
         return True
 
     def _remove(self, waiter: _Waiter) -> None:
-        if waiter.timer is not None:
-            waiter.timer.cancel()
-            waiter.timer = None
         waiters = self.topics.get(waiter.topic)
         if waiters is None or waiter not in waiters:
             return
-        del waiters[waiter]
+        del waiters[waiter], self._by_age[waiter]
         if not waiters:
             del self.topics[waiter.topic]
             self._unlisten()
+        if self._timer is not None and not self._by_age:
+            self._timer.cancel()
+            self._timer = None
         if self._conditions:
             self._look_soon()
 
@@ -273,17 +285,19 @@ class LoopLine:
         outbox, limit_ms = self._producer._outbox, self._max_block_ms
         return (limit_ms if outbox.attached_once else min(limit_ms, outbox.connect_timeout_ms)) / 1e3
 
-    def _expire(self, waiter: _Waiter) -> None:
-        if waiter.future.done():
-            return
-        due = waiter.since + self._limit_s()
-        loop = asyncio.get_running_loop()
-        if due > loop.time():  # attached meanwhile, or it got on
-            waiter.timer = loop.call_at(due, self._expire, waiter)
-            return
-        error = self._producer._outbox.no_room(waiter.topic, self._limit_s() * 1e3)
-        waiter.future.set_exception(_explained(waiter, error))
-        self._remove(waiter)
+    def _expire(self) -> None:
+        """Tell those who have waited long enough. Attached meanwhile, all have more time than the timer knew."""
+        limit_s, now = self._limit_s(), asyncio.get_running_loop().time()
+        while self._by_age:
+            waiter = next(iter(self._by_age))
+            if waiter.since + limit_s > now:
+                self._timer = asyncio.get_running_loop().call_at(waiter.since + limit_s, self._expire)
+                return
+            if not waiter.future.done():
+                error = self._producer._outbox.no_room(waiter.topic, limit_s * 1e3)
+                waiter.future.set_exception(_explained(waiter, error))
+            self._remove(waiter)
+        self._timer = None
 
 
 def _explained(waiter: _Waiter, error: Exception) -> Exception:
