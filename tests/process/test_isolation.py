@@ -43,8 +43,8 @@ while True:
 
 @pytest.fixture
 def small_daemon(kafka: KafkaCluster) -> Iterator[SidecarDaemon]:
-    """One worker, so that everybody shares it; records wait 5 s for their topic."""
-    settings = {"buffer.memory": POOL_BYTES, "daemon.workers": 1, "max.block.ms": 5_000}
+    """Two workers, as by default, with one small pool; records wait 5 s for their topic."""
+    settings = {"buffer.memory": POOL_BYTES, "max.block.ms": 5_000}
     with SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon:
         yield daemon
 
