@@ -83,6 +83,7 @@ class PartitionSequences:
         """The topic was made anew: its broker knows nothing of what was acknowledged before."""
         self.known_until_ms = 0.0
         self.known_from_serial = self.next_serial
+        self.is_stamped_by_broker = False
 
     def restart(self, identity: ProducerIdAndEpoch) -> None:
         """Begin at sequence 0 under ``identity``; only when nothing of the old one is unsettled."""

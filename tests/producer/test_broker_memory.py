@@ -147,6 +147,19 @@ def test_a_topic_made_anew_knows_nobody() -> None:
     core.send("c")
 
 
+def test_a_topic_made_anew_may_stamp_records_otherwise() -> None:
+    core = Core(known=False)
+    core.snapshot = snapshot_with(core, 1)
+    first = core.send("first", age_ms=DAYS_MS)
+    core.respond(first, answer(0, append_time_ms=core.clock.timestamp_ms()))
+    core.snapshot = snapshot_with(core, 2)
+    request = core.send("a", age_ms=DAYS_MS)
+    assert request.batches[0].goes_alone
+    core.sender.on_disconnect(1, core.now_ms)
+    core.poll()
+    assert core.of(AskBroker)
+
+
 def test_a_topic_that_was_gone_for_a_while_knows_nobody() -> None:
     """From a broker without topic ids only its absence tells."""
     core = Core(known=False)
