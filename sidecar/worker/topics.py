@@ -79,6 +79,9 @@ class Topics:
         self._snapshot: MetadataSnapshot | None = None
         """The last push: another worker's clients may have brought a topic in before ours first use it."""
         self._refresh_due_ms = 0.0
+        self._expiry_ms = float("inf")
+        """Nothing here gives up before: a thousand topics that wait are not looked at in each turn. It may be too early
+        (for what has gone on meanwhile); then one look sets it anew."""
         self._used: set[str] = set()
         self._flush_asked: set[str] = set()
         """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
@@ -174,6 +177,8 @@ class Topics:
 
     def _waits(self, queue: TopicQueue) -> None:
         self.waiting_queues[queue.topic] = queue
+        if queue.waiting:
+            self._expiry_ms = min(self._expiry_ms, queue.waiting.first_ms + self._config.max_block_ms)
         if queue.partitioner is None or queue.is_deleted:
             self.missing.add(queue.topic)
 
@@ -202,6 +207,7 @@ class Topics:
                     ordinal, accepted_ms = again.popleft()
                     self._look_again(queue, ordinal, accepted_ms, now_ms)
             self._partition_waiting(queue, now_ms)
+        self._expiry_ms = self._first_expiry_ms()
 
     def go_on(self, now_ms: float) -> bool:
         """More of what waited when metadata or a refusal came; True when there is still more, for the next turn."""
@@ -263,7 +269,7 @@ class Topics:
 
     def expire(self, now_ms: float) -> None:
         """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
-        if now_ms < self._next_expiry_ms:
+        if now_ms < self._expiry_ms:
             return
         since_ms = now_ms - self._config.max_block_ms
         for queue in list(self.waiting_queues.values()):
@@ -275,6 +281,7 @@ class Topics:
                 ordinal, accepted_ms = queue.out_of_range.popleft()
                 self._look_again(queue, ordinal, accepted_ms, now_ms)
                 left -= 1
+        self._expiry_ms = self._first_expiry_ms()
 
     def take_stale(self, now_ms: float) -> tuple[str, ...]:
         """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
@@ -287,11 +294,12 @@ class Topics:
     @property
     def next_due_ms(self) -> float:
         """When something here gives up or is asked for again; infinity when nothing waits."""
+        if not self.waiting_queues:
+            return float("inf")
         has_stale = any(queue.out_of_range for queue in self.waiting_queues.values())
-        return min(self._next_expiry_ms, self._refresh_due_ms) if has_stale else self._next_expiry_ms
+        return min(self._expiry_ms, self._refresh_due_ms) if has_stale else self._expiry_ms
 
-    @property
-    def _next_expiry_ms(self) -> float:
+    def _first_expiry_ms(self) -> float:
         return min(
             (
                 line.first_ms + self._config.max_block_ms
@@ -309,6 +317,7 @@ class Topics:
             while queue.out_of_range:
                 ordinal, accepted_ms = queue.out_of_range.popleft()
                 self._look_again(queue, ordinal, accepted_ms, now_ms)
+        self._expiry_ms = self._first_expiry_ms()
 
     @property
     def waiting_entries(self) -> int:
@@ -380,6 +389,7 @@ class Topics:
             final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
             if len(final) < len(failures):
                 queue.out_of_range.append(block.entry.ordinal, accepted_ms)
+                self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
                 self.waiting_queues[queue.topic] = queue
             failures = final
         if failures:
