@@ -12,7 +12,7 @@ from sidecar.bench.bed import Site, daemon_before, null_broker
 from sidecar.bench.measurement import Failure, Results
 from sidecar.bench.runner import Throughput, run_throughput
 from sidecar.bench.scale_model import add_model, measure_stages
-from sidecar.bench.workload import Workload
+from sidecar.bench.workload import DISTINCT_MAX, Workload
 from sidecar.demo.steps import Steps
 
 KIND: Final = "sidecar-send-many"
@@ -21,7 +21,9 @@ WORKERS: Final = (1, 2, 3, 4)
 CALLERS_OF_WORKERS: Final = 4
 CLIENTS: Final = (1, 5, 25, 100, 250, 500)
 CLIENT_PROCESSES_MAX: Final = 5
-PARTITIONS: Final = (1, 10, 100, 500, 2_000)
+PARTITIONS: Final = (1, 10, 100, 500, 2_000, 20_000)
+"""The last is five times what a worker has batch descriptors for."""
+KEYS_OF_PARTITION: Final = 2
 RECORD_BYTES: Final = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 KEY_BYTES: Final = 16
 BYTES_MAX: Final = 400_000_000
@@ -122,7 +124,8 @@ def _by_clients(records: int) -> Callable[[Site, int], Throughput]:
 
 def _by_partitions(records: int) -> Callable[[Site, int], Throughput]:
     def run(site: Site, partitions: int) -> Throughput:
-        workload = Workload(f"scale-{partitions}", records)
+        keys = max(DISTINCT_MAX, KEYS_OF_PARTITION * partitions)
+        workload = Workload(f"scale-{partitions}", records, distinct=keys)
         return run_throughput(KIND, site.target(KIND), workload, daemon_pids=site.pids)
 
     return run

@@ -22,6 +22,8 @@ class Workload:
     records: int
     key_bytes: int = 16
     value_bytes: int = 100
+    distinct: int = DISTINCT_MAX
+    """Different keys, and values."""
 
     @property
     def record_bytes(self) -> int:
@@ -29,7 +31,7 @@ class Workload:
 
     def make(self) -> list[Record]:
         """Distinct records; a run longer than the list goes round. Made once in a process: leave them as they are."""
-        count = max(1, min(DISTINCT_MAX, self.records, DISTINCT_BYTES_MAX // max(1, self.record_bytes)))
+        count = max(1, min(self.distinct, self.records, DISTINCT_BYTES_MAX // max(1, self.record_bytes)))
         return _distinct(count, self.key_bytes, self.value_bytes)
 
     def batches(self) -> list[list[Record]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from client_stub.wire import Persistence
 from sidecar.common.errors import Code, classify
 from sidecar.metadata.snapshot import LeaderHint
-from sidecar.producer.effects import AskBroker, Effect, LeaderHints, Renumbered, Split
+from sidecar.producer.effects import AskBroker, Effect, Renumbered, Split
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class BatchFates:
         "completed",
         "counts",
         "effects",
+        "hints",
         "stale_topics",
     )
 
@@ -92,6 +93,8 @@ class BatchFates:
         self._backoff = backoff
         self.counts = SenderCounts()
         self.effects: list[Effect] = []
+        self.hints: list[LeaderHint] = []
+        """New leaders that answers have told: one effect for all, as each makes a snapshot of the whole cluster."""
         self.completed: list[ProducerBatch] = []
         self.stale_topics: set[str] = set()
 
@@ -125,7 +128,7 @@ class BatchFates:
     def _hint(self, batch: ProducerBatch, result: PartitionResult) -> None:
         leader, epoch = result.current_leader_id, result.current_leader_epoch
         if leader >= 0:
-            self.effects.append(LeaderHints((LeaderHint(batch.topic, batch.partition, leader, epoch),)))
+            self.hints.append(LeaderHint(batch.topic, batch.partition, leader, epoch))
 
     def _succeed(self, batch: ProducerBatch, base_offset: int, append_time_ms: int, now_ms: float) -> None:
         if batch.lane == IDEMPOTENT_LANE:

@@ -24,6 +24,7 @@ from sidecar.producer.effects import (
     Connect,
     Effect,
     InitProducerId,
+    LeaderHints,
     NeedMetadata,
     SendProduce,
 )
@@ -115,6 +116,9 @@ class Sender:
         if self._fates.completed:
             effects.append(Completed(tuple(self._fates.completed)))
             self._fates.completed = []
+        if self._fates.hints:
+            effects.append(LeaderHints(tuple(self._fates.hints)))
+            self._fates.hints = []
         if (
             self._wants_identity
             and self._ids.identity.producer_id < 0
@@ -154,7 +158,7 @@ class Sender:
         What waits for an event (an answer, a link, room for a request, metadata) is not counted: the driver
         polls after events.
         """
-        if self._wake_now or self._fates.effects or self._fates.completed:
+        if self._wake_now or self._fates.effects or self._fates.completed or self._fates.hints:
             return 0.0
         accumulator = self._accumulator
         wakeup_ms = min(

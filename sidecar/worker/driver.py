@@ -422,7 +422,7 @@ class Driver:
 
     def _leader_hints(self, effect: LeaderHints, now_ms: float) -> None:
         """KIP-951: overlay what the broker said until the next push, and report it upward."""
-        if self._cache.apply_leader_hints(effect.hints, self._produce_port.leader_endpoints):
+        if self._cache.apply_leader_hints(effect.hints, self._produce_port.take_leader_endpoints()):
             topics = {hint.topic for hint in effect.hints}
             self._send_control(NeedTopics(topics=tuple(topics), refresh=True))
             self.wake()

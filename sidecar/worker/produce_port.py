@@ -76,8 +76,8 @@ class ProducePort:
         self._awaited: dict[tuple[int, int], tuple[ProduceRequest, int]] = {}
         """(node, correlation id) → request and the version it was sent in."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.leader_endpoints: tuple[Node, ...] = ()
-        """Addresses that came with the last leader hints (KIP-951)."""
+        self._leader_endpoints: dict[int, Node] = {}
+        """By broker, addresses that came with leader hints (KIP-951) since they were last taken."""
         self.links: ClusterLinks | None = None
         """Set once made; the links need this object's callbacks first."""
 
@@ -91,6 +91,11 @@ class ProducePort:
         assert self.links is not None
         link = self.links.link(node_id)
         return None if link is None else link.stalled_since_ms
+
+    def take_leader_endpoints(self) -> list[Node]:
+        """The addresses that came with leader hints."""
+        endpoints, self._leader_endpoints = self._leader_endpoints, {}
+        return list(endpoints.values())
 
     # --- effects -----------------------------------------------------------------------------------------------
 
@@ -154,8 +159,8 @@ class ProducePort:
             self._awaited[link.node.id, correlation_id] = request, version
             link.close(f"{link.node} answered a Produce request with something unreadable: {error}")
             return
-        if response.node_endpoints:
-            self.leader_endpoints = response.node_endpoints
+        for node in response.node_endpoints:
+            self._leader_endpoints[node.id] = node
         self._sender.on_produce_response(request, response.results, response.throttle_ms, now_ms)
         self._wake()
 

@@ -19,10 +19,13 @@ from sidecar.producer.request_room import DESCRIPTORS_RESERVED
 from sidecar.shm.layout import DESCRIPTORS_MAX
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_proxy import FaultProxy
 from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_frames import Api
 from sidecar.testing.ledger import Ledger, RecordId
 from sidecar.testing.metrics import metric
+from sidecar.testing.reading import read_topic
 from sidecar.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process]
@@ -31,6 +34,8 @@ WIDE = "wide"
 PARTITIONS = 4_300
 ON_THE_WIRE = DESCRIPTORS_MAX - DESCRIPTORS_RESERVED
 DELIVERY_TIMEOUT_MS = 25_000
+TOLD_S = 130
+"""Longer than any delivery.timeout.ms here."""
 SETTINGS = {
     "daemon.workers": 1,
     "linger.ms": 0,
@@ -43,7 +48,7 @@ SETTINGS = {
 class WideTopic:
     """Numbered records to the first partitions of the topic, each partition a sender of the ledger's."""
 
-    def __init__(self, daemon: SidecarDaemon, kafka: FakeBroker) -> None:
+    def __init__(self, daemon: SidecarDaemon, kafka: FakeBroker | KafkaCluster) -> None:
         self.daemon = daemon
         self.kafka = kafka
         self.producer = Producer(run_dir=str(daemon.run_dir), client_name="wide", connect_timeout_ms=20_000)
@@ -67,16 +72,24 @@ class WideTopic:
         for partition in range(self._waves[0][0]):
             ledger.sent(f"p{partition}", len(self._waves))
         for number, (partitions, delivery) in enumerate(self._waves):
-            delivery.result(DELIVERY_TIMEOUT_MS / 1000 + 5)
+            delivery.result(TOLD_S)
             for partition in range(partitions):
                 ledger.delivered(RecordId(f"p{partition}", number))
-        for record in self.kafka.records(WIDE):
-            ledger.read(RecordId.decode(record.value), record.partition)
+        if isinstance(self.kafka, FakeBroker):
+            assert not self.kafka.bad_batches
+            found = [(record.value, record.partition) for record in self.kafka.records(WIDE)]
+        else:
+            records = read_topic(self.kafka.bootstrap_servers, WIDE)
+            found = [(record.value or b"", record.partition) for record in records]
+        for value, partition in found:
+            ledger.read(RecordId.decode(value), partition)
         ledger.check()
-        assert not self.kafka.bad_batches
 
     def batches_sent(self) -> float:
         return metric(self.daemon, "kafka_sidecar_batches_sent_total")
+
+
+VERY_MANY = 20_000
 
 
 @pytest.fixture
@@ -129,3 +142,40 @@ def test_a_worker_killed_with_all_descriptors_on_the_wire(wide: WideTopic) -> No
     os.kill(wide.daemon.worker_pids()[0], signal.SIGKILL)
     wide.kafka.clear_rules()
     wide.check()
+
+
+@pytest.mark.long
+def test_very_many_partitions_twice_and_a_cut_between() -> None:
+    with (
+        FakeBroker({WIDE: VERY_MANY}, nodes=2) as kafka,
+        SidecarDaemon(
+            kafka.bootstrap_servers, settings=SETTINGS | {"delivery.timeout.ms": 120_000}
+        ) as daemon,
+    ):
+        topic = WideTopic(daemon, kafka)
+        with topic.producer:
+            topic.wave(VERY_MANY)
+            wait_until(lambda: topic.batches_sent() > 0, "some of them on the wire")
+            kafka.disconnect()
+            topic.wave(VERY_MANY)
+            topic.check()
+
+
+@pytest.mark.long
+@pytest.mark.kafka
+def test_more_partitions_than_descriptors_on_a_real_broker() -> None:
+    """Twice, and the connection is cut between."""
+    with (
+        KafkaCluster(topics={WIDE: PARTITIONS}) as cluster,
+        FaultProxy(cluster.bootstrap_servers) as proxy,
+        SidecarDaemon(
+            proxy.bootstrap_servers, settings=SETTINGS | {"delivery.timeout.ms": 120_000}
+        ) as daemon,
+    ):
+        topic = WideTopic(daemon, cluster)
+        with topic.producer:
+            topic.wave(PARTITIONS)
+            wait_until(lambda: topic.batches_sent() > 0, "some of them on the wire")
+            proxy.disconnect()
+            topic.wave(PARTITIONS)
+            topic.check()

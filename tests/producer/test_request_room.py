@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.producer.effects import CloseLink
+from sidecar.producer.effects import CloseLink, LeaderHints
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
 from sidecar.producer.sender import STALLED_MS_MAX
@@ -223,3 +223,18 @@ def test_at_most_two_requests_are_prepared_ahead_of_the_socket() -> None:
         core.append("a", partition=partition)
         sent.append(count(core.poll()))
     assert sent == [1, 1, 0]
+
+
+def test_the_new_leaders_that_an_answer_names_are_one_effect() -> None:
+    """Each effect makes a snapshot of the whole cluster: with one for each of some thousand partitions that move, the
+    worker would be silent for seconds, and be taken for dead."""
+    core = Core(leaders=[1] * 500)
+    everywhere(core, "a", 500)
+    (request,) = core.poll()
+    core.respond(
+        request,
+        *(answer(partition, 6, current_leader_id=2, current_leader_epoch=9) for partition in range(500)),
+    )
+    core.poll()
+    (effect,) = core.of(LeaderHints)
+    assert [hint.partition for hint in effect.hints] == list(range(500))
