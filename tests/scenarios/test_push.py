@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 import threading
 import uuid
@@ -120,6 +121,30 @@ def test_md_16_a_topic_deleted_while_nobody_used_it(start_daemon: StartDaemon) -
         kafka.create_topic(topic, 1)
         assert sender.producer.send(topic, b"new").result(OUTCOME_S).partition == 0
         assert not kafka.bad_batches
+
+
+def test_md_16_a_topic_deleted_while_no_daemon_was_there(start_daemon: StartDaemon) -> None:
+    """MD-16: a daemon dies with a batch that waits for a leader, and the topic is deleted before the next one starts,
+    which has never heard of it: the batch fails as deleted, not at its deadline."""
+    with contextlib.ExitStack() as stack:
+        kafka = stack.enter_context(FakeBroker(nodes=1))
+        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings=FAST))
+        topic = scene.new_topic(1)
+        sender = stack.enter_context(scene.sender(topic))
+        sender.send()
+        assert sender.offsets() == [0]
+        kafka.move_leader(topic, 0, -1)
+        waiting = sender.send()
+        sender.producer.flush(OUTCOME_S, until="accepted")
+        workers = scene.daemon.worker_pids()
+        scene.daemon.kill()
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        kafka.delete_topic(topic)
+        scene.daemon.start()
+        error = waiting.exception(DELETED_S)
+        assert isinstance(error, errors.TopicDeleted), error
 
 
 class OwnController:
