@@ -2,20 +2,20 @@
 # cython: embedsignature=False, auto_pickle=False, annotation_typing=False
 """The caller's hot path in C: what ``pure.py`` and ``sender.py`` do, with the same bytes and the same behaviour.
 
-Why ``send()`` takes no lock here. The outbox's lock still guards who opens and who seals a submission, the credit,
-the buffers and the sleep of the io thread. Only the append to an open submission goes without it, because it is one
-step under the GIL: ``SubmissionCore.put`` and ``append`` run, from reading ``room`` to raising ``count``, no byte
-code, no finalizer and no allocation that the garbage collector sees (lists and buffers grow by realloc; objects it
-does see are made before or after), so no other thread can run in between. Against the holders of the lock:
+Why nobody who sends takes a lock. What callers and the io thread change together is changed in steps that are whole
+under the GIL: the methods of ``OutboxCore``, ``SubmissionCore.put``, ``append``, ``append_rows`` and ``append_plain`` run,
+from their first look to their last store, no byte code, no finalizer and no allocation that the garbage collector sees
+(lists, dicts and buffers grow by realloc; objects it does see are made before or after). So no other thread runs in
+between, no signal handler does, and no exception that one of them raises can strike there: a record is queued or it is
+not, and a handler that sends, flushes or forks finds nothing held by whom it interrupts.
 
-- Sealing takes ``stream.open`` away first and reads count and payload afterwards. A sender that finds the
-  submission in ``stream.open`` appends before that store, one that comes later finds None and goes the slow way.
-- The io thread goes to sleep only when no open submission that could travel has a record, and a sender wakes it only
-  for a submission's first record. So the first record is appended with the lock held (``put`` refuses while
-  ``count`` is 0); a later one joins what the io thread already knows of.
-- Waiting for room happens when a submission is opened, with the lock. When several wait, one of them opens it and
-  the others may find its room taken by a sender without lock: ``append`` then says -1 and they roll once more.
-- fork() runs with the GIL held, so never in the middle of an append.
+- An open submission is published, listed for the io thread and set among the undecided in one step. Whoever makes one
+  and finds that another was quicker throws his away.
+- A submission that takes no more has ``room`` -1. Who found it open just before gets -1 for his record and looks again.
+- The io thread says that it sleeps (``idle``) and looks once more; only then it sleeps. A submission's first record wakes
+  it in the step that appends it; later ones join what it already knows of.
+- Waiting for room happens before a submission is opened, and holds nothing.
+- fork() runs with the GIL held, so never in the middle of a step.
 
 None of this holds without a GIL; such builds are refused below, and then the package works without this module.
 """
@@ -78,6 +78,8 @@ cdef extern from "Python.h":
     int PyTuple_CheckExact(PyObject*)
     int PyBytes_Check(PyObject*)
     int PyDict_SetItem(object, object, object) except -1
+    int PyDict_Update(object, object) except -1
+    int PyDict_Next(object, Py_ssize_t*, PyObject**, PyObject**)
     const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*) except NULL
     Py_ssize_t Py_REFCNT(PyObject*)
     void Py_INCREF(PyObject*)
@@ -100,6 +102,7 @@ cdef Py_ssize_t BIN_MAX = 0xFFFFFFFF
 
 include "_native_packer.pxi"
 include "_native_submission.pxi"
+include "_native_outbox.pxi"
 include "_native_callbacks.pxi"
 include "_native_bits.pxi"
 include "_native_calls.pxi"

@@ -1,10 +1,25 @@
-# SubmissionCore, OpenStream, Delivery, Sender: from the arguments of send() to a packed record and its future.
+# SubmissionCore, PartCore, OpenStream, Delivery, Sender: from the arguments of send() to a packed record and its future.
+
+
+cdef class OutboxCore
+
+
+cdef class PartCore:
+    """The records of one send_many() or send_arrow() call in one submission; ``BulkPart`` is built on it."""
+
+    cdef public object submission
+    cdef public Py_ssize_t first
+    cdef public Py_ssize_t count
 
 
 cdef class SubmissionCore:
     """What send() touches of a submission; ``Submission`` is built on it."""
 
+    cdef public OutboxCore outbox
     cdef public RecordPacker packer
+    cdef public bint is_closed
+    cdef public Py_ssize_t payload_bytes
+    cdef public list parts
     cdef public Py_ssize_t room
     cdef public Py_ssize_t count
     cdef public object callback
@@ -12,7 +27,7 @@ cdef class SubmissionCore:
     cdef public dict timestamps
 
     def append(self, record, Py_ssize_t size, on_delivery, timestamp_ms):
-        """Append a checked record with the outbox's lock held; its index, -1 when the room is taken by now."""
+        """Append a checked record; its index, -1 when the room is taken by now."""
         cdef list callbacks = []
         cdef dict timestamps = {}
         cdef Py_ssize_t index, place, begin
@@ -43,21 +58,27 @@ cdef class SubmissionCore:
             raise
         self.room -= size
         self.count = index + 1
+        if not index and self.outbox is not None:
+            self.outbox.wake_io()
         return index
 
-    def append_rows(self, list rows, Py_ssize_t start, on_delivery):
-        """Append checked records from ``rows[start]`` on with the outbox's lock held; how many found room.
+    def append_rows(self, list rows, Py_ssize_t start, on_delivery, PartCore part=None):
+        """Append checked records from ``rows[start]`` on; how many found room, and ``part`` says which they are.
 
         -1 when other callbacks wait here already.
         """
         cdef RecordPacker packer = self.packer
-        cdef Py_ssize_t begin = packer.size, before, charge, place, room = self.room
+        cdef dict timestamps = {}
+        cdef Py_ssize_t begin, before, charge, place, room
         cdef PyObject* row
         cdef PyObject* key
         cdef PyObject* value
         # One step under the GIL, as ``append``.
+        if self.is_closed:
+            return 0
         if self.callbacks is not None or (self.count and on_delivery is not self.callback):
             return -1
+        begin, room = packer.size, self.room
         try:
             for place in range(start, PyList_GET_SIZE(rows)):
                 row = PyList_GET_ITEM(rows, place)
@@ -72,6 +93,8 @@ cdef class SubmissionCore:
                     packer.size = before
                     break
                 room -= charge
+                if PyTuple_GET_SIZE(row) == 5 and PyTuple_GET_ITEM(row, 4) != <PyObject*> None:
+                    PyDict_SetItem(timestamps, self.count + place - start, <object> PyTuple_GET_ITEM(row, 4))
             else:
                 place = PyList_GET_SIZE(rows)
         except BaseException:
@@ -79,26 +102,47 @@ cdef class SubmissionCore:
             raise
         if place <= start:
             return 0
-        if not self.count:
-            self.callback = on_delivery
+        if timestamps:
+            if self.timestamps is None:
+                self.timestamps = timestamps
+            else:
+                PyDict_Update(self.timestamps, timestamps)
+        self.added(place - start, on_delivery, part, begin)
         self.room = room
-        self.count += place - start
         return place - start
 
-    def append_plain(self, list rows, on_delivery):
-        """Append all ``rows`` with the outbox's lock held if they are plain pairs that find room; how many.
+    cdef int added(self, Py_ssize_t count, on_delivery, PartCore part, Py_ssize_t begin) except -1:
+        """The end of a step that packed rows from ``begin`` on."""
+        if part is not None:
+            if on_delivery is None and self.parts is not None:
+                try:
+                    PyList_Append(self.parts, part)
+                except MemoryError:
+                    self.packer.size = begin
+                    raise
+            part.first, part.count, part.submission = self.count, count, self
+        if not self.count:
+            self.callback = on_delivery
+            if self.outbox is not None:
+                self.outbox.wake_io()
+        self.count += count
+        return 0
+
+    def append_plain(self, list rows, on_delivery, PartCore part=None):
+        """Append all ``rows`` if they are plain pairs that find room; how many, and ``part`` says which they are.
 
         -1, and nothing was done, if not (a large one is to be measured): for the usual call one walk less than
         checking first.
         """
         cdef RecordPacker packer = self.packer
-        cdef Py_ssize_t begin = packer.size, count = PyList_GET_SIZE(rows), place, room = self.room, size
+        cdef Py_ssize_t begin, count = PyList_GET_SIZE(rows), place, room = self.room, size
         cdef PyObject* row
         cdef PyObject* key
         cdef PyObject* value
         # One step under the GIL, as ``append``.
-        if self.callbacks is not None or not self.count or on_delivery is not self.callback:
+        if self.is_closed or self.callbacks is not None or not self.count or on_delivery is not self.callback:
             return -1
+        begin = packer.size
         for place in range(count):
             row = PyList_GET_ITEM(rows, place)
             if not is_plain_pair(row):
@@ -110,8 +154,8 @@ cdef class SubmissionCore:
             packer.add_plain(key, value, size)
             room -= size
         else:
+            self.added(count, on_delivery, part, begin)
             self.room = room
-            self.count += count
             return count
         packer.size = begin
         return -1
@@ -153,7 +197,7 @@ cdef class Delivery:
     cdef readonly object _submission
     cdef readonly Py_ssize_t _index
 
-    def __init__(self, submission, index):
+    def __init__(self, outbox, submission, index):
         self._submission = submission
         self._index = index
 

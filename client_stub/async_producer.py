@@ -155,7 +155,7 @@ class AsyncProducer:
             raise
         finally:
             io.request_close(cancel=cancel)
-            producer._io = None
+            producer._end_close()
         if await line.until(lambda: io.has_ended, JOIN_S):
             io.join(JOIN_S)
         if done:

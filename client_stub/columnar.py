@@ -85,15 +85,12 @@ class TableCall:
             self._rows = None
             count = batch.num_rows - self._start
         else:
-            with outbox.lock:
-                outbox.wait_for_room(self._stream)
+            outbox.wait_for_room(self._stream)
             if not outbox.columns_readable:
                 self._rows = RowsCall(self._producer, self._stream, _as_records(batch.slice(self._start)))
                 return False
             count, payload = _block_of(batch, self._start)
-            with outbox.lock:
-                self._parts.append(outbox.add_block(self._stream, payload, count, Format.ARROW))
-            outbox.wake()
+            self._parts.append(outbox.add_block(self._stream, payload, count, Format.ARROW))
         self._start += count
         if self._start == batch.num_rows:
             batches.popleft()

@@ -25,7 +25,7 @@ class BulkDelivery:
         """Records of the call."""
 
     def done(self) -> bool:
-        return all(part.submission.sealed and part.submission.completed for part in self._parts)
+        return all(part.is_over for part in self._parts)
 
     def result(self, timeout: float | None = None) -> int:
         """Wait at most ``timeout`` seconds until every record has its fate; how many were delivered (all).
@@ -36,13 +36,11 @@ class BulkDelivery:
         self.watch()
         if not self._parts:
             return 0
-        outbox = self._parts[0].submission.outbox
+        outbox = self._parts[0].outbox
         if outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
-        if not self.done():
-            outbox.refuse_wait_in_callback("result()")
-            if not outbox.wait_until(self.done, timeout):
-                raise TimeoutError(f"Not all of {self.count} records have an outcome after {timeout} s yet.")
+        if not self.done() and not outbox.wait_for_outcome(self.done, timeout):
+            raise TimeoutError(f"Not all of {self.count} records have an outcome after {timeout} s yet.")
         error = self.first_error
         if error is not None:
             raise error

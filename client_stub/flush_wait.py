@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
+    from client_stub.submission import Submission
 
 
 class FlushWait:
@@ -20,21 +21,26 @@ class FlushWait:
             raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
         self.for_acceptance = until == "accepted"
         self._pending = outbox.pending
-        self._left = outbox.request_flush()
-        self._left.reverse()
+        self._snapshot = outbox.request_flush()
+        self._left: list[Submission] | None = None
 
     def is_over(self) -> bool:
         """Looks from the oldest on: all calls together look at each submission once."""
         left = self._left
+        if left is None:
+            if self._snapshot.submissions is None:
+                return False
+            left = self._left = self._snapshot.submissions[::-1]
         while left and (left[-1].is_accepted if self.for_acceptance else left[-1] not in self._pending):
             left.pop()
         return not left
 
     def timeout_error(self, timeout: float | None) -> TimeoutError:
+        left = list(self._pending) if self._left is None else self._left
         if self.for_acceptance:
-            count = sum(each.count for each in self._left if not each.is_accepted)
+            count = sum(each.count for each in left if not each.is_accepted)
             return TimeoutError(
                 f"flush() was not done after {timeout} s: {count} records are not accepted yet."
             )
-        count = sum(max(0, each.remaining) for each in self._left)
+        count = sum(each.undecided_count for each in left)
         return TimeoutError(f"flush() was not done after {timeout} s: {count} records have no outcome yet.")

@@ -30,6 +30,8 @@ if TYPE_CHECKING or native is None:
         Bits,
         Delivery,
         OpenStream,
+        OutboxCore,
+        PartCore,
         RecordPacker,
         SubmissionCore,
         hush,
@@ -43,6 +45,8 @@ else:
     Bits = native.Bits
     Delivery = native.Delivery
     OpenStream = native.OpenStream
+    OutboxCore = native.OutboxCore
+    PartCore = native.PartCore
     RecordPacker = native.RecordPacker
     SubmissionCore = native.SubmissionCore
     hush = native.hush
@@ -57,6 +61,8 @@ __all__ = [
     "Delivery",
     "OnDelivery",
     "OpenStream",
+    "OutboxCore",
+    "PartCore",
     "RecordPacker",
     "SubmissionCore",
     "hush",

@@ -6,6 +6,7 @@ back, sleep until a socket, a deadline or a caller wakes it. Callbacks of record
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -34,11 +35,20 @@ class IoThread:
         self._ending: str | None = None
         self.has_ended = False
         """Nothing is left of it but the return of its thread."""
-        outbox.set_wake_fd(self._transport.wake_fd)
-        self._thread = threading.Thread(target=self._run, name="kafka-sidecar-io", daemon=True)
+        self._thread: threading.Thread | None = None
+        self._entries = itertools.count()
+
+    @property
+    def has_begun(self) -> bool:
+        return self._thread is not None
 
     def start(self) -> None:
-        self._thread.start()
+        """Start it, unless it runs. Two at once, or one behind another that an exception broke off, do no harm."""
+        if self._thread is None:
+            self._outbox.set_bell(self._transport.bell)
+            thread = threading.Thread(target=self._run, name="kafka-sidecar-io", daemon=True)
+            thread.start()
+            self._thread = self._thread or thread
 
     def request_close(self, *, cancel: bool) -> None:
         """End the thread: politely, or giving up on everything undecided. Any thread."""
@@ -46,19 +56,24 @@ class IoThread:
         self._outbox.wake(always=True)
 
     def abandon(self) -> None:
-        """As a polite close, but takes no lock: a garbage collector calls, perhaps while the lock is held."""
+        """As a polite close; a garbage collector calls, at any moment."""
         self._ending = self._ending or FARES_WELL
-        self._transport.wake()
+        bell = self._outbox.bell
+        if bell is not None:
+            bell.ring()
 
     def forked(self) -> None:
         """In a forked child: the thread is not there, and the parent's connections are none of ours."""
         self._transport.forked()
 
     def join(self, timeout: float | None) -> None:
-        if threading.current_thread() is not self._thread:
+        if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
     def _run(self) -> None:
+        if next(self._entries):
+            return  # another runs it
+        self._thread = threading.current_thread()
         self._outbox.io_thread_id = threading.get_ident()
         try:
             self._session.wake(_now_ms())
@@ -180,18 +195,21 @@ class IoThread:
             outbox.notify()
 
     def _end(self) -> None:
-        session = self._session
-        farewell = session.cancel(_cancelled) if self._ending == GIVES_UP else session.bye()
+        outbox, session = self._outbox, self._session
+        outbox.end()
+        session.add(outbox.gather(lambda _: True)[0], _now_ms())
+        gives_up = self._ending == GIVES_UP or session.undecided
+        farewell = session.cancel(_cancelled) if gives_up else session.bye()
         self._settle()
         self._unsent = None
-        # Before the descriptor goes: who closes us may be about to wake us, and its number may soon be another's.
-        self._outbox.forget_wake_fd()
+        outbox.set_bell(None)
         self._transport.close(farewell)
 
     def _die(self, error: Exception) -> None:
         """A bug in this thread: everybody who waits or comes later is told; nobody hangs."""
         outbox, session = self._outbox, self._session
         outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
+        outbox.end()
         session.add(outbox.gather(lambda _: True)[0], _now_ms())
         session.cancel(lambda sent: _failed(error, sent))
         outbox.accepted(session.streams.released)

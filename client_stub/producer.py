@@ -29,10 +29,11 @@ from client_stub.hot import OnDelivery, OpenStream, native
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, packed_bound
+from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
 from client_stub.run_dir import control_path
 from client_stub.session import Session
-from client_stub.wire import LocalCode
+from client_stub.wire import TOPIC_BYTES_MAX, LocalCode
 
 if TYPE_CHECKING or native is None:
     from client_stub.sender import Sender
@@ -151,7 +152,7 @@ class Producer(Sender):
         outbox = self._outbox
         outbox.refuse_wait_in_callback("flush()")
         wait = FlushWait(outbox, until)
-        is_alive = self._io is not None and not outbox.closed
+        is_alive = self._io is not None and self._io.has_begun and not outbox.closed
         if is_alive and not outbox.wait_until(wait.is_over, timeout, for_acceptance=wait.for_acceptance):
             raise wait.timeout_error(timeout)
         self._raise_unwatched()
@@ -168,22 +169,31 @@ class Producer(Sender):
         if io is None:
             return
         done = False
-        if not in_callback and timeout != 0:
+        if not in_callback and timeout != 0 and io.has_begun:
             done = outbox.wait_until(FlushWait(outbox).is_over, timeout)
         io.request_close(cancel=not done)
         io.join(JOIN_S)
-        self._io = None
+        self._end_close()
         if done:
             self._raise_unwatched()
 
     def _begin_close(self, timeout: float | None) -> IoThread | None:
-        """No record is taken from now on; the io thread that is to end, if there is one and nobody ends it already."""
+        """No record is taken from now on; the io thread that is to end, if there is one.
+
+        A close that an exception broke off is gone through again; one from a callback leaves it to who is at it.
+        """
         if timeout is not None and timeout < 0:
             raise ValueError("The timeout cannot be negative.")
-        if not self._outbox.close():
+        is_first = self._outbox.close()
+        if self._io is None:
+            self._end_close()
+        elif not is_first and threading.get_ident() == self._outbox.io_thread_id:
             return None
-        _live.discard(self)
         return self._io
+
+    def _end_close(self) -> None:
+        self._io = None
+        _live.discard(self)
 
     def __enter__(self) -> Producer:
         return self
@@ -220,15 +230,20 @@ class Producer(Sender):
         return TableCall(self, stream, table)
 
     def _open_stream(self, topic: str) -> OpenStream:
-        stream = self._outbox.open_stream(topic)
-        if self._io is None:
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be str, not {type(topic).__name__}.")
+        if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
+            raise ValueError(
+                f"Topic name {topic!r:.60} is not valid: it must have 1 to {TOPIC_BYTES_MAX} bytes."
+            )
+        # In this order: what is known as a stream has an io thread that sends it.
+        if not self._outbox.closed:
             self._start()
-        return stream
+        return self._outbox.open_stream(topic)
 
     def _start(self) -> None:
-        with self._outbox.lock:
-            if self._io is not None or self._outbox.closed:
-                return
+        io = self._io
+        if io is None:
             session = Session(
                 name=self._name,
                 pid=os.getpid(),
@@ -236,11 +251,13 @@ class Producer(Sender):
                 token=self._token,
                 delivery_timeout_ms=self._delivery_timeout_ms,
             )
-            self._io = IoThread(self._outbox, session)
-        self._io.start()
+            # Of several that are here at once the first one's counts.
+            io = self._io = self._outbox.io.setdefault("thread", IoThread(self._outbox, session))
+        io.start()
 
     def _new_outbox(self) -> Outbox:
-        return Outbox(
+        kind = QueuedOutbox if native is None else Outbox
+        return kind(
             max_block_ms=self._max_block_ms, connect_timeout_ms=self._connect_timeout_ms, path=self._path
         )
 
@@ -251,8 +268,7 @@ class Producer(Sender):
         """
         outbox = self._outbox
         if outbox.max_request_bytes is None:
-            with outbox.lock:
-                outbox.wait_for_room(outbox.streams[topic])
+            outbox.wait_for_room(outbox.streams[topic])
         limit = outbox.max_request_bytes
         return outbox.payload_bytes_max if limit is None else min(limit, outbox.payload_bytes_max)
 
@@ -288,47 +304,42 @@ class Producer(Sender):
         return record
 
     def _raise_unwatched(self) -> None:
-        found = self._outbox.take_unwatched_error()
-        if found is not None:
-            error, failures = found
+        outbox = self._outbox
+        notes = outbox.unwatched()
+        if notes:
+            error, failures = notes[0][0], sum(failures for _, failures in notes)
             if failures > 1:
                 error.args = (f"{error} ({failures} records of send_many() or send_arrow() failed.)",)
-            raise error
+            try:
+                raise error
+            finally:
+                outbox.forget_unwatched(len(notes))
 
     def _forked_child(self) -> None:
         """In a forked child: the parent keeps its records; this process begins as a client of its own."""
         _abandoned.append((self._io, self._outbox))
-        self._outbox.forked = True
-        if self._io is not None:
-            self._io.forked()
-        closed = self._outbox.closed
+        inherited = self._outbox
+        inherited.forked = True
+        inherited.set_bell(None)
+        for io in inherited.io.values():
+            io.forked()
         self._io = None
         self._fork_generation += 1
         self._outbox = self._new_outbox()
-        self._outbox.closed = closed
+        self._outbox.closed = inherited.closed
         self._streams = self._outbox.streams
+        inherited.notify()  # who waited there when a signal handler forked
 
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 _abandoned: list[Any] = []
 """What a forked child inherited; kept, because the child may be inside of it (a callback that forked)."""
-_locked_for_fork: list[Producer] = []
-
-
-def _before_fork() -> None:
-    for producer in list(_live):
-        producer._outbox.lock.acquire()
-        _locked_for_fork.append(producer)
-
-
-def _after_fork_in_parent() -> None:
-    while _locked_for_fork:
-        _locked_for_fork.pop()._outbox.lock.release()
 
 
 def _after_fork_in_child() -> None:
-    while _locked_for_fork:
-        _locked_for_fork.pop()._forked_child()
+    """Nothing is to be done before a fork: callers hold no lock, and the child makes all anew."""
+    for producer in list(_live):
+        producer._forked_child()
 
 
 def _at_exit() -> None:
@@ -340,7 +351,5 @@ def _at_exit() -> None:
             log.exception("records were not delivered when the process ended")
 
 
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-)
+os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)

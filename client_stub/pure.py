@@ -1,6 +1,7 @@
 """The hot path in pure Python: the same bytes and the same behaviour as ``_native``, which is used where it is.
 
-Everything here is guarded by the outbox's lock unless it says otherwise.
+A step of the compiled one is whole under the GIL; here it is several. So callers put nothing into submissions: they
+queue it (``QueuedOutbox``), and what stands here is done by the io thread alone, unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_B
 from client_stub.record_metadata import RecordMetadata
 
 if TYPE_CHECKING:
+    from client_stub.bell import Bell
     from client_stub.errors import SidecarError
+    from client_stub.outbox import Outbox
     from client_stub.submission import Submission
 
 OnDelivery: TypeAlias = "Callable[[SidecarError | None, RecordMetadata | None], object]"
@@ -51,12 +54,42 @@ class RecordPacker:
         self._packer.reset()
 
 
+class PartCore:
+    """The records of one send_many() or send_arrow() call in one submission; ``BulkPart`` is built on it."""
+
+    __slots__ = ("count", "first", "submission")
+
+    def __init__(self) -> None:
+        self.submission: Submission | None = None
+        """None: the io thread has not taken it in yet."""
+        self.first = 0
+        self.count = 0
+
+
 class SubmissionCore:
     """What send() touches of a submission; ``Submission`` is built on it."""
 
-    __slots__ = ("callback", "callbacks", "count", "packer", "room", "timestamps")
+    __slots__ = (
+        "callback",
+        "callbacks",
+        "count",
+        "is_closed",
+        "outbox",
+        "packer",
+        "parts",
+        "payload_bytes",
+        "room",
+        "timestamps",
+    )
 
     def __init__(self) -> None:
+        self.outbox: Any = None
+        self.is_closed = False
+        """It takes no more records."""
+        self.payload_bytes = 0
+        """Known once it is closed."""
+        self.parts: list[Any] = []
+        """What send_many() and send_arrow() put here for callers who will perhaps not ask (then flush() tells)."""
         self.packer: RecordPacker | None = None
         self.room = 0
         """Payload bytes left, counted with an upper bound per record; it also keeps the count below its limit."""
@@ -93,12 +126,16 @@ class SubmissionCore:
             self.timestamps[index] = timestamp_ms
         return index
 
-    def append_plain(self, rows: list[Any], on_delivery: OnDelivery | None) -> int:
+    def append_plain(
+        self, rows: list[Any], on_delivery: OnDelivery | None, part: PartCore | None = None
+    ) -> int:
         """The compiled one's short cut. Here -1, nothing was done: msgpack's packer cannot take back what it packed."""
         return -1
 
-    def append_rows(self, rows: list[Any], start: int, on_delivery: OnDelivery | None) -> int:
-        """Append checked records from ``rows[start]`` on with the outbox's lock held; how many found room.
+    def append_rows(
+        self, rows: list[Any], start: int, on_delivery: OnDelivery | None, part: PartCore | None = None
+    ) -> int:
+        """Append checked records from ``rows[start]`` on; how many found room, and ``part`` says which they are.
 
         -1 when other callbacks wait here already.
         """
@@ -112,13 +149,81 @@ class SubmissionCore:
                 break
             pack(row)
             room -= charge
+            if len(row) == 5 and row[4] is not None:
+                if self.timestamps is None:
+                    self.timestamps = {}
+                self.timestamps[self.count + added] = row[4]
             added += 1
         if added:
             if not self.count:
                 self.callback = on_delivery
+            if part is not None:
+                if on_delivery is None:
+                    self.parts.append(part)
+                part.first, part.count = self.count, added
+                part.submission = self  # type: ignore[assignment]  # a Submission; last, for who looks meanwhile
             self.room = room
             self.count += added
         return added
+
+
+class OutboxCore:
+    """The shared part of ``Outbox``; of these, callers call ``wake`` only."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, OpenStream] = {}
+        self.opened: list[Submission] = []
+        """Opened since the io thread looked last, oldest first."""
+        self.pending: dict[Submission, None] = {}
+        """Submissions with undecided records, or whose errors are still to be noted, oldest first. Single operations
+        are atomic under the GIL."""
+        self.fatal: SidecarError | None = None
+        self.closed = False
+        self.idle = True
+        """The io thread sleeps and must be woken; cleared by whoever wakes it."""
+        self.closed_bytes = 0
+        """Payloads of all submissions that took no more."""
+        self.bell: Bell | None = None
+
+    def set_wake_fd(self, fd: int) -> None:
+        """The eventfd of ``bell``, for the compiled one."""
+
+    def wake(self, *, always: bool = False) -> None:
+        """Wake the io thread if it sleeps (``always``: or is about to). Any thread."""
+        bell = self.bell
+        if (self.idle or always) and bell is not None:
+            self.idle = False
+            bell.ring()
+
+    def publish(self, stream: OpenStream, expected: Submission | None, made: Submission) -> bool:
+        """Put ``made`` in the place of ``expected``, which takes no more; False, and nothing is done, when another was
+        quicker or nothing is taken any more."""
+        if stream.open is not expected:
+            return False
+        if expected is not None:
+            self.close_open(stream, expected)
+        self.opened.append(made)
+        self.pending[made] = None
+        if made.is_closed:
+            self.closed_bytes += made.payload_bytes
+        else:
+            stream.open = made
+        return True
+
+    def close_open(self, stream: OpenStream, submission: Submission) -> None:
+        """``submission`` takes no more records, if it is the open one of ``stream``."""
+        if stream.open is submission:
+            assert submission.packer is not None
+            stream.open = None
+            submission.is_closed = True
+            submission.room = -1
+            submission.payload_bytes = len(submission.packer)
+            self.closed_bytes += submission.payload_bytes
+
+    def close_all_open(self) -> None:
+        for stream in list(self.streams.values()):
+            if stream.open is not None:
+                self.close_open(stream, stream.open)
 
 
 class OpenStream:
@@ -136,15 +241,18 @@ class OpenStream:
 class Delivery:
     """The future of one record. Thread-safe."""
 
-    __slots__ = ("_index", "_submission")
+    __slots__ = ("_index", "_outbox", "_submission")
 
-    def __init__(self, submission: Submission, index: int) -> None:
+    def __init__(self, outbox: Outbox, submission: Submission | None = None, index: int = 0) -> None:
+        self._outbox = outbox
         self._submission = submission
+        """None: the io thread has not taken it in yet."""
         self._index = index
 
     def done(self) -> bool:
         """True once the record was delivered or has failed."""
-        return self._submission.find(self._index) is not None
+        submission = self._submission
+        return submission is not None and submission.find(self._index) is not None
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait at most ``timeout`` seconds for the record's place in the log.
@@ -152,15 +260,23 @@ class Delivery:
         Raises the record's own error (a SidecarError), TimeoutError when the patience ends first (the record
         goes on), ForkedProducer in a forked child.
         """
-        error, metadata = self._submission.wait_for(self._index, timeout)
+        error, metadata = self._wait(timeout)
         if error is not None:
             raise error
         assert metadata is not None
         return metadata
 
+    def _wait(self, timeout: float | None) -> tuple[SidecarError | None, RecordMetadata | None]:
+        if self._submission is None:
+            self._outbox.wait_for_outcome(self.done, timeout)
+            timeout = 0
+        if self._submission is None:
+            raise TimeoutError(f"The record has no outcome after {timeout} s yet.")
+        return self._submission.wait_for(self._index, timeout)
+
     def exception(self, timeout: float | None = None) -> SidecarError | None:
         """Wait as ``result`` does; the record's error, None when it was delivered."""
-        return self._submission.wait_for(self._index, timeout)[0]
+        return self._wait(timeout)[0]
 
 
 def plain_pairs(records: list[Any]) -> list[int] | None:

@@ -32,7 +32,6 @@ class RowsCall:
         self._large = plain_pairs(rows)
         """Places of rows that are still to be measured."""
         self._checked: list[Any] | None = [] if self._large is None else None
-        self._timestamps: list[int | None] | None = None
         self._queued = 0
         self.parts: list[BulkPart] = []
 
@@ -56,13 +55,7 @@ class RowsCall:
             self._producer.check_size(self._stream.topic, tuple(self._rows[self._large[-1]]))
             self._large.pop()
         outbox, start = self._producer._outbox, self._queued
-        with outbox.lock:
-            part = outbox.add_rows(self._stream, self._rows, start, self._on_delivery)
-            if self._timestamps is not None:
-                part.keep_timestamps(self._timestamps[start : start + part.count])
-            wake = not part.first and outbox.idle
-        if wake:
-            outbox.wake()
+        part = outbox.add_rows(self._stream, self._rows, start, self._on_delivery)
         self.parts.append(part)
         self._queued += part.count
         return self._queued == len(self._rows)
@@ -72,9 +65,6 @@ class RowsCall:
         for number, row in enumerate(self._rows[start:end], start):
             checked.append(self._producer._checked_row(self._stream.topic, number, row))
         if len(checked) == len(self._rows):
-            timestamps = [record[4] if len(record) == 5 else None for record in checked]
-            if any(own is not None for own in timestamps):
-                self._timestamps = timestamps
             self._rows, self._checked = checked, None
 
     @property

@@ -52,20 +52,7 @@ class Sender:
             record, size = full_record(key, value, headers, partition, timestamp_ms)
         if size > LARGE_BYTES:
             self.check_size(topic, record)
-        outbox = self._outbox
-        with outbox.lock:
-            while True:
-                submission = stream.open
-                if submission is None or submission.room < size:
-                    submission = outbox.roll(stream, size)
-                wake = not submission.count and outbox.idle
-                index = submission.append(record, size, on_delivery, timestamp_ms)
-                if index >= 0:
-                    break
-                # Compiled senders, who take no lock, were quicker with the room.
-        if wake:
-            outbox.wake()
-        return Delivery(submission, index)
+        return self._outbox.add(stream, record, size, on_delivery, timestamp_ms)
 
     def _open_stream(self, topic: str) -> OpenStream:
         raise NotImplementedError

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
-from client_stub.hot import Bits, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
+from client_stub.hot import Bits, PartCore, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape
 
@@ -44,31 +44,29 @@ class Fate:
         return bits.rank(index)
 
 
-class BulkPart:
+class BulkPart(PartCore):
     """The records of one send_many() or send_arrow() call in one submission, which it may share with others."""
 
-    __slots__ = ("count", "first", "submission", "watched")
+    __slots__ = ("outbox", "watched")
 
-    def __init__(self, submission: Submission, first: int, count: int) -> None:
-        self.submission = submission
-        self.first = first
-        self.count = count
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__()
+        self.outbox = outbox
         self.watched = False
         """Somebody asks for its error (else flush() tells it)."""
 
-    def keep_timestamps(self, timestamps: list[int | None]) -> None:
-        """The records' own timestamps, where given: metadata repeats them under CreateTime. Lock held."""
-        own = {self.first + place: each for place, each in enumerate(timestamps) if each is not None}
-        if own:
-            self.submission.timestamps = (self.submission.timestamps or {}) | own
+    @property
+    def is_over(self) -> bool:
+        """Every record has its fate."""
+        return self.submission is not None and self.submission.completed
 
     def failures(self) -> tuple[DeliveryFailed | None, int]:
         """(first error, how many failed) so far."""
-        return self.submission.failures_of(self.first, self.count)
+        return (None, 0) if self.submission is None else self.submission.failures_of(self.first, self.count)
 
 
 class Submission(SubmissionCore):
-    """Filled under the outbox's lock, then owned by the io thread; ``find`` may be called from any thread."""
+    """Filled by callers, owned by the io thread once it is closed; ``find`` may be called from any thread."""
 
     __slots__ = (
         "_counted",
@@ -80,9 +78,6 @@ class Submission(SubmissionCore):
         "first_error",
         "flags",
         "format",
-        "outbox",
-        "parts",
-        "payload_bytes",
         "queued_ms",
         "remaining",
         "sealed",
@@ -97,12 +92,12 @@ class Submission(SubmissionCore):
         super().__init__()
         self.outbox = outbox
         self.topic = topic
+        self.parts = []
         self.packer = packer
         self.room = room
         self.base_timestamp_ms = base_timestamp_ms
         self.format: int = Format.MSGPACK
         self.flags = 0
-        self.payload_bytes = 0
         self.seq = 0
         self.queued_ms = 0.0
         """When the io thread took it over (monotonic)."""
@@ -113,16 +108,14 @@ class Submission(SubmissionCore):
         self.first_error: DeliveryFailed | None = None
         self.failed_count = 0
         self.fates: list[Fate] = []
-        self.parts: list[BulkPart] = []
-        """What send_many() and send_arrow() put here for callers who will perhaps not ask (then flush() tells)."""
         self._data: bytes | None = None
         self._done_mask = 0
         self._counted: dict[int, tuple[int, bool]] = {}
         """What was told by count alone: first index -> (records, they failed). See ``_count``."""
 
     def seal(self, data: bytes | None = None) -> None:
-        """No record is added any more; the payload (``data``, or what was packed) has its final size."""
-        self.sealed = True
+        """It takes no more records; the payload (``data``, or what was packed) has its final size."""
+        self.is_closed = True
         self.remaining = self.count
         self._data = data
         if data is not None:
@@ -130,6 +123,7 @@ class Submission(SubmissionCore):
         else:
             assert self.packer is not None
             self.payload_bytes = len(self.packer)
+        self.sealed = True  # last: until then nobody takes it for accepted or over
 
     def payload(self) -> memoryview:
         """The bytes to send; they live in the packer until ``release``."""
@@ -159,11 +153,15 @@ class Submission(SubmissionCore):
     @property
     def is_accepted(self) -> bool:
         """The daemon answers for it, or it has its outcome already."""
-        return self.completed or not self.held_bytes
+        return self.completed or (self.sealed and not self.held_bytes)
 
     @property
     def completed(self) -> bool:
-        return self.remaining <= 0
+        return self.remaining <= 0 and self.sealed
+
+    @property
+    def undecided_count(self) -> int:
+        return max(0, self.remaining) if self.sealed else self.count
 
     def find(self, index: int) -> tuple[DeliveryFailed | None, RecordMetadata | None] | None:
         """The record's (error, metadata), None while it is undecided."""
@@ -195,13 +193,11 @@ class Submission(SubmissionCore):
         self, index: int, timeout: float | None
     ) -> tuple[SidecarError | None, RecordMetadata | None]:
         """Wait at most ``timeout`` seconds for what ``find`` tells. Raises TimeoutError, ForkedProducer."""
-        outbox = self.outbox
-        if outbox.forked:
+        if self.outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
         fate = self.find(index)
         if fate is None:
-            outbox.refuse_wait_in_callback("result()")
-            outbox.wait_until(lambda: self.find(index) is not None, timeout)
+            self.outbox.wait_for_outcome(lambda: self.find(index) is not None, timeout)
             fate = self.find(index)
         if fate is None:
             raise TimeoutError(f"The record for topic {self.topic} has no outcome after {timeout} s yet.")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import select
 import socket
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
+from client_stub.bell import Bell
 from client_stub.hot import hush, receive
 from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, ZmtpError, encode, opening, unsent
 
@@ -106,7 +106,7 @@ class _Link:
 
 
 class Transport:
-    """Control and worker connections behind one poll; ``wake_fd`` may be written by any thread."""
+    """Control and worker connections behind one poll, with a bell for other threads."""
 
     def __init__(self, control_path: str) -> None:
         self._control_path = control_path
@@ -115,9 +115,11 @@ class Transport:
         self._lost: list[_Link] = []
         """Connections whose end is to be told by the next ``poll``, behind what came before it."""
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
-        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.bell = Bell()
+        """Rung by any thread, it ends a running or the next ``poll`` at once."""
+        self._bell_fd = self.bell.fd
         self._poller = select.poll()
-        self._poller.register(self.wake_fd, select.POLLIN)
+        self._poller.register(self._bell_fd, select.POLLIN)
 
     def open_control(self, frames: Sequence[Any]) -> None:
         self._drop("control")
@@ -138,17 +140,12 @@ class Transport:
         self._watch(link)
         return True
 
-    def wake(self) -> None:
-        """End a running or the next ``poll`` at once. Any thread, no lock."""
-        with contextlib.suppress(OSError):  # closed meanwhile: then there is nobody to wake
-            os.eventfd_write(self.wake_fd, 1)
-
     def poll(self, timeout_ms: float | None) -> list[Message]:
-        """Wait for messages, broken connections, room to write, or ``wake_fd``; at most one bounded turn."""
+        """Wait for messages, broken connections, room to write, or the bell; at most one bounded turn."""
         wait_ms = None if timeout_ms is None else max(0, int(timeout_ms + 0.999))
         messages: list[Message] = []
         for fd, events in self._poller.poll(0 if self._lost else wait_ms):
-            if fd == self.wake_fd:
+            if fd == self._bell_fd:
                 hush(fd)
                 continue
             link = self._by_fd[fd]
@@ -175,7 +172,7 @@ class Transport:
         self._links.clear()
         self._by_fd.clear()
         self._lost.clear()
-        os.close(self.wake_fd)
+        del self.bell
 
     def close(self, farewell: Sequence[Any] | None) -> None:
         """Say ``farewell`` if there is somebody, close all."""
@@ -185,7 +182,7 @@ class Transport:
             with contextlib.suppress(OSError):  # gone, or does not read
                 link.socket.sendall(b"".join([*link.unsent, *encode(farewell)]))
         self.close_sockets()
-        os.close(self.wake_fd)
+        del self.bell
 
     def _open(self, name: str, endpoint: str, frames: Sequence[Any]) -> None:
         link = self._links[name] = _Link(name, endpoint, frames, self._buffers)

@@ -31,9 +31,10 @@ def test_a_held_submission_is_closed_once_its_time_is_wrong(
     outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="nowhere")
     outbox.attached_once = True
     stream = outbox.open_stream("held")
-    with outbox.lock:
-        opened = outbox.roll(stream, 10)
-        opened.append((None, b"value"), 10, None, None)
+    outbox.roll(stream, 10)
+    opened = stream.open
+    assert opened is not None
+    opened.append((None, b"value"), 10, None, None)
     clock_ns += int(step_ms * 1e6)
     sealed, _ = outbox.gather(lambda topic: False)
     assert list(sealed) == ([opened] if is_sealed else [])

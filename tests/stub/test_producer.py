@@ -588,7 +588,7 @@ def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
     threads = [threading.Thread(target=send_many, args=(topic,)) for topic in ("a", "b")]
     for thread in threads:
         thread.start()
-    eventually(lambda: producer._outbox.waiters == 2)
+    eventually(lambda: len(producer._outbox._waiters) == 2)
     daemon.refuse_hello = ("BAD_TOKEN", "the token of client test is wrong")
     daemon.kill_worker()
     for thread in threads:

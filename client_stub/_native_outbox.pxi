@@ -1,0 +1,80 @@
+# OutboxCore: what callers and the io thread change together, each change one step under the GIL.
+
+
+cdef class OutboxCore:
+    """The shared part of ``Outbox``. No byte code runs inside of a method: no thread, no signal handler and no
+    exception comes between its stores."""
+
+    cdef public dict streams
+    cdef public list opened
+    cdef public dict pending
+    cdef public object fatal
+    cdef public bint closed
+    cdef public bint idle
+    cdef public long long closed_bytes
+    cdef int wake_fd
+
+    def __init__(self):
+        self.streams, self.pending, self.opened = {}, {}, []
+        self.idle = True
+        self.wake_fd = -1
+
+    def set_wake_fd(self, int fd):
+        """The eventfd that wakes the io thread; -1 before it is closed, and nobody writes to it any more."""
+        self.wake_fd = fd
+
+    cdef void wake_io(self) noexcept:
+        cdef uint64_t one = 1
+        if self.idle and self.wake_fd >= 0:
+            self.idle = False
+            write(self.wake_fd, &one, 8)
+
+    def wake(self, *, bint always=False):
+        """Wake the io thread if it sleeps (``always``: or is about to)."""
+        self.idle |= always
+        self.wake_io()
+
+    def publish(self, OpenStream stream not None, SubmissionCore expected, SubmissionCore made not None):
+        """Put ``made`` in the place of ``expected``, which takes no more; False, and nothing is done, when another was
+        quicker or nothing is taken any more."""
+        if self.closed or self.fatal is not None or stream.open is not expected:
+            return False
+        PyList_Append(self.opened, made)
+        try:
+            PyDict_SetItem(self.pending, made, None)
+        except MemoryError:
+            self.opened.pop()
+            raise
+        if expected is not None:
+            self.end(expected)
+        if made.is_closed:
+            self.closed_bytes += made.payload_bytes
+            stream.open = None
+        else:
+            stream.open = made
+        if made.is_closed or expected is not None:
+            self.wake_io()
+        return True
+
+    def close_open(self, OpenStream stream not None, SubmissionCore submission not None):
+        """``submission`` takes no more records, if it is the open one of ``stream``."""
+        if stream.open is submission:
+            stream.open = None
+            self.end(submission)
+
+    def close_all_open(self):
+        cdef Py_ssize_t place = 0
+        cdef PyObject* topic
+        cdef PyObject* found
+        cdef OpenStream stream
+        while PyDict_Next(self.streams, &place, &topic, &found):
+            stream = <OpenStream> <object> found
+            if stream.open is not None:
+                self.end(stream.open)
+                stream.open = None
+
+    cdef void end(self, SubmissionCore submission) noexcept:
+        submission.is_closed = True
+        submission.room = -1  # for who has found it open just before
+        submission.payload_bytes = submission.packer.size
+        self.closed_bytes += submission.payload_bytes

@@ -1,0 +1,24 @@
+"""Bell: the eventfd that wakes an io thread, closed when nobody can ring it any more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from client_stub.hot import ring
+
+
+class Bell:
+    """Closed with the last reference: a caller who is about to ring holds one, so the number that it writes to is
+    never another file's by then. Thread-safe."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def ring(self) -> None:
+        ring(self.fd)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.fd)

@@ -1,0 +1,177 @@
+"""QueuedOutbox: the outbox without the compiled steps. Callers queue, the io thread puts records into submissions."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Any
+
+from client_stub.errors import ProducerClosed
+from client_stub.hot import Delivery, OnDelivery, OpenStream
+from client_stub.outbox import Outbox, Snapshot
+from client_stub.packer import packed_bound
+from client_stub.submission import BulkPart, Submission
+from client_stub.wire import SUBMISSION_BYTES_MAX
+
+
+class QueuedOutbox(Outbox):
+    """What a caller does to shared state is one append to ``_inbox``, which is atomic also without a GIL."""
+
+    def __init__(self, *, max_block_ms: float, connect_timeout_ms: float, path: str) -> None:
+        super().__init__(max_block_ms=max_block_ms, connect_timeout_ms=connect_timeout_ms, path=path)
+        self._inbox: deque[tuple[Any, ...]] = deque()
+        """In the order in which callers came: the six fields of a record, or (what the io thread calls, arguments)."""
+        self._inbox_bytes = 0
+        """About what stands there: two threads may count over each other, so it begins anew whenever nothing does."""
+        self._has_ended = False
+
+    # --- callers --------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        stream: OpenStream,
+        record: tuple[Any, ...],
+        size: int,
+        on_delivery: OnDelivery | None,
+        timestamp_ms: int | None,
+    ) -> Delivery:
+        if (
+            self.closed
+            or self.forked
+            or not self.attached_once
+            or self.fatal is not None
+            or stream.refusal is not None
+            or self.closed_bytes - self._released_bytes + self._inbox_bytes >= self.buffer_bytes
+        ):
+            self.wait_for_room(stream)
+        delivery = Delivery(self)
+        # As ``_queue``, which is a call more.
+        entry = (stream, record, size, on_delivery, timestamp_ms, delivery)
+        self._inbox_bytes += size
+        self._inbox.append(entry)
+        if self._has_ended:
+            self._come_too_late(entry)
+        if self.idle and stream.open is None:
+            self.wake()
+        return delivery
+
+    def add_plain(
+        self, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None
+    ) -> BulkPart | None:
+        return None
+
+    def add_rows(
+        self, stream: OpenStream, rows: list[Any], start: int, on_delivery: OnDelivery | None
+    ) -> BulkPart:
+        self.wait_for_room(stream)
+        size, count = 0, 0
+        for row in islice(rows, start, None):
+            charge = packed_bound(row)
+            if count and size + charge > SUBMISSION_BYTES_MAX:
+                break
+            size += charge
+            count += 1
+        part = BulkPart(self)
+        part.count = count
+        # A copy: the caller's list is the caller's again when send_many() returns.
+        some = rows[start : start + count]
+        self._queue(stream, size, (self._take_rows, (stream, some, size, on_delivery, part)))
+        return part
+
+    def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
+        self._check_usable(stream)
+        submission, part = self._block(stream, payload, count, format_)
+        self._queue(stream, len(payload), (self._take_block, (stream, submission)))
+        return part
+
+    def _queue(self, stream: OpenStream, size: int, entry: tuple[Any, ...]) -> None:
+        self._inbox_bytes += size
+        self._inbox.append(entry)
+        if self._has_ended:
+            self._come_too_late(entry)
+        # What is left open while the io thread sleeps cannot be sent now; it looks by itself when it can.
+        if self.idle and stream.open is None:
+            self.wake()
+
+    def _come_too_late(self, entry: tuple[Any, ...]) -> None:
+        try:
+            self._inbox.remove(entry)
+        except ValueError:
+            return  # taken in with the last of it
+        raise ProducerClosed("Cannot perform operation after producer has been closed.")
+
+    def request_flush(self) -> Snapshot:
+        snapshot = Snapshot()
+        self._inbox.append((self._take_snapshot, (snapshot,)))
+        self.flush_requested = True
+        if self._has_ended:
+            snapshot.submissions = list(self.pending)
+        self.wake()
+        return snapshot
+
+    @property
+    def has_room(self) -> bool:
+        return self.buffered_bytes + self._inbox_bytes < self.buffer_bytes
+
+    def may_take(self, topic: str) -> bool:
+        return super().may_take(topic) and (self.has_room or not self.attached_once or self.closed)
+
+    # --- io thread ------------------------------------------------------------------------------------
+
+    @property
+    def has_gathered(self) -> bool:
+        return bool(self._inbox) or super().has_gathered
+
+    def sleep_ms(self, wants: Any, most_ms: float | None) -> float | None:
+        most_ms = super().sleep_ms(wants, most_ms)
+        return 0.0 if self._inbox else most_ms
+
+    def take_in(self) -> None:
+        inbox = self._inbox
+        take = inbox.popleft
+        for _ in range(len(inbox)):
+            entry = take()
+            if len(entry) == 2:
+                entry[0](*entry[1])
+                continue
+            stream, record, size, on_delivery, timestamp_ms, delivery = entry
+            submission = stream.open
+            if submission is None or submission.room < size:
+                submission = self._open_with_room(stream, size)
+            delivery._index = submission.append(record, size, on_delivery, timestamp_ms)
+            delivery._submission = submission  # last: from now on it is looked at
+        if not inbox:
+            self._inbox_bytes = 0
+
+    def close_all_open(self) -> None:
+        """What callers have queued goes into submissions yet; they queue no more."""
+
+    def end(self) -> None:
+        self._has_ended = True
+        super().end()
+
+    def _take_rows(
+        self,
+        stream: OpenStream,
+        rows: list[Any],
+        size: int,
+        on_delivery: OnDelivery | None,
+        part: BulkPart,
+    ) -> None:
+        submission = self._open_with_room(stream, size)
+        if submission.append_rows(rows, 0, on_delivery, part) < 0:
+            self.close_open(stream, submission)  # other callbacks wait there
+            self._open_with_room(stream, size).append_rows(rows, 0, on_delivery, part)
+
+    def _take_block(self, stream: OpenStream, submission: Submission) -> None:
+        self.publish(stream, stream.open, submission)
+
+    def _take_snapshot(self, snapshot: Snapshot) -> None:
+        snapshot.submissions = list(self.pending)
+        self.notify()
+
+    def _open_with_room(self, stream: OpenStream, size: int) -> Submission:
+        self.roll(stream, size)
+        submission = stream.open
+        assert submission is not None
+        return submission
