@@ -12,7 +12,7 @@ not, and a handler that sends, flushes or forks finds nothing held by whom it in
 - An open submission is published, listed for the io thread and set among the undecided in one step. Whoever makes one
   and finds that another was quicker throws his away.
 - A submission that takes no more has ``room`` -1. Who found it open just before gets -1 for his record and looks again.
-- The io thread says that it sleeps (``idle``) and looks once more; only then it sleeps. A submission's first record wakes
+- The io thread says that it sleeps (``is_asleep``) and looks once more; only then it sleeps. A submission's first record wakes
   it in the step that appends it; later ones join what it already knows of.
 - Waiting for room happens before a submission is opened, and holds nothing.
 - fork() runs with the GIL held, so never in the middle of a step.

@@ -10,13 +10,12 @@ cdef class OutboxCore:
     cdef public dict pending
     cdef public object fatal
     cdef public bint closed
-    cdef public bint idle
+    cdef readonly bint is_asleep
     cdef public long long closed_bytes
     cdef int wake_fd
 
     def __init__(self):
         self.streams, self.pending, self.opened = {}, {}, []
-        self.idle = True
         self.wake_fd = -1
 
     def set_wake_fd(self, int fd):
@@ -25,14 +24,22 @@ cdef class OutboxCore:
 
     cdef void wake_io(self) noexcept:
         cdef uint64_t one = 1
-        if self.idle and self.wake_fd >= 0:
-            self.idle = False
+        if self.is_asleep and self.wake_fd >= 0:
+            self.is_asleep = False
             write(self.wake_fd, &one, 8)
 
     def wake(self, *, bint always=False):
         """Wake the io thread if it sleeps (``always``: or is about to)."""
-        self.idle |= always
+        self.is_asleep |= always
         self.wake_io()
+
+    def fall_asleep(self):
+        """The io thread: callers wake it from now on. It looks once more behind this."""
+        self.is_asleep = True
+
+    def awake(self):
+        """The io thread: nobody need wake it."""
+        self.is_asleep = False
 
     def publish(self, OpenStream stream not None, SubmissionCore expected, SubmissionCore made not None):
         """Put ``made`` in the place of ``expected``, which takes no more; False, and nothing is done, when another was

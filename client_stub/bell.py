@@ -12,7 +12,7 @@ class Bell:
     """Closed with the last reference: a caller who is about to ring holds one, so the number that it writes to is
     never another file's by then. Thread-safe."""
 
-    __slots__ = ("fd",)
+    fd = -1
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -21,4 +21,5 @@ class Bell:
         ring(self.fd)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.fd)
+        if self.fd >= 0:
+            close(self.fd)

@@ -118,7 +118,7 @@ class IoThread:
         wakeup_ms = session.next_wakeup_ms(now_ms)
         timeout_ms = None if wakeup_ms is None else wakeup_ms - now_ms
         messages = self._transport.poll(outbox.sleep_ms(session.wants, timeout_ms))
-        outbox.idle = False  # without the lock: at worst somebody wakes who is awake
+        outbox.awake()
         if messages:
             now_ms = _now_ms()
             for kind, frames in messages:

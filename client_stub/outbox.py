@@ -405,7 +405,7 @@ class Outbox(OutboxCore):
 
         0 when something has gathered that can be sent now.
         """
-        self.idle = True  # before the look: what comes behind it wakes
+        self.fall_asleep()  # before the look: what comes behind it wakes
         if self.flush_requested:
             return 0.0
         for submission in [*self._gathering, *self.opened]:

@@ -6,6 +6,7 @@ queue it (``QueuedOutbox``), and what stands here is done by the io thread alone
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from array import array
@@ -179,8 +180,8 @@ class OutboxCore:
         are atomic under the GIL."""
         self.fatal: SidecarError | None = None
         self.closed = False
-        self.idle = True
-        """The io thread sleeps and must be woken; cleared by whoever wakes it."""
+        self._asleep: list[int] = []
+        """The bell's descriptor while the io thread sleeps and must be woken; taken by whoever wakes it."""
         self.closed_bytes = 0
         """Payloads of all submissions that took no more."""
         self.bell: Bell | None = None
@@ -191,9 +192,27 @@ class OutboxCore:
     def wake(self, *, always: bool = False) -> None:
         """Wake the io thread if it sleeps (``always``: or is about to). Any thread."""
         bell = self.bell
-        if (self.idle or always) and bell is not None:
-            self.idle = False
-            bell.ring()
+        if bell is None:
+            return
+        if always:
+            self._asleep.append(bell.fd)
+        if self._asleep:
+            # One call in C: who takes the descriptor rings it, and no exception comes between.
+            with contextlib.suppress(IndexError):
+                deque(map(os.eventfd_write, iter(self._asleep.pop, None), repeat(1)), maxlen=0)
+
+    @property
+    def is_asleep(self) -> bool:
+        return bool(self._asleep)
+
+    def fall_asleep(self) -> None:
+        """The io thread: callers wake it from now on. It looks once more behind this."""
+        if self.bell is not None:
+            self._asleep.append(self.bell.fd)
+
+    def awake(self) -> None:
+        """The io thread: nobody need wake it."""
+        self._asleep.clear()
 
     def publish(self, stream: OpenStream, expected: Submission | None, made: Submission) -> bool:
         """Put ``made`` in the place of ``expected``, which takes no more; False, and nothing is done, when another was
@@ -268,10 +287,9 @@ class Delivery:
 
     def _wait(self, timeout: float | None) -> tuple[SidecarError | None, RecordMetadata | None]:
         if self._submission is None:
-            self._outbox.wait_for_outcome(self.done, timeout)
-            timeout = 0
-        if self._submission is None:
-            raise TimeoutError(f"The record has no outcome after {timeout} s yet.")
+            is_done = self._outbox.wait_for_outcome(self.done, timeout)
+            if not is_done or self._submission is None:
+                raise TimeoutError(f"The record has no outcome after {timeout} s yet.")
         return self._submission.wait_for(self._index, timeout)
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:

@@ -43,7 +43,7 @@ class QueuedOutbox(Outbox):
             or stream.refusal is not None
             or self.closed_bytes - self._released_bytes + self._inbox_bytes >= self.buffer_bytes
         ):
-            self.wait_for_room(stream)
+            self._wait_until_it_fits(stream, size)
         delivery = Delivery(self)
         # As ``_queue``, which is a call more.
         entry = (stream, record, size, on_delivery, timestamp_ms, delivery)
@@ -51,7 +51,7 @@ class QueuedOutbox(Outbox):
         self._inbox.append(entry)
         if self._has_ended:
             self._come_too_late(entry)
-        if self.idle and stream.open is None:
+        if self._asleep and stream.open is None:
             self.wake()
         return delivery
 
@@ -63,7 +63,7 @@ class QueuedOutbox(Outbox):
     def add_rows(
         self, stream: OpenStream, rows: list[Any], start: int, on_delivery: OnDelivery | None
     ) -> BulkPart:
-        self.wait_for_room(stream)
+        self._wait_until_it_fits(stream, packed_bound(rows[start]))
         size, count = 0, 0
         for row in islice(rows, start, None):
             charge = packed_bound(row)
@@ -84,13 +84,20 @@ class QueuedOutbox(Outbox):
         self._queue(stream, len(payload), (self._take_block, (stream, submission)))
         return part
 
+    def _wait_until_it_fits(self, stream: OpenStream, size: int) -> None:
+        """Room is what is left of the buffer, or of what the stream has open already."""
+        self._check_usable(stream)
+        opened = stream.open
+        if opened is None or opened.room < size + self._inbox_bytes:
+            self.wait_for_room(stream)
+
     def _queue(self, stream: OpenStream, size: int, entry: tuple[Any, ...]) -> None:
         self._inbox_bytes += size
         self._inbox.append(entry)
         if self._has_ended:
             self._come_too_late(entry)
         # What is left open while the io thread sleeps cannot be sent now; it looks by itself when it can.
-        if self.idle and stream.open is None:
+        if self._asleep and stream.open is None:
             self.wake()
 
     def _come_too_late(self, entry: tuple[Any, ...]) -> None:
@@ -112,9 +119,6 @@ class QueuedOutbox(Outbox):
     @property
     def has_room(self) -> bool:
         return self.buffered_bytes + self._inbox_bytes < self.buffer_bytes
-
-    def may_take(self, topic: str) -> bool:
-        return super().may_take(topic) and (self.has_room or not self.attached_once or self.closed)
 
     # --- io thread ------------------------------------------------------------------------------------
 

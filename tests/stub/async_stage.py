@@ -12,9 +12,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from client_stub import AsyncProducer, errors, outbox
+from client_stub import AsyncProducer, errors, outbox, queued_outbox
 from client_stub.outbox import Outbox
 from client_stub.producer import Producer
+from client_stub.queued_outbox import QueuedOutbox
 from client_stub.submission import Submission
 
 SUBMISSION_BYTES = 600
@@ -46,6 +47,8 @@ class _Selector(selectors.SelectSelector):
 class PlayedIo:
     """In the place of the io thread: ends when it is told to."""
 
+    has_begun = True
+
     def __init__(self) -> None:
         self.has_ended = False
         self.cancelled: bool | None = None
@@ -66,9 +69,13 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, run_dir: Path, **settings: Any) -> None:
         monkeypatch.setattr(Producer, "_start", lambda producer: None)
-        monkeypatch.setattr(outbox, "SUBMISSION_BYTES_MAX", SUBMISSION_BYTES)
+        for module in (outbox, queued_outbox):
+            monkeypatch.setattr(module, "SUBMISSION_BYTES_MAX", SUBMISSION_BYTES)
         self.producer = AsyncProducer(run_dir, **settings)
         self.outbox: Outbox = self.producer._producer._outbox
+        if isinstance(self.outbox, QueuedOutbox):
+            for name in ("add", "add_rows", "add_block"):
+                monkeypatch.setattr(self.outbox, name, self._then_take_in(getattr(self.outbox, name)))
         self.outbox.buffer_bytes = BUFFER_BYTES
         self.outbox.attached_once = True
         self.outbox.max_request_bytes = 1 << 20
@@ -78,6 +85,16 @@ class Stage:
         self.taken: list[Submission] = []
         self.log: dict[str, list[bytes]] = {}
         """What the daemon has taken: the values by topic, in the order of acceptance."""
+
+    def _then_take_in(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """An io thread that is quick takes in at once what a caller has queued."""
+
+        def wrapped(*arguments: Any) -> Any:
+            result = call(*arguments)
+            self.outbox.take_in()
+            return result
+
+        return wrapped
 
     def accept(self, count: int | None = None) -> int:
         """Play the io thread: hand over what gathered, and take up to ``count`` submissions; how many it were."""
