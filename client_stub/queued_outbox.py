@@ -124,11 +124,11 @@ class QueuedOutbox(Outbox):
 
     @property
     def has_gathered(self) -> bool:
-        return bool(self._inbox) or super().has_gathered
+        return bool(self._inbox or self._inbox_bytes) or super().has_gathered
 
     def sleep_ms(self, wants: Any, most_ms: float | None) -> float | None:
         most_ms = super().sleep_ms(wants, most_ms)
-        return 0.0 if self._inbox else most_ms
+        return 0.0 if self._inbox or self._inbox_bytes else most_ms
 
     def take_in(self) -> None:
         inbox = self._inbox
@@ -144,8 +144,11 @@ class QueuedOutbox(Outbox):
                 submission = self._open_with_room(stream, size)
             delivery._index = submission.append(record, size, on_delivery, timestamp_ms)
             delivery._submission = submission  # last: from now on it is looked at
-        if not inbox:
+        if self._inbox_bytes and not inbox:
+            was_full = self._inbox_bytes >= self.buffer_bytes // 2
             self._inbox_bytes = 0
+            if was_full:
+                self.notify()
 
     def close_all_open(self) -> None:
         """What callers have queued goes into submissions yet; they queue no more."""

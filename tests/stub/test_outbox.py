@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from client_stub.outbox import STAY_OPEN_MS_MAX, Outbox
+from client_stub.errors import error_for
+from client_stub.outbox import STAY_OPEN_MS_MAX, UNWATCHED_KEPT_MAX, Outbox
+from client_stub.wire import LocalCode
 
 BEGAN_NS = 1_700_000_000 * 10**9
 
@@ -38,3 +40,23 @@ def test_a_held_submission_is_closed_once_its_time_is_wrong(
     clock_ns += int(step_ms * 1e6)
     sealed, _ = outbox.gather(lambda topic: False)
     assert list(sealed) == ([opened] if is_sealed else [])
+
+
+def test_failures_that_nobody_asks_about_are_counted_beyond_their_bound() -> None:
+    outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="nowhere")
+    outbox.attached_once = True
+    outbox.buffer_bytes = 1 << 30
+    stream = outbox.open_stream("t")
+    calls = UNWATCHED_KEPT_MAX + 5
+    for _ in range(calls):
+        outbox.add_block(stream, b"xx", 2, 1)
+    outbox.take_in()
+    failed = list(outbox.pending)
+    for submission in failed:
+        submission.fail(error_for(LocalCode.EXPIRED))
+    outbox.completed(failed)
+    notes = outbox.unwatched()
+    assert len(notes) == UNWATCHED_KEPT_MAX
+    assert sum(records for _, records in notes) == 2 * calls
+    outbox.forget_unwatched(len(notes))
+    assert outbox.unwatched() == []
