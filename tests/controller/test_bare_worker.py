@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from sidecar.cli.main import cli
 from sidecar.controller.bare_worker import WORDS_BYTES_MAX, BareWorker, last_line
 
 pytestmark = pytest.mark.process
@@ -37,3 +41,11 @@ def test_one_that_is_loaded_says_so_and_one_that_ends_does_not() -> None:
     assert asyncio.run(warm.wait_warm()) is True
     assert asyncio.run(warm.wait_warm()) is True, "the message stays in the socket"
     warm.end()
+
+
+def test_doctor_waits_for_a_worker_and_no_longer(monkeypatch: pytest.MonkeyPatch, short_dir: Path) -> None:
+    words = ["doctor", "--run-dir", str(short_dir / "run")]
+    assert "A worker process starts." in CliRunner().invoke(cli, words).output
+    monkeypatch.setattr(importlib.import_module("sidecar.cli.doctor"), "WORKER_TIMEOUT_S", 0.001)
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 1 and "A worker process is not loaded after 0.001 s." in done.output
