@@ -39,7 +39,7 @@ def read_records(
     are). ``binary``: what bytes of Parquet are in JSON: text, which must be UTF-8, or base64.
     """
     readers: dict[str, Callable[[], Iterator[Pair]]] = {
-        "lines": lambda: ((None, line.rstrip(b"\r\n")) for _, line in _bounded(stream, name)),
+        "lines": lambda: ((None, _without_end(line)) for _, line in _bounded(stream, name)),
         "jsonl": lambda: _jsonl(stream, name, key),
         "csv": lambda: _csv(stream, name, key),
         "parquet": lambda: _parquet(stream, name, key, binary),
@@ -63,6 +63,12 @@ def _bounded(stream: IO[AnyStr], name: str) -> Iterator[tuple[int, AnyStr]]:
                 f"{name}, line {number}: longer than {LINE_BYTES_MAX} bytes, which no record can be."
             )
         yield number, line
+
+
+def _without_end(line: bytes) -> bytes:
+    if not line.endswith(b"\n"):
+        return line
+    return line[:-2] if line.endswith(b"\r\n") else line[:-1]
 
 
 # --- JSON lines -------------------------------------------------------------------------------------------
@@ -164,7 +170,10 @@ def _parquet(stream: IO[bytes], name: str, key: str | None, binary: str) -> Iter
             for row in _rows(batch, f"{name}, row {number + 1} or one of the {batch.num_rows - 1} behind it"):
                 number += 1
                 place = f"{name}, row {number}"
-                yield (None if key is None else _key_of(row, key, place)), _to_json(row, place, binary)
+                yield (
+                    (None if key is None else _key_of(row, key, place, binary)),
+                    _to_json(row, place, binary),
+                )
     except (pyarrow.ArrowException, OSError) as error:
         raise BadInput(f"{name}: not a readable Parquet file ({error}).") from None
 
@@ -191,16 +200,18 @@ def _rows(batch: Any, place: str) -> list[dict[str, Any]]:
 # --- JSON out ---------------------------------------------------------------------------------------------
 
 
-def _key_of(row: dict[str, Any], key: str, place: str) -> bytes | None:
+def _key_of(row: dict[str, Any], key: str, place: str, binary: str = "text") -> bytes | None:
     if key not in row:
         raise BadInput(f'{place}: has no field "{key}" for the key.')
     value = row[key]
     if value is None or isinstance(value, bytes):
         return value
-    if not isinstance(value, str):
-        return _to_json(value, place)
+    if isinstance(value, bool | int | float | dict | list):
+        return _to_json(value, place, binary)
     try:
-        return value.encode()
+        return str(
+            _plain(value)
+        ).encode()  # a decimal or a date is text, without the quotes that JSON gives it
     except UnicodeEncodeError:
         raise BadInput(
             f'{place}: field "{key}" has half a character (a lone surrogate), which no key can have.'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,21 @@ def test_keys_of_other_kinds() -> None:
     assert read('{"k": {"a": [1, 2.5]}}', "jsonl", "k")[0][0] == b'{"a":[1,2.5]}'
     assert 'line 1: field "k" has half a character' in refusal('{"k": "\\ud800"}', "jsonl", "k")
     assert "row 1: the key is nan" in refusal(parquet_of(pa.table({"k": [math.nan]})), "parquet", "k")
+
+
+def test_a_decimal_or_a_time_is_a_key_without_quotes() -> None:
+    for column, key in [
+        (pa.array([Decimal("1.10")]), b"1.10"),
+        (pa.array([0], pa.timestamp("us", "UTC")), b"1970-01-01T00:00:00+00:00"),
+        (pa.array([0], pa.time64("us")), b"00:00:00"),
+        (pa.array([[1, 2]]), b"[1,2]"),
+    ]:
+        assert read(parquet_of(pa.table({"k": column})), "parquet", "k")[0][0] == key
+
+
+def test_a_line_ends_once() -> None:
+    """Further carriage returns are the record's."""
+    assert read(b"a\r\r\nb\rc\nd\r", "lines") == [(None, b"a\r"), (None, b"b\rc"), (None, b"d\r")]
 
 
 def test_lines_of_json_are_utf8_and_a_byte_order_mark_is_none_of_it() -> None:
