@@ -23,6 +23,7 @@ from sidecar.kernel import BatchRecords, StickyPartitioner, entry_payload, index
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.descriptors import Descriptor, DescriptorState
+from sidecar.shm.in_work import entry_word
 from sidecar.worker.session import StreamState
 
 if TYPE_CHECKING:
@@ -252,7 +253,9 @@ class Adoption:
             stop = min((ordinal for ordinal in poison if first < ordinal <= last), default=None)
             if stop is not None:
                 ordinals = ordinals[: 8 * _count_below(ordinals, stop)]
-            passed("index.begin", partial(_payload_at, chain, first))
+            if ARMED:
+                self._in_work.begin(entry_word(chain.chain_id, first))
+                passed("index.begin", partial(_payload_at, chain, first))
             block = index_run(
                 chain,
                 ordinals,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import entry_payload, fail_remaining, index, index_run
+from sidecar.shm.in_work import entry_word
 from sidecar.worker.topic_queue import EntryLine, TopicQueue
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Topics:
         self._chains_in_use = chains_in_use
         self._on_vacate = on_vacate
         self._vacated_ms = float("-inf")
+        self._work = in_work
         self._in_work = in_work.loop_word if in_work is not None else None
         self._queues: dict[str, TopicQueue] = {}
         self._by_chain: dict[int, TopicQueue] = {}
@@ -229,10 +231,7 @@ class Topics:
         while left > 0 and waiting:
             ordinals = waiting.first(left)
             if ARMED:
-                passed(
-                    "index.begin",
-                    partial(_payload_at, queue.chain, int.from_bytes(ordinals[:8], sys.byteorder)),
-                )
+                self._begin(queue, int.from_bytes(ordinals[:8], sys.byteorder))
             assert queue.partitioner is not None
             block = index_run(
                 queue.chain,
@@ -358,7 +357,7 @@ class Topics:
         # An entry that a dead worker had begun: the records that have their place are in batches already.
         retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else WORD_UNPARTITIONED
         if ARMED:
-            passed("index.begin", partial(entry_payload, queue.chain, entry))
+            self._begin(queue, entry.ordinal)
         block = index(
             queue.chain,
             entry,
@@ -369,6 +368,12 @@ class Topics:
             queue.work_word,
         )
         self._distribute(queue, block, accepted_ms, now_ms, expedited=expedited)
+
+    def _begin(self, queue: TopicQueue, ordinal: int) -> None:
+        """For who kills there: the entry is noted, as the kernel does before it reads it."""
+        if self._work is not None:
+            self._work.begin(entry_word(queue.chain.chain_id, ordinal))
+        passed("index.begin", partial(_payload_at, queue.chain, ordinal))
 
     def _distribute(
         self,

@@ -288,3 +288,19 @@ def test_sticky_partitioner_keeps_and_moves(kernel: ModuleType) -> None:
     assert partitioner.next_partition(10) != current
     nobody = kernel.StickyPartitioner(3, [], 1_000, 5)
     assert {nobody.next_partition(2_000) for _ in range(50)} == {0, 1, 2}
+
+
+def test_the_entry_that_is_walked_is_noted_while_it_is(kernel: Any) -> None:
+    """Who finds its reader dead knows which submission it had before it; one walk over many notes each in its turn."""
+    journal = Journal(kernel)
+    entries = [journal.add([[None, b"x"], [None, b"y"]], seq=seq) for seq in (1, 2, 3)]
+    partitioner = kernel.StickyPartitioner(1, [0], 16_384, 1)
+    note, seen = bytearray(8), []
+    kernel.set_store_hook(lambda point: seen.append(int.from_bytes(note, "little")))
+    try:
+        kernel.index(journal.chain, entries[0], partitioner, 1 << 20, 0, note, 7 << 50)
+        kernel.index_run(journal.chain, journal.chain.ordinals(1, 9), partitioner, 1 << 20, 0, note, 7 << 50)
+    finally:
+        kernel.set_store_hook(None)
+    assert seen == [7 << 50 | entry.ordinal for entry in entries for _ in range(2)]
+    assert note == bytes(8)
