@@ -28,6 +28,7 @@ from client_stub.zmtp import (
     opening,
     unsent,
 )
+from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ DESCRIPTORS_KEPT: Final = 256
 EVENTS_PER_TURN_MAX: Final = 64
 MESSAGES_PER_TURN_MAX: Final = 64
 BYTES_PER_TURN_MAX: Final = 1 << 20
+TURN_MS: Final = 4.0
+"""After this time other connections wait for the next turn, and are its first: answers of brokers and outcomes come
+between them."""
 """Bounds of what one connection brings in one turn, so that brokers, timers and other stubs get theirs."""
 RECEIVE_BUFFER_BYTES: Final = 1280 << 10
 """Holds a whole submission of the usual size: a bulk client's bytes are not moved while they gather."""
@@ -143,6 +147,7 @@ class Endpoint:
         self._again: asyncio.Handle | None = None
         self._next_id = 1
         self._closed = False
+        self._clock = MonotonicClock()
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._connections_max = min(CONNECTIONS_MAX, max(soft_limit // 2, soft_limit - DESCRIPTORS_KEPT))
@@ -230,10 +235,19 @@ class Endpoint:
         if self._closed:
             return
         try:
+            now_ms = self._clock.now_ms
+            until_ms = now_ms() + TURN_MS
+            has_received = False
+            later: dict[_Connection, None] = {}
             unread, self._unread = self._unread, {}
             for connection in unread:
-                if not connection.is_closed:
-                    self._receive(connection)
+                if connection.is_closed:
+                    continue
+                if has_received and now_ms() >= until_ms:
+                    later[connection] = None
+                    continue
+                has_received = True
+                self._receive(connection)
             if self._closed:
                 return
             for fd, events in self._epoll.poll(0, EVENTS_PER_TURN_MAX):
@@ -245,9 +259,15 @@ class Endpoint:
                 if events & select.EPOLLOUT and found.unsent:
                     self._write(found, found.unsent)
                 if events & ~select.EPOLLOUT and found not in unread:
+                    if has_received and now_ms() >= until_ms:
+                        later[found] = None
+                        continue
+                    has_received = True
                     self._receive(found)
                 if self._closed:
                     return
+            if later:
+                self._unread = later | self._unread  # first those that had no turn in this one
             if self._paused:
                 self._resume()
             if self._unread and self._again is None:

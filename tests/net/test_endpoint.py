@@ -10,6 +10,7 @@ import os
 import resource
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -381,6 +382,24 @@ def test_a_thousand_messages_in_one_read_are_taken_in_turns(tmp_path: Path) -> N
                 assert desk.turns - turns >= 1_000 // MESSAGES_PER_TURN_MAX
                 place = [frames for _, frames in desk.messages].index([b"other"])
                 assert place <= 3 * MESSAGES_PER_TURN_MAX
+
+    run(test)
+
+
+def test_many_that_send_at_once_are_taken_in_turns_and_none_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "TURN_MS", 0.0)  # each turn ends behind its first connection
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
+            peers = [stack.enter_context(stub_at(desk)) for _ in range(5)]
+            for number, peer in enumerate(peers):
+                peer.sendall(b"".join(encode([b"%d" % number])) * 400)
+            await until(lambda: len(desk.messages) == 2_000)
+            order = [frames[0] for _, frames in desk.messages]
+            assert Counter(order) == {b"%d" % number: 400 for number in range(5)}
+            assert max(order.index(b"%d" % number) for number in range(5)) <= 5 * MESSAGES_PER_TURN_MAX
 
     run(test)
 
