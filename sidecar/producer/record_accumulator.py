@@ -365,9 +365,10 @@ class RecordAccumulator:
         batches: list[ProducerBatch] = []
         limits = _Limits(max_bytes, single_bytes, new_batches)
         size = self._take(ready[lane], batches, 0, limits, now_ms)
-        again = self.lines.again(node_id)
-        if limits.new_batches <= 0 and again and again[lane]:
-            size = self._take(again[lane], batches, size, limits, now_ms)
+        if limits.new_batches <= 0:
+            again = self.lines.again(node_id)
+            if again and again[lane]:
+                size = self._take(again[lane], batches, size, limits, now_ms)
         along = self.lines.lingering(node_id)
         if (
             batches

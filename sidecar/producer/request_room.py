@@ -39,9 +39,9 @@ class RequestRoom:
         "_free_when_promised",
         "_is_shared",
         "_promised",
-        "_waiting",
         "buffers",
         "lacks_descriptors",
+        "waiting",
     )
 
     def __init__(self, buffers: RequestBufferPool, descriptors: Descriptors) -> None:
@@ -53,7 +53,7 @@ class RequestRoom:
         self._is_shared = False
         self.lacks_descriptors = False
         """Batches stay in their queues since the last poll because the table is full."""
-        self._waiting: dict[int, None] = {}
+        self.waiting: dict[int, None] = {}
         """Connections that found no buffer for their first request, longest waiting first."""
 
     def begin_poll(self, ready: list[int], *, brokers: int) -> None:
@@ -62,19 +62,14 @@ class RequestRoom:
         self._free_when_promised = self._descriptors.free_count
         self._is_shared = brokers > 1
         self.lacks_descriptors = False
-        if self._waiting:
-            turns = {node_id: turn for turn, node_id in enumerate(self._waiting)}
+        if self.waiting:
+            turns = {node_id: turn for turn, node_id in enumerate(self.waiting)}
             ready.sort(key=lambda node_id: turns.get(node_id, len(turns)))
-            self._waiting = {}
-
-    @property
-    def has_waiting(self) -> bool:
-        """A connection that holds no buffer waits for one."""
-        return bool(self._waiting)
+            self.waiting = {}
 
     def wait(self, node_id: int) -> None:
         """The connection found no buffer for its first request."""
-        self._waiting[node_id] = None
+        self.waiting[node_id] = None
 
     def new_batches(self, under_way: int) -> int:
         """How many batches without a descriptor a broker's next request may have, with ``under_way`` of its batches

@@ -133,7 +133,9 @@ class Sender:
         if accumulator.lines.widened:
             self._narrow()
         ready = accumulator.lines.ready_nodes()
-        self._room.begin_poll(ready, brokers=len(snapshot.nodes))
+        room = self._room
+        if ready or room.lacks_descriptors or room.waiting:
+            room.begin_poll(ready, brokers=len(snapshot.nodes))
         if self._latency.is_on:
             self._note_latency(ready, now_ms)
         for node_id in ready:
@@ -146,7 +148,7 @@ class Sender:
                 continue
             self._send_to(node_id, links, now_ms, effects)
         self._relief_ms = inf
-        if self._room.has_waiting:
+        if room.waiting:
             self._relieve(links, now_ms, effects)
         self._fates.effects = []
         return effects
