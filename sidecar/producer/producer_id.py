@@ -139,6 +139,9 @@ class ProducerIds:
                 # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone, after a
                 # time without answers the next one, and of old records each.
                 return None
+            if self.may_be_forgotten(head):
+                # Appended behind one whose answer is then lost, it would make the broker forget that one, too.
+                return None
         if sequences.identity != self.identity and (in_flight or queue.wire_count):
             return None
         return head
