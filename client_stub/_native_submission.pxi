@@ -182,11 +182,13 @@ cdef class OpenStream:
     """The caller's side of one topic: the submission that takes records now. See ``pure.OpenStream``."""
 
     cdef public object topic
+    cdef public OutboxCore outbox
     cdef public SubmissionCore open
     cdef public object refusal
 
-    def __init__(self, topic):
+    def __init__(self, topic, outbox):
         self.topic = topic
+        self.outbox = outbox
 
 
 @cython.final

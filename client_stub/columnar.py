@@ -77,7 +77,7 @@ class TableCall:
         if not self._is_measured:
             _check_sizes(self._producer, self._stream.topic, batches)
             self._is_measured = True
-        batch, outbox = batches[0], self._producer._outbox
+        batch, outbox = batches[0], self._stream.outbox
         if self._rows is not None:
             if not self._rows.step():
                 return False

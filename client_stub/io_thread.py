@@ -71,8 +71,8 @@ class IoThread:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        if next(self._entries):
-            return  # another runs it
+        if next(self._entries) or self._outbox.forked:
+            return  # another runs it, or its process does
         self._thread = threading.current_thread()
         self._outbox.io_thread_id = threading.get_ident()
         try:

@@ -312,7 +312,7 @@ class Outbox(OutboxCore):
     # --- callers: the rest ----------------------------------------------------------------------------
 
     def open_stream(self, topic: str) -> OpenStream:
-        return self.streams.setdefault(topic, OpenStream(topic))
+        return self.streams.setdefault(topic, OpenStream(topic, self))
 
     def request_flush(self) -> Snapshot:
         """Ask for what is open to be sent without linger; all submissions that are undecided now."""

@@ -87,7 +87,6 @@ class Producer(Sender):
         self._connect_timeout_ms = connect_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._fork_generation = 0
-        self._io: IoThread | None = None
         self._outbox = self._new_outbox()
         self._streams = self._outbox.streams
         _live.add(self)
@@ -113,7 +112,7 @@ class Producer(Sender):
         rows = records if isinstance(records, list) else list(records)
         if not rows:
             return BulkDelivery(())
-        whole = self._outbox.add_plain(stream, rows, on_delivery)
+        whole = stream.outbox.add_plain(stream, rows, on_delivery)
         if whole is not None:
             return BulkDelivery((whole,))
         return RowsCall(self, stream, rows, on_delivery).run()
@@ -191,8 +190,12 @@ class Producer(Sender):
             return None
         return self._io
 
+    @property
+    def _io(self) -> IoThread | None:
+        return self._outbox.io.get("thread")
+
     def _end_close(self) -> None:
-        self._io = None
+        self._outbox.io.clear()
         _live.discard(self)
 
     def __enter__(self) -> Producer:
@@ -237,12 +240,13 @@ class Producer(Sender):
                 f"Topic name {topic!r:.60} is not valid: it must have 1 to {TOPIC_BYTES_MAX} bytes."
             )
         # In this order: what is known as a stream has an io thread that sends it.
-        if not self._outbox.closed:
-            self._start()
-        return self._outbox.open_stream(topic)
+        outbox = self._outbox
+        if not outbox.closed:
+            self._start(outbox)
+        return outbox.open_stream(topic)
 
-    def _start(self) -> None:
-        io = self._io
+    def _start(self, outbox: Outbox) -> None:
+        io = outbox.io.get("thread")
         if io is None:
             session = Session(
                 name=self._name,
@@ -252,7 +256,7 @@ class Producer(Sender):
                 delivery_timeout_ms=self._delivery_timeout_ms,
             )
             # Of several that are here at once the first one's counts.
-            io = self._io = self._outbox.io.setdefault("thread", IoThread(self._outbox, session))
+            io = outbox.io.setdefault("thread", IoThread(outbox, session))
         io.start()
 
     def _new_outbox(self) -> Outbox:
@@ -268,7 +272,7 @@ class Producer(Sender):
         """
         outbox = self._outbox
         if outbox.max_request_bytes is None:
-            outbox.wait_for_room(outbox.streams[topic])
+            outbox.wait_for_room(self._streams.get(topic) or self._open_stream(topic))
         limit = outbox.max_request_bytes
         return outbox.payload_bytes_max if limit is None else min(limit, outbox.payload_bytes_max)
 
@@ -317,13 +321,12 @@ class Producer(Sender):
 
     def _forked_child(self) -> None:
         """In a forked child: the parent keeps its records; this process begins as a client of its own."""
-        _abandoned.append((self._io, self._outbox))
         inherited = self._outbox
+        _abandoned.append(inherited)
         inherited.forked = True
         inherited.set_bell(None)
         for io in inherited.io.values():
             io.forked()
-        self._io = None
         self._fork_generation += 1
         self._outbox = self._new_outbox()
         self._outbox.closed = inherited.closed

@@ -248,10 +248,12 @@ class OutboxCore:
 class OpenStream:
     """The caller's side of one topic: the submission that takes records now."""
 
-    __slots__ = ("open", "refusal", "topic")
+    __slots__ = ("open", "outbox", "refusal", "topic")
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, outbox: Any) -> None:
         self.topic = topic
+        self.outbox = outbox
+        """Whose it is: a call that a fork interrupts goes on with its parent's, and hears so."""
         self.open: Submission | None = None
         self.refusal: SidecarError | None = None
         """The daemon refused this topic for this client: every further send says so."""

@@ -54,7 +54,7 @@ class RowsCall:
         while self._large:
             self._producer.check_size(self._stream.topic, tuple(self._rows[self._large[-1]]))
             self._large.pop()
-        outbox, start = self._producer._outbox, self._queued
+        outbox, start = self._stream.outbox, self._queued
         part = outbox.add_rows(self._stream, self._rows, start, self._on_delivery)
         self.parts.append(part)
         self._queued += part.count

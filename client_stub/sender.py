@@ -52,7 +52,8 @@ class Sender:
             record, size = full_record(key, value, headers, partition, timestamp_ms)
         if size > LARGE_BYTES:
             self.check_size(topic, record)
-        return self._outbox.add(stream, record, size, on_delivery, timestamp_ms)
+        delivery: Delivery = stream.outbox.add(stream, record, size, on_delivery, timestamp_ms)
+        return delivery
 
     def _open_stream(self, topic: str) -> OpenStream:
         raise NotImplementedError

@@ -147,6 +147,8 @@ def handlers_that_fork(producer: Producer, seconds: float, *, goes_on: bool) -> 
                 sender.send()
             producer.flush(WAIT_S)
             status = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
         finally:
             os._exit(status)
 

@@ -68,7 +68,7 @@ class Stage:
     """An AsyncProducer that is attached, with small submissions and a small buffer; nothing is taken unless told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, run_dir: Path, **settings: Any) -> None:
-        monkeypatch.setattr(Producer, "_start", lambda producer: None)
+        monkeypatch.setattr(Producer, "_start", lambda producer, outbox: None)
         for module in (outbox, queued_outbox):
             monkeypatch.setattr(module, "SUBMISSION_BYTES_MAX", SUBMISSION_BYTES)
         self.producer = AsyncProducer(run_dir, **settings)
@@ -80,7 +80,7 @@ class Stage:
         self.outbox.attached_once = True
         self.outbox.max_request_bytes = 1 << 20
         self.io = PlayedIo()
-        self.producer._producer._io = self.io  # type: ignore[assignment]
+        self.outbox.io["thread"] = self.io
         self.gathered: deque[Submission] = deque()
         self.taken: list[Submission] = []
         self.log: dict[str, list[bytes]] = {}
