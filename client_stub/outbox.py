@@ -43,6 +43,8 @@ PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 STAY_OPEN_MS_MAX: Final = 1_000.0
 CONNECT_TIMEOUT_MS: Final = 5_000.0
 """How long the first send of a process waits for a daemon: long enough for one that is just starting."""
+ROOM_LOOK_MS: Final = 100.0
+"""How often a caller who waits for room looks for it, untold."""
 UNWATCHED_KEPT_MAX: Final = 1_000
 
 
@@ -227,8 +229,11 @@ class Outbox(OutboxCore):
             if not self._wait(is_attached, first_ms / 1e3):
                 raise self.no_room(stream.topic, first_ms)
         self.wake()
-        if not self._wait(is_roomy, limit_ms / 1e3):
-            raise self.no_room(stream.topic, limit_ms)
+        ends = time.monotonic() + limit_ms / 1e3
+        # Half of the buffer is told. Less is looked for: what holds the rest may be a topic that is held for long.
+        while not self._wait(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic())):
+            if time.monotonic() >= ends:
+                raise self.no_room(stream.topic, limit_ms)
 
     def no_room(self, topic: str, waited_ms: float) -> SidecarError:
         """The error of a caller who waited so long in vain: DaemonUnreachable or BufferExhausted."""

@@ -601,3 +601,23 @@ def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
         assert str(error).count("of this call are queued") == 1
         assert f"(The first {error.queued.count} records of this call" in str(error)
     assert "of this call" not in str(producer._outbox.fatal)
+
+
+def test_a_held_topic_that_fills_most_of_the_buffer_does_not_stop_the_others(daemon: FakeDaemon) -> None:
+    """The rest of the room comes back and goes again, though never half of the buffer is free and no outcome comes."""
+    daemon.window_bytes = 64 << 20
+    daemon.accept = lambda client, submit: submit.topic != "held"
+    daemon.deliver = None
+    producer = Producer(daemon.run_dir, max_block_ms=60_000)
+    producer.send("t", b"opens the connection")
+    for _ in range(60):
+        producer.send("held", bytes(100_000))
+
+    def send() -> None:
+        for _ in range(80):
+            producer.send("t", bytes(100_000))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    eventually(lambda: not thread.is_alive())
+    producer.close(0)
