@@ -76,6 +76,7 @@ def _address(run_dir: Path, endpoint: str) -> str:
 @pytest.fixture
 def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    made.setsockopt(zmq.LINGER, 0)  # also of sockets that nobody holds any more
     yield made
     made.destroy(linger=0)
 

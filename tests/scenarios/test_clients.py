@@ -199,7 +199,9 @@ def test_cl_07_who_asked_for_the_metadata_goes_away(scene: Scene) -> None:
         first.wait()
         scene.kafka.create_topic("cl-07", 1)
         assert waiting.outcomes()[0].error is None
-    wait_until(lambda: len(scene.kafka.records("cl-07")) >= 11, "the killed client's records, at its own worker")
+    wait_until(
+        lambda: len(scene.kafka.records("cl-07")) >= 11, "the killed client's records, at its own worker"
+    )
     ledger = Ledger()
     enter_killed(ledger, scene, "cl-07", "cl-07", 10)
     ledger.check()
