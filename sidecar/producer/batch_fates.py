@@ -188,9 +188,11 @@ class BatchFates:
         if self._ids.is_overtaken(batch) or (batch.in_doubt and self._ids.follows_the_acked(batch)):
             return False
         if batch.doubtful_parent:
-            # Half of a batch that may be there as a whole is refused with the same code: nothing is proved.
+            # Half of a batch that may be there as a whole is refused with the same code: nothing is proved. Nor will it
+            # be: what is unsettled before it when a half is sent, surely is not there, and gets another number when
+            # nothing is in doubt any more. So the half's gap is never filled.
             batch.in_doubt = True
-            return not self._ids.is_first(batch)
+            return False
         batch.doubt_refuted = batch.doubt_refuted or batch.in_doubt
         batch.in_doubt = False
         if self._ids.is_first(batch):

@@ -122,3 +122,34 @@ def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
         ("x", Persistence.NOT_PERSISTED),
     ]
     assert core.send("next").batches[0].epoch == 1
+
+
+def test_half_behind_a_batch_that_waits_for_its_doubt_is_asked_about_once() -> None:
+    """The batch before it is surely not in the log and waits for a new number, which it gets when nothing behind it is
+    in doubt. So that gap is never filled: sent again and again the half would be told the same until its
+    delivery.timeout.ms, with the whole partition waiting for it. Found by the simulation."""
+    core = Core()
+    refused, before = core.send("refused"), core.send("before")
+    core.send("a", "b")
+    core.respond(refused, answer(0, Code.TOPIC_AUTHORIZATION_FAILED))
+    core.respond(before, answer(0, Code.NOT_ENOUGH_REPLICAS))
+    core.sender.on_disconnect(1, core.now_ms)
+    (whole,) = core.poll(400)
+    core.respond(whole, answer(0, Code.MESSAGE_TOO_LARGE))
+    for number, value in enumerate("ab", start=2):
+        (half,) = core.poll(2_000)
+        assert payloads_of(half.batches) == [value]
+        assert (half.batches[0].epoch, half.batches[0].base_sequence) == (0, number)
+        core.respond(half, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (again,) = core.poll()
+    assert payloads_of(again.batches) == ["before"]
+    assert (again.batches[0].epoch, again.batches[0].base_sequence) == (1, 0)
+    core.acknowledge(again)
+    core.poll()
+    assert {(*payloads_of([batch]), batch.code, batch.persistence) for batch in core.completed} == {
+        ("refused", Code.TOPIC_AUTHORIZATION_FAILED, Persistence.NOT_PERSISTED),
+        ("a", Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Persistence.POSSIBLY_PERSISTED),
+        ("b", Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Persistence.POSSIBLY_PERSISTED),
+        ("before", Code.NONE, Persistence.PERSISTED),
+    }
+    assert core.sender.is_idle
