@@ -25,6 +25,8 @@ ERROR_AFTER_APPEND = (-1, 3, 6, 7, 20, 56)
 REFUSED_FOR_GOOD = (17, 29, 47)
 SILENCE_MS = 1_000.0
 """A partition that got nothing for so long may lack in-sync replicas by the time that it gets something."""
+HEALTHY = 1.0
+"""No fault is drawn: more than a random number can be."""
 NEVER_MS = inf
 SANE_MS = TIMESTAMP_AGE_MS + IDLE_MS + 1_000.0
 """The shortest expiration that the producer's rules are made for: a batch may be under way for a second."""
@@ -115,7 +117,7 @@ class SimCluster:
         self._check(now_ms)
         results = []
         for batch in batches:
-            done = self._one(node, batch, now_ms, self.random.random() if faulty else 1.0)
+            done = self._one(node, batch, now_ms, self.random.random() if faulty else HEALTHY)
             results.append(
                 answer(
                     batch.partition,
@@ -163,7 +165,7 @@ class SimCluster:
         if now_ms < self._short_of_replicas_ms[partition]:
             happened["too few replicas"] += 1
             return Answer(NOT_ENOUGH_REPLICAS)
-        if idle_ms > SILENCE_MS and self.random.random() < self.fault_rate * 3:
+        if fault < HEALTHY and idle_ms > SILENCE_MS and self.random.random() < self.fault_rate * 3:
             happened["too few replicas after a silence"] += 1
             return Answer(NOT_ENOUGH_REPLICAS)
         done = self.logs[partition].append(batch, now_ms)

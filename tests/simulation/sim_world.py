@@ -20,7 +20,7 @@ from uuid import UUID
 from producer.fake_kernel import FakeBlock, FakeRecords
 from producer.harness import TOPIC, descriptor_table, snapshot_of
 
-from client_stub.wire import LocalCode, Persistence
+from client_stub.wire import Persistence
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
@@ -53,12 +53,11 @@ from sidecar.worker.inquiry import Verdict, judge
 from sidecar.worker.publication import free_descriptor, publish_all, split
 
 from .broker_model import WireBatch
+from .sim_calm import PATIENCE_MS, SimCalm
 from .sim_cluster import NEVER_MS, SANE_MS, SimCluster
 from .sim_ledger import Payload, SimLedger
 
 START_MS = 10_000_000.0
-PATIENCE_MS = 100_000.0
-"""A delivery.timeout.ms as long as this is longer than the faults of a run last."""
 LATE_MS_MAX = 50.0
 """What a dead connection had delivered is processed within this time: less than the shortest retry
 backoff."""
@@ -136,7 +135,9 @@ class SimWorld:
         self.version = 0
         self.snapshot = self.describe()
         self.metadata_asked = False
-        self.faulty = True
+        self.calm = SimCalm()
+        self.rests_in_pauses = seed % 2 == 0
+        """In a long pause between submissions faults end, and begin again with the next one."""
         self.published: dict[ProducerBatch, tuple[object, ...]] = {}
         """Descriptors: what a batch is and under which identity, from its first send to its end."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -162,6 +163,9 @@ class SimWorld:
         for _ in range(submissions):
             at += rng.choice((0.0, 1.0, 20.0, 200.0)) * rng.random()
             if rng.random() < 0.05:
+                if self.rests_in_pauses and pause_ms > PATIENCE_MS:
+                    self.at(at + 2_000.0, self.heal)
+                    self.at(at + pause_ms, lambda: self.calm.end(self.now_ms))
                 at += pause_ms
             self.at(at, self.submit)
         faults = (
@@ -194,9 +198,6 @@ class SimWorld:
         assert not self.published, f"descriptors of finished batches are left: {self.published}"
         assert self.descriptors.free_count == self.descriptors_free
         assert not self.buffers.taken_bytes
-        if self.config.delivery_timeout_ms >= PATIENCE_MS:
-            expired = [each for each, fate in self.ledger.fates.items() if fate[0] == LocalCode.EXPIRED]
-            assert not expired, f"the faults were over, and these waited for their deadline: {expired[:5]}"
         self.count_fates()
         forgets = cluster.expiration_ms < NEVER_MS
         is_asked = self.old_rate == 0 or self.when_unknown == "fail"
@@ -299,7 +300,11 @@ class SimWorld:
             self.after(self.random.uniform(5.0, 100.0), self.refresh_metadata)
 
     def heal(self) -> None:
-        self.faulty = False
+        self.calm.begin(self.now_ms)
+
+    @property
+    def faulty(self) -> bool:
+        return not self.calm.is_calm
 
     def close(self, node: int) -> None:
         rng = self.random
@@ -371,6 +376,7 @@ class SimWorld:
                 for batch in batches:
                     self.published.pop(batch, None)
                     free_descriptor(self.descriptors, batch)
+                    self.calm.check(batch)
                     self.ledger.told(batch, self.cluster.generation)
             case SendProduce(_, request):
                 self.send(request)
