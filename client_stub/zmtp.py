@@ -50,20 +50,16 @@ class Buffers:
     """Receive buffers of ``size`` bytes that the connections of one owner share. Not thread-safe.
 
     ``held_bytes`` is what the connections have in hand: each one that waits for the rest of a message has one buffer.
-    From ``limit_bytes`` on (``is_tight``) no buffer grows, and who begins a message is given a short piece.
+    From ``limit_bytes`` on no buffer grows, and who begins a message is given a short piece.
     """
 
-    __slots__ = ("_limit_bytes", "_size", "_spares", "held_bytes")
+    __slots__ = ("_size", "_spares", "held_bytes", "limit_bytes")
 
     def __init__(self, size: int, limit_bytes: int | None = None) -> None:
         self._size = size
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._spares: list[memoryview] = []
         self.held_bytes = 0
-
-    @property
-    def is_tight(self) -> bool:
-        return self._limit_bytes is not None and self.held_bytes >= self._limit_bytes
 
     def take(self) -> memoryview:
         self.held_bytes += self._size
@@ -77,7 +73,7 @@ class Buffers:
     def larger(self, than: int) -> memoryview | None:
         """A buffer at least twice as large as one of ``than`` bytes; None while there is no room for it."""
         size = self._size if 2 * than <= self._size else 2 * than
-        if self._limit_bytes is not None and self.held_bytes + size > self._limit_bytes:
+        if self.limit_bytes is not None and self.held_bytes + size > self.limit_bytes:
             return None
         if size == self._size:
             return self.take()
@@ -175,7 +171,9 @@ class ZmtpConnection:
         """
         view = self._view
         if view is None:
-            view = self._view = self._buffers.short() if self._buffers.is_tight else self._buffers.take()
+            buffers = self._buffers
+            is_tight = buffers.limit_bytes is not None and buffers.held_bytes >= buffers.limit_bytes
+            view = self._view = buffers.short() if is_tight else buffers.take()
             self._start = self._end = 0
         elif len(view) - self._end < ROOM_BYTES_MIN or (
             self._start and len(view) - self._start < self._wanted

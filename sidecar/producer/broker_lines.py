@@ -56,7 +56,8 @@ class BrokerLines:
             link_id = self._link_of(queue, leader.id) if self.widened else leader.id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
                 return  # on its way to the other connection: placed again when what is in flight has its answer
-            ring = _ring(nodes, link_id, queue.lane)
+            rings = nodes.get(link_id)
+            ring = _ring(nodes, link_id, queue.lane) if rings is None else rings[queue.lane]
             if queue.has_descriptor and not lingers:
                 queue.again = _ring(self._again, link_id, queue.lane)
                 queue.again[queue] = None

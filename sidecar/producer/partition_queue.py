@@ -82,7 +82,9 @@ class PartitionQueue:
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back where its records belong (Kafka's ``insertInSequenceOrder``)."""
         batch.queued = True
-        self.add_load(batch.load)
+        self.load += batch.load
+        if self.partitioner is not None:
+            self.tell_load()
         batches = self.batches
         if not batches or batch.order < batches[0].order:
             batches.appendleft(batch)
@@ -95,7 +97,9 @@ class PartitionQueue:
 
     def remove(self, batch: ProducerBatch) -> None:
         batch.queued = False
-        self.add_load(-batch.load)
+        self.load -= batch.load
+        if self.partitioner is not None:
+            self.tell_load()
         if self.batches[0] is batch:
             self.batches.popleft()
         else:
@@ -105,13 +109,15 @@ class PartitionQueue:
         """A queued batch is new, or has taken records: count it in whole batches of batch.size."""
         load = -(-batch.records.size_bytes // self.settings.batch_size)
         if load != batch.load:
-            self.add_load(load - batch.load)
+            self.load += load - batch.load
             batch.load = load
+            if self.partitioner is not None:
+                self.tell_load()
 
-    def add_load(self, batches: int) -> None:
-        self.load += batches
-        if self.partitioner is not None:
-            self.partitioner.set_queue_length(self.partition, self.load)
+    def tell_load(self) -> None:
+        """Tell the topic's partitioner, which there is, how much waits for this partition."""
+        assert self.partitioner is not None
+        self.partitioner.set_queue_length(self.partition, self.load)
 
     def leave_ring(self) -> None:
         if self.ring is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
+from sidecar.producer.broker_memory import IDLE_MS
 from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class ProducerIds:
             sequences.restart(self.identity)
         sequence = sequences.next_sequence
         batch.identify(*self.identity, sequence)
-        batch.goes_alone = self.may_be_forgotten(batch)
+        batch.goes_alone = not sequences.is_stamped_by_broker and self.memory.is_short_of(batch)
         sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
         batch.serial = sequences.next_serial
         sequences.next_serial += 1
@@ -201,7 +202,10 @@ class ProducerIds:
             sequences.acked_order = batch.order
             sequences.acked_next = batch.next_sequence
             if batch.serial >= sequences.known_from_serial:
-                sequences.known_until_ms = self.memory.lasts_until_ms(batch, append_time_ms, now_ms)
+                if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
+                    sequences.known_until_ms = now_ms + IDLE_MS  # its records were young when it was numbered
+                else:
+                    sequences.known_until_ms = self.memory.lasts_until_ms(batch, append_time_ms, now_ms)
                 # An answer to a duplicate tells the timestamp that stands in the log, whoever made it.
                 sequences.is_stamped_by_broker = append_time_ms not in (-1, batch.records.max_timestamp_ms)
 

@@ -204,7 +204,7 @@ class RecordAccumulator:
         self._partitioners[lane, topic] = partitioner
         for queue in self._topics[lane].get(topic, {}).values():
             queue.partitioner = partitioner
-            queue.add_load(0)
+            queue.tell_load()
 
     def _open_batch(
         self, queue: PartitionQueue, block: RecordBlock, born_ms: float, expedited: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ class Descriptors(Protocol):
     """The slot's table of batch descriptors, as far as it is counted here."""
 
     @property
-    def free_count(self) -> int:
-        """How many are free now."""
+    def free_indexes(self) -> Sized:
+        """Those that are free now."""
 
 
 class RequestRoom:
@@ -37,9 +38,9 @@ class RequestRoom:
     __slots__ = (
         "_descriptors",
         "_free_when_promised",
-        "_is_shared",
         "_promised",
         "buffers",
+        "is_shared",
         "lacks_descriptors",
         "waiting",
     )
@@ -50,7 +51,8 @@ class RequestRoom:
         self._promised = 0
         """Descriptors for requests of this poll, which are published after it."""
         self._free_when_promised = 0
-        self._is_shared = False
+        self.is_shared = False
+        """There is more than one broker."""
         self.lacks_descriptors = False
         """Batches stay in their queues since the last poll because the table is full."""
         self.waiting: dict[int, None] = {}
@@ -59,8 +61,8 @@ class RequestRoom:
     def begin_poll(self, ready: list[int], *, brokers: int) -> None:
         """What was promised before is published, or was given back. Puts ``ready`` in order: who waits comes first."""
         self._promised = 0
-        self._free_when_promised = self._descriptors.free_count
-        self._is_shared = brokers > 1
+        self._free_when_promised = len(self._descriptors.free_indexes)
+        self.is_shared = brokers > 1
         self.lacks_descriptors = False
         if self.waiting:
             turns = {node_id: turn for turn, node_id in enumerate(self.waiting)}
@@ -74,14 +76,14 @@ class RequestRoom:
     def new_batches(self, under_way: int) -> int:
         """How many batches without a descriptor a broker's next request may have, with ``under_way`` of its batches
         drained before and without a fate."""
-        free = self._descriptors.free_count - self._promised - DESCRIPTORS_RESERVED
-        if self._is_shared:
+        free = len(self._descriptors.free_indexes) - self._promised - DESCRIPTORS_RESERVED
+        if self.is_shared:
             free = (free - under_way + 1) // 2
         return max(0, min(free, NEW_BATCHES_MAX))
 
     def request_bytes(self, *, is_first: bool) -> int:
-        """The largest request that finds a buffer now; 0 when none does."""
-        return self.buffers.room_bytes(reserve_requests=0 if is_first or not self._is_shared else 1)
+        """The largest request that finds a buffer now; 0 when none does. ``is_first`` counts if ``is_shared``."""
+        return self.buffers.room_bytes(reserve_requests=0 if is_first or not self.is_shared else 1)
 
     def take(self, request: ProduceRequest) -> None:
         """Give the request its buffer, and count the descriptors that it will need."""
@@ -91,7 +93,5 @@ class RequestRoom:
     @property
     def has_freed_descriptors(self) -> bool:
         """Some were freed since the poll whose batches found none."""
-        return (
-            self.lacks_descriptors
-            and self._descriptors.free_count > self._free_when_promised - self._promised
-        )
+        free = len(self._descriptors.free_indexes)
+        return self.lacks_descriptors and free > self._free_when_promised - self._promised

@@ -77,7 +77,7 @@ class Sender:
         self._config = config
         self._accumulator = accumulator
         self._ids = ids
-        self._room = room
+        self.room = room
         self._wants_identity = config.enable_idempotence
         self._fates = BatchFates(config, accumulator, ids, backoff)
         self.counts = self._fates.counts
@@ -133,7 +133,7 @@ class Sender:
         if accumulator.lines.widened:
             self._narrow()
         ready = accumulator.lines.ready_nodes()
-        room = self._room
+        room = self.room
         if ready or room.lacks_descriptors or room.waiting:
             room.begin_poll(ready, brokers=len(snapshot.nodes))
         if self._latency.is_on:
@@ -211,9 +211,9 @@ class Sender:
             lane = lanes_left.pop(0)
             if not rings[lane]:
                 continue
-            is_first = not self._in_flight.has_unsent(node_id)
-            most_bytes = self._room.request_bytes(is_first=is_first)
-            new_batches = self._room.new_batches(accumulator.under_way[broker_of(node_id)])
+            is_first = not self.room.is_shared or not self._in_flight.has_unsent(node_id)
+            most_bytes = self.room.request_bytes(is_first=is_first)
+            new_batches = self.room.new_batches(accumulator.under_way[broker_of(node_id)])
             batches = accumulator.drain(
                 node_id,
                 lane,
@@ -226,9 +226,9 @@ class Sender:
                 if not rings[lane]:
                     continue
                 if new_batches <= 0:
-                    self._room.lacks_descriptors = True
-                if is_first and most_bytes < self._config.max_request_size:
-                    self._room.wait(node_id)
+                    self.room.lacks_descriptors = True
+                if most_bytes < self._config.max_request_size and not self._in_flight.has_unsent(node_id):
+                    self.room.wait(node_id)
                 continue
             lanes_left.append(lane)
             room -= 1
@@ -244,7 +244,7 @@ class Sender:
                 timeout_ms=int(self._config.request_timeout_ms),
                 deadline_ms=now_ms + self._config.request_timeout_ms,
             )
-            self._room.take(request)
+            self.room.take(request)
             self._in_flight.add(request)
             self.counts.requests += 1
             self.counts.batches_sent += len(batches)
@@ -278,18 +278,13 @@ class Sender:
         """The driver has carried out a Split or Renumbered: batches of the partition have descriptors that had none, or
         the other way round. Those that have one may go when nothing else may."""
         self._accumulator.touch(queue, now_ms)
-        if self._room.lacks_descriptors:
+        if self.room.lacks_descriptors:
             self._wake_now = True
-
-    @property
-    def lacks_descriptors(self) -> bool:
-        """Batches wait because the table of batch descriptors is full: see :meth:`look_for_descriptors`."""
-        return self._room.lacks_descriptors
 
     def look_for_descriptors(self) -> bool:
         """After the effects of a poll: whether to poll again, for instance because they freed batch descriptors that
         others wait for."""
-        if self._room.has_freed_descriptors:
+        if self.room.has_freed_descriptors:
             self._wake_now = True
         return self._wake_now
 

@@ -204,7 +204,8 @@ class Driver:
         if unnamed:
             self._send_control(NeedTopics(topics=tuple(unnamed)))  # expired there, or deleted: it finds out
         self._shares.count_all(now_ms)
-        self._look_at_held(now_ms)
+        if self._shares.look_is_due:
+            self._look_at_held(now_ms)
         self._producer_id_port.step()
         self._send_control(UpdateMetadataReply(UpdateError.NONE, self._worker_epoch, update.version))
         self.wake()
@@ -320,7 +321,7 @@ class Driver:
             stub_port.end_turn(now_ms)
         if self._drain_deadline_ms is not None:
             self._drain_step(now_ms)
-        if sender.lacks_descriptors:
+        if sender.room.lacks_descriptors:
             sender.look_for_descriptors()
 
     def _ask_for_topics(self, now_ms: float) -> None:
@@ -346,12 +347,12 @@ class Driver:
                 self._give(pages)
             if pages or queue.stalled_bytes or (queue.held_bytes and not chain.live_entries):
                 self._shares.count(queue, now_ms)
-        self._look_at_held(now_ms)
+        if self._shares.look_is_due:
+            self._look_at_held(now_ms)
 
     def _look_at_held(self, now_ms: float) -> None:
         """Streams held by a share go on, here and at the other workers, once enough was given back."""
-        if not self._shares.take_look_due():
-            return
+        self._shares.looked()
         if self._intake.share_held:
             self._intake.shares_freed(now_ms)
         if self._shares.others_wait():
@@ -471,7 +472,8 @@ class Driver:
                 self._intake.reclaim_reservations(list(session.streams.values()), now_ms)
             self._release_idle(now_ms)
             self._shares.count_all(now_ms)
-            self._look_at_held(now_ms)
+            if self._shares.look_is_due:
+                self._look_at_held(now_ms)
             self._intake.shares_freed(now_ms)
             if self._pool.waiters:
                 self.wake()  # who was before us in the line between workers may be dead by now
@@ -481,10 +483,8 @@ class Driver:
             if used:
                 self._send_control(NeedTopics(used=tuple(used)))
             self._publish_gauges(now_ms)
-            if (
-                self._sender.lacks_descriptors and self._sender.look_for_descriptors()
-            ):  # of a client that was given up
-                self.wake()
+            if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
+                self.wake()  # a client that was given up had them
             await asyncio.sleep(HOUSEKEEPING_S)
 
     def _release_idle(self, now_ms: float) -> None:

@@ -18,8 +18,11 @@ def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], 
     False when there are not enough, because splits took them first: then none is taken. A batch that held one while it
     waits would keep it from all others.
     """
-    without = [batch for batch in batches if batch.descriptor == NO_DESCRIPTOR]
-    if len(without) > descriptors.free_count:
+    without = []
+    for batch in batches:
+        if batch.descriptor == NO_DESCRIPTOR:
+            without.append(batch)
+    if len(without) > len(descriptors.free_indexes):
         return False
     for batch in without:
         index = descriptors.take()

@@ -62,6 +62,8 @@ class Shares:
         """Held here by topics that do not move, as they were last counted."""
         self._fallen_bytes = 0
         """Given back since held streams were last looked at."""
+        self.look_is_due = False
+        """So much was given back that streams held by a share may go on, here or at another worker."""
         self._waits = False
 
     def begin(self, now_ms: float) -> None:
@@ -143,9 +145,11 @@ class Shares:
         held = self._held_bytes(queue)
         stalled = held if held and self.is_stalled(queue, now_ms) else 0
         if queue.stalled_bytes and not stalled:
-            self._fallen_bytes += self._pool_bytes  # it moves again, or is empty
+            self.look_is_due = True  # it moves again, or is empty
         elif held < queue.held_bytes:
             self._fallen_bytes += queue.held_bytes - held
+            if self._fallen_bytes >= LOOK_SHARE * self._pool_bytes:
+                self.look_is_due = True
         self._stalled_bytes += stalled - queue.stalled_bytes
         queue.held_bytes, queue.stalled_bytes = held, stalled
         self._words.store_topic(queue.chain.chain_id, held)
@@ -160,12 +164,10 @@ class Shares:
         self._stalled_bytes = stalled_bytes
         self._words.store_stalled(stalled_bytes)
 
-    def take_look_due(self) -> bool:
-        """Whether so much was given back since the last time that held streams may go on."""
-        if self._fallen_bytes < LOOK_SHARE * self._pool_bytes:
-            return False
+    def looked(self) -> None:
+        """Held streams are looked at now: what is given back counts from here on."""
+        self.look_is_due = False
         self._fallen_bytes = 0
-        return True
 
     def others_wait(self) -> bool:
         """Whether another worker holds streams by a share."""

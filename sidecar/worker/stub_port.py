@@ -316,7 +316,9 @@ class StubPort:
     ) -> None:
         """SUBMIT, and the ACK and FLUSH that may travel with it."""
         if len(fields) > SUBMIT_FIELDS:
-            acked = _number(fields.pop())
+            acked = fields.pop()
+            if type(acked) is not int:
+                acked = _number(acked)  # raises
             if acked > session.row.acked_number:
                 self._acked(session, acked, now_ms)
         self._intake.submit(session, fields, payload, now_ms, skipped_bytes)

@@ -171,7 +171,8 @@ class Topics:
         ``flush_follows``: :meth:`flush` is called next, so that what is opened for the entry need not begin to linger.
         """
         self._used.add(queue.topic)
-        if queue.partitioner is None or queue.is_deleted or queue.waiting:
+        waits = queue.topic in self.waiting_queues and bool(queue.waiting)
+        if waits or queue.partitioner is None or queue.is_deleted:
             queue.waiting.append(entry.ordinal, now_ms)
             self._waits(queue)
         else:

@@ -73,7 +73,10 @@ class Rooms:
         self.given_up: list[str] = []
         self.fails = False
         self.sender = SimpleNamespace(
-            next_wakeup_ms=INFINITY, watches_lateness=False, lacks_descriptors=False, poll=self._poll
+            next_wakeup_ms=INFINITY,
+            watches_lateness=False,
+            room=SimpleNamespace(lacks_descriptors=False),
+            poll=self._poll,
         )
         self.topics = SimpleNamespace(
             waiting_queues={},
@@ -94,8 +97,8 @@ class Rooms:
         )
         self.rung: list[float] = []
         self.shares = SimpleNamespace(
-            is_look_due=False,
-            take_look_due=lambda: self.shares.is_look_due,
+            look_is_due=False,
+            looked=lambda: setattr(self.shares, "look_is_due", False),
             others_wait=lambda: True,
             count=lambda queue, now_ms: None,
         )
@@ -265,7 +268,7 @@ def test_held_streams_are_looked_at_when_another_worker_rings(rooms: Rooms) -> N
 def test_what_was_given_back_lets_streams_go_on_here_and_rings_the_others(rooms: Rooms) -> None:
     rooms.intake.share_held = ["a stream"]
     for is_due, seen in ((False, []), (True, [0.0])):
-        rooms.shares.is_look_due = is_due
+        rooms.shares.look_is_due = is_due
         rooms.settlement.finished_chains = {"a chain"}
         rooms.driver.wake()
         rooms.loop.run(0)
