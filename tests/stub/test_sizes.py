@@ -108,7 +108,9 @@ def test_what_another_daemon_would_have_read_fails_alone_and_the_rest_goes_on(
     ]
     eventually(lambda: len(daemon.received) > 1)
     daemon.limits["message_bytes"] = 2 << 20
-    daemon.accept = lambda client, submit: True
+    daemon.accept = lambda client, submit: (
+        len(submit.payload) < 100
+    )  # the old worker must not take a large one yet
     daemon.kill_worker()
     results = [delivery.exception(10) for delivery in deliveries]
     assert [type(error) for error in results] == [
