@@ -181,11 +181,15 @@ class BatchFates:
         ``canRetry``).
 
         With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. Nor
-        where nothing is missing before it: the broker has forgotten what it acknowledged. Sent under another number the
-        batch would stand behind later ones, or twice, so it fails (as Kafka's does in the first case), and its caller
-        is told that it may be there if an earlier attempt may have been appended.
+        with old records where nothing is missing before them: the broker has forgotten what it acknowledged. Sent under
+        another number the batch would stand behind later ones, or twice, so it fails, and its caller is told that it
+        may be there if an earlier attempt may have been appended. With young records it is the log that lacks what was
+        acknowledged (an unclean election cut it back), and it lacks the batch, too.
         """
-        if self._ids.is_overtaken(batch) or (batch.in_doubt and self._ids.follows_the_acked(batch)):
+        ids = self._ids
+        if ids.is_overtaken(batch):
+            return False
+        if batch.in_doubt and ids.follows_the_acked(batch) and ids.may_be_forgotten(batch):
             return False
         if batch.doubtful_parent:
             # Half of a batch that may be there as a whole is refused with the same code: nothing is proved. Nor will it

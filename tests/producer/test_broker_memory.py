@@ -267,16 +267,34 @@ def test_what_a_refused_batch_left_behind_does_not_go_behind_a_later_one() -> No
     assert core.sender.is_idle
 
 
-def test_a_gap_with_nothing_missing_proves_nothing() -> None:
+def test_a_gap_with_nothing_missing_proves_nothing_of_old_records() -> None:
     """The broker refuses what follows its last acknowledgement: it has lost what it knew, and may have this one."""
     core = Core()
     acknowledged(core, "first")
-    request = core.send("a")
-    again = resent(core, [request])
+    core.send("a", age_ms=DAYS_MS)
+    core.sender.on_disconnect(1, core.now_ms)
+    core.poll()
+    (asks,) = core.of(AskBroker)
+    core.clock.advance(1_000)
+    core.accumulator.resume(asks.batch, core.now_ms)
+    (again,) = core.poll()
     core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     core.poll()
     assert core.completed[-1].persistence == Persistence.POSSIBLY_PERSISTED
     assert core.send("b").batches[0].epoch == 1
+
+
+def test_a_log_that_was_cut_back_lacks_young_records_in_doubt_too() -> None:
+    """An unclean election: the new leader lacks what the old one acknowledged, so it lacks what came behind it."""
+    core = Core()
+    acknowledged(core, "first")
+    again = resent(core, [core.send("a")])
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (renumbered,) = core.poll(400)
+    assert (renumbered.batches[0].epoch, renumbered.batches[0].base_sequence) == (1, 0)
+    core.acknowledge(renumbered)
+    core.poll()
+    assert core.completed[-1].persistence == Persistence.PERSISTED
 
 
 def test_an_adopted_batch_is_not_delivered_because_a_later_one_is_there() -> None:
