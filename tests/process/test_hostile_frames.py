@@ -89,10 +89,12 @@ def test_nonsense_hurts_nobody(
 ) -> None:
     topic = new_topic(partitions=2)
     pids = daemon.worker_pids()
+    sockets = []  # one that nobody holds is closed with what it has not sent yet
     for endpoint in endpoints(daemon):
         frames = nonsense()
         for start in range(0, len(frames), MALFORMED_MAX):  # with more of them a connection is closed
             socket = context.socket(zmq.DEALER)
+            sockets.append(socket)
             socket.connect(endpoint)
             for each in frames[start : start + MALFORMED_MAX]:
                 socket.send_multipart(each)
