@@ -92,6 +92,8 @@ class SimWorld:
         self.cluster.may_check = self.may_check
         self.asked: dict[ProducerBatch, int] = {}
         """Batches that were asked about and are sent again, with the attempts they had."""
+        self.asked_late = 0
+        """Requests with such batches that are still to arrive from dead connections."""
         self.when_unknown = rng.choice(("resend", "fail"))
         self.fault_rate = self.cluster.fault_rate
         self.bad_rate = rng.choice((0.0, 0.0, 0.03))
@@ -321,10 +323,12 @@ class SimWorld:
         # Of what had left, a first part is still processed, a little later; the rest never arrives.
         unsent = {request.id for request in connection.untaken.values() if not request.begun}
         left = [copies for request_id, copies in connection.unprocessed.items() if request_id not in unsent]
+        is_asked = not self.may_check()
         delay_ms = 0.0
         for copies in left[: rng.randint(0, len(left))]:
             delay_ms = rng.uniform(delay_ms, LATE_MS_MAX)
-            self.after(delay_ms, lambda copies=copies: self.arrive_late(node, copies))  # type: ignore[misc]
+            self.asked_late += is_asked
+            self.after(delay_ms, lambda copies=copies: self.arrive_late(node, copies, is_asked))  # type: ignore[misc]
         self.sender.on_disconnect(node, self.now_ms)
 
     def refresh_metadata(self) -> None:
@@ -396,13 +400,13 @@ class SimWorld:
         self.sender.wake()
 
     def may_check(self) -> bool:
-        """Between the question about a batch and the answer to its copy no time passes that would matter."""
+        """Between the question about a batch and the arrival of its copy no time passes that would matter."""
         self.asked = {
             batch: attempts
             for batch, attempts in self.asked.items()
             if not batch.is_settled and batch.attempts == attempts
         }
-        return not self.asked
+        return not self.asked and not self.asked_late
 
     def connect(self, node: int) -> None:
         if self.down_until_ms[node] <= self.now_ms:
@@ -524,7 +528,8 @@ class SimWorld:
         if connection.alive:
             self.sender.on_produce_response(request, results, throttle_ms, self.now_ms)
 
-    def arrive_late(self, node: int, copies: list[WireBatch]) -> None:
+    def arrive_late(self, node: int, copies: list[WireBatch], is_asked: bool) -> None:
         """From a dead connection; nobody hears the answer."""
         self.happened["late copy processed"] += 1
         self.cluster.process(node, copies, self.now_ms, faulty=self.faulty)
+        self.asked_late -= is_asked
