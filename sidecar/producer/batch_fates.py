@@ -132,6 +132,8 @@ class BatchFates:
 
     def _succeed(self, batch: ProducerBatch, base_offset: int, append_time_ms: int, now_ms: float) -> None:
         if batch.lane == IDEMPOTENT_LANE:
+            if batch.doubtful_parent is not None:
+                self._ids.disprove_wholes(batch)
             self._ids.acked(batch, append_time_ms, now_ms)
         if batch.done(base_offset=base_offset, append_time_ms=append_time_ms):
             self.finish(batch)
@@ -151,9 +153,10 @@ class BatchFates:
         idempotent = batch.lane == IDEMPOTENT_LANE
         if row.persistence != Persistence.NOT_PERSISTED:
             batch.in_doubt = True
+            batch.was_absent = False
         if idempotent and code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
             retry = self._out_of_order(batch)
-            if not retry and not batch.doubtful_parent:
+            if not retry and batch.doubtful_parent is None:
                 text = _FORGOTTEN_TEXT
         elif idempotent and code == Code.UNKNOWN_PRODUCER_ID:
             retry = self._unknown_producer_id(batch, log_start_offset)
@@ -191,7 +194,7 @@ class BatchFates:
             return False
         if batch.in_doubt and ids.follows_the_acked(batch) and ids.may_be_forgotten(batch):
             return False
-        if batch.doubtful_parent:
+        if batch.doubtful_parent is not None:
             # Half of a batch that may be there as a whole is refused with the same code: nothing is proved. Nor will it
             # be: what is unsettled before it when a half is sent, surely is not there, and gets another number when
             # nothing is in doubt any more. So the half's gap is never filled.

@@ -69,6 +69,7 @@ class ProducerBatch:
         "text",
         "topic",
         "user",
+        "was_absent",
     )
 
     def __init__(
@@ -116,8 +117,11 @@ class ProducerBatch:
         there."""
         self.appended = False
         """The broker has said that it has the batch: it is sent again only to learn where."""
-        self.doubtful_parent = False
-        """Half of a batch that may have been appended whole: the broker cannot recognise the half again."""
+        self.doubtful_parent: ProducerBatch | None = None
+        """It is half of this one, which may have been appended whole: the broker cannot recognise the half again."""
+        self.was_absent = False
+        """The broker knew the producer id and did not have the batch, when it was asked after a worker's death. What it
+        refuses at its size now is not there. Not so any more once an attempt of ours went unanswered."""
         self.children: tuple[ProducerBatch, ...] = ()
 
         self.producer_id = -1
@@ -165,12 +169,12 @@ class ProducerBatch:
         """An attempt at it, or at the whole that it is half of, may have been appended. No refusal that a broker gives
         before it looks for duplicates changes that (docs/broker-facts.md).
         """
-        return self.in_doubt or self.doubtful_parent or self.doubt_refuted
+        return self.in_doubt or self.doubtful_parent is not None or self.doubt_refuted
 
     @property
     def has_open_doubt(self) -> bool:
         """It must be sent again as it is, to find out, before it may get another number."""
-        return self.in_doubt or self.doubtful_parent
+        return self.in_doubt or self.doubtful_parent is not None
 
     @property
     def is_done(self) -> bool:
@@ -268,7 +272,8 @@ class ProducerBatch:
         piece.attempts = self.attempts
         piece.last_error = self.last_error
         if keep_identity:
-            piece.doubtful_parent = self.may_be_in_log
+            if self.may_be_in_log and not self.was_absent:
+                piece.doubtful_parent = self
             piece.goes_alone = self.goes_alone
         if keep_identity and self.has_sequence:
             piece.identify(self.producer_id, self.epoch, (self.base_sequence + offset) & SEQUENCE_MASK)

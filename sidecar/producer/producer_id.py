@@ -233,6 +233,25 @@ class ProducerIds:
         sequences.next_serial += len(children) - 1
 
     @staticmethod
+    def disprove_wholes(half: ProducerBatch) -> None:
+        """The half is in the log by itself, so none of the wholes that it is of is: a broker that had one of them would
+        have taken the half for out of order. The other halves are in no doubt for their sake."""
+        sequences = half.queue.sequences
+        assert sequences is not None
+        wholes: list[ProducerBatch] = []
+        whole = half.doubtful_parent
+        while whole is not None:
+            wholes.append(whole)
+            whole = whole.doubtful_parent
+        half.doubtful_parent = None
+        for batch in sequences.in_flight:
+            whole = batch.doubtful_parent
+            # What stays is a whole that was under way by itself, as a half of these.
+            while whole is not None and (whole in wholes or not (whole.in_doubt or whole.doubt_refuted)):
+                whole = whole.doubtful_parent
+            batch.doubtful_parent = whole
+
+    @staticmethod
     def is_overtaken(batch: ProducerBatch) -> bool:
         """A later batch of the identity is in the log already."""
         sequences = batch.queue.sequences

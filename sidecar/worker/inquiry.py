@@ -81,11 +81,16 @@ def judge(
     state = producers.get(first.producer_id)
     if state is not None and state.epoch >= first.epoch:
         for batch, _ in batches:
-            batch.appended = state.epoch == batch.epoch and state.last_sequence == batch.last_sequence
+            if state.epoch == batch.epoch:
+                batch.appended = state.last_sequence == batch.last_sequence
+                ahead = (batch.base_sequence - state.last_sequence) & SEQUENCE_MASK
+                batch.was_absent = 0 < ahead <= SEQUENCE_MASK // 2
         return Verdict.SEND_AGAIN
     # Sequence 0 is unsettled, so nothing of this identity was ever acknowledged there (or 2^31 records were): there is
     # nothing to forget but the batch itself, and that was sent too lately to be forgotten.
     if first.base_sequence == 0 and (state is not None or is_fresh):
+        for batch, _ in batches:
+            batch.was_absent = True
         return Verdict.SEND_AGAIN
     return Verdict.UNKNOWN
 

@@ -124,6 +124,49 @@ def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
     assert core.send("next").batches[0].epoch == 1
 
 
+def test_a_half_in_the_log_shows_that_the_whole_is_not() -> None:
+    """The answer to a batch with one record too large for the topic was lost. Its first part is taken, which a broker that
+    had the whole would refuse as out of order: so the large record fails for certain and the others are delivered."""
+    core = Core()
+    again = sent_again(core, "a", "b", "large", "c")
+    core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
+    (first,) = core.poll(400)
+    assert payloads_of(first.batches) == ["a", "b"]
+    core.acknowledge(first)
+    (second,) = core.poll()
+    assert payloads_of(second.batches) == ["large", "c"]
+    core.respond(second, answer(0, Code.MESSAGE_TOO_LARGE))
+    (large,) = core.poll(400)
+    assert payloads_of(large.batches) == ["large"]
+    core.respond(large, answer(0, Code.MESSAGE_TOO_LARGE))
+    (last,) = core.poll(400)
+    assert payloads_of(last.batches) == ["c"] and last.batches[0].epoch == 1
+    core.acknowledge(last)
+    core.poll()
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+        ("a", "b", Persistence.PERSISTED),
+        ("large", Persistence.NOT_PERSISTED),
+        ("c", Persistence.PERSISTED),
+    }
+
+
+def test_a_batch_that_its_broker_did_not_have_is_split_without_doubt() -> None:
+    """A worker died, and the broker was asked: it knows the producer id and has nothing of the batch."""
+    core = Core()
+    again = sent_again(core, "large", "a")
+    again.batches[0].was_absent = True
+    core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
+    (large,) = core.poll(400)
+    core.respond(large, answer(0, Code.MESSAGE_TOO_LARGE))
+    (last,) = core.poll(400)
+    core.acknowledge(last)
+    core.poll()
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+        ("large", Persistence.NOT_PERSISTED),
+        ("a", Persistence.PERSISTED),
+    }
+
+
 def test_half_behind_a_batch_that_waits_for_its_doubt_is_asked_about_once() -> None:
     """The batch before it is surely not in the log and waits for a new number, which it gets when nothing behind it is
     in doubt. So that gap is never filled: sent again and again the half would be told the same until its

@@ -66,6 +66,19 @@ def test_sequences_wrap() -> None:
     assert [batch.appended for batch, _ in batches] == [True, False]
 
 
+def test_what_a_broker_lacks_is_marked() -> None:
+    """Behind its last sequence is nothing, nor where it does not know an id that was never acknowledged."""
+    batches = [sent(MASK - 9), sent(0), sent(10)]
+    judge(batches, known(MASK), NOW)
+    assert [batch.was_absent for batch, _ in batches] == [False, True, True]
+    first = [sent(0), sent(10)]
+    judge(first, {}, NOW)
+    assert all(batch.was_absent for batch, _ in first)
+    other_epoch = [sent(100, epoch=1)]
+    judge(other_epoch, known(50, epoch=2), NOW)
+    assert not other_epoch[0][0].was_absent
+
+
 @pytest.mark.parametrize("producers", [{}, None])
 def test_old_records_are_forgotten_at_once(producers: dict[int, ProducerState] | None) -> None:
     """However lately they were sent: a broker forgets an id by the records' timestamps."""
