@@ -125,8 +125,8 @@ def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
 
 
 def test_a_half_in_the_log_shows_that_the_whole_is_not() -> None:
-    """The answer to a batch with one record too large for the topic was lost. Its first part is taken, which a broker that
-    had the whole would refuse as out of order: so the large record fails for certain and the others are delivered."""
+    """The answer to a batch with one record too large for the topic was lost. Its first part is taken, which a broker
+    that had the whole would refuse as out of order: the large record fails for certain, the others are delivered."""
     core = Core()
     again = sent_again(core, "a", "b", "large", "c")
     core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
