@@ -81,10 +81,10 @@ def judge(
     state = producers.get(first.producer_id)
     if state is not None and state.epoch >= first.epoch:
         for batch, _ in batches:
-            if state.epoch == batch.epoch:
-                batch.appended = state.last_sequence == batch.last_sequence
-                ahead = (batch.base_sequence - state.last_sequence) & SEQUENCE_MASK
-                batch.was_absent = 0 < ahead <= SEQUENCE_MASK // 2
+            is_of_epoch = state.epoch == batch.epoch
+            ahead = (batch.base_sequence - state.last_sequence) & SEQUENCE_MASK
+            batch.appended = is_of_epoch and state.last_sequence == batch.last_sequence
+            batch.was_absent = is_of_epoch and 0 < ahead <= SEQUENCE_MASK // 2
         return Verdict.SEND_AGAIN
     # Sequence 0 is unsettled, so nothing of this identity was ever acknowledged there (or 2^31 records were): there is
     # nothing to forget but the batch itself, and that was sent too lately to be forgotten.
