@@ -30,6 +30,16 @@ UNITS = {
 """Times are compared in milliseconds, sizes in bytes."""
 
 
+NO_BOUND_OF_THE_PRODUCT = {
+    # Widths of fields and formats; the code beside them says what does not fit.
+    "ARRAY_BYTES_MAX", "INT32_MAX", "INT_MAX", "LONG_MAX", "TIMESTAMP_MS_MAX", "PAYLOAD_BYTES_MAX", "QUEUE_LENGTH_MAX", "RECORDS_PER_ENTRY_MAX",
+    "COUNTER_ROWS_MAX", "LANE_RECORDS_MAX", "PRODUCE_VERSION_MAX", "SENDMSG_BUFFERS_MAX", "COMMAND_BYTES_MAX",
+    # How much is done at a time, kept for later use, or shown: more waits, is made anew, or is counted.
+    "ACK_BYTES_MAX", "COPIED_BYTES_MAX", "EVENTS_PER_TURN_MAX", "BYTES_PER_TURN_MAX", "NAMED_MAX", "PACKERS_KEPT_MAX",
+    "PACKER_KEPT_BYTES_MAX", "READ_TRIES_MAX", "RECEIVES_MAX", "SYSTEM_UID_MAX", "ACKS_WAIT_MS_MAX",
+}  # fmt: skip
+
+
 class Row(NamedTuple):
     bound: str
     value: str
@@ -115,3 +125,18 @@ def test_what_holds_at_an_edge_has_a_test(edge: tuple[str, tuple[str, ...]]) -> 
 
 def test_the_pages_have_rows() -> None:
     assert limits() and edges()
+
+
+def test_every_bound_in_the_code_is_on_the_page() -> None:
+    """By name: a bound that stands in two modules (stub and daemon) has one row."""
+    named = {name.rpartition(".")[2] for row in limits() for name in re.findall(r"`([\w.]+)`", row.set_by)}
+    found = {
+        name: str(path.relative_to(ROOT))
+        for package in ("sidecar", "client_stub")
+        for path in (ROOT / package).rglob("*.py")
+        if not {"bench", "chaos", "demo", "testing"} & set(path.parts)
+        for name in re.findall(r"^([A-Z][A-Z0-9_]*_MAX)\b(?:: [^=]*)? = ", path.read_text(), re.MULTILINE)
+    }
+    assert found.keys() >= NO_BOUND_OF_THE_PRODUCT
+    missing = {name: path for name, path in found.items() if name not in named | NO_BOUND_OF_THE_PRODUCT}
+    assert not missing
