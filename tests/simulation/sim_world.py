@@ -400,13 +400,20 @@ class SimWorld:
         self.sender.wake()
 
     def may_check(self) -> bool:
-        """Between the question about a batch and the arrival of its copy no time passes that would matter."""
+        """Between the question about a batch and the arrival of its copy no time passes that would matter. The copy
+        arrives, too, when the batch was given up after its request was made."""
         self.asked = {
             batch: attempts
             for batch, attempts in self.asked.items()
-            if not batch.is_settled and batch.attempts == attempts
+            if self.is_under_way(batch) and batch.attempts == attempts
         }
         return not self.asked and not self.asked_late
+
+    def is_under_way(self, batch: ProducerBatch) -> bool:
+        """A copy of it, or of a batch that it was split into, is to be sent or to arrive."""
+        if batch.children:
+            return any(self.is_under_way(child) for child in batch.children)
+        return batch.on_wire or not batch.is_done
 
     def connect(self, node: int) -> None:
         if self.down_until_ms[node] <= self.now_ms:

@@ -10,6 +10,8 @@ from collections import Counter
 
 import pytest
 
+from client_stub.wire import LocalCode, Persistence
+
 from .sim_calm import SimCalm
 from .sim_world import SimWorld
 
@@ -120,6 +122,38 @@ def test_only_a_calm_within_a_records_own_time_counts() -> None:
     assert calm.longest_ms(30_000, 150_000) == 20_000
     calm.begin(100_000)
     assert calm.longest_ms(40_000, 160_000) == 60_000, "one calm, not the sum of two"
+
+
+def test_a_broker_holds_still_until_the_copy_that_follows_its_answer_arrives() -> None:
+    """Also when the batch was given up after the request with its copy was made: that one leaves all the same."""
+    world = SimWorld(7)
+    world.submit()
+    batch, *_ = world.accumulator.incomplete.oldest_first()
+    world.asked[batch] = batch.attempts
+    assert not world.may_check(), "it waits in its queue"
+    batch.on_wire = True
+    assert not world.may_check(), "it is on its way"
+    batch.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
+    assert not world.may_check(), "it still is, though its time has ended"
+    batch.on_wire = False
+    assert world.may_check(), "nothing more comes of it"
+
+
+def test_a_broker_holds_still_for_the_halves_of_a_batch_that_it_was_asked_about() -> None:
+    world = next(world for world in map(SimWorld, range(100)) if world.config.batch_size > 500)
+    for _ in range(10):
+        world.submit()
+    batch = next(each for each in world.accumulator.incomplete.oldest_first() if each.records.count > 1)
+    world.asked[batch] = batch.attempts
+    halves = batch.split()
+    for half in halves:
+        assert not world.may_check()
+        half.on_wire = True
+        half.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
+    assert not world.may_check(), "both have their fate and are on their way"
+    for half in halves:
+        half.on_wire = False
+    assert world.may_check()
 
 
 def logs_of(world: SimWorld) -> list[list[object]]:
