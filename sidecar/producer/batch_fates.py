@@ -249,7 +249,7 @@ class BatchFates:
         self.counts.record_errors += len(texts)
         for piece, piece_text in bad:
             piece.queued = False
-            piece.done(code=result.error_code, persistence=Persistence.NOT_PERSISTED, text=piece_text)
+            piece.done(code=result.error_code, persistence=self._told(piece, doubtful=False), text=piece_text)
             self.completed.append(piece)
         if good is not None:
             good.attempts += 1
@@ -265,10 +265,15 @@ class BatchFates:
         doubtful = batch.in_doubt
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
             self._ids.failed(batch)
-        persistence = Persistence.POSSIBLY_PERSISTED if doubtful else Persistence.NOT_PERSISTED
-        if batch.done(code=code, persistence=persistence, text=text):
+        if batch.done(code=code, persistence=self._told(batch, doubtful=doubtful), text=text):
             self.finish(batch)
         self.settled(batch.queue, now_ms)
+
+    @staticmethod
+    def _told(batch: ProducerBatch, *, doubtful: bool) -> Persistence:
+        if doubtful or batch.whole_refuted:
+            return Persistence.POSSIBLY_PERSISTED
+        return Persistence.NOT_PERSISTED
 
     def finish(self, batch: ProducerBatch) -> None:
         """Its fate is decided: to be told now, or behind earlier batches of its partition that have none yet."""

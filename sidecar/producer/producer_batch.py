@@ -70,6 +70,7 @@ class ProducerBatch:
         "topic",
         "user",
         "was_absent",
+        "whole_refuted",
     )
 
     def __init__(
@@ -119,6 +120,10 @@ class ProducerBatch:
         """The broker has said that it has the batch: it is sent again only to learn where."""
         self.doubtful_parent: ProducerBatch | None = None
         """It is half of this one, which may have been appended whole: the broker cannot recognise the half again."""
+        self.whole_refuted = False
+        """It was half of a batch in doubt, and the other half was taken, which shows that the whole is not there unless
+        the broker had forgotten the producer id. So it may be sent under another number, and its caller is never told
+        that it is surely not there."""
         self.was_absent = False
         """The broker knew the producer id and did not have the batch, when it was asked after a worker's death. What it
         refuses at its size now is not there. Not so any more once an attempt of ours went unanswered."""
@@ -271,6 +276,7 @@ class ProducerBatch:
         piece.load = -(-records.size_bytes // self.queue.settings.batch_size)
         piece.attempts = self.attempts
         piece.last_error = self.last_error
+        piece.whole_refuted = self.whole_refuted
         if keep_identity:
             if self.may_be_in_log and not self.was_absent:
                 piece.doubtful_parent = self

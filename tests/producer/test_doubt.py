@@ -126,7 +126,8 @@ def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
 
 def test_a_half_in_the_log_shows_that_the_whole_is_not() -> None:
     """The answer to a batch with one record too large for the topic was lost. Its first part is taken, which a broker
-    that had the whole would refuse as out of order: the large record fails for certain, the others are delivered."""
+    that had the whole would refuse as out of order, unless it has forgotten the producer id: the others are delivered,
+    and that the large record is surely absent is not said."""
     core = Core()
     again = sent_again(core, "a", "b", "large", "c")
     core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
@@ -145,8 +146,50 @@ def test_a_half_in_the_log_shows_that_the_whole_is_not() -> None:
     core.poll()
     assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
         ("a", "b", Persistence.PERSISTED),
-        ("large", Persistence.NOT_PERSISTED),
+        ("large", Persistence.POSSIBLY_PERSISTED),
         ("c", Persistence.PERSISTED),
+    }
+
+
+def test_a_half_that_is_taken_does_not_make_the_others_surely_absent() -> None:
+    """A broker that forgets producer ids soon takes the half though it has the whole. The other half, which was never
+    sent by itself and runs out of time, may be there. Found by the simulation."""
+    core = Core()
+    again = sent_again(core, "a", "b", "c", "d")
+    core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
+    (first,) = core.poll(400)
+    core.acknowledge(first)
+    core.links.down.add(1)
+    core.poll(200_000)
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+        ("a", "b", Persistence.PERSISTED),
+        ("c", "d", Persistence.POSSIBLY_PERSISTED),
+    }
+
+
+def test_what_is_told_of_a_half_stays_so_under_another_number_and_when_its_records_fail_alone() -> None:
+    core = Core()
+    again = sent_again(core, "a", "b", "large", "c", "bad")
+    core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
+    (first,) = core.poll(400)
+    assert payloads_of(first.batches) == ["a", "b"]
+    core.acknowledge(first)
+    (second,) = core.poll()
+    core.respond(second, answer(0, Code.MESSAGE_TOO_LARGE))
+    (large,) = core.poll(400)
+    core.respond(large, answer(0, Code.MESSAGE_TOO_LARGE))
+    (last,) = core.poll(400)
+    assert payloads_of(last.batches) == ["c", "bad"] and last.batches[0].epoch == 1
+    core.respond(last, answer(0, Code.INVALID_RECORD, record_errors=((1, "bad"),)))
+    (good,) = core.poll(400)
+    assert payloads_of(good.batches) == ["c"]
+    core.respond(good, answer(0, Code.TOPIC_AUTHORIZATION_FAILED))
+    core.poll()
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+        ("a", "b", Persistence.PERSISTED),
+        ("large", Persistence.POSSIBLY_PERSISTED),
+        ("bad", Persistence.POSSIBLY_PERSISTED),
+        ("c", Persistence.POSSIBLY_PERSISTED),
     }
 
 
