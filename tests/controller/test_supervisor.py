@@ -14,6 +14,7 @@ import pytest
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.supervisor import FAILED_STARTS_MAX, choose_cpus
 from sidecar.controller.worker_process import WorkerState
+from sidecar.testing.waiting import wait_until
 
 from .stage import Stage, on_stage
 
@@ -181,6 +182,7 @@ async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> Non
     second = it.supervisor.standby_pid
     assert second is not None
     os.kill(second, signal.SIGSTOP)
+    wait_until(lambda: process_state(second) in {"T", "t"}, "the kernel to have stopped it")
     it.worker().signal(signal.SIGKILL)
     await it.until(lambda: len(it.joined) == 2)
     assert it.worker().pid != second
