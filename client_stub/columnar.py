@@ -108,7 +108,8 @@ class TableCall:
 def _check_sizes(producer: Producer, topic: str, batches: Iterable[Any]) -> None:
     """Raises RecordTooLarge for a row that send() would refuse, before any is queued."""
     for batch in batches:
-        if not rows_above(batch, LARGE_BYTES):
+        # Without waiting for the daemon where it is not needed to tell.
+        if not rows_above(batch, producer.known_size_limit or LARGE_BYTES):
             continue
         for place in rows_above(batch, producer.size_limit(topic)):
             producer.check_size(topic, full_record(*_fields(_as_records(batch.slice(place, 1))[0]))[0])

@@ -12,12 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute
 
+from client_stub.columnar_sizes import compute
 from client_stub.packer import checked_partition, checked_timestamp
-
-pc: Any = pyarrow.compute
-"""Its stubs do not know that numbers are taken for scalars."""
 
 NAMES: Final = ("value", "key", "headers", "partition", "timestamp")
 _MS_PER_UNIT: Final = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
@@ -54,7 +51,8 @@ def _normal(name: str, column: Any) -> Any:
                 raise TypeError(
                     f"{name} attribute unsupported type {kind}. {name} must be a(n) string or binary"
                 )
-            return column.cast(_plain_type(kind))
+            plain = _plain_type(kind)
+            return column if plain == kind else column.cast(plain)  # a cast loads pyarrow.compute
         case "partition":
             if not pa.types.is_integer(kind):
                 raise TypeError(f"partition attribute unsupported type {kind}. partition must be a(n) int")
@@ -104,20 +102,20 @@ def _milliseconds(column: Any, kind: Any) -> Any:
     most = (1 << 63) - 1
     if scale <= 1:
         _check_numbers(column, checked_timestamp, most)
-        return column.cast(pa.int64()) if scale == 1 else pc.divide(column, round(1 / scale))
+        return column.cast(pa.int64()) if scale == 1 else compute().divide(column, round(1 / scale))
     _check_numbers(column, lambda seconds: checked_timestamp(seconds * 1_000), most // 1_000)
-    return pc.multiply(column, 1_000)
+    return compute().multiply(column, 1_000)
 
 
 def _check_numbers(column: Any, check: Callable[[Any], object], most: int) -> None:
     """``check`` raises the sentence for a number that is negative or above ``most``."""
-    found = pc.min_max(column).as_py()
+    found = compute().min_max(column).as_py()
     if found["min"] is None or (found["min"] >= 0 and found["max"] <= most):
         return
     is_negative = found["min"] < 0
     bound = pa.scalar(0 if is_negative else most, column.type)
-    wrong = pc.less(column, bound) if is_negative else pc.greater(column, bound)
-    number = pc.index(wrong, True).as_py()
+    wrong = compute().less(column, bound) if is_negative else compute().greater(column, bound)
+    number = compute().index(wrong, True).as_py()
     try:
         check(column[number].as_py())
     except ValueError as error:
@@ -151,10 +149,10 @@ def _live_headers(column: Any, first_record: int) -> Any:
         return column
     offsets = column.offsets
     begin, end = offsets[0].as_py(), offsets[len(column)].as_py()
-    lengths = pc.list_value_length(column)
-    if column.null_count and (pc.sum(lengths).as_py() or 0) != end - begin:
+    lengths = compute().list_value_length(column)
+    if column.null_count and (compute().sum(lengths).as_py() or 0) != end - begin:
         zero = pa.array([0], offsets.type)
-        sums = pc.cumulative_sum(pc.fill_null(lengths, 0)).cast(offsets.type)
+        sums = compute().cumulative_sum(compute().fill_null(lengths, 0)).cast(offsets.type)
         column = type(column).from_arrays(
             pa.concat_arrays([zero, sums]), column.flatten(), column.type, mask=column.is_null()
         )
@@ -162,7 +160,7 @@ def _live_headers(column: Any, first_record: int) -> Any:
     keys = column.values.slice(begin, end - begin).flatten()[0]
     wrong, why = -1, ""
     if keys.null_count:
-        wrong, why = pc.index(keys.is_null(), True).as_py(), "a header or its key is null"
+        wrong, why = compute().index(keys.is_null(), True).as_py(), "a header or its key is null"
     elif not _is_utf8(keys):
         wrong = next(index for index in range(len(keys)) if not _is_utf8(keys.slice(index, 1)))
         why = f"the key of a header is no UTF-8: {keys[wrong].as_buffer().to_pybytes()!r:.80}"

@@ -273,8 +273,13 @@ class Producer(Sender):
         outbox = self._outbox
         if outbox.max_request_bytes is None:
             outbox.wait_for_room(self._streams.get(topic) or self._open_stream(topic))
-        limit = outbox.max_request_bytes
-        return outbox.payload_bytes_max if limit is None else min(limit, outbox.payload_bytes_max)
+        return self.known_size_limit or outbox.payload_bytes_max
+
+    @property
+    def known_size_limit(self) -> int | None:
+        """As :meth:`size_limit`, None while the daemon has not told it."""
+        limit = self._outbox.max_request_bytes
+        return None if limit is None else min(limit, self._outbox.payload_bytes_max)
 
     def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
         """Raises RecordTooLarge for a checked record that max.request.size or one message cannot take."""
