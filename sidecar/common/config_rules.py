@@ -1,16 +1,24 @@
 """Rules between settings, checked once before anything starts (Kafka's ProducerConfig, KIP-679).
 
-All conflicts are named together, so that a person repairs the file once.
+All conflicts are named together, so that a person repairs the file once. ``config_of`` makes the rooms' configuration
+objects of the values that passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sidecar.common.settings import BY_NAME, ConfigError, SidecarConfig, Value
+from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig, Value
 from sidecar.common.topic_patterns import covered
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Config = TypeVar("Config", bound=DataclassInstance)
+
+_BY_FIELD = {row.key.replace(".", "_"): row.name for row in SETTINGS}
 _HARD_LIMIT_IN_FLIGHT = 5
 POOL_PAGES_MIN = 64
 
@@ -68,6 +76,15 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
     if faults:
         raise ConfigError(faults)
     return replace(config, values=values, topics=topics, warnings=tuple(warnings))
+
+
+def config_of(kind: type[Config], values: Mapping[str, Any]) -> Config:
+    """A dataclass filled from concluded ``values``: each field takes the setting of its name, dots for underscores.
+
+    A setting of the daemon's own goes by its key: ``batch_growth_bytes`` is ``daemon.batch_growth_bytes``. Raises
+    KeyError for a field that is no setting; defaults stand in SETTINGS only.
+    """
+    return kind(**{each.name: values[_BY_FIELD[each.name]] for each in fields(kind)})
 
 
 def acks_number(value: Value) -> int:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
 
-from sidecar.common.config_rules import parse_address
+from sidecar.common.config_rules import config_of, parse_address
 from sidecar.common.control import ControlMessage, NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.admission import Refusal
@@ -27,8 +25,6 @@ log = logging.getLogger(__name__)
 
 TOPICS_TIMEOUT_MS = 10_000.0
 TOPICS_TIMEOUT_UNREACHABLE_MS = 2_000.0
-
-Config = TypeVar("Config", MetadataConfig, ConnectionConfig)
 
 
 class Cluster:
@@ -48,8 +44,8 @@ class Cluster:
         self._fetcher = MetadataFetcher(
             [address for address in addresses if address is not None],
             client_id=config.text("client.id"),
-            metadata_config=_chosen(MetadataConfig, config),
-            connection_config=_chosen(ConnectionConfig, config),
+            metadata_config=config_of(MetadataConfig, config.values),
+            connection_config=config_of(ConnectionConfig, config.values),
             on_snapshot=self._on_snapshot,
             on_topic_errors=self._on_topic_errors,
             on_error=self._on_error,
@@ -183,11 +179,3 @@ class Cluster:
             for topic in answer.topics
             if names is not None or not topic.is_internal
         ]
-
-
-def _chosen(kind: type[Config], config: SidecarConfig) -> Config:
-    """Fill a config of another room from the settings of the same names, dots for underscores."""
-    known: dict[str, Any] = {
-        each.name: config.values[each.name.replace("_", ".")] for each in dataclasses.fields(kind)
-    }
-    return kind(**known)

@@ -50,8 +50,8 @@ class MetadataFetcher:
         bootstrap: Sequence[tuple[str, int]],
         *,
         client_id: str | None,
-        metadata_config: MetadataConfig | None = None,
-        connection_config: ConnectionConfig | None = None,
+        metadata_config: MetadataConfig,
+        connection_config: ConnectionConfig,
         allow_auto_create_topics: bool = True,
         on_snapshot: OnSnapshot = lambda result: None,
         on_topic_errors: Callable[[Mapping[str, TopicError]], None] = lambda errors: None,
@@ -61,11 +61,10 @@ class MetadataFetcher:
     ) -> None:
         if not bootstrap:
             raise ValueError("bootstrap.servers names no broker; give at least one host:port.")
-        metadata_config = metadata_config or MetadataConfig()
         self.metadata = Metadata(metadata_config, random)
         self._may_rebootstrap = metadata_config.metadata_recovery_strategy == "rebootstrap"
         self._rebootstrap_trigger_ms = metadata_config.metadata_recovery_rebootstrap_trigger_ms
-        self._request_timeout_ms = (connection_config or ConnectionConfig()).request_timeout_ms
+        self._request_timeout_ms = connection_config.request_timeout_ms
         self._unanswered_since_ms: float | None = None
         """Since when an update has been due and none has come."""
         self._clock = clock or MonotonicClock()

@@ -49,15 +49,15 @@ class MetadataConfig:
     refresh only on failure, 0 = after each send, positive = that often while records are being sent.
     """
 
-    metadata_max_age_ms: float = 300_000.0
-    metadata_max_idle_ms: float = 300_000.0
-    retry_backoff_ms: float = 100.0
-    retry_backoff_max_ms: float = 1_000.0
-    topic_metadata_refresh_interval_ms: float | None = None
-    metadata_recovery_strategy: str = "rebootstrap"
+    metadata_max_age_ms: float
+    metadata_max_idle_ms: float
+    retry_backoff_ms: float
+    retry_backoff_max_ms: float
+    topic_metadata_refresh_interval_ms: float | None
+    metadata_recovery_strategy: str
     """``none``: once known, only the brokers of the last answer are asked. Else bootstrap again: when none of them
     can be asked (KIP-899), when one says so, or after this long without an answer (KIP-1102)."""
-    metadata_recovery_rebootstrap_trigger_ms: float = 300_000.0
+    metadata_recovery_rebootstrap_trigger_ms: float
 
 
 class UpdateResult(NamedTuple):

@@ -53,14 +53,14 @@ class ClusterLinks:
         loop: asyncio.AbstractEventLoop | None = None,
         *,
         client_id: str | None,
-        config: ConnectionConfig | None = None,
+        config: ConnectionConfig,
         on_state: OnState = _ignore_state,
         on_response: OnResponse = _ignore_response,
         clock: MonotonicClock | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
         self._loop = loop or asyncio.get_running_loop()
-        self._config = config or ConnectionConfig()
+        self._config = config
         self._client_id = client_id
         self._on_state = on_state
         self._on_response = on_response

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_sequences import PartitionSequences
-from sidecar.producer.topic_settings import TopicRules, TopicSettings
 
 if TYPE_CHECKING:
     from sidecar.kernel import StickyPartitioner
     from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.producer.topic_settings import TopicSettings
 
 Ring = OrderedDict["PartitionQueue", None]
 """Partitions with a batch that may be sent now, longest waiting first; removal from the middle is O(1)."""
-
-_DEFAULTS = TopicRules(ProducerConfig())
 
 
 class PartitionQueue:
@@ -52,11 +49,11 @@ class PartitionQueue:
         "wire_count",
     )
 
-    def __init__(self, topic: str, partition: int, lane: int, settings: TopicSettings | None = None) -> None:
+    def __init__(self, topic: str, partition: int, lane: int, settings: TopicSettings) -> None:
         self.topic = topic
         self.partition = partition
         self.lane = lane
-        self.settings = settings if settings is not None else _DEFAULTS.of(topic)
+        self.settings = settings
         self.partitioner: StickyPartitioner | None = None
         self.load = 0
         self.batches: deque[ProducerBatch] = deque()

@@ -6,34 +6,27 @@ KIP-144, KIP-601, KIP-219).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from sidecar.common.backoff import ExponentialBackoff
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """Times in milliseconds, by Kafka's names with underscores."""
+    """Times in milliseconds, by Kafka's names with underscores (made by ``config_of``)."""
 
-    reconnect_backoff_ms: float = 50.0
-    reconnect_backoff_max_ms: float = 1_000.0
-    socket_connection_setup_timeout_ms: float = 10_000.0
-    socket_connection_setup_timeout_max_ms: float = 30_000.0
-    connections_max_idle_ms: float = 540_000.0
+    reconnect_backoff_ms: float
+    reconnect_backoff_max_ms: float
+    socket_connection_setup_timeout_ms: float
+    socket_connection_setup_timeout_max_ms: float
+    connections_max_idle_ms: float
     """Negative: idle connections stay."""
-    request_timeout_ms: float = 30_000.0
-    send_buffer_bytes: int = 131_072
+    request_timeout_ms: float
+    send_buffer_bytes: int
     """SO_SNDBUF; -1: the system's default. So for the next."""
-    receive_buffer_bytes: int = 32_768
-
-    @classmethod
-    def from_mapping(cls, settings: Mapping[str, Any]) -> ConnectionConfig:
-        """From validated settings under Kafka's own names."""
-        names = [each.name for each in fields(cls)]
-        return cls(**{name: settings[name.replace("_", ".")] for name in names})
+    receive_buffer_bytes: int
 
 
 class ConnectionStatus(Enum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import logging
 import os
@@ -19,6 +18,7 @@ from client_stub.wire import SUBMIT_HEAD_BYTES_MAX
 from client_stub.zmtp import HEADER_BYTES_MAX
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.clock import MonotonicClock
+from sidecar.common.config_rules import config_of
 from sidecar.common.control import (
     ControlMessage,
     Drain,
@@ -109,11 +109,7 @@ class Worker:
         self._start = start
         self._exit: asyncio.Future[int] = loop.create_future()
         settings = dict(start.config)
-        config = dataclasses.replace(
-            ProducerConfig.from_mapping(settings),
-            batch_growth_bytes=int(settings["daemon.batch_growth_bytes"]),
-            connections_per_broker=int(settings["daemon.connections_per_broker"]),
-        )
+        config = config_of(ProducerConfig, settings)
         rules = TopicRules(config, settings["topics"])
         workers = int(settings["daemon.workers"])
         clock = MonotonicClock()
@@ -286,7 +282,7 @@ class Worker:
         self._links = ClusterLinks(
             loop,
             client_id=config.client_id,
-            config=ConnectionConfig.from_mapping(settings),
+            config=config_of(ConnectionConfig, settings),
             on_state=on_link_state,
             on_response=produce_port.on_response,
             clock=clock,

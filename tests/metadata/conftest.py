@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.common.clock import ManualClock
 from sidecar.metadata.metadata import Metadata, MetadataConfig
+from tests.configs import config_with
 
 
 @pytest.fixture
@@ -16,4 +17,4 @@ def clock() -> ManualClock:
 @pytest.fixture
 def metadata() -> Metadata:
     """Defaults, and a jitter that is always in the middle (none)."""
-    return Metadata(MetadataConfig(), lambda: 0.5)
+    return Metadata(config_with(MetadataConfig), lambda: 0.5)

@@ -12,6 +12,7 @@ from sidecar.common.control import UpdateMetadata
 from sidecar.metadata.cache import MetadataCache
 from sidecar.metadata.diff import diff_snapshots, partition_updates
 from sidecar.metadata.metadata import DELETION_ANSWERS, DELETION_MS, Metadata, MetadataConfig
+from tests.configs import config_with
 
 from .answers import answer, good, topic, topic_id
 
@@ -42,7 +43,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
-        self.metadata = Metadata(MetadataConfig(metadata_max_idle_ms=IDLE_MS), self.rng.random)
+        self.metadata = Metadata(config_with(MetadataConfig, metadata_max_idle_ms=IDLE_MS), self.rng.random)
         self.workers = [Worker() for _ in range(3)]
         self.ids = dict.fromkeys(NAMES, 1)
         """Topics that are there, with their ids."""

@@ -23,6 +23,7 @@ from sidecar.metadata.metadata import MetadataConfig
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.connector import LinkError
 from sidecar.protocol.connection_states import ConnectionConfig
+from tests.configs import config_with
 
 
 class Told:
@@ -48,15 +49,16 @@ async def fetching(
     fetcher = MetadataFetcher(
         bootstrap,
         client_id="test",
-        metadata_config=MetadataConfig(
+        metadata_config=config_with(
+            MetadataConfig,
             retry_backoff_ms=backoff_ms,
             retry_backoff_max_ms=backoff_ms * 4,
             metadata_max_age_ms=max_age_ms,
             metadata_recovery_strategy=recovery,
             metadata_recovery_rebootstrap_trigger_ms=trigger_ms,
         ),
-        connection_config=ConnectionConfig(
-            **{"reconnect_backoff_ms": 10.0, "reconnect_backoff_max_ms": 50.0, **connection}
+        connection_config=config_with(
+            ConnectionConfig, **{"reconnect_backoff_ms": 10.0, "reconnect_backoff_max_ms": 50.0, **connection}
         ),
         on_snapshot=lambda result: told.snapshots.append(result.new),
         on_topic_errors=told.topic_errors.append,
@@ -394,4 +396,9 @@ def test_fetching_all_topics_from_nobody_says_who_was_asked() -> None:
 
 def test_no_bootstrap_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"bootstrap\.servers"):
-        MetadataFetcher([], client_id=None)
+        MetadataFetcher(
+            [],
+            client_id=None,
+            metadata_config=config_with(MetadataConfig),
+            connection_config=config_with(ConnectionConfig),
+        )

@@ -12,6 +12,8 @@ from sidecar.common.model import NO_PRODUCER_ID, Node
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.metadata.answer import parse_metadata
 from sidecar.metadata.errors import InvalidTopicError
+from sidecar.metadata.metadata import MetadataConfig
+from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.metadata import metadata_request
@@ -19,6 +21,7 @@ from sidecar.protocol.produce import ProduceTopic, encode_produce
 from sidecar.protocol.produce_answer import decode_produce_response
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
+from tests.configs import config_with
 
 pytestmark = pytest.mark.kafka
 
@@ -42,7 +45,13 @@ def test_topics_of_a_real_cluster(kafka: KafkaCluster, new_topic: NewTopic) -> N
     name = new_topic(partitions=3)
 
     async def test() -> None:
-        fetcher = MetadataFetcher(bootstrap(kafka), client_id="test", allow_auto_create_topics=False)
+        fetcher = MetadataFetcher(
+            bootstrap(kafka),
+            client_id="test",
+            metadata_config=config_with(MetadataConfig),
+            connection_config=config_with(ConnectionConfig),
+            allow_auto_create_topics=False,
+        )
         fetcher.start()
         try:
             assert (await fetcher.awaitable.wait_on_metadata(name, 2, 30_000)).partition_count == 3

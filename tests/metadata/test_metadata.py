@@ -17,6 +17,7 @@ from sidecar.metadata.errors import (
     TopicAuthorizationError,
 )
 from sidecar.metadata.metadata import EXPIRY_NOT_SET, Metadata, MetadataConfig
+from tests.configs import config_with
 
 from .answers import answer, good, partition, topic, topic_id
 
@@ -198,7 +199,7 @@ def test_failures_and_equal_answers_back_off_to_the_maximum(metadata: Metadata, 
 @pytest.mark.rule("M6")
 @pytest.mark.parametrize("random", [0.0, 0.25, 0.999])
 def test_jitter_never_brings_updates_nearer_than_the_backoff(random: float, clock: ManualClock) -> None:
-    metadata = Metadata(MetadataConfig(), lambda: random)
+    metadata = Metadata(config_with(MetadataConfig), lambda: random)
     waits = []
     for _ in range(8):
         metadata.failed_update(clock.now_ms())
@@ -231,7 +232,9 @@ def test_gaps_in_an_answer_ask_for_another(metadata: Metadata, clock: ManualCloc
 @pytest.mark.rule("M7")
 def test_the_old_producers_dial(clock: ManualClock) -> None:
     def with_dial(interval_ms: float) -> Metadata:
-        metadata = Metadata(MetadataConfig(topic_metadata_refresh_interval_ms=interval_ms), lambda: 0.5)
+        metadata = Metadata(
+            config_with(MetadataConfig, topic_metadata_refresh_interval_ms=interval_ms), lambda: 0.5
+        )
         metadata.add("orders", clock.now_ms())
         metadata.update(answer(good("orders")), clock.now_ms())
         return metadata

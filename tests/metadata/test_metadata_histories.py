@@ -8,6 +8,7 @@ import pytest
 
 from sidecar.common.clock import ManualClock
 from sidecar.metadata.metadata import Metadata, MetadataConfig
+from tests.configs import config_with
 
 from .answers import answer, good, topic
 
@@ -22,7 +23,7 @@ class History:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
-        config = MetadataConfig(metadata_max_idle_ms=IDLE_MS, metadata_max_age_ms=2_000.0)
+        config = config_with(MetadataConfig, metadata_max_idle_ms=IDLE_MS, metadata_max_age_ms=2_000.0)
         self.metadata = Metadata(config, self.rng.random)
         self.asked: frozenset[str] | None = None
         self.answer_at_ms = 0.0

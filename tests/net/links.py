@@ -10,6 +10,7 @@ from sidecar.common.model import Node
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.protocol.connection_states import ConnectionConfig
+from tests.configs import config_with
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -27,7 +28,7 @@ class NotingLinks:
         self.responses: list[tuple[int, bytes]] = []
         self.links = ClusterLinks(
             client_id="test",
-            config=ConnectionConfig(**config),
+            config=config_with(ConnectionConfig, **config),
             on_state=lambda *state: self.states.append(state),
             on_response=lambda link, correlation_id, body, now_ms: self.responses.append(
                 (correlation_id, body)

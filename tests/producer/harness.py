@@ -13,7 +13,6 @@ from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.accumulator_answers import AppendResult
 from sidecar.producer.broker_memory import BrokerMemory
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE
@@ -28,6 +27,7 @@ from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm import layout
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.worker.publication import free_descriptor, publish_all, split
+from tests.configs import producer_config
 
 from .fake_kernel import FakeBlock, FakeRecords
 
@@ -119,7 +119,7 @@ class Core:
         **settings: Any,
     ) -> None:
         settings.setdefault("linger_ms", 0.0)
-        self.config = ProducerConfig(**settings)
+        self.config = producer_config(**settings)
         self.clock = ManualClock()
         self.links = FakeLinks()
         self.lane = lane

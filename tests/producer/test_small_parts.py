@@ -9,11 +9,13 @@ import pytest
 from client_stub.error_codes import ERROR_CODES
 from client_stub.wire import Persistence
 from sidecar.common.backoff import ExponentialBackoff
+from sidecar.common.config_rules import config_of
 from sidecar.common.errors import Code, classify
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
 from sidecar.producer.throttle_times import SAMPLE_MS, ThrottleTimes
+from tests.configs import DEFAULTS, config_with
 
 MIB = 1024 * 1024
 
@@ -100,16 +102,18 @@ def test_taken_and_free_never_exceed_the_limit() -> None:
 
 
 def test_config_from_kafkas_names() -> None:
-    config = ProducerConfig.from_mapping(
-        {"linger.ms": 7, "acks": "all", "compression.type": "zstd", "bootstrap.servers": "x:1"}
-    )
+    """Also the daemon's own, by their keys: one function makes every room's configuration of the concluded values."""
+    changed = {"linger.ms": 7, "compression.type": "zstd", "daemon.connections_per_broker": 1}
+    config = config_of(ProducerConfig, {**DEFAULTS, **changed})
     assert (config.linger_ms, config.acks, config.compression_type) == (7, -1, "zstd")
-    assert ProducerConfig.from_mapping({"acks": "1"}).acks == 1
+    assert (config.connections_per_broker, config.batch_growth_bytes) == (1, 512 << 10)
+    with pytest.raises(KeyError, match=r"linger\.ms"):
+        config_of(ProducerConfig, {name: value for name, value in DEFAULTS.items() if name != "linger.ms"})
 
 
 def test_config_defaults_are_kafkas() -> None:
     """V5."""
-    config = ProducerConfig()
+    config = config_with(ProducerConfig)
     assert (config.acks, config.enable_idempotence, config.retries) == (-1, True, 2**31 - 1)
     assert (config.batch_size, config.linger_ms, config.max_request_size) == (16384, 5, 1048576)
     assert (config.request_timeout_ms, config.delivery_timeout_ms, config.max_block_ms) == (30e3, 120e3, 60e3)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.topic_settings import TopicRules
+from tests.configs import producer_config
 
 from .harness import Core, payloads_of, snapshot_of
 
 
 def rules(patterns: dict[str, dict[str, Any]], **settings: Any) -> TopicRules:
-    return TopicRules(ProducerConfig(**settings), patterns)
+    return TopicRules(producer_config(**settings), patterns)
 
 
 class Topics(Core):

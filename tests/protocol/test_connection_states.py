@@ -13,11 +13,12 @@ from sidecar.protocol.connection_states import (
     ConnectionStates,
     ConnectionStatus,
 )
+from tests.configs import config_with
 
 
 @pytest.fixture
 def states() -> ConnectionStates:
-    return ConnectionStates(ConnectionConfig(), lambda: 0.5)
+    return ConnectionStates(config_with(ConnectionConfig), lambda: 0.5)
 
 
 @pytest.mark.rule("S6")

@@ -26,7 +26,6 @@ from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.producer.broker_memory import TIMESTAMP_AGE_MS, BrokerMemory
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import (
     AskBroker,
     CloseLink,
@@ -51,6 +50,7 @@ from sidecar.producer.sender import Sender
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.worker.inquiry import Verdict, judge
 from sidecar.worker.publication import free_descriptor, publish_all, split
+from tests.configs import producer_config
 
 from .broker_model import WireBatch
 from .sim_calm import PATIENCE_MS, SimCalm
@@ -99,7 +99,7 @@ class SimWorld:
         self.bad_rate = rng.choice((0.0, 0.0, 0.03))
         self.keyless_rate = rng.choice((0.0, 0.0, 0.1))
         self.old_rate = rng.choice((0.0, 0.0, 0.1, 1.0))
-        self.config = ProducerConfig(
+        self.config = producer_config(
             linger_ms=rng.choice((0.0, 5.0, 40.0)),
             batch_size=rng.choice((0, 361, 861)),
             max_request_size=rng.choice((400, 2000)),

@@ -14,13 +14,13 @@ from types import FrameType
 from typing import Any
 
 from sidecar.bench.adoption import fill_slot
-from sidecar.producer.config import ProducerConfig
+from tests.configs import producer_config
 
 from .slot_stage import PARTITIONS, TOPIC, MemoryBroker, SlotStage
 
 
 def main(submissions: int, is_placed: bool) -> dict[str, float]:
-    config = ProducerConfig(batch_growth_bytes=1 << 20)
+    config = producer_config(batch_growth_bytes=1 << 20)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         segment = fill_slot(Path(folder) / "segment", submissions, TOPIC, PARTITIONS, is_placed=is_placed)
         SlotStage._beat = lambda self: None  # type: ignore[method-assign]

@@ -13,7 +13,6 @@ from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.clock import ManualClock
 from sidecar.common.tickets import attach_ticket
 from sidecar.producer.broker_memory import BrokerMemory
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.topic_settings import TopicRules
@@ -24,6 +23,7 @@ from sidecar.worker.placement import Placement
 from sidecar.worker.shares import Shares
 from sidecar.worker.stub_port import StubPort
 from sidecar.worker.topics import Topics
+from tests.configs import producer_config
 from tests.worker.scene import EPOCH, KEY, Scene
 
 BASE_TIMESTAMP_MS = 1_700_000_000_000
@@ -119,7 +119,7 @@ class PortStage:
     def __init__(self, scene: Scene, *, max_request_size: int = 1 << 20) -> None:
         self.scene = scene
         self.clock = ManualClock()
-        config = ProducerConfig(max_request_size=max_request_size)
+        config = producer_config(max_request_size=max_request_size)
         accumulator = RecordAccumulator(
             config,
             ProducerIds(

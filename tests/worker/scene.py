@@ -9,10 +9,10 @@ import msgpack
 
 from client_stub.wire import Outcome, SubmitFlag, unpack_outcomes
 from sidecar.kernel import BatchRecords, Chain, Entry, StickyPartitioner, index
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientRow
@@ -22,6 +22,7 @@ from sidecar.worker.session import ClientSession
 from sidecar.worker.sessions import Sessions
 from sidecar.worker.settlement import Settlement
 from sidecar.worker.tellings import Part, Teller
+from tests.configs import producer_config
 
 INCARNATION = 5
 EPOCH = 77
@@ -59,7 +60,7 @@ class Scene:
             on_ring_written=self.written.append,
         )
         self.settlement = Settlement(
-            config=ProducerConfig(),
+            config=producer_config(),
             teller=self.teller,
             descriptors=self.descriptors,
             lane_rows=self.lane_rows,
@@ -116,7 +117,7 @@ class Scene:
             block = index(self.chain, entry, self.partitioner, 1 << 20)
             for _, start, stop in block.groups:
                 assert records.try_append(block, start, stop, 1 << 20) == stop - start
-        queue = PartitionQueue("t", partition, IDEMPOTENT_LANE)
+        queue = PartitionQueue("t", partition, IDEMPOTENT_LANE, TopicRules(producer_config()).of("t"))
         batch = ProducerBatch(
             queue=queue, records=records, chain=self.chain, order=0, created_ms=0.0, deadline_ms=1e9
         )

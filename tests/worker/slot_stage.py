@@ -48,6 +48,7 @@ from sidecar.worker.sessions import Sessions
 from sidecar.worker.settlement import Settlement
 from sidecar.worker.tellings import Part, Teller
 from sidecar.worker.topics import Topics
+from tests.configs import producer_config
 
 TOPIC = "t"
 PARTITIONS = 2
@@ -171,7 +172,7 @@ class SlotStage:
     ) -> None:
         self.segment, self.broker = segment, broker
         self.now_ms = 1000.0 * incarnation if now_ms is None else now_ms
-        self.config = config or ProducerConfig(batch_size=120, linger_ms=0)
+        self.config = config or producer_config(batch_size=120, linger_ms=0)
         segment.prepare_slot(0)
         slot = segment.slot(0)
         pages = take_over_pages(segment, 0, incarnation)

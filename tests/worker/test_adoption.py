@@ -10,13 +10,13 @@ import pytest
 
 from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
 from sidecar.common.errors import Code
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
 from sidecar.shm.descriptors import DescriptorState
 from sidecar.shm.segment import Segment, describe_undelivered
 from sidecar.worker import adoption
 from sidecar.worker.inquiry import Verdict
+from tests.configs import producer_config
 
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
 
@@ -429,7 +429,7 @@ def deadlines(stage: SlotStage) -> list[float]:
 
 def test_delivery_timeout_goes_on_at_adoption(segment: Segment) -> None:
     """It counts while somebody could deliver, over any number of workers; not while nobody was there."""
-    config = ProducerConfig(delivery_timeout_ms=120_000, linger_ms=0)
+    config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)
     broker = MemoryBroker(is_silent=True)
     first = SlotStage(segment, broker, 1, config=config, now_ms=10_000.0)
     session, _ = first.attach()
@@ -454,7 +454,7 @@ def test_delivery_timeout_goes_on_at_adoption(segment: Segment) -> None:
 
 
 def test_a_submission_accepted_after_the_last_heartbeat_is_new(segment: Segment) -> None:
-    config = ProducerConfig(delivery_timeout_ms=120_000, linger_ms=0)
+    config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)
     first = SlotStage(segment, MemoryBroker(), 1, config=config, now_ms=10_000.0)
     session, _ = first.attach()
     first.know_topic()
@@ -466,7 +466,7 @@ def test_a_submission_accepted_after_the_last_heartbeat_is_new(segment: Segment)
 
 def test_a_time_of_acceptance_counts_for_eighteen_hours(segment: Segment) -> None:
     """What is older counts as younger than it is, never as older."""
-    config = ProducerConfig(delivery_timeout_ms=86_400_000, linger_ms=0)
+    config = producer_config(delivery_timeout_ms=86_400_000, linger_ms=0)
     first = SlotStage(segment, MemoryBroker(), 1, config=config, now_ms=1_000.0)
     session, _ = first.attach()
     first.know_topic()
@@ -483,8 +483,8 @@ def test_a_time_of_acceptance_counts_for_eighteen_hours(segment: Segment) -> Non
 def test_a_partition_keeps_its_order_when_acks_is_changed_with_a_backlog(segment: Segment, acks: str) -> None:
     """What was sent in the lane of before has its end before anything goes out in the other one."""
     configs = [
-        ProducerConfig(batch_size=120, linger_ms=0),
-        ProducerConfig(batch_size=120, linger_ms=0, acks=1, enable_idempotence=False),
+        producer_config(batch_size=120, linger_ms=0),
+        producer_config(batch_size=120, linger_ms=0, acks=1, enable_idempotence=False),
     ]
     before, after = configs if acks == "all to 1" else reversed(configs)
     broker = MemoryBroker(is_silent=True)

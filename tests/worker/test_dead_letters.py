@@ -15,12 +15,14 @@ from sidecar.deadletter.spool_files import read_letters, spool_files
 from sidecar.kernel import BatchRecords, fail_remaining, index
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.segment import describe_undelivered
 from sidecar.shm.submission_name import submission_name
 from sidecar.worker.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
 from sidecar.worker.session import ClientSession
 from sidecar.worker.tellings import BatchTelling, Part
 from sidecar.worker.topic_queue import TopicQueue
+from tests.configs import producer_config
 from tests.worker.scene import Scene, told
 
 
@@ -302,7 +304,7 @@ def test_a_batchs_letters_copy_only_its_own_records(scene: Scene) -> None:
     for partition, start, stop in block.groups:
         records = BatchRecords()
         records.try_append(block, start, stop, 1 << 20)
-        queue = PartitionQueue("t", partition, 0)
+        queue = PartitionQueue("t", partition, 0, TopicRules(producer_config()).of("t"))
         batch = ProducerBatch(
             queue=queue, records=records, chain=scene.chain, order=0, created_ms=0.0, deadline_ms=1e9
         )

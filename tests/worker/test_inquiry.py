@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
@@ -21,6 +20,7 @@ from sidecar.protocol.describe_producers import (
 )
 from sidecar.protocol.messages import decode_response, encode_request, response_module
 from sidecar.worker.inquiry import FRESH_MS, Verdict, judge
+from tests.configs import producer_config
 
 NOW = 10_000_000
 MASK = 0x7FFFFFFF
@@ -36,7 +36,7 @@ class Records:
 def sent(
     base: int, count: int = 10, *, epoch: int = 0, age_ms: int = 1000, stamp_age_ms: int = 1000
 ) -> tuple[ProducerBatch, int]:
-    queue = PartitionQueue("t", 0, 0, TopicRules(ProducerConfig()).of("t"))
+    queue = PartitionQueue("t", 0, 0, TopicRules(producer_config()).of("t"))
     batch = ProducerBatch(
         queue=queue,
         records=Records(count, NOW - stamp_age_ms),  # type: ignore[arg-type]

@@ -11,12 +11,12 @@ from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.broker_memory import BrokerMemory
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.worker.placement import Placement
 from sidecar.worker.topic_queue import TopicQueue
+from tests.configs import producer_config
 from tests.worker.scene import Scene
 
 RACKS = {1: "a", 2: "b", 3: "b", 4: None}
@@ -30,7 +30,7 @@ def snapshot(*leaders: int) -> MetadataSnapshot:
 
 class Placed:
     def __init__(self, scene: Scene, **settings: Any) -> None:
-        config = ProducerConfig(batch_size=1, **settings)
+        config = producer_config(batch_size=1, **settings)
         ids = ProducerIds(
             max_in_flight=5,
             backoff=ExponentialBackoff(100, 1000, lambda: 0.5),

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from client_stub.wire import Kind
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm import layout
 from sidecar.shm.rate_words import RateClock, find_clock
 from sidecar.shm.segment import Segment
 from sidecar.worker.rate_limit import BURST_MS, RateLimit
+from tests.configs import producer_config
 from tests.worker.test_intake import Scene
 
 
 def limit(clocks: dict[str, RateClock] | None = None, *, workers: int = 1, **own: int) -> RateLimit:
     names = {"rate": "rate", "records": "records.per.second"}
-    settings = TopicRules(ProducerConfig(), {"*": {names[name]: value for name, value in own.items()}}).of(
+    settings = TopicRules(producer_config(), {"*": {names[name]: value for name, value in own.items()}}).of(
         "t"
     )
 
@@ -42,7 +42,7 @@ def let_through(limits: list[RateLimit], frame: tuple[int, int], from_ms: float,
 
 
 def test_a_topic_without_a_rate_has_no_limit() -> None:
-    settings = TopicRules(ProducerConfig()).of("t")
+    settings = TopicRules(producer_config()).of("t")
     assert RateLimit.of("t", settings, workers=1, find_clock=lambda name: None) is None
 
 

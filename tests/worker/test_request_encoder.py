@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.in_work import InWork, batch_word
 from sidecar.worker import request_encoder
 from sidecar.worker.request_encoder import RequestEncoder
+from tests.configs import producer_config
 
 from .scene import Scene
 
@@ -25,7 +25,7 @@ def test_a_batch_whose_descriptor_is_free_by_then_is_compressed_under_its_own_na
     """It expired while the codec was busy with others: who finds the worker dead must not suspect another batch."""
     scene = Scene(tmp_path / "segment")
     batch = scene.batch(scene.accept(scene.client(), 1, 3))
-    batch.queue.settings = TopicRules(ProducerConfig(compression_type="gzip")).of("t")
+    batch.queue.settings = TopicRules(producer_config(compression_type="gzip")).of("t")
     serial = scene.descriptors.serial(batch.descriptor)
     noted: list[int] = []
     in_work = InWork(scene.segment.slot(0))

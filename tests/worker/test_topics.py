@@ -12,7 +12,6 @@ from sidecar.common.model import Node
 from sidecar.kernel import BatchRecords, Entry, index
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.broker_memory import BrokerMemory
-from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
@@ -21,13 +20,14 @@ from sidecar.worker import topics as topics_module
 from sidecar.worker.placement import Placement
 from sidecar.worker.topic_queue import EntryLine, TopicQueue
 from sidecar.worker.topics import Topics
+from tests.configs import producer_config
 from tests.worker.scene import Scene
 
 
 class TopicScene:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        config = ProducerConfig(max_block_ms=1000.0)
+        config = producer_config(max_block_ms=1000.0)
         ids = ProducerIds(
             max_in_flight=5,
             backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
@@ -255,7 +255,7 @@ def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: Topic
 
 
 def test_a_topic_with_acks_1_goes_through_the_plain_lane(scene: Scene) -> None:
-    config = ProducerConfig()
+    config = producer_config()
     rules = TopicRules(config, {"plain-*": {"acks": 1}})
     ids = ProducerIds(
         max_in_flight=5, backoff=ExponentialBackoff(100, 1000, lambda: 0.5), memory=BrokerMemory(lambda: 0)
