@@ -35,6 +35,7 @@ class SenderCounts:
     """Totals since start, for the driver to publish. Plain integers, single writer."""
 
     __slots__ = (
+        "batch_errors",
         "batches_expired",
         "batches_retried",
         "batches_sent",
@@ -48,6 +49,7 @@ class SenderCounts:
     )
 
     def __init__(self) -> None:
+        self.batch_errors = 0
         self.batches_expired = 0
         self.batches_retried = 0
         self.batches_sent = 0
@@ -120,6 +122,7 @@ class BatchFates:
             self._fail_records(batch, result, now_ms)
         else:
             self._hint(batch, result)
+            self.counts.record_errors += len(result.record_errors)
             text = (
                 (result.record_errors[0][1] if result.record_errors else None) or result.error_message or ""
             )
@@ -148,7 +151,7 @@ class BatchFates:
             self.stale_topics.add(batch.topic)
         if batch.is_done:
             return
-        self.counts.record_errors += 1
+        self.counts.batch_errors += 1
         batch.last_error = row.name
         idempotent = batch.lane == IDEMPOTENT_LANE
         if row.persistence != Persistence.NOT_PERSISTED:

@@ -35,6 +35,9 @@ class IncompleteBatches:
     def __bool__(self) -> bool:
         return any(self._lines.values())
 
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
     def oldest_first(self) -> list[ProducerBatch]:
         lines = [line for line in self._lines.values() if line]
         if len(lines) == 1:

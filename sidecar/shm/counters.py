@@ -1,9 +1,10 @@
 """ONE table of counter rows; the place of a row in the table is its place in every slot's block.
 
-``accepted = delivered + failed + dead lettered + held``, at every moment a reader can see: what belongs to one step
-of the ledger is added in one write (``Counters.add``).
+``accepted = delivered + failed + dead lettered + held``, at every moment a reader can see: the parts of one step
+of the ledger are added in one write (``Counters.add``).
 
-Rows are only appended: a reader of another version reads what it knows.
+Rows are only appended: a reader of another version reads the rows it knows. A row that is dropped leaves its place
+empty (None). docs/metrics.md is printed from this table.
 """
 
 from __future__ import annotations
@@ -16,112 +17,330 @@ Kind = Literal["counter", "gauge"]
 
 
 class CounterRow(NamedTuple):
-    """``name`` without the ``kafka_sidecar_`` prefix, units in it; counters end in ``_total``."""
+    """``name`` without the ``kafka_sidecar_`` prefix; counters end in ``_total``. ``worry``: when an operator should
+    look closer, and at what; empty where the value alone says nothing."""
 
     name: str
     kind: Kind
+    unit: str
     help: str
+    worry: str = ""
 
 
-COUNTER_ROWS: Final = (
-    CounterRow("records_accepted_total", "counter", "Records accepted into the journal."),
-    CounterRow("records_delivered_total", "counter", "Records that a broker acknowledged."),
-    CounterRow("records_failed_total", "counter", "Records whose client acknowledged that they failed."),
+_PLACES: Final[tuple[CounterRow | None, ...]] = (
+    CounterRow("records_accepted_total", "counter", "records", "Records accepted into the journal."),
+    CounterRow(
+        "records_delivered_total",
+        "counter",
+        "records",
+        "Records that a broker acknowledged.",
+        "Its rate stays below that of `records_accepted_total`: the backlog (`records_held`) grows.",
+    ),
+    CounterRow(
+        "records_failed_total",
+        "counter",
+        "records",
+        "Records whose client acknowledged that they failed.",
+        "Any growth: the clients' errors and the worker's log name the reason.",
+    ),
     CounterRow(
         "records_dead_lettered_total",
         "counter",
+        "records",
         "Failed records that went to the dead letter spool, as their client was gone.",
+        "Any growth: `kafka-sidecar replay --dry-run` shows topics and reasons.",
     ),
     CounterRow(
         "records_possibly_persisted_total",
         "counter",
-        "Failed records that a broker may have appended all the same.",
+        "records",
+        "Failed records that a broker may have appended.",
+        "Any growth: a client that sends such a record again may double it.",
     ),
-    CounterRow("record_errors_total", "counter", "Records that a broker rejected one by one."),
-    CounterRow("bytes_accepted_total", "counter", "Payload bytes accepted from clients."),
-    CounterRow("bytes_sent_total", "counter", "Bytes of record batches sent to brokers, retries included."),
-    CounterRow("submissions_total", "counter", "Submissions accepted from clients."),
-    CounterRow("submissions_refused_total", "counter", "Submissions refused for good."),
-    CounterRow("malformed_frames_total", "counter", "Frames from clients that could not be read."),
-    CounterRow("frames_resent_total", "counter", "Submissions that a client had to send again."),
     CounterRow(
-        "holds_total", "counter", "Times a stream was held back for lack of pages, share or ring room."
+        "record_errors_total",
+        "counter",
+        "records",
+        "Records that a broker rejected one by one.",
+        "Any growth: a producer sends records that its topic does not allow (no key, bad timestamp).",
     ),
-    CounterRow("batches_sent_total", "counter", "Record batches sent to brokers, retries included."),
-    CounterRow("batches_retried_total", "counter", "Record batches sent again."),
+    CounterRow("bytes_accepted_total", "counter", "bytes", "Payload bytes accepted from clients."),
     CounterRow(
-        "batches_split_total", "counter", "Record batches split because a broker found them too large."
+        "bytes_sent_total",
+        "counter",
+        "bytes",
+        "Bytes of Produce requests, as compressed, retries included.",
+        "Far above `bytes_accepted_total`: batches are sent again and again.",
     ),
-    CounterRow("batches_expired_total", "counter", "Record batches that ran out of delivery.timeout.ms."),
-    CounterRow("requests_total", "counter", "Produce requests sent."),
-    CounterRow("request_errors_total", "counter", "Produce requests that got no answer."),
+    CounterRow("submissions_total", "counter", "submissions", "Submissions accepted from clients."),
     CounterRow(
-        "produce_throttle_ms_total", "counter", "Milliseconds for which brokers asked to be left alone."
+        "submissions_refused_total",
+        "counter",
+        "submissions",
+        "Submissions whose records failed at the daemon's door: larger than max.request.size or the pool allows, or "
+        "struck by an error of the daemon.",
+        "Any growth: the client's error says which; with `accept_errors_total` growing as well it is a bug.",
     ),
-    CounterRow("epoch_bumps_total", "counter", "Times a producer id or epoch was replaced."),
-    CounterRow("sender_exceptions_total", "counter", "Exceptions inside the sender's loop; each is a bug."),
-    CounterRow("callback_exceptions_total", "counter", "Exceptions while a fate was told; each is a bug."),
-    CounterRow("outcomes_told_total", "counter", "Outcomes written to clients' rings."),
-    CounterRow("clients_cut_total", "counter", "Clients cut because they did not read their outcomes."),
-    CounterRow("stale_updates_refused_total", "counter", "Metadata pushes refused for an old epoch."),
-    CounterRow("wakeups_total", "counter", "Turns of the worker's loop that had work."),
-    CounterRow("buffer_exhausted_total", "counter", "Times a submission found no page free."),
-    CounterRow("buffer_pages_taken", "gauge", "Pages of the pool that this worker holds."),
-    CounterRow("buffer_waiters", "gauge", "Streams that wait for pages."),
-    CounterRow("clients_connected", "gauge", "Clients attached now."),
-    CounterRow("in_flight_requests", "gauge", "Produce requests without an answer yet."),
-    CounterRow("incomplete_batches", "gauge", "Record batches without a fate yet."),
-    CounterRow("broker_connections", "gauge", "Open connections to brokers."),
-    CounterRow("metadata_version", "gauge", "Version of the metadata snapshot in use."),
-    CounterRow("topics_waiting", "gauge", "Topics that wait for metadata."),
-    CounterRow("lane_rows_full_total", "counter", "Sequences that found no row in the slot's full table."),
-    CounterRow("adoptions_total", "counter", "Times a worker took over what a dead one left in its slot."),
-    CounterRow("records_adopted_total", "counter", "Records without an end that were taken over so."),
+    CounterRow(
+        "malformed_frames_total",
+        "counter",
+        "messages",
+        "Messages from clients that break the protocol.",
+        "Any growth: a foreign or damaged client; the log names it.",
+    ),
+    CounterRow(
+        "frames_resent_total",
+        "counter",
+        "submissions",
+        "Submissions that were not taken and that their client sends again: their stream is held, or an earlier one "
+        "is missing.",
+        "Near the rate of `submissions_total`: clients push against a bound; see `holds_total`.",
+    ),
+    CounterRow(
+        "holds_total",
+        "counter",
+        "holds",
+        "Times a stream was held back: no free pages, over its share or rate, no room in the outcome ring, or the "
+        "disk of pool.path refuses.",
+        "Steady growth: callers wait in `send()`. Look at `buffer_pages_taken`, `topics_waiting` and the brokers.",
+    ),
+    CounterRow(
+        "batches_sent_total", "counter", "batches", "Record batches sent to brokers, retries included."
+    ),
+    CounterRow(
+        "batches_retried_total",
+        "counter",
+        "batches",
+        "Record batches that are sent again after an error.",
+        "More than a few percent of `batches_sent_total` outside of a broker's restart.",
+    ),
+    CounterRow(
+        "batches_split_total",
+        "counter",
+        "batches",
+        "Record batches split because a broker found them too large.",
+        "Steady growth: the topic's `max.message.bytes` is below `batch.size`.",
+    ),
+    CounterRow(
+        "batches_expired_total",
+        "counter",
+        "batches",
+        "Record batches that ran out of delivery.timeout.ms.",
+        "Any growth: a partition had no reachable leader, or the brokers were too slow, for that long.",
+    ),
+    CounterRow("requests_total", "counter", "requests", "Produce requests sent."),
+    CounterRow(
+        "request_errors_total",
+        "counter",
+        "requests",
+        "Produce requests that got no answer: the connection was lost, or request.timeout.ms passed.",
+        "Growth outside of a broker's restart.",
+    ),
+    CounterRow(
+        "produce_throttle_ms_total",
+        "counter",
+        "milliseconds",
+        "Throttle time that brokers asked for in their answers.",
+        "Growth: a quota of the cluster is used up.",
+    ),
+    CounterRow(
+        "epoch_bumps_total",
+        "counter",
+        "bumps",
+        "Times a producer id or epoch was replaced.",
+        "Steady growth: brokers forget producer ids, or batches expire again and again.",
+    ),
+    CounterRow(
+        "sender_exceptions_total",
+        "counter",
+        "exceptions",
+        "Exceptions inside the worker's loop.",
+        "Any growth: a bug. The worker's log has the traceback.",
+    ),
+    None,
+    None,
+    CounterRow(
+        "clients_cut_total",
+        "counter",
+        "clients",
+        "Clients cut because they did not read their outcomes.",
+        "Any growth: a client hangs; the log names it (`daemon.client_ack_timeout_s`).",
+    ),
+    CounterRow(
+        "stale_updates_refused_total",
+        "counter",
+        "updates",
+        "Metadata pushes refused for an old epoch.",
+        "Growth long after a start or a takeover.",
+    ),
+    CounterRow("wakeups_total", "counter", "turns", "Turns of the worker's loop that had work."),
+    CounterRow(
+        "buffer_exhausted_total",
+        "counter",
+        "submissions",
+        "Times a submission found no free page.",
+        "Steady growth: `buffer.memory` is too small, or a broker is too slow.",
+    ),
+    CounterRow(
+        "buffer_pages_taken",
+        "gauge",
+        "pages",
+        "Pages of the pool that this worker holds (`pool.page_bytes` each).",
+        "The sum over the slots stays near `buffer.memory`.",
+    ),
+    CounterRow(
+        "buffer_waiters",
+        "gauge",
+        "streams",
+        "Streams that wait for pages.",
+        "Above 0 for minutes.",
+    ),
+    CounterRow(
+        "clients_connected",
+        "gauge",
+        "clients",
+        "Clients attached now.",
+        "Near `daemon.clients_max`, or 0 where clients should be.",
+    ),
+    CounterRow("in_flight_requests", "gauge", "requests", "Produce requests without an answer yet."),
+    CounterRow(
+        "incomplete_batches",
+        "gauge",
+        "batches",
+        "Record batches in queues and in flight.",
+        "It grows for minutes while `batches_sent_total` stands still.",
+    ),
+    CounterRow(
+        "broker_connections",
+        "gauge",
+        "connections",
+        "Open connections to brokers.",
+        "0 while `records_held` is above 0.",
+    ),
+    CounterRow(
+        "metadata_version",
+        "gauge",
+        "version",
+        "Version of the metadata snapshot in use.",
+        "Slots differ for more than a few seconds: a worker does not take its pushes.",
+    ),
+    CounterRow(
+        "topics_waiting",
+        "gauge",
+        "topics",
+        "Topics whose records wait for metadata or for a partition.",
+        "Above 0 for longer than `max.block.ms`.",
+    ),
+    CounterRow(
+        "lane_rows_full_total",
+        "counter",
+        "sequences",
+        "Sequences that found no row in the slot's full table.",
+        "Any growth: more partitions in use per worker than the table has rows; start more workers.",
+    ),
+    CounterRow(
+        "adoptions_total",
+        "counter",
+        "adoptions",
+        "Times a worker took over what a dead one left in its slot.",
+        "Any growth that no restart of yours explains: the log has the exit status.",
+    ),
+    CounterRow("records_adopted_total", "counter", "records", "Records taken over in adoptions."),
     CounterRow(
         "records_resent_unknown_total",
         "counter",
-        "Records sent again although their broker no longer knew whether it has them: a few may be doubled.",
+        "records",
+        "Records sent again although their broker no longer knew whether it has them.",
+        "Any growth: a few of them may be doubled (`recover.unknown`).",
     ),
     CounterRow(
         "records_held",
         "gauge",
+        "records",
         "Records accepted and not ended: accepted = delivered + failed + dead lettered + held.",
+        "It grows for minutes: records come in faster than brokers take them, or not at all.",
     ),
     CounterRow(
-        "dead_letters_waiting", "gauge", "Failed submissions of gone clients that the spool cannot take now."
+        "dead_letters_waiting",
+        "gauge",
+        "submissions",
+        "Failed submissions of gone clients that the spool cannot take now.",
+        "Above 0: the spool is full or cannot be written; they use up `buffer.memory`.",
     ),
-    CounterRow("dead_letter_errors_total", "counter", "Times the dead letter spool could not be written."),
+    CounterRow(
+        "dead_letter_errors_total",
+        "counter",
+        "errors",
+        "Times the dead letter spool could not be written.",
+        "Any growth: disk, rights or bound of the spool; the log says which.",
+    ),
     CounterRow(
         "dead_letters_dropped_total",
         "counter",
+        "records",
         "Records in the oldest spool files, removed for room (dead_letters.when_full = drop_oldest).",
+        "Any growth: failed records are lost for good.",
     ),
-    CounterRow("accept_log_commits_total", "counter", "Groups of accepted records that were synced to disk."),
+    CounterRow(
+        "accept_log_commits_total",
+        "counter",
+        "commits",
+        "Groups of accepted records that were synced to disk (pool.sync = accept).",
+    ),
     CounterRow(
         "accept_log_errno",
         "gauge",
+        "errno",
         "Error number with which the disk of pool.path refuses accepted records; 0: it takes them.",
+        "Not 0: nothing is accepted.",
     ),
     CounterRow(
         "produce_throttle_avg_ms",
         "gauge",
+        "milliseconds",
         "Throttle time that brokers asked for, averaged over the answers of the last 30 to 60 s.",
+        "Above 0: a quota of the cluster is used up.",
     ),
-    CounterRow("produce_throttle_max_ms", "gauge", "The longest such throttle time."),
+    CounterRow("produce_throttle_max_ms", "gauge", "milliseconds", "The longest such throttle time."),
     CounterRow(
         "poison_submissions_total",
         "counter",
+        "submissions",
         "Submissions and batches set aside because they were in work at three deaths of a worker.",
+        "Any growth: a bug that some content finds. A copy is in the spool.",
     ),
     CounterRow(
-        "accept_errors_total", "counter", "Messages that the worker failed to take by itself; each is a bug."
+        "accept_errors_total",
+        "counter",
+        "messages",
+        "Messages that the worker failed to take by an error of its own.",
+        "Any growth: a bug. The worker's log has the traceback.",
     ),
     CounterRow(
         "client_connections_closed_total",
         "counter",
+        "connections",
         "Connections of clients that the worker closed: no ZeroMQ, too slow, too large, or beyond a bound.",
+        "Steady growth: something else connects to the worker's socket.",
+    ),
+    CounterRow(
+        "late_answers_total",
+        "counter",
+        "answers",
+        "Answers for record batches that had ended already, by delivery.timeout.ms or a forced close.",
+        "Any growth: these records were reported as failed, and may be in their topic.",
+    ),
+    CounterRow(
+        "batch_errors_total",
+        "counter",
+        "batches",
+        "Record batches that a broker refused whole or whose request got no answer; most are sent again.",
+        "Far above `batches_retried_total`: they fail. The clients' errors say why.",
     ),
 )
+"""In the order of the slot's block."""
 
-ROW_INDEX: Final = {row.name: index for index, row in enumerate(COUNTER_ROWS)}
-assert len(ROW_INDEX) == len(COUNTER_ROWS) <= COUNTER_ROWS_MAX
+COUNTER_ROWS: Final = tuple(row for row in _PLACES if row is not None)
+ROW_INDEX: Final = {row.name: place for place, row in enumerate(_PLACES) if row is not None}
+"""Where each row is in a slot's block."""
+assert len(ROW_INDEX) == len(COUNTER_ROWS) and len(_PLACES) <= COUNTER_ROWS_MAX

@@ -11,7 +11,7 @@ from typing import Final
 from sidecar.common.kill_points import passed
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
-from sidecar.shm.counters import COUNTER_ROWS, ROW_INDEX
+from sidecar.shm.counters import ROW_INDEX
 
 STATE_FREE: Final = 0
 STATE_LIVE: Final = 1
@@ -103,15 +103,30 @@ class Counters:
         values: list[int] = []
         for _ in range(READ_TRIES_MAX):
             before = words[0]
-            values = words[self._first : self._first + len(COUNTER_ROWS)].tolist()
+            values = words[self._first : self._first + layout.COUNTER_ROWS_MAX].tolist()
             if not before & 1 and words[0] == before:
                 break
-        return {row.name: value for row, value in zip(COUNTER_ROWS, values, strict=True)}
+        return {name: values[place] for name, place in ROW_INDEX.items()}
 
     def close_write(self) -> None:
         """A dead writer may have left the sequence odd; the next owner evens it."""
         if self._words[0] & 1:
             self._words[0] += 1
+
+
+class RunningTotals:
+    """Totals that a worker counts in its own memory, as counters of its slot: a predecessor's go on where they
+    stood."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._published: dict[str, int] = {}
+
+    def publish(self, totals: Mapping[str, int]) -> None:
+        """Add what each row's total has grown by since the last call, all in one write."""
+        before = self._published
+        self._counters.add({row: total - before.get(row, 0) for row, total in totals.items()})
+        self._published = dict(totals)
 
 
 class SlotView:

@@ -3,17 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.shm.counters import COUNTER_ROWS, Kind
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.segment import Segment
 from sidecar.shm.slots import process_start_ticks
 
-PREFIX = "kafka_sidecar_"
+PREFIX: Final = "kafka_sidecar_"
+Status = dict[str, Any]
+Sample = tuple[tuple[str, ...], float]
+
+
+class StateRow(NamedTuple):
+    """A metric of the daemon's state: from ``status()``, not from the segment. The rest as in CounterRow."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[Status], list[Sample]]
+    worry: str = ""
+
+
+STATE_ROWS: Final = (
+    StateRow(
+        "up",
+        "gauge",
+        "0 or 1",
+        "1 while the daemon takes records.",
+        (),
+        lambda status: [((), float(status["takes_records"]))],
+        "0: `kafka-sidecar status` and `/healthz` say why.",
+    ),
+    StateRow(
+        "worker_ready",
+        "gauge",
+        "0 or 1",
+        "1 while the worker takes clients.",
+        ("worker",),
+        lambda status: [
+            ((str(worker["index"]),), float(worker["state"] == "ready")) for worker in status["workers"]
+        ],
+        "0 for longer than a start takes: the worker's log says why.",
+    ),
+    StateRow(
+        "worker_clients",
+        "gauge",
+        "clients",
+        "Clients assigned to the worker.",
+        ("worker",),
+        lambda status: [((str(worker["index"]),), float(worker["clients"])) for worker in status["workers"]],
+    ),
+    StateRow(
+        "worker_restarts_total",
+        "counter",
+        "restarts",
+        "Workers replaced after a death.",
+        (),
+        lambda status: [((), float(status["restarts"]))],
+        "Any growth: the log has the exit status of each.",
+    ),
+    StateRow(
+        "slots_held",
+        "gauge",
+        "slots",
+        "Slots that hold records of a dead worker.",
+        (),
+        lambda status: [((), float(len(status["held_slots"])))],
+        "Above 0 for minutes: a worker cannot adopt them, or a dead one does not go (state D).",
+    ),
+    StateRow(
+        "info",
+        "gauge",
+        "1",
+        "Constant 1; the labels name version and instance.",
+        ("version", "instance"),
+        lambda status: [((status["version"], status["instance"]), 1.0)],
+    ),
+    StateRow(
+        "start_time_seconds",
+        "gauge",
+        "seconds",
+        "Start of the daemon, Unix time.",
+        (),
+        lambda status: [((), status["started_ms"] / 1000.0)],
+        "It changes without a restart of yours.",
+    ),
+)
+"""docs/metrics.md is printed from it and from COUNTER_ROWS."""
 _GAUGES = [row.name for row in COUNTER_ROWS if row.kind == "gauge" and row.name != "records_held"]
 """What a dead worker has no more. Its records stay held: they are in the segment, and its successor has them."""
 
@@ -45,7 +127,7 @@ def sum_counters(by_slot: dict[int, dict[str, int]]) -> dict[str, int]:
 class SegmentCollector(Collector):
     """Families of every counter row with label ``slot``, and of the daemon's state from ``status()``."""
 
-    def __init__(self, segment: Segment, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, segment: Segment, status: Callable[[], Status]) -> None:
         self._segment = segment
         self._status = status
 
@@ -69,31 +151,13 @@ class SegmentCollector(Collector):
 
     def _state(self) -> Iterator[Metric]:
         status = self._status()
-        up = GaugeMetricFamily(PREFIX + "up", "1 while the daemon takes records.")
-        up.add_metric([], float(status["takes_records"]))
-        yield up
-        ready = GaugeMetricFamily(
-            PREFIX + "worker_ready", "1 while the worker takes clients.", labels=["worker"]
-        )
-        clients = GaugeMetricFamily(
-            PREFIX + "worker_clients", "Clients assigned to the worker.", labels=["worker"]
-        )
-        for worker in status["workers"]:
-            ready.add_metric([str(worker["index"])], float(worker["state"] == "ready"))
-            clients.add_metric([str(worker["index"])], float(worker["clients"]))
-        yield ready
-        yield clients
-        restarts = CounterMetricFamily(PREFIX + "worker_restarts", "Workers replaced after a death.")
-        restarts.add_metric([], status["restarts"])
-        yield restarts
-        held = GaugeMetricFamily(PREFIX + "slots_held", "Slots that hold records of a dead worker.")
-        held.add_metric([], len(status["held_slots"]))
-        yield held
-        info = GaugeMetricFamily(
-            PREFIX + "info", "Constant 1; the labels tell.", labels=["version", "instance"]
-        )
-        info.add_metric([status["version"], status["instance"]], 1.0)
-        yield info
-        started = GaugeMetricFamily(PREFIX + "start_time_seconds", "Start of the daemon, Unix time.")
-        started.add_metric([], status["started_ms"] / 1000.0)
-        yield started
+        for row in STATE_ROWS:
+            name = PREFIX + row.name
+            family: CounterMetricFamily | GaugeMetricFamily
+            if row.kind == "counter":
+                family = CounterMetricFamily(name.removesuffix("_total"), row.help, labels=row.labels)
+            else:
+                family = GaugeMetricFamily(name, row.help, labels=row.labels)
+            for labels, value in row.samples(status):
+                family.add_metric(labels, value)
+            yield family

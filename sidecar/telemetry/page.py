@@ -29,7 +29,7 @@ _MAIN_COUNTERS = (
     ("bytes_accepted_total", "bytes accepted"),
     ("batches_sent_total", "batches sent"),
     ("batches_retried_total", "batches sent again"),
-    ("request_errors_total", "requests answered with an error"),
+    ("request_errors_total", "requests without an answer"),
     ("clients_connected", "clients connected"),
     ("buffer_pages_taken", "buffer pages in use"),
     ("malformed_frames_total", "malformed frames refused"),

@@ -8,9 +8,15 @@ from sidecar.testing.daemon import SidecarDaemon
 
 
 def metric(daemon: SidecarDaemon, name: str) -> float:
-    """Sum of all series called ``name``; 0 when there is none. OSError when nobody listens."""
+    """Sum of all series called ``name``; 0 while it has none. KeyError for a metric that the daemon does not have.
+
+    OSError when nobody listens.
+    """
+    page = http_get(daemon, "/metrics")
+    if f"# TYPE {name} " not in page:
+        raise KeyError(f"/metrics has no {name}")
     total = 0.0
-    for line in http_get(daemon, "/metrics").splitlines():
+    for line in page.splitlines():
         if line.startswith((f"{name} ", f"{name}{{")):
             total += float(line.rpartition(" ")[2])
     return total

@@ -38,6 +38,7 @@ from sidecar.producer.effects import (
     SendProduce,
     Split,
 )
+from sidecar.shm.slots import RunningTotals
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -149,6 +150,7 @@ class Driver:
         self._drained = False
         self._forced = False
         self._asked_topics: set[str] = set()
+        self._totals = RunningTotals(counters)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._completed,
             SendProduce: self._send_produce,
@@ -508,14 +510,21 @@ class Driver:
         counters.set("topics_waiting", self._topics.waiting_topics)
         counters.set("in_flight_requests", self._sender.in_flight_count)
         counters.set("broker_connections", self._links.connection_count)
-        counters.set("requests_total", counts.requests)
-        counters.set("request_errors_total", counts.request_errors)
-        counters.set("batches_sent_total", counts.batches_sent)
-        counters.set("batches_retried_total", counts.batches_retried)
-        counters.set("batches_expired_total", counts.batches_expired)
-        counters.set("bytes_sent_total", counts.bytes_sent)
-        counters.set("record_errors_total", counts.record_errors)
-        counters.set("epoch_bumps_total", self._ids.epoch_bumps)
-        counters.set("produce_throttle_ms_total", counts.throttle_ms)
+        counters.set("incomplete_batches", len(self._accumulator.incomplete))
         counters.set("produce_throttle_avg_ms", self._sender.throttle_times.average_ms(now_ms))
         counters.set("produce_throttle_max_ms", self._sender.throttle_times.max_ms(now_ms))
+        counts_by_row = {
+            "requests_total": counts.requests,
+            "request_errors_total": counts.request_errors,
+            "batches_sent_total": counts.batches_sent,
+            "batches_retried_total": counts.batches_retried,
+            "batches_split_total": counts.batches_split,
+            "batches_expired_total": counts.batches_expired,
+            "batch_errors_total": counts.batch_errors,
+            "bytes_sent_total": counts.bytes_sent,
+            "record_errors_total": counts.record_errors,
+            "late_answers_total": counts.late_answers,
+            "epoch_bumps_total": self._ids.epoch_bumps,
+            "produce_throttle_ms_total": counts.throttle_ms,
+        }
+        self._totals.publish(counts_by_row)

@@ -49,6 +49,8 @@ SUBMIT_FIELDS: Final = 8
 TIMESTAMP_MS_MAX: Final = 2**63 - 1
 ERROR_HOLD_MS: Final = 1_000.0
 """A stream that an error of ours stopped tries again after this time."""
+_HELD_ONCE: Final = {"holds_total": 1, "frames_resent_total": 1}
+"""The submission that finds its stream over a bound is the first that comes again."""
 _UNREADABLE: Final = b"\xc1"
 """Never used in msgpack: stands for a record that was not taken. Whoever reads it knows that it is none."""
 
@@ -154,12 +156,14 @@ class Intake:
                 session.accepted_streams.add(stream)  # a repeat: tell the position again
                 return
             if seq > expected:
+                self._counters.inc("frames_resent_total")
                 if stream.awaited != expected:
                     stream.awaited = expected
                     if not stream.held:
                         self._send(session, [Kind.RESEND, stream_id, expected])
                 return
             if stream.hold_reason is not None:
+                self._counters.inc("frames_resent_total")
                 return
         elif seq != 1:
             self._answer_unopened(session, stream_id, seq)
@@ -474,13 +478,14 @@ class Intake:
         """A stream of which nothing was accepted begins with 1; that is said once, and nothing is made for it."""
         if seq < 1:
             raise MalformedFrame(f"seq {seq} is before the first")
+        self._counters.inc("frames_resent_total")
         if stream_id not in session.unopened and len(session.unopened) < STREAMS_MAX:
             session.unopened.add(stream_id)
             self._send(session, [Kind.RESEND, stream_id, 1])
 
     def _hold(self, stream: StreamState, reason: str) -> None:
         stream.hold_reason = reason
-        self._counters.inc("holds_total")
+        self._counters.add(_HELD_ONCE)
         self._send(stream.session, [Kind.HOLD, stream.stream, stream.position + 1, reason])
 
     def _hold_until(self, stream: StreamState, reason: str, due_ms: float) -> None:

@@ -54,6 +54,7 @@ def test_records_the_broker_rejects_fail_alone_and_the_rest_is_sent_again(code: 
         ("compacted topic", "d"),
     }
     assert {batch.persistence for batch in core.completed} == {Persistence.NOT_PERSISTED}
+    assert core.sender.counts.record_errors == 3
     (split,) = core.of(Split)
     assert split.parent is request.batches[0]
     assert payloads_of(rest.batches) == ["b", "e"]
@@ -74,6 +75,7 @@ def test_a_single_invalid_record_fails_with_the_brokers_text() -> None:
     (batch,) = core.completed
     assert (batch.code, batch.text) == (Code.INVALID_RECORD, "no key")
     assert core.of(Split) == []
+    assert (core.sender.counts.record_errors, core.sender.counts.batch_errors) == (1, 1)
 
 
 @pytest.mark.rule("A6")
@@ -356,6 +358,7 @@ def test_retriable_errors_are_retried(code: int) -> None:
     core = Core()
     core.respond(core.send("a"), answer(0, code))
     assert len(core.poll(200)) == 1
+    assert (core.sender.counts.batch_errors, core.sender.counts.record_errors) == (1, 0)
 
 
 @pytest.mark.rule("S3")

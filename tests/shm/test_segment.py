@@ -10,9 +10,9 @@ import pytest
 
 from sidecar.common.settings import BY_NAME
 from sidecar.shm import layout
-from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.shm.counters import COUNTER_ROWS, ROW_INDEX
 from sidecar.shm.segment import Segment, SegmentError
-from sidecar.shm.slots import STATE_LIVE
+from sidecar.shm.slots import STATE_LIVE, RunningTotals
 from tests.shm.conftest import PAGE_BYTES, PAGES
 
 CLIENTS = BY_NAME["daemon.clients_max"]
@@ -218,12 +218,29 @@ def test_counters_of_a_writer_that_died_inside_a_write(segment: Segment, slot: i
     assert counters._words[0] % 2 == 0
 
 
-def test_every_counter_row_is_whole() -> None:
-    for row in COUNTER_ROWS:
-        assert row.help.endswith(".")
-        assert row.name.endswith("_total") == (row.kind == "counter")
-    segment_readers = {"records_accepted_total", "records_delivered_total", "records_failed_total"}
-    assert segment_readers <= {row.name for row in COUNTER_ROWS}
+def test_running_totals_go_on_where_the_predecessor_stopped(segment: Segment, slot: int) -> None:
+    """A successor's own count begins at 0; a scraper must not see the slot's counter fall."""
+    counters = segment.slot(slot).counters
+    first = RunningTotals(counters)
+    first.publish({"requests_total": 5, "bytes_sent_total": 700})
+    first.publish({"requests_total": 7, "bytes_sent_total": 700})
+    segment.slot(slot).claim(incarnation=2)
+    successor = RunningTotals(counters)
+    successor.publish({"requests_total": 0, "bytes_sent_total": 0})
+    assert (counters.get("requests_total"), counters.get("bytes_sent_total")) == (7, 700)
+    successor.publish({"requests_total": 2, "bytes_sent_total": 30})
+    assert (counters.get("requests_total"), counters.get("bytes_sent_total")) == (9, 730)
+
+
+def test_counter_rows_keep_their_places(segment: Segment, slot: int) -> None:
+    """A segment outlives the version that made it: rows are appended, and a dropped one leaves its place empty."""
+    assert len(ROW_INDEX) == len(set(ROW_INDEX.values())) == len(COUNTER_ROWS)
+    assert [ROW_INDEX[name] for name in ("records_accepted_total", "sender_exceptions_total")] == [0, 21]
+    assert [ROW_INDEX[name] for name in ("clients_cut_total", "client_connections_closed_total")] == [24, 50]
+    counters = segment.slot(slot).counters
+    for number, name in enumerate(ROW_INDEX):
+        counters.set(name, number)
+    assert list(counters.read().values()) == list(range(len(ROW_INDEX)))
 
 
 def test_slot_notes(segment: Segment, slot: int) -> None:

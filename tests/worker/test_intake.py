@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -121,6 +122,9 @@ class FakeCounters(Counter[str]):
     def inc(self, name: str, amount: int = 1) -> None:
         self[name] += amount
 
+    def add(self, amounts: Mapping[str, int]) -> None:
+        self.update(amounts)
+
     def count_accepted(self, records: int, payload_bytes: int) -> None:
         self.update({"records_accepted_total": records, "bytes_accepted_total": payload_bytes})
 
@@ -237,6 +241,7 @@ def test_a_gap_is_answered_with_one_resend_until_the_missing_one_arrives() -> No
     assert [each["seq"] for each in scene.chain().appended] == [1, 2, 3]
     scene.submit(9)
     assert scene.take_sent() == [[Kind.RESEND, 1, 4]]
+    assert scene.counters["frames_resent_total"] == 3, "3 and 4 before the stream was open, and 9"
 
 
 def test_another_epoch_must_say_hello_again() -> None:
@@ -265,6 +270,10 @@ def test_a_full_pool_holds_the_stream_and_its_turn_keeps_the_pages() -> None:
     assert scene.chain("other").appended == []
     scene.submit(2)
     assert [each["seq"] for each in scene.chain().appended] == [1, 2]
+    counters = scene.counters
+    assert (counters["holds_total"], counters["frames_resent_total"]) == (2, 4), (
+        "2 twice, 3, and the other stream"
+    )
 
 
 @pytest.mark.rule("A2")

@@ -1,0 +1,93 @@
+"""Goal: a metric that an operator sees is true: somebody writes it, and docs/metrics.md says what it means."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.telemetry.collector import STATE_ROWS
+from sidecar.telemetry.reference import reference_markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "metrics.md"
+WRITERS = ("worker", "shm", "controller")
+"""The rooms whose processes write counters; the others only show them."""
+
+
+def written_rows(text: str) -> Iterator[str]:
+    """Words that stand where a counter is written: an argument of inc() or set(), a key of what add() is given."""
+    for node in ast.walk(ast.parse(text)):
+        values: Iterable[ast.expr | None] = ()
+        match node:
+            case ast.Call(func=ast.Attribute(attr="inc" | "set"), args=[first, *_]):
+                values = [first]
+            case ast.Dict(keys=keys):
+                values = keys
+            case ast.Subscript(slice=index, ctx=ast.Store()):
+                values = [index]
+            case ast.Assign(targets=[ast.Tuple()], value=ast.GeneratorExp(generators=[each])):
+                values = (
+                    each.iter.elts if isinstance(each.iter, ast.Tuple) else ()
+                )  # places written word by word
+        for value in values:
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield value.value
+
+
+def test_every_counter_row_has_a_writer() -> None:
+    written = {
+        row
+        for room in WRITERS
+        for path in (ROOT / "sidecar" / room).rglob("*.py")
+        for row in written_rows(path.read_text())
+    }
+    never = [row.name for row in COUNTER_ROWS if row.name not in written]
+    assert not never, f"always 0, whatever happens: {never}"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ('counters.inc("a_total")', ["a_total"]),
+        ('counters.set("a", 5)', ["a"]),
+        ('counters.add({"a": 1, "b": 2})', ["a", "b"]),
+        ('corrections["a"] = 4', ["a"]),
+        ('counters.get("a_total")', []),
+        ('SHOWN = (("a_total", "a"),)', []),
+        ('values["a"] - 1', []),
+    ],
+)
+def test_the_test_can_fail(text: str, rows: list[str]) -> None:
+    assert list(written_rows(text)) == rows
+
+
+@pytest.mark.parametrize("row", [*COUNTER_ROWS, *STATE_ROWS], ids=lambda row: row.name)
+def test_a_row_says_what_it_counts(row: object) -> None:
+    assert isinstance(row, tuple)
+    name, kind, unit, text, worry = (getattr(row, each) for each in ("name", "kind", "unit", "help", "worry"))
+    assert name.endswith("_total") == (kind == "counter"), "Prometheus: counters end in _total"
+    assert unit and text.endswith(".") and (not worry or worry.endswith("."))
+    assert "|" not in text + worry, "it is a cell of a table"
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    assert PAGE.read_text() == reference_markdown(), "python -m sidecar.telemetry.reference > docs/metrics.md"
+
+
+def test_metrics_named_elsewhere_exist() -> None:
+    """In the docs, in the files for Prometheus, in tests: a name that does not exist is read as 0 by everybody."""
+    known = {f"kafka_sidecar_{row.name}" for row in (*COUNTER_ROWS, *STATE_ROWS)}
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "deploy").rglob("*.y*ml")]
+    pages += [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    unknown = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in pages
+        for name in re.findall(r"\bkafka_sidecar_[a-z_]+(?:_total|_seconds)\b", path.read_text())
+        if name not in known
+    }
+    assert not unknown
