@@ -91,7 +91,7 @@ class Intake:
         credit_window_bytes: int,
         submission_bytes_max: int,
         counters: Counters,
-        topic_queue: Callable[[str, int, float], TopicQueue | None],
+        topic_queue: Callable[[str, int, float, int], TopicQueue | None],
         on_entry: Callable[[TopicQueue, Entry, float, bool], None],
         on_refused: Callable[[TopicQueue, Entry, Refusal, float], None],
         give_up: Callable[[str], None],
@@ -463,7 +463,7 @@ class Intake:
             text = f"This client sends to {STREAMS_MAX} topics already, the most one may; close it or use another."
             self._send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
             return None
-        queue = self._topic_queue(topic, len(session.streams), now_ms)
+        queue = self._topic_queue(topic, len(session.streams), now_ms, session.row.pid)
         if queue is None:
             text = "The daemon's table of topics is full; a topic makes room when the clients that used it are gone."
             self._send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", text, stream_id])

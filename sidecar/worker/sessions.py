@@ -69,6 +69,9 @@ class Sessions:
         self._by_routing_id: dict[bytes, ClientSession] = {}
         self._by_row: dict[int, ClientSession] = {}
         self._rows: dict[int, ClientRow] = {}
+        self._by_client_id: dict[bytes, ClientRow] = {}
+        self._process_rows: dict[int, int] = {}
+        """By process: rows of clients of its own."""
         self._gone_since_ms: dict[int, float] = {}
 
     def __iter__(self) -> Iterator[ClientSession]:
@@ -131,7 +134,7 @@ class Sessions:
             raise Refused(
                 "NOT_ADMITTED", "The ticket is not one of this daemon; say HELLO at the control socket."
             )
-        row = self._find(client_id)
+        row = self._by_client_id.get(client_id)
         if row is not None and secret is None and row.is_blank:
             # A first ATTACH whose WELCOME never arrived: its worker died in between, or the stub lost patience.
             self._forget(row)
@@ -150,7 +153,7 @@ class Sessions:
             self._by_routing_id.pop(before.routing_id, None)
             before.attached = False
         else:
-            if process and sum(each.pid == process for each in self._rows.values()) >= self._process_rows_max:
+            if process and self._process_rows.get(process, 0) >= self._process_rows_max:
                 raise TableFull(
                     f"Process {process} has {self._process_rows_max} clients here, a quarter of all there may be "
                     "(daemon.clients_max)."
@@ -165,7 +168,7 @@ class Sessions:
                 raise TableFull(
                     f"The daemon's client table is full ({self._table.capacity} clients, daemon.clients_max)."
                 )
-            self._rows[row.index] = row
+            self._keep(row)
         self._gone_since_ms.pop(row.index, None)
         session = ClientSession(routing_id, row, name, now_ms)
         if before is not None:
@@ -186,7 +189,7 @@ class Sessions:
         """The row of a dead worker's client, within its grace from now on: its stub comes back with its secret."""
         session = ClientSession(b"", row, row.name, now_ms)
         session.attached = False
-        self._rows[row.index] = row
+        self._keep(row)
         self._by_row[row.index] = session
         self._gone_since_ms[row.index] = now_ms
         return session
@@ -228,10 +231,22 @@ class Sessions:
                 over.append(self._by_row[index])
                 continue
             del self._gone_since_ms[index]
-            del self._rows[index]
             over.append(self._by_row.pop(index))
-            row.release()
+            self._release(row)
         return over
+
+    def _keep(self, row: ClientRow) -> None:
+        self._rows[row.index] = self._by_client_id[row.client_id] = row
+        self._process_rows[row.pid] = self._process_rows.get(row.pid, 0) + 1
+
+    def _release(self, row: ClientRow) -> None:
+        del self._rows[row.index]
+        if self._by_client_id.get(row.client_id) is row:
+            del self._by_client_id[row.client_id]
+        left = self._process_rows.pop(row.pid) - 1
+        if left:
+            self._process_rows[row.pid] = left
+        row.release()
 
     def _forget(self, row: ClientRow) -> None:
         """Release a blank row: nobody depends on it."""
@@ -239,14 +254,7 @@ class Sessions:
         session.attached = False
         self._by_routing_id.pop(session.routing_id, None)
         self._gone_since_ms.pop(row.index, None)
-        del self._rows[row.index]
-        row.release()
-
-    def _find(self, client_id: bytes) -> ClientRow | None:
-        for row in self._rows.values():
-            if row.client_id == client_id:
-                return row
-        return None
+        self._release(row)
 
     def _count(self) -> None:
         self._counters.set("clients_connected", len(self._by_routing_id))

@@ -72,6 +72,7 @@ class TopicQueue:
     """Chain, partitioner and waiting line of one (lane, topic). Owned by the worker's loop."""
 
     __slots__ = (
+        "brought_by",
         "chain",
         "has_leader",
         "held_bytes",
@@ -119,6 +120,8 @@ class TopicQueue:
         """Accepted entries whose records have no partition yet, oldest first."""
         self.out_of_range = EntryLine()
         """Entries with records for a partition that the topic does not have yet, oldest first."""
+        self.brought_by = 0
+        """The process whose client was the first to name the topic here; 0: it cannot be seen."""
         self.last_used_ms = 0.0
         self.held_bytes = 0
         """What the topic holds of the pool, as the other workers were told (shares)."""

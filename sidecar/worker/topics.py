@@ -73,11 +73,16 @@ class Topics:
         self._in_work = in_work.loop_word if in_work is not None else None
         self._queues: dict[str, TopicQueue] = {}
         self._by_chain: dict[int, TopicQueue] = {}
+        self._brought: dict[int, int] = {}
+        """By process: topics here that its clients were the first to name."""
         self._kept_lanes: dict[str, int] = {}
         """Topics whose journal a daemon with other settings began: it goes on there, for the worker's life."""
         self.waiting_queues: dict[str, TopicQueue] = {}
-        """The few queues with waiting entries (and some that had); the turn looks at these only. None: nothing here is
-        due by time alone."""
+        """The queues with waiting entries. None: nothing here is due by time alone."""
+        self._going_on: dict[str, TopicQueue] = {}
+        """Those of them whose topic is known: a turn looks at these only, however many wait for theirs to be known."""
+        self._out_of_range: dict[str, TopicQueue] = {}
+        """Those with records for a partition that is not there, and some that had."""
         self._snapshot: MetadataSnapshot | None = None
         """The last push: another worker's clients may have brought a topic in before ours first use it."""
         self._refresh_due_ms = 0.0
@@ -95,26 +100,35 @@ class Topics:
     def __iter__(self) -> Iterator[TopicQueue]:
         return iter(self._queues.values())
 
-    def open(self, topic: str, names: int, now_ms: float) -> TopicQueue | None:
+    def open(self, topic: str, names: int, now_ms: float, process: int = 0) -> TopicQueue | None:
         """The topic's queue for a client that uses ``names`` topics; None where it may not have a new one.
 
         A client may bring in new names while it has fewer than NAMES_PER_FREE_ROW times those that are free: the nearer
-        the table is to its end, the fewer one client may have, and there is always one left for who has none.
+        the table is to its end, the fewer one client may have, and there is always one left for who has none. Names
+        that earlier clients of its ``process`` brought in count too (0: it cannot be seen): who leaves and comes back
+        as another client has them still, as long as records wait under them.
         """
         queue = self._queues.get(topic)
         if queue is not None:
             return queue
-        if names >= self._names_max and self._kept_lanes.get(topic) is None:
+        queue = self._open_new(topic, names, now_ms, process)
+        if queue is not None and process:
+            queue.brought_by = process
+            self._brought[process] = self._brought.get(process, 0) + 1
+        return queue
+
+    def _open_new(self, topic: str, names: int, now_ms: float, process: int) -> TopicQueue | None:
+        if not self._may_name(names, process) and self._kept_lanes.get(topic) is None:
             if now_ms - self._vacated_ms >= VACATE_MS:
                 self._vacated_ms = now_ms
                 self._vacate_unused()
-            if names >= self._names_max:
+            if not self._may_name(names, process):
                 return None
         return self.get(topic)
 
-    @property
-    def _names_max(self) -> int:
-        return NAMES_PER_FREE_ROW * self._chain_table.free_count
+    def _may_name(self, names: int, process: int) -> bool:
+        names_max = NAMES_PER_FREE_ROW * self._chain_table.free_count
+        return max(names, self._brought.get(process, 0)) < names_max
 
     def _vacate_unused(self) -> None:
         """Of the chains that hold nothing and stand in no client's stream half lose their names, unused longest."""
@@ -132,8 +146,14 @@ class Topics:
             queue = self._by_chain.pop(chain_id, None)
             if queue is not None:
                 del self._queues[queue.topic]
+                self._brought_less(queue.brought_by)
             self.missing.discard(topic)
             self._kept_lanes.pop(topic, None)
+
+    def _brought_less(self, process: int) -> None:
+        left = self._brought.pop(process, 0) - 1
+        if left > 0:
+            self._brought[process] = left
 
     def get(self, topic: str) -> TopicQueue | None:
         """The topic's queue, made on first use; None when the table of chains is full."""
@@ -184,6 +204,12 @@ class Topics:
             self._expiry_ms = min(self._expiry_ms, queue.waiting.first_ms + self._config.max_block_ms)
         if queue.partitioner is None or queue.is_deleted:
             self.missing.add(queue.topic)
+        elif queue.waiting:
+            self._going_on[queue.topic] = queue
+
+    def _waits_no_more(self, queue: TopicQueue) -> None:
+        self.waiting_queues.pop(queue.topic, None)
+        self._flush_asked.discard(queue.topic)
 
     def flush(self, topic: str, now_ms: float) -> None:
         """End linger for what is here of the topic, also for what still waits for its partitions."""
@@ -214,16 +240,16 @@ class Topics:
 
     def go_on(self, now_ms: float) -> bool:
         """More of what waited when metadata or a refusal came; True when there is still more, for the next turn."""
-        is_more = False
-        for queue in list(self.waiting_queues.values()):
-            if queue.topic in self._refused:
-                self._fail_refused(queue)
-            elif queue.waiting and queue.partitioner is not None and not queue.is_deleted:
-                self._partition_waiting(queue, now_ms)
-            else:
-                continue
-            is_more = is_more or bool(queue.waiting)
-        return is_more
+        if self._refused:
+            for topic in list(self._refused):
+                self._fail_refused(self._queues[topic])
+        if self._going_on:
+            for queue in list(self._going_on.values()):
+                if queue.is_deleted:
+                    del self._going_on[queue.topic]  # until a push brings it back
+                elif queue.topic not in self._refused:
+                    self._partition_waiting(queue, now_ms)
+        return bool(self._refused or self._going_on)
 
     def _partition_waiting(self, queue: TopicQueue, now_ms: float) -> None:
         """A part of the topic's waiting entries, strictly in order: what is behind it comes in the next turns."""
@@ -249,9 +275,12 @@ class Topics:
             self._distribute(queue, block, accepted_ms, now_ms)
         if queue.topic in self._flush_asked:
             self._accumulator.expedite(queue.topic, queue.lane, now_ms)
-        if not waiting and not queue.out_of_range:
-            self.waiting_queues.pop(queue.topic, None)
-            self._flush_asked.discard(queue.topic)
+        if waiting:
+            self._going_on[queue.topic] = queue
+            return
+        self._going_on.pop(queue.topic, None)
+        if not queue.out_of_range:
+            self._waits_no_more(queue)
 
     def on_late_brokers(self, late: frozenset[int]) -> None:
         """Brokers that do not keep up: keyless records go elsewhere while there is an elsewhere (KIP-794)."""
@@ -281,23 +310,27 @@ class Topics:
                 ordinal, accepted_ms = queue.out_of_range.popleft()
                 self._look_again(queue, ordinal, accepted_ms, now_ms)
                 left -= 1
+            if not queue.waiting and not queue.out_of_range:
+                self._waits_no_more(queue)
         self._expiry_ms = self._first_expiry_ms()
 
     def take_stale(self, now_ms: float) -> tuple[str, ...]:
         """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
-        topics = tuple(queue.topic for queue in self.waiting_queues.values() if queue.out_of_range)
-        if not topics or now_ms < self._refresh_due_ms:
+        if not self._out_of_range or now_ms < self._refresh_due_ms:
             return ()
-        self._refresh_due_ms = now_ms + self._config.retry_backoff_max_ms
-        return topics
+        self._out_of_range = {
+            topic: queue for topic, queue in self._out_of_range.items() if queue.out_of_range
+        }
+        if self._out_of_range:
+            self._refresh_due_ms = now_ms + self._config.retry_backoff_max_ms
+        return tuple(self._out_of_range)
 
     @property
     def next_due_ms(self) -> float:
         """When something here gives up or is asked for again; infinity when nothing waits."""
         if not self.waiting_queues:
             return float("inf")
-        has_stale = any(queue.out_of_range for queue in self.waiting_queues.values())
-        return min(self._expiry_ms, self._refresh_due_ms) if has_stale else self._expiry_ms
+        return min(self._expiry_ms, self._refresh_due_ms) if self._out_of_range else self._expiry_ms
 
     def _first_expiry_ms(self) -> float:
         return min(
@@ -396,7 +429,7 @@ class Topics:
             if len(final) < len(failures):
                 queue.out_of_range.append(block.entry.ordinal, accepted_ms)
                 self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
-                self.waiting_queues[queue.topic] = queue
+                self.waiting_queues[queue.topic] = self._out_of_range[queue.topic] = queue
             failures = final
         if failures:
             self._on_failed(queue, block.entry, failures)
@@ -414,17 +447,18 @@ class Topics:
         if left > 0:
             self._refused[queue.topic] = code, left
             return
-        if not queue.waiting and not queue.out_of_range:
-            self.waiting_queues.pop(queue.topic, None)
-            self._flush_asked.discard(queue.topic)
+        if not queue.waiting:
+            self._going_on.pop(queue.topic, None)
+            if not queue.out_of_range:
+                self._waits_no_more(queue)
         self.missing.discard(queue.topic)
 
     def _fail_waiting(self, queue: TopicQueue, code: LocalCode) -> None:
         while queue.waiting:
             self._fail(queue, queue.waiting.popleft()[0], code)
+        self._going_on.pop(queue.topic, None)
         if not queue.out_of_range:
-            self.waiting_queues.pop(queue.topic, None)
-            self._flush_asked.discard(queue.topic)
+            self._waits_no_more(queue)
         self.missing.discard(queue.topic)
 
     def _fail(self, queue: TopicQueue, ordinal: int, code: LocalCode) -> None:

@@ -103,6 +103,7 @@ class FakeChain:
 class FakeRow:
     index = 4
     generation = 9
+    pid = 0
     acked_number = 0
     ring_bytes = 1000
 
@@ -167,7 +168,7 @@ class Scene:
             credit_window_bytes=1000,
             submission_bytes_max=100_000,
             counters=self.counters,  # type: ignore[arg-type]
-            topic_queue=lambda topic, names, now_ms: self.queue(topic),
+            topic_queue=lambda topic, names, now_ms, process: self.queue(topic),
             on_entry=lambda queue, entry, now_ms, flush_follows: self.entries.append(entry),
             on_refused=lambda queue, entry, refusal, now_ms: self.refused.append(refusal),
             give_up=self.given_up.append,

@@ -62,7 +62,7 @@ class Hand:
             credit_window_bytes=1 << 30,
             counters=FakeCounters(),  # type: ignore[arg-type]
             submission_bytes_max=1 << 30,
-            topic_queue=lambda topic, names, now_ms: self.queue(topic),
+            topic_queue=lambda topic, names, now_ms, process: self.queue(topic),
             on_entry=lambda queue, entry, now_ms, flush_follows: None,
             on_refused=lambda *_: None,
             give_up=self.given_up.append,

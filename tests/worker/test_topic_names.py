@@ -82,6 +82,25 @@ def test_a_full_table_always_has_a_name_left_for_who_has_none(stage: PortStage) 
     assert opens(greedy[0], 900, "of-1-0") == "HOLD", "a name that is there is not a new one"
 
 
+def test_a_process_that_comes_back_as_another_client_has_the_names_it_brought(stage: PortStage) -> None:
+    """Two processes that attached again and again filled the table with names under which records waited."""
+    refused = 0
+    for turn in range(16):
+        peer = stage.client(f"c{turn}", pid=4_242 + turn % 2)
+        for stream in range(1, STREAMS_MAX + 1):
+            refused += opens(peer, stream, f"t-{turn}-{stream}") != "HOLD"
+            queue = stage.topics.get(f"t-{turn}-{stream}") if not refused else None
+            if queue is not None:
+                queue.waiting.append(1, 0.0)  # as if a record waited: nobody else gets the name
+        leave(stage, peer)
+    assert refused
+    free = CHAINS_MAX - len(agrees(stage))
+    assert free >= 30
+    assert opens(stage.client("modest", pid=5_000), 1, "good") == "HOLD"
+    unseen = stage.client("of another pid namespace")
+    assert opens(unseen, 1, "also-good") == "HOLD"
+
+
 def test_few_clients_may_have_two_hundred_topics_each(stage: PortStage) -> None:
     for number in range(4):
         peer = stage.client(f"c{number}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -342,3 +343,62 @@ def test_a_line_of_entries_is_first_in_first_out_whatever_was_dropped() -> None:
     assert not line
     with pytest.raises(IndexError):
         _ = line.first_ms
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Python functions that ``work`` calls, itself included."""
+    count = 0
+
+    def profile(frame: object, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_turn_costs_the_same_however_many_topics_wait_to_be_known(topics: TopicScene) -> None:
+    """Six clients that flooded unknown topics made each turn of the worker look at hundreds of queues, thrice."""
+
+    def turn() -> None:
+        assert not topics.topics.go_on(2.0)
+        assert topics.topics.take_stale(2.0) == ()
+        assert topics.topics.next_due_ms == 1000.0
+
+    topics.entry("waits-0", 0.0)
+    one = calls_of(turn)
+    for number in range(1, 60):
+        topics.entry(f"waits-{number}", 1.0, count=1)
+    assert topics.topics.waiting_topics == 60
+    assert calls_of(turn) == one
+
+
+def test_a_topic_that_waited_in_vain_is_not_remembered_as_waiting(topics: TopicScene) -> None:
+    """Each name of a flood stayed in the tables of what waits, though its row had gone to another name."""
+    topics.entry("nobody", 0.0)
+    topics.topics.flush("nobody", 0.0)
+    topics.topics.expire(1000.0)
+    assert topics.topics.waiting_queues == {}
+    assert topics.topics.next_due_ms == float("inf")
+
+
+def test_what_goes_on_stops_while_its_topic_is_gone_and_goes_on_when_it_is_back(
+    topics: TopicScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_module, "RUN_ENTRIES", 1)
+    for seq in range(3):
+        topics.entry("a", float(seq))
+    topics.topics.on_snapshot(snapshot(a=1), 3.0)
+    assert topics.batched("a") == 2
+    topics.topics.on_snapshot(snapshot(2), 4.0)
+    assert not topics.topics.go_on(4.0), "nothing to do, so no turn follows for it"
+    assert topics.batched("a") == 2
+    topics.topics.on_snapshot(snapshot(3, a=1), 5.0)
+    while topics.topics.go_on(5.0):
+        pass
+    assert topics.batched("a") == 6
+    assert topics.topics.waiting_queues == {}
