@@ -79,6 +79,7 @@ class BatchFates:
         "counts",
         "effects",
         "hints",
+        "splits",
         "stale_topics",
     )
 
@@ -98,6 +99,8 @@ class BatchFates:
         self.hints: list[LeaderHint] = []
         """New leaders that answers have told: one effect for all, as each makes a snapshot of the whole cluster."""
         self.completed: list[ProducerBatch] = []
+        self.splits = 0
+        """Of these effects, splits whose halves get descriptors."""
         self.stale_topics: set[str] = set()
 
     def answer(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
@@ -229,6 +232,7 @@ class BatchFates:
         self._accumulator.forget(batch)
         if batch.has_sequence:
             self._ids.replace(batch, pieces)
+            self.splits += 1
         self.effects.append(Split(batch, pieces))
         self._accumulator.replace(batch, pieces, now_ms)
 

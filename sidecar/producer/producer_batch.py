@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from client_stub.wire import Persistence
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
@@ -68,7 +68,6 @@ class ProducerBatch:
         "serial",
         "text",
         "topic",
-        "user",
         "was_absent",
         "whole_refuted",
     )
@@ -144,7 +143,6 @@ class ProducerBatch:
         self.text = ""
 
         self.descriptor = NO_DESCRIPTOR
-        self.user: Any = None
 
     @property
     def count(self) -> int:

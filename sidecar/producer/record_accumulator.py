@@ -16,7 +16,7 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING
 
-from sidecar.common.model import broker_of
+from sidecar.common.model import broker_of, second_of
 from sidecar.producer.accumulator_answers import APPEND_RESULTS, AppendResult, FlushMark, ReadyCheck
 from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
@@ -326,6 +326,19 @@ class RecordAccumulator:
             max(0.0, self.next_due_ms - now_ms),
             frozenset(queue.topic for queue in self.lines.leaderless),
         )
+
+    def has_next_with_descriptor(self, broker: int) -> bool:
+        """The next batch of one of the broker's partitions has a descriptor: it goes now, or when its backoff ends."""
+        lines = self.lines
+        if any(lines.again(broker)) or any(lines.again(second_of(broker))):
+            return True
+        assert lines.snapshot is not None
+        for queue in self._backing_off:
+            if queue.has_descriptor and queue.timer_serial:
+                leader = lines.snapshot.leader(queue.topic, queue.partition)
+                if leader is not None and leader.id == broker:
+                    return True
+        return False
 
     @property
     def next_due_ms(self) -> float:

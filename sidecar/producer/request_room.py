@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -20,8 +19,8 @@ class Descriptors(Protocol):
     """The slot's table of batch descriptors, as far as it is counted here."""
 
     @property
-    def free_indexes(self) -> Sized:
-        """Those that are free now."""
+    def free_count(self) -> int:
+        """How many are free now."""
 
 
 class RequestRoom:
@@ -30,6 +29,17 @@ class RequestRoom:
     Descriptors: with more than one broker in the cluster, the batches of one may hold as many as stay free after it has
     taken some (a dynamic threshold, as Choudhury and Hahne give shares of a switch's memory). So a broker that does not
     answer leaves half of the table to the others, and two of them a third.
+
+    A full table delays and never blocks. Let a broker be connected, with something due and nothing in flight. (1) If
+    the next batch of one of its partitions has a descriptor, that one goes, now or when its backoff ends. (2) Else
+    none of the descriptors that it has can come back before something without one goes: pieces of a split stand before
+    them, or their partitions have another leader. So they do not count against its share, and one batch goes as long
+    as any descriptor is free (:meth:`new_batches_of_stuck`). (3) If none is free, some come back by themselves: those
+    of batches on the wire, of batches that are next in their partition, and of untold outcomes do. Not all can be
+    behind a batch without one. Look at the last publication before such a state. A split gives one back after it has
+    taken two. Else it was for a request, and its batch was the next of its partition: all before it had descriptors.
+    One of them has none now, so that one was given back later, and is still free. This needs requests to be published
+    in the order in which they were drained, none without an earlier one: they are promised no more than there is.
 
     Buffers: the first request of a connection takes any that there is. One more is encoded behind it only if the
     largest request of another broker still finds a buffer.
@@ -58,10 +68,11 @@ class RequestRoom:
         self.waiting: dict[int, None] = {}
         """Connections that found no buffer for their first request, longest waiting first."""
 
-    def begin_poll(self, ready: list[int], *, brokers: int) -> None:
-        """What was promised before is published, or was given back. Puts ``ready`` in order: who waits comes first."""
-        self._promised = 0
-        self._free_when_promised = len(self._descriptors.free_indexes)
+    def begin_poll(self, ready: list[int], *, brokers: int, splits: int = 0) -> None:
+        """What was promised before is published, or was given back. Puts ``ready`` in order: who waits comes first.
+        ``splits`` are carried out before this poll's requests: each takes one descriptor more than it gives back."""
+        self._promised = splits
+        self._free_when_promised = self._descriptors.free_count
         self.is_shared = brokers > 1
         self.lacks_descriptors = False
         if self.waiting:
@@ -76,10 +87,16 @@ class RequestRoom:
     def new_batches(self, under_way: int) -> int:
         """How many batches without a descriptor a broker's next request may have, with ``under_way`` of its batches
         drained before and without a fate."""
-        free = len(self._descriptors.free_indexes) - self._promised - DESCRIPTORS_RESERVED
+        free = self._descriptors.free_count - self._promised - DESCRIPTORS_RESERVED
         if self.is_shared:
             free = (free - under_way + 1) // 2
         return max(0, min(free, NEW_BATCHES_MAX))
+
+    def new_batches_of_stuck(self) -> int:
+        """The same for a broker none of whose descriptors can come back before a batch without one is sent: with
+        nothing in flight, and no such batch next in its partition. One may be of those kept for splits."""
+        free = self._descriptors.free_count - self._promised
+        return max(self.new_batches(0), min(free, 1))
 
     def request_bytes(self, *, is_first: bool) -> int:
         """The largest request that finds a buffer now; 0 when none does. ``is_first`` counts if ``is_shared``."""
@@ -93,5 +110,5 @@ class RequestRoom:
     @property
     def has_freed_descriptors(self) -> bool:
         """Some were freed since the poll whose batches found none."""
-        free = len(self._descriptors.free_indexes)
+        free = self._descriptors.free_count
         return self.lacks_descriptors and free > self._free_when_promised - self._promised

@@ -95,6 +95,8 @@ class Sender:
         self.watches_lateness = self._latency.is_on
         """Whether brokers are ever late; if not, :meth:`late_brokers` need not be asked."""
         self._first_lane = 0
+        self._decided = False
+        """There are effects of this poll that are carried out before its requests."""
         self._wake_now = True
         self._closing = False
 
@@ -133,9 +135,11 @@ class Sender:
         if accumulator.lines.widened:
             self._narrow()
         ready = accumulator.lines.ready_nodes()
+        self._decided = bool(effects)
         room = self.room
         if ready or room.lacks_descriptors or room.waiting:
-            room.begin_poll(ready, brokers=len(snapshot.nodes))
+            room.begin_poll(ready, brokers=len(snapshot.nodes), splits=self._fates.splits)
+        self._fates.splits = 0
         if self._latency.is_on:
             self._note_latency(ready, now_ms)
         for node_id in ready:
@@ -214,6 +218,11 @@ class Sender:
             is_first = not self.room.is_shared or not self._in_flight.has_unsent(node_id)
             most_bytes = self.room.request_bytes(is_first=is_first)
             new_batches = self.room.new_batches(accumulator.under_way[broker_of(node_id)])
+            if new_batches <= 0 and self._is_stuck(broker_of(node_id)):
+                if self._decided:
+                    self._wake_now = True  # these may give halves their descriptors, or free some
+                else:
+                    new_batches = self.room.new_batches_of_stuck()
             batches = accumulator.drain(
                 node_id,
                 lane,
@@ -251,6 +260,15 @@ class Sender:
             self.counts.bytes_sent += request.size_bytes
             effects.append(SendProduce(node_id, request))
         self._first_lane = LANES_FROM[self._first_lane][1]
+
+    def _is_stuck(self, broker: int) -> bool:
+        """Nothing of the broker is in flight, and nothing will be before a batch without a descriptor goes."""
+        in_flight = self._in_flight
+        return not (
+            in_flight.count(broker)
+            or in_flight.count(second_of(broker))
+            or self._accumulator.has_next_with_descriptor(broker)
+        )
 
     def _relieve(self, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
         """A connection waits for its first request buffer, and others hold them all: the one that has taken no byte

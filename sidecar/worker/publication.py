@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], published_ms: int) -> bool:
     """A descriptor for each batch that has none (a retry has the same range under the same identity).
 
-    False when there are not enough, because splits took them first: then none is taken. A batch that held one while it
-    waits would keep it from all others.
+    False when there are not enough: then none is taken. A batch that held one while it waits would keep it from all
+    others.
     """
     without = []
     for batch in batches:
         if batch.descriptor == NO_DESCRIPTOR:
             without.append(batch)
-    if len(without) > len(descriptors.free_indexes):
+    if len(without) > descriptors.free_count:
         return False
     for batch in without:
         index = descriptors.take()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from sidecar.producer.effects import CloseLink, LeaderHints
+from sidecar.producer.effects import CloseLink, LeaderHints, SendProduce
 from sidecar.producer.in_flight import ProduceRequest
+from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
 from sidecar.producer.sender import STALLED_MS_MAX
 from sidecar.worker.publication import publish_all
 
 from .harness import Core, answer, descriptor_table, payloads_of
 
+NOT_LEADER = 6
+NOT_ENOUGH_REPLICAS = 19
 LARGEST = 100_000
 TWO_BUFFERS = {"max_request_size": LARGEST, "request_buffers_bytes": 2 * LARGEST, "batch_size": LARGEST}
 
@@ -113,6 +118,106 @@ def test_halves_go_out_by_their_own_descriptors_when_the_table_is_full() -> None
     core.acknowledge(first)
     (second,) = core.poll()
     assert payloads_of(second.batches) == ["b"]
+
+
+def plain_core(**settings: Any) -> Core:
+    """Acks 1: halves of a batch get descriptors when they are sent."""
+    return Core(lane=PLAIN_LANE, acks=1, enable_idempotence=False, **settings)
+
+
+def split_before_retries(core: Core, partitions: int) -> None:
+    """Halves at the head of each partition, and behind them a batch that keeps its descriptor for its next attempt."""
+    for partition in range(partitions):
+        core.append("a", "b", partition=partition)
+    (first,) = core.poll()
+    everywhere(core, "c", partitions)
+    (second,) = core.poll()
+    core.respond(first, *(answer(partition, 10) for partition in range(partitions)))
+    core.respond(second, *(answer(partition, NOT_ENOUGH_REPLICAS) for partition in range(partitions)))
+
+
+def acknowledge_all(core: Core, turns: int) -> list[object]:
+    """What was sent meanwhile."""
+    told: list[object] = []
+    for _ in range(turns):
+        for request in core.poll(200):
+            told += payloads_of(request.batches)
+            core.acknowledge(request)
+    return told
+
+
+@pytest.mark.rule("S1")
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4])
+def test_halves_that_stand_before_the_holders_of_all_descriptors_go(partitions: int) -> None:
+    """Those count against their broker's share, and cannot go before the halves."""
+    core = plain_core(leaders=[1] * partitions, descriptors=2 * partitions)
+    split_before_retries(core, partitions)
+    core.move_leaders([1] * partitions + [2])
+    told = acknowledge_all(core, 3 * partitions + 3)
+    assert sorted(map(str, told)) == sorted(
+        ["a", "b"] * partitions + [f"c{each}" for each in range(partitions)]
+    )
+    assert core.descriptors.free_count == 2 * partitions + DESCRIPTORS_RESERVED
+
+
+@pytest.mark.rule("S1")
+def test_halves_go_by_the_last_descriptor_of_all() -> None:
+    """Those that new batches leave free were taken, too: one batch at a time goes."""
+    core = plain_core(leaders=[1], descriptors=2)
+    split_before_retries(core, 1)
+    core.poll()
+    while core.descriptors.free_count > 1:
+        core.descriptors.take()
+    assert acknowledge_all(core, 6) == ["a", "b", "c0"]
+
+
+@pytest.mark.rule("S1")
+def test_descriptors_of_partitions_that_have_moved_do_not_count_against_their_old_broker() -> None:
+    """Their new leader cannot be reached, and the old one has other partitions."""
+    core = Core(leaders=[1] * 5 + [2] * 5, descriptors=8)
+    core.links.down.add(2)
+    everywhere(core, "a", 4)
+    (request,) = core.poll()
+    assert len(request.batches) == 4
+    core.respond(request, *(answer(partition, NOT_LEADER) for partition in range(4)))
+    core.move_leaders([2] * 4 + [1] + [2] * 5)
+    core.poll(200)
+    core.append("here", partition=4)
+    (request,) = core.poll()
+    assert (request.node_id, payloads_of(request.batches)) == (1, ["here"])
+
+
+@pytest.mark.rule("S1")
+def test_a_broker_that_refuses_everything_takes_no_more_than_its_share() -> None:
+    """Also while all that it has backs off and nothing is in flight."""
+    core = Core(leaders=[1] * 30 + [2], descriptors=8)
+    everywhere(core, "refused", 30)
+    for _ in range(20):
+        for requests in core.turns():
+            for request in requests:
+                core.respond(
+                    request, *(answer(batch.partition, NOT_ENOUGH_REPLICAS) for batch in request.batches)
+                )
+        core.poll(50)
+    assert core.descriptors.free_count == 4 + DESCRIPTORS_RESERVED
+
+
+def test_descriptors_that_splits_take_are_not_promised_to_requests() -> None:
+    """One that found none at its publication would be overtaken by the next one, which needs fewer."""
+    core = Core(leaders=[1] * 120, descriptors=120)
+    for partition in range(100):
+        core.append("a", "b", partition=partition)
+    (request,) = core.poll()
+    for partition in range(100, 120):
+        core.append("c", partition=partition)
+    core.respond(request, *(answer(partition, 10) for partition in range(100)))
+    told: list[object] = []
+    while len(told) < 220:
+        sent = core.poll()
+        assert len(sent) == len(core.of(SendProduce)), "each that was made was published"
+        for each in sent:
+            told += payloads_of(each.batches)
+            core.acknowledge(each)
 
 
 @pytest.mark.rule("S5")
