@@ -37,7 +37,7 @@ ROWS_PER_BATCH = 10_000
 
 class KafkaSidecarDataSource(DataSource):
     """``df.write.format("kafka_sidecar").option("topic", ...).mode("append").save()``; see docs/protocol.md
-    of the project for what happens on the wire and README.md for the options."""
+    of the project for what happens on the wire and docs/spark.md for the options."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,0 +1,158 @@
+"""The pages for users name what the code has: the stub's API, Spark's options, and the texts of errors."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import client_stub
+from client_stub import errors
+from client_stub.async_producer import AsyncProducer
+from client_stub.delivery import BulkDelivery, Delivery
+from client_stub.error_codes import ERROR_CODES
+from client_stub.errors import DeliveryFailed, SidecarError, error_for
+from client_stub.producer import Producer
+from client_stub.spark.options import read_options
+
+ROOT = Path(__file__).resolve().parents[2]
+STUB_API = (ROOT / "docs" / "stub-api.md").read_text()
+SPARK = (ROOT / "docs" / "spark.md").read_text()
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text()
+OF_TOOLS = {"bench", "chaos", "demo", "testing"}
+
+
+def error_classes() -> list[type[SidecarError]]:
+    found = [
+        each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, SidecarError)
+    ]
+    return sorted(found, key=lambda each: each.__name__)
+
+
+def _row(page: str, first: str) -> list[str]:
+    for line in page.splitlines():
+        if line.startswith(f"| {first} |"):
+            return [cell.strip() for cell in line.strip("| ").split(" | ")]
+    raise AssertionError(f"no row for {first}")
+
+
+# --- docs/stub-api.md -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", client_stub.__all__)
+def test_every_public_name_of_the_stub_is_on_its_page(name: str) -> None:
+    assert re.search(rf"^\| \[`{name}`\]", STUB_API, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    "kind", [Producer, AsyncProducer, Delivery, BulkDelivery], ids=lambda kind: kind.__name__
+)
+def test_every_public_method_and_argument_is_on_the_page(kind: type) -> None:
+    for name, member in inspect.getmembers(kind):
+        if name.startswith("_"):
+            continue
+        assert re.search(rf"\b{name}\b", STUB_API), f"{kind.__name__}.{name}"
+        if inspect.isfunction(member):
+            for argument in list(inspect.signature(member).parameters)[1:]:
+                assert re.search(rf"\b{argument}\b", STUB_API), f"{kind.__name__}.{name}({argument})"
+
+
+@pytest.mark.parametrize("name", [*inspect.signature(Producer.__init__).parameters][1:])
+def test_every_argument_of_the_producer_has_its_default(name: str) -> None:
+    default = inspect.signature(Producer.__init__).parameters[name].default
+    cells = _row(STUB_API, f"`{name}`")
+    if isinstance(default, float):
+        assert f"{default:,.0f}" in cells[1], f"{name}: the page says {cells[1]}, the code {default}"
+    else:
+        assert default is None
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
+def test_every_error_class_is_on_the_page_with_retriable(kind: type[SidecarError]) -> None:
+    cells = _row(STUB_API, f"`{kind.__name__}`")
+    codes = [code for code in ERROR_CODES if type(error_for(code)) is kind]
+    retriable = {error_for(code).retriable for code in codes} or {kind.default_retriable}
+    if kind is DeliveryFailed:
+        assert retriable == {True, False} and cells[1] == "by code"
+    elif kind is errors.RecordTooLarge or len(cells) > 3 or not codes:
+        assert {"yes": {True}, "no": {False}}[cells[1]] == retriable, f"{kind.__name__}: {retriable}"
+
+
+# --- docs/spark.md ----------------------------------------------------------------------------------------
+
+
+def test_every_option_of_the_sink_is_on_the_page() -> None:
+    tree = ast.parse((ROOT / "client_stub" / "spark" / "options.py").read_text())
+    asked = {
+        node.args[place].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for place, callee in ((0, "get"), (1, "_number"))
+        if (getattr(node.func, "attr", None) == callee or getattr(node.func, "id", None) == callee)
+        and len(node.args) > place
+        and isinstance(node.args[place], ast.Constant)
+    }
+    assert asked == {"topic", "sidecar.run_dir", "delivery", "window", "max.block.ms"}
+    section = SPARK.split("## Options")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == asked | {"kafka.bootstrap.servers"}
+
+
+def test_the_defaults_of_the_sink_are_those_on_the_page() -> None:
+    options = read_options({"sidecar.run_dir": "/run"})
+    assert _row(SPARK, "`window`")[1] == f"`{options.window_batches}`"
+    assert _row(SPARK, "`max.block.ms`")[1] == f"`{options.max_block_ms}`"
+    default = _row(SPARK, "`delivery`")[1].strip("`")
+    assert read_options({"sidecar.run_dir": "/run", "delivery": default}) == options
+
+
+# --- docs/troubleshooting.md ------------------------------------------------------------------------------
+
+
+def quoted() -> list[str]:
+    return re.findall(r"^### `(.*)`$", TROUBLESHOOTING, re.MULTILINE)
+
+
+@cache
+def texts() -> tuple[str, ...]:
+    """Every string of the product, with "…" where a value is put in."""
+    return tuple(
+        _text(node)
+        for package in ("sidecar", "client_stub")
+        for path in (ROOT / package).rglob("*.py")
+        if not OF_TOOLS & set(path.parts)
+        for node in _strings(ast.parse(path.read_text()))
+    )
+
+
+def _strings(node: ast.AST) -> Iterator[ast.JoinedStr | ast.Constant]:
+    """Docstrings too: they are strings, and nobody quotes them here."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.JoinedStr) or (
+            isinstance(child, ast.Constant) and isinstance(child.value, str)
+        ):
+            yield child
+        else:
+            yield from _strings(child)
+
+
+def _text(node: ast.JoinedStr | ast.Constant) -> str:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+    return re.sub(r"%[ds]|%\.\df|%r|\{[\w!]+\}", "…", text)
+
+
+@pytest.mark.parametrize("quote", quoted())
+def test_a_quoted_message_is_one_of_the_product(quote: str) -> None:
+    pattern = re.compile(".*".join(re.escape(part) for part in quote.split("…")), re.DOTALL)
+    assert any(pattern.search(text) for text in texts()), f"no message of the product reads {quote!r}"
+
+
+@pytest.mark.parametrize("quote", quoted())
+def test_a_quoted_message_says_what_to_do(quote: str) -> None:
+    entry = TROUBLESHOOTING.split(f"### `{quote}`\n", 1)[1].split("\n#", 1)[0]
+    assert re.search(r"^- \*\*Do\*\*: \S", entry, re.MULTILINE), quote
