@@ -9,12 +9,11 @@ from sidecar.common.settings import CLIENT_KEYS, SETTINGS, TOPIC_KEYS, Setting
 
 _HEAD = """# Configuration
 
-*Printed by `kafka-sidecar config show --reference` from the settings table in
-`sidecar/common/settings.py`; a test
-compares. Edit the table, not this page.*
+*Printed by `kafka-sidecar config show --reference` from the settings table in `sidecar/common/settings.py`. A test
+compares them: edit the table, not this page.*
 
-A value is looked for in this order, the last one found counts: the default below, the file given with
-`-c FILE`, a variable, `-X key=value`.
+A setting has its default, unless one of these names another value; the last one counts: the file of `-c FILE`, an
+environment variable, `-X key=value`.
 
 | place | `linger.ms` | `daemon.workers` |
 |---|---|---|
@@ -22,28 +21,26 @@ A value is looked for in this order, the last one found counts: the default belo
 | variable | `KAFKA_SIDECAR__KAFKA__LINGER_MS=5` | `KAFKA_SIDECAR__DAEMON__WORKERS=2` |
 | command line | `-X linger.ms=5` | `-X daemon.workers=2` |
 
-Lists are TOML arrays, or words separated by commas. An unknown name is an error that suggests the nearest
-known
-one. `kafka-sidecar config check -c FILE` tells every fault at once (exit 2); `kafka-sidecar config show`
-prints
-what it all comes to, as TOML.
+Lists are TOML arrays, or words separated by commas. An unknown name is an error that suggests the nearest known one.
+`kafka-sidecar config check -c FILE` reports every fault at once (exit 2). `kafka-sidecar config show` prints the
+resulting configuration as TOML.
 
-The run dir is `--run-dir`, else `daemon.run_dir`, else `KAFKA_SIDECAR_RUN_DIR`, else `/run/kafka-sidecar`
+The run directory is `--run-dir`, else `daemon.run_dir`, else `KAFKA_SIDECAR_RUN_DIR`, else `/run/kafka-sidecar`
 for root and `$XDG_RUNTIME_DIR/kafka-sidecar` for others (without that variable `/run/user/UID/kafka-sidecar`). A
-daemon uses only a folder of its own user that nobody else may write (0750: its group may send records).
+daemon uses only a directory of its own user that nobody else may write (0750: its group may send records).
 """
 
 _TOPICS = """
 ## `[topics."PATTERN"]`: other values for some topics
 
-`PATTERN` is a topic's name, or a glob: `*` any text, `?` one character, `[ab]` one of these; upper and lower
-case differ. **The first table of the file whose pattern matches a topic counts for it, alone**; what it does not
-say is as for all topics. On the command line: `-X 'topics."audit-*".acks=1'`; as a variable:
+`PATTERN` is a topic's name, or a glob: `*` any text, `?` one character, `[ab]` one of these; upper and lower case
+differ. **The first table of the file whose pattern matches a topic counts for it, alone.** Settings that it leaves out
+are as for all topics. On the command line: `-X 'topics."audit-*".acks=1'`; as a variable:
 `KAFKA_SIDECAR__TOPICS__audit-events__ACKS=1`. There the name keeps its case, as a client's does.
 
 Tables that only variables name come behind those of the file, and those of `-X` come last. Variables have no order:
-among them names come before globs, and two globs that may match the same topic are refused. A table that can never
-be the first for any topic is warned about.
+among them names come before globs, and two globs that may match the same topic are refused. A table that can
+never be the first for any topic causes a warning.
 
 ```toml
 [topics."metrics.*"]
@@ -57,9 +54,9 @@ linger.ms = 200
 rate = 1_000_000
 ```
 
-`rate` and `records.per.second` count what clients hand over. A client that is over is held, not refused: `send()`
-goes on until its own window is full, then it waits. What was saved up in silence lets through a tenth of a second's
-worth at once; one submission larger than that passes whole, and is paid for by the wait after it.
+`rate` and `records.per.second` count records as clients hand them over. A client over the rate is held, not refused:
+`send()` continues until its own window is full, then it waits. After silence, a tenth of a second's worth passes at
+once. One larger submission passes whole, and the wait after it pays for it.
 
 | key | values | meaning |
 |---|---|---|
@@ -75,10 +72,9 @@ _REFUSED = """
 _RULES = """
 ## Rules between settings
 
-- `acks` 0 or 1, or `retries` 0: idempotence is off, unless `enable.idempotence = true` is set; then it is
-  refused.
-- `max.in.flight.requests.per.connection` over 5 with idempotence is refused, also where idempotence is
-  only the default.
+- `acks` 0 or 1, or `retries` 0: idempotence is off. With `enable.idempotence = true` they are refused.
+- `max.in.flight.requests.per.connection` over 5 with idempotence is refused, also where idempotence is only the
+  default.
 - `delivery.timeout.ms` must be at least `linger.ms` + `request.timeout.ms`; the default is raised with a
   warning.
 - The same holds for each `[topics."PATTERN"]`: a set `delivery.timeout.ms` that is too short is refused, the
@@ -86,16 +82,15 @@ _RULES = """
 - A topic's records are idempotent exactly when `enable.idempotence` is on and the topic's `acks` is `all`.
 - `partitioner.ignore.keys` is for `murmur2` only; `partitioner.rack.aware` needs `client.rack`.
 - A first backoff over its maximum is lowered to it, with a warning.
-- `daemon.request_buffers_bytes` ≥ 2 × `max.request.size`; `buffer.memory` ≥ 2 × (`max.request.size` + one
-  page) and
-  ≥ 64 pages, as one topic may hold half of the pool at most.
+- `daemon.request_buffers_bytes` ≥ 2 × `max.request.size`; `buffer.memory` ≥ 2 × (`max.request.size` + one page)
+  and ≥ 64 pages, as one topic may hold half of the pool at most.
 """
 
 _TITLES = {
     "kafka": "`[kafka]`: Kafka's own settings, under Kafka's names",
     "daemon": "`[daemon]`: processes and limits",
     "pool": "`[pool]`: the shared segment",
-    "recover": "`[recover]`: what a dead worker or daemon left",
+    "recover": "`[recover]`: records of a dead worker or daemon",
     "dead_letters": "`[dead_letters]`: failed records whose client is gone",
     "http": "`[http]`: metrics, health and the page",
 }

@@ -278,7 +278,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "daemon.shutdown_timeout_s",
         Kind.NUMBER,
         30.0,
-        "After SIGTERM, how long to deliver what was accepted before it is failed to its senders.",
+        "After SIGTERM, how long accepted records may still be delivered before they fail.",
         0,
         86_400,
     ),
@@ -290,8 +290,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         512 << 10,
         0,
         INT_MAX,
-        "How far a batch that is full but has not had its turn may grow (0: not beyond batch.size). It costs no "
-        "memory here and is what keeps up under a backlog; at most max.request.size.",
+        "How far a full batch may grow while it waits (0: not beyond batch.size). It costs no memory here, and it "
+        "lets the broker keep up under a backlog; at most max.request.size.",
     ),
     _integer(
         "daemon.connections_per_broker",
@@ -368,8 +368,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "pool.sync",
         "none",
         ("none", "accept"),
-        "What accepted survives. none: the death of any process. accept: also a crash of the host; records are forced "
-        "to the disk of pool.path before they count as accepted (docs/durability.md).",
+        "What accepted records survive. none: the death of any process. accept: also a crash of the host; records are "
+        "forced to the disk of pool.path before they count as accepted (docs/durability.md).",
     ),
     # [recover]
     _choice(

@@ -21,7 +21,7 @@ The daemon serves its metrics for Prometheus at `/metrics` of `http.listen`
   `sum(rate(kafka_sidecar_records_delivered_total[1m]))`.
 - They are read from the segment at each scrape, so they are right also while a worker hangs. Gauges of a dead worker
   read 0, but for `records_held`: its records wait in the segment.
-- What belongs to the ledger changes in one step: at every scrape
+- The counters of the ledger change in one step: at every scrape
   `records_accepted_total` = `records_delivered_total` + `records_failed_total` + `records_dead_lettered_total` +
   `records_held`.
 - Counts of requests, batches and bytes sent, and all gauges but `records_held` and `clients_connected`, are published
