@@ -102,7 +102,7 @@ def produce(by: RawProducer, room: Room, *numbers: int) -> list[Answer]:
     return [by.produce(room.identity, number, s(number)) for number in numbers]
 
 
-def test_a_the_unread_answer(room: Room) -> None:
+def test_unread_answer_is_recognised(room: Room) -> None:
     """A sent 0 and never read its answer; B sends it again."""
     a, b = room.connect(), room.connect()
     a.send(room.identity, 0, s(0))
@@ -111,7 +111,7 @@ def test_a_the_unread_answer(room: Room) -> None:
     assert room.log() == [s(0), s(1)]
 
 
-def test_a2_half_a_request_completed_late(room: Room) -> None:
+def test_half_a_request_completed_late(room: Room) -> None:
     a, b = room.connect(), room.connect()
     request = a.request(room.identity, 0, s(0))
     a.send_bytes(request[:60])
@@ -121,7 +121,7 @@ def test_a2_half_a_request_completed_late(room: Room) -> None:
     assert room.log() == [s(0), s(1)]
 
 
-def test_a3_a_writer_that_was_thought_dead(room: Room) -> None:
+def test_a_writer_that_was_thought_dead(room: Room) -> None:
     """Why nobody touches a slot before its owner is dead: its next sequence takes ours."""
     a, b = room.connect(), room.connect()
     assert produce(b, room, *range(8)) == appended(*range(8))
@@ -132,7 +132,7 @@ def test_a3_a_writer_that_was_thought_dead(room: Room) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 10])
-def test_b_the_last_five_are_recognised(room: Room, size: int) -> None:
+def test_the_last_five_are_recognised(room: Room, size: int) -> None:
     a, b = room.connect(), room.connect()
     batches = [[b"%d.%d" % (batch, index) for index in range(size)] for batch in range(8)]
 
@@ -147,7 +147,7 @@ def test_b_the_last_five_are_recognised(room: Room, size: int) -> None:
     assert room.log() == [*itertools.chain(*batches), b"next"]
 
 
-def test_c_only_range_and_count_are_compared(room: Room) -> None:
+def test_only_range_and_count_are_compared(room: Room) -> None:
     a, b = room.connect(), room.connect()
     assert a.produce(room.identity, 0, s(0), s(1), s(2)) == Answer(0, 0)
     assert a.produce(room.identity, 3, s(3), s(4), s(5)) == Answer(0, 3)
@@ -159,7 +159,7 @@ def test_c_only_range_and_count_are_compared(room: Room) -> None:
     assert room.log() == [s(number) for number in range(7)]
 
 
-def test_f_another_codec_is_the_same_batch(room: Room) -> None:
+def test_another_codec_is_the_same_batch(room: Room) -> None:
     a, b = room.connect(), room.connect()
     assert produce(a, room, 0) == appended(0)
     assert b.produce(room.identity, 0, s(0), packed=True) == Answer(0, 0)
@@ -167,7 +167,7 @@ def test_f_another_codec_is_the_same_batch(room: Room) -> None:
 
 
 def forgotten(room: Room, count: int = 3) -> RawProducer:
-    """A producer whose id the broker has forgotten, with ``count`` records in the log (rows d'' and d)."""
+    """A producer whose id the broker has forgotten, with ``count`` records in the log."""
     a = room.connect()
     for number in range(count):
         answer = a.produce(room.identity, number, s(number), at_ms=YEAR_2013_MS)
@@ -176,31 +176,31 @@ def forgotten(room: Room, count: int = 3) -> RawProducer:
     return a
 
 
-def test_d_a_forgotten_id_takes_any_first_sequence(room: Room) -> None:
+def test_a_forgotten_id_takes_any_first_sequence(room: Room) -> None:
     a = forgotten(room)
     assert a.produce(room.identity, 2, s(2)) == Answer(0, 3), "doubled, and no error says so"
     assert [each.code for each in produce(a, room, 1, 3)] == [OUT_OF_ORDER, 0]
     assert room.log() == [s(0), s(1), s(2), s(2), s(3)]
 
 
-def test_d_all_sent_again_in_order_are_all_doubled(room: Room) -> None:
+def test_all_sent_again_in_order_are_all_doubled(room: Room) -> None:
     a = forgotten(room)
     assert produce(a, room, 0, 1, 2) == appended(3, 4, 5)
     assert room.log() == [s(0), s(1), s(2)] * 2
 
 
-def test_d_a_gap_is_taken_and_the_owed_record_refused(room: Room) -> None:
+def test_a_gap_is_taken_and_the_owed_record_refused(room: Room) -> None:
     a = forgotten(room)
     assert [each.code for each in produce(a, room, 9, 3)] == [0, OUT_OF_ORDER]
 
 
-def test_d_unknown_ids_and_partitions_take_any_first_sequence(room: Room) -> None:
+def test_unknown_ids_and_partitions_take_any_first_sequence(room: Room) -> None:
     a, other = room.connect(), room.connect(room.partition + 1)
     assert a.produce((987_654_321, 0), 5, b"x").code == 0
     assert [each.code for each in produce(other, room, 7, 8, 0)] == [0, 0, OUT_OF_ORDER]
 
 
-def test_d_memory_goes_by_the_records_own_timestamps(room: Room) -> None:
+def test_memory_goes_by_the_records_own_timestamps(room: Room) -> None:
     """Stamped long ago: forgotten at the next look. Stamped now: still known when the other one is not."""
     now = room.connect(room.partition + 1)
     assert produce(now, room, 0) == appended(0)
@@ -209,14 +209,14 @@ def test_d_memory_goes_by_the_records_own_timestamps(room: Room) -> None:
     assert produce(now, room, 0) == appended(0), "recognised"
 
 
-def test_d3_deleted_records_are_not_forgotten(room: Room, broker: KafkaCluster) -> None:
+def test_deleted_records_are_not_forgotten(room: Room, broker: KafkaCluster) -> None:
     a = room.connect()
     assert produce(a, room, 0, 1) == appended(0, 1)
     broker.admin().delete_records(TOPIC, room.partition)
     assert produce(a, room, 1, 2) == appended(1, 2)
 
 
-def test_e_epochs_fence_by_partition(room: Room) -> None:
+def test_epochs_fence_by_partition(room: Room) -> None:
     a, other = room.connect(), room.connect(room.partition + 1)
     assert produce(a, room, 0) == produce(other, room, 0) == appended(0)
     later = (room.identity[0], room.identity[1] + 1)
@@ -227,7 +227,7 @@ def test_e_epochs_fence_by_partition(room: Room) -> None:
     assert other.produce(later, 0, s(0)) == Answer(0, 2), "the old epoch's batch under the new one: doubled"
 
 
-def test_w_seven_pipelined_again(room: Room) -> None:
+def test_seven_pipelined_again(room: Room) -> None:
     a, b = room.connect(), room.connect()
     assert produce(a, room, *range(7)) == appended(*range(7))
     for number in range(7):
@@ -236,7 +236,7 @@ def test_w_seven_pipelined_again(room: Room) -> None:
     assert room.log() == [s(number) for number in range(7)]
 
 
-def test_s_a_lost_sequence_loses_the_record(room: Room) -> None:
+def test_a_lost_sequence_loses_the_record(room: Room) -> None:
     a = room.connect()
     assert produce(a, room, 0) == appended(0)
     assert a.produce(room.identity, 0, b"new") == Answer(0, 0), "success for a record that is not there"
@@ -244,7 +244,7 @@ def test_s_a_lost_sequence_loses_the_record(room: Room) -> None:
 
 
 @pytest.mark.parametrize(("count", "size"), [(5, 900_000), (200, 10)])
-def test_k_what_a_killed_writer_had_sent_may_or_may_not_arrive(room: Room, count: int, size: int) -> None:
+def test_a_killed_writers_records_may_or_may_not_arrive(room: Room, count: int, size: int) -> None:
     a, b = room.connect(), room.connect()
     values = [b"%05d" % number + bytes(size - 5) for number in range(count)]
     for number, value in enumerate(values):
@@ -259,14 +259,14 @@ def test_k_what_a_killed_writer_had_sent_may_or_may_not_arrive(room: Room, count
     assert len(found) >= 5
 
 
-def test_describe_tells_the_last_sequence(room: Room) -> None:
+def test_describe_producers_gives_the_last_sequence(room: Room) -> None:
     a = room.connect()
     assert a.describe() == {}
     produce(a, room, 0, 1, 2)
     assert a.describe()[room.identity[0]].last_sequence == 2
 
 
-def test_init_no_id_is_not_idempotent(room: Room) -> None:
+def test_no_id_is_not_idempotent(room: Room) -> None:
     """What COORDINATOR_LOAD_IN_PROGRESS right after a start gives is the id -1: records under it are doubled."""
     a, b = room.connect(), room.connect()
     nobody = (-1, -1)
@@ -274,7 +274,7 @@ def test_init_no_id_is_not_idempotent(room: Room) -> None:
     assert answers == appended(0, 1)
 
 
-def test_init_an_error_comes_with_no_id(room: Room) -> None:
+def test_an_error_comes_with_no_id(room: Room) -> None:
     """The first ones after a broker's start may be refused with 14; asking again gets an id."""
     assert Room.answers
     for told in Room.answers:

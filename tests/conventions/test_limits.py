@@ -52,7 +52,7 @@ class Row(NamedTuple):
 def _rows(path: Path, cells: int) -> Iterator[list[str]]:
     for line in path.read_text().splitlines():
         found = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        if line.startswith("| ") and len(found) == cells and not found[0].startswith(("bound", "what holds")):
+        if line.startswith("| ") and len(found) == cells and not found[0].startswith(("bound", "guarantee")):
             yield found
 
 
@@ -66,7 +66,7 @@ def edges() -> list[tuple[str, tuple[str, ...]]]:
     section = text.split("## At the edges", 1)[1].split("\n## ", 1)[0]
     found = []
     for line in section.splitlines():
-        if line.startswith("| ") and not line.startswith("| what holds"):
+        if line.startswith("| ") and not line.startswith("| guarantee"):
             holds, tests = line.strip().strip("|").rsplit(" | ", 1)
             found.append((holds.strip(), tuple(re.findall(r"`(test_\w+)`", tests))))
     return found

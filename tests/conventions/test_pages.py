@@ -156,3 +156,18 @@ def test_a_quoted_message_is_one_of_the_product(quote: str) -> None:
 def test_a_quoted_message_says_what_to_do(quote: str) -> None:
     entry = TROUBLESHOOTING.split(f"### `{quote}`\n", 1)[1].split("\n#", 1)[0]
     assert re.search(r"^- \*\*Do\*\*: \S", entry, re.MULTILINE), quote
+
+
+# --- docs/broker-facts.md ---------------------------------------------------------------------------------
+
+
+def test_every_broker_fact_is_a_test_and_every_test_a_fact() -> None:
+    page = (ROOT / "docs" / "broker-facts.md").read_text()
+    tests = {
+        node.name
+        for path in ("tests/cluster/test_broker_facts.py", "tests/process/test_libzmq_facts.py")
+        for node in ast.parse((ROOT / path).read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    rows = re.findall(r"^\|.*\| `(test_\w+)` \|$", page, re.MULTILINE)
+    assert len(rows) == len(set(rows)) and set(rows) == tests, set(rows) ^ tests

@@ -1,4 +1,4 @@
-"""Goal: libzmq and SIGSTOP do what docs/broker-facts.md says (rows z1 to z4, stop); our rules are built on it."""
+"""Goal: libzmq and SIGSTOP do what docs/broker-facts.md says; our rules are built on it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sockets() -> Iterator[Sockets]:
         made.close()
 
 
-def test_z1_a_second_bind_steals_the_path(sockets: Sockets) -> None:
+def test_a_second_bind_steals_the_path(sockets: Sockets) -> None:
     """Which is why a run dir has a lock; and why a takeover may bind before the old daemon has ended."""
     first = sockets.router()
     before = sockets.dealer(b"before")
@@ -76,7 +76,7 @@ def test_z1_a_second_bind_steals_the_path(sockets: Sockets) -> None:
     assert first.recv_multipart() == [b"before", b"3"], "connections that were there stay with the first"
 
 
-def test_z2_a_plain_router_drops_without_a_word(sockets: Sockets) -> None:
+def test_a_plain_router_drops_silently(sockets: Sockets) -> None:
     """And one that must route says so, which is what the daemon's do."""
     router = sockets.router(SNDHWM=100)
     slow = sockets.dealer(b"slow", RCVHWM=100)
@@ -100,7 +100,7 @@ def test_z2_a_plain_router_drops_without_a_word(sockets: Sockets) -> None:
         router.send_multipart([b"nobody", b"x"], zmq.NOBLOCK)
 
 
-def test_z3_the_second_of_the_same_identity_is_not_heard(sockets: Sockets) -> None:
+def test_the_second_of_the_same_identity_is_not_heard(sockets: Sockets) -> None:
     """Unless ROUTER_HANDOVER is on, which it is in the daemon."""
     router = sockets.router()
     first = sockets.dealer(b"same")
@@ -120,7 +120,7 @@ def test_z3_the_second_of_the_same_identity_is_not_heard(sockets: Sockets) -> No
     assert router.recv_multipart() == [b"same", b"4"]
 
 
-def test_z4_a_dealer_gives_a_new_peer_what_was_in_its_pipe(sockets: Sockets) -> None:
+def test_a_dealer_gives_a_new_peer_the_rest_of_its_pipe(sockets: Sockets) -> None:
     """Why a stub makes a new socket for every attachment: its successor is given the middle, and asks no HELLO."""
     first = sockets.router(RCVHWM=1)
     dealer = sockets.dealer(b"d", RECONNECT_IVL=10, SNDHWM=2 * FLOOD, SNDTIMEO=PATIENCE_MS)
@@ -136,7 +136,7 @@ def test_z4_a_dealer_gives_a_new_peer_what_was_in_its_pipe(sockets: Sockets) -> 
     assert 0 < int(begins) < FLOOD
 
 
-def test_stop_a_check_is_no_fence() -> None:
+def test_a_check_is_no_fence() -> None:
     """A process looks whether a page is still its own, is stopped, and writes when it wakes: the check was true.
 
     So nothing is taken from a worker before it is dead.
