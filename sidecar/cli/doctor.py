@@ -27,6 +27,19 @@ OPEN_FILES_MIN = 4_096
 CONNECT_TIMEOUT_S = 3.0
 WORKER_TIMEOUT_S = 30.0
 SYSTEM_UID_MAX = 999
+NEEDED_PACKAGES = (
+    "click",
+    "cramjam",
+    "kio",
+    "msgpack",
+    "prometheus_client",
+    "pydantic",
+    "rich",
+    "setproctitle",
+    "uvloop",
+    "zmq",
+)
+"""What `kafka-sidecar[daemon]` brings."""
 
 
 class Finding(NamedTuple):
@@ -84,8 +97,7 @@ def _installation(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
             f"The compiled kernel is missing ({error}): install again with a C compiler there "
             "(Debian: apt-get install gcc python3-dev).",
         )
-    needed = ("uvloop", "kio", "crc32c", "cramjam", "pydantic", "prometheus_client", "zmq", "msgpack")
-    missing = [name for name in needed if find_spec(name) is None]
+    missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
     if missing:
         yield Finding("FAIL", f"Missing packages: {', '.join(missing)}; pip install 'kafka-sidecar[daemon]'.")
     if find_spec("hypothesis") is not None:

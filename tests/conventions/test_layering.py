@@ -93,7 +93,7 @@ NEVER: dict[str, tuple[str, ...]] = {
     "sidecar.producer": ("asyncio", "zmq", "socket", "time", "os", "uvloop"),
     "sidecar.net": ("zmq",),
     "sidecar.chaos.plan": ("asyncio", "zmq", "socket", "time", "os", "signal", "subprocess", "threading"),
-    "sidecar.worker": ("pydantic", "pydantic_settings", "click", "rich", "prometheus_client", "hypothesis"),
+    "sidecar.worker": ("pydantic", "click", "rich", "prometheus_client", "hypothesis"),
     "sidecar.controller": ("click", "rich", "hypothesis"),
     "client_stub": ("click", "pydantic", "kio", "uvloop", "zmq"),
     "client_stub.zmtp": ("socket", "time", "threading", "os"),

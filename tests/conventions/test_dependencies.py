@@ -1,0 +1,117 @@
+"""Goal: an installation asks for what is imported, and for nothing else; each import is asked for by its extra."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.conventions.test_layering import ROOT, imports, sources, type_only_lines
+
+OURS: Final = frozenset({"sidecar", "client_stub", "pyspark_kafka_sidecar"})
+BASE: Final = "base"
+ROOMS: Final = (
+    ("client_stub/columnar", "arrow"),
+    ("client_stub/spark", "spark"),
+    ("pyspark_kafka_sidecar", "spark"),
+    ("client_stub", BASE),
+    ("sidecar/cli/record_files.py", "parquet"),
+    ("sidecar/testing", "dev"),
+    ("sidecar/bench", "dev"),
+    ("sidecar/chaos", "demo"),
+    ("sidecar/demo", "demo"),
+    ("sidecar", "daemon"),
+)
+"""Files by the start of their path, the first that fits: the extra that they may count on."""
+GIVES: Final = {
+    BASE: (BASE,),
+    "arrow": (BASE, "arrow"),
+    "spark": (BASE, "spark"),
+    "daemon": (BASE, "daemon"),
+    "parquet": (BASE, "daemon", "arrow"),
+    "demo": (BASE, "daemon", "spark", "demo"),
+    "dev": (BASE, "daemon", "spark", "demo", "dev"),
+}
+RUNTIME: Final = (BASE, "daemon", "arrow", "spark", "demo")
+"""Extras of people who run the product; "dev" has the tools of those who change it."""
+
+
+def _name(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+@cache
+def distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+@cache
+def declared() -> dict[str, frozenset[str]]:
+    """Distributions by extra, as pyproject.toml has them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = {BASE: project["dependencies"], **project["optional-dependencies"]}
+    return {
+        extra: frozenset(
+            _name(match[0]) for each in wanted if (match := re.match(r"[\w.-]+", each)) is not None
+        )
+        - {_name(project["name"])}
+        for extra, wanted in lists.items()
+    }
+
+
+def third_party(module: str, path: Path) -> Iterator[tuple[int, str]]:
+    """(line, distribution) of what a file imports at run time and is neither Python's nor ours."""
+    tree = ast.parse(path.read_text())
+    type_only = type_only_lines(tree)
+    known = distributions()
+    for line, name in imports(module, tree):
+        top = name.split(".")[0]
+        if top in OURS or top in sys.stdlib_module_names or line in type_only:
+            continue
+        yield line, _name(known.get(top, [top])[0])
+
+
+@cache
+def imported() -> dict[str, dict[str, str]]:
+    """Room → distribution → the first place that imports it."""
+    found: dict[str, dict[str, str]] = {}
+    for module, path in sources():
+        shown = path.relative_to(ROOT).as_posix()
+        room = next(room for start, room in ROOMS if shown.startswith(start))
+        for line, distribution in third_party(module, path):
+            found.setdefault(room, {}).setdefault(distribution, f"{shown}:{line}")
+    return found
+
+
+@pytest.mark.parametrize("extra", RUNTIME)
+def test_each_dependency_is_imported(extra: str) -> None:
+    rooms = [room for room in imported() if extra in GIVES[room] and room != "dev"]
+    used = {name for room in rooms for name in imported()[room]}
+    assert not declared()[extra] - used, f"asked for by {extra}, and never imported"
+
+
+def test_each_import_is_asked_for() -> None:
+    missing = [
+        f"{place} imports {name}, which the extra {room} does not bring"
+        for room, names in imported().items()
+        for name, place in names.items()
+        if name not in frozenset().union(*(declared()[extra] for extra in GIVES[room]))
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_doctor_looks_for_what_the_daemon_imports() -> None:
+    from sidecar.cli.doctor import NEEDED_PACKAGES
+
+    known = distributions()
+    assert {_name(known[each][0]) for each in NEEDED_PACKAGES} == declared()["daemon"] | declared()[BASE]
+    assert all(find_spec(each) is not None for each in NEEDED_PACKAGES)
