@@ -1,5 +1,6 @@
-"""Types of the compiled hot path; the same API as ``pure.py`` and ``sender.py``."""
+"""Types of the compiled hot path; the same API as ``pure.py`` and ``producer_core.py``."""
 
+from client_stub.producer_core import ProducerCore as ProducerCore
 from client_stub.pure import Bits as Bits
 from client_stub.pure import Delivery as Delivery
 from client_stub.pure import OpenStream as OpenStream
@@ -11,4 +12,3 @@ from client_stub.pure import plain_pairs as plain_pairs
 from client_stub.pure import receive as receive
 from client_stub.pure import ring as ring
 from client_stub.pure import run_callbacks as run_callbacks
-from client_stub.sender import Sender as Sender

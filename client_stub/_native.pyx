@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=False, auto_pickle=False, annotation_typing=False
-"""The caller's hot path in C: what ``pure.py`` and ``sender.py`` do, with the same bytes and the same behaviour.
+"""The caller's hot path in C: what ``pure.py`` and ``producer_core.py`` do, with the same bytes and the same behaviour.
 
 Why nobody who sends takes a lock. What callers and the io thread change together is changed in steps that are whole
 under the GIL: the methods of ``OutboxCore``, ``SubmissionCore.put``, ``append``, ``append_rows`` and ``append_plain`` run,

@@ -1,4 +1,4 @@
-# SubmissionCore, PartCore, OpenStream, Delivery, Sender: from the arguments of send() to a packed record and its future.
+# SubmissionCore, PartCore, OpenStream, Delivery, ProducerCore: from the arguments of send() to a packed record and its future.
 
 
 cdef class OutboxCore
@@ -223,7 +223,7 @@ cdef class Delivery:
         return self._submission.wait_for(self._index, timeout)[0]
 
 
-cdef class Sender:
+cdef class ProducerCore:
     """The native half of Producer: plain records into an open submission; all else goes to ``_send_slow``."""
 
     cdef public dict _streams

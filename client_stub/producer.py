@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from client_stub import sender
+from client_stub import producer_core
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import RecordTooLarge, SidecarError
 from client_stub.flush_wait import FlushWait
@@ -36,9 +36,9 @@ from client_stub.session import Session
 from client_stub.wire import TOPIC_BYTES_MAX, LocalCode
 
 if TYPE_CHECKING or native is None:
-    from client_stub.sender import Sender
+    from client_stub.producer_core import ProducerCore
 else:
-    Sender = native.Sender
+    ProducerCore = native.ProducerCore
 
 if TYPE_CHECKING:
     import pyarrow
@@ -54,7 +54,7 @@ NAME_BYTES_MAX: Final = 64
 JOIN_S: Final = 5.0
 
 
-class Producer(Sender):
+class Producer(ProducerCore):
     """Hands records to the kafka-sidecar daemon of this host.
 
     ``run_dir``: the daemon's (None: KAFKA_SIDECAR_RUN_DIR, else the default). ``client_name`` and ``token``
@@ -91,9 +91,9 @@ class Producer(Sender):
         self._streams = self._outbox.streams
         _live.add(self)
 
-    # --- sending (send() itself stands in sender.py and in _native.pyx) ---------------------------------
+    # --- sending (send() itself stands in producer_core.py and in _native.pyx) ---------------------------------
 
-    _send_slow = sender.Sender.send
+    _send_slow = producer_core.ProducerCore.send
     """What the compiled send() calls for all but plain records into an open submission."""
 
     def send_many(

@@ -12,7 +12,14 @@ from sidecar.cli.times import shown_bytes, table
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir, read_json
 from sidecar.deadletter.replay import Replay, ReplayRunning
-from sidecar.deadletter.salvage import Finding, Salvage, SalvageError, SegmentInUse, forget_log, write_letters
+from sidecar.deadletter.salvage import (
+    Salvage,
+    SalvageCounts,
+    SalvageError,
+    SegmentInUse,
+    forget_log,
+    write_letters,
+)
 from sidecar.shm.accept_log import accept_log_folder
 
 DAMAGE_SHOWN = 5
@@ -136,7 +143,7 @@ def _remove(file: Path, *, is_whole: bool) -> None:
         )
 
 
-def _counts(file: Path, found: Finding) -> str:
+def _counts(file: Path, found: SalvageCounts) -> str:
     topics = ", ".join(sorted(found.topics)) or "none"
     lines = [
         f"{file}",

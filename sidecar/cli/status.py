@@ -37,8 +37,10 @@ def status(run_dir: RunDir, as_json: bool) -> None:
     until kafka-sidecar status >/dev/null 2>&1; do sleep 0.2; done
     """
     info = daemon_info(run_dir)
+    from sidecar.telemetry.collector import sum_counters
+
     by_slot = counters_of(info)
-    info["counters"] = sum_by_name(by_slot)
+    info["counters"] = sum_counters(by_slot) if by_slot else {}
     for worker in info["workers"]:
         # daemon.json is written on changes only; what moves all the time is read from the segment.
         worker["clients"] = by_slot.get(worker["slot"], {}).get("clients_connected", 0)
@@ -50,15 +52,6 @@ def status(run_dir: RunDir, as_json: bool) -> None:
         if as_json:
             click.echo(info["sentence"], err=True)
         raise SystemExit(int(ExitStatus.FAILED))
-
-
-def sum_by_name(by_slot: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Totals over the slots; empty when there is nothing."""
-    totals: dict[str, int] = {}
-    for values in by_slot.values():
-        for name, value in values.items():
-            totals[name] = totals.get(name, 0) + value
-    return totals
 
 
 def counters_of(info: dict[str, Any]) -> dict[int, dict[str, int]]:

@@ -14,6 +14,14 @@ from client_stub.error_codes import ERROR_CODES
 from client_stub.wire import Persistence
 
 
+class Refused(Exception):
+    """A HELLO or ATTACH is answered with REFUSED: ``code`` for programs, the text for people."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class Code(IntEnum):
     """The codes this daemon decides by. Every other code is handled by its row alone."""
 

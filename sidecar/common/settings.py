@@ -21,7 +21,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What a value may be; the value is the word that error texts and docs use."""
 
     INTEGER = "whole number"
@@ -37,7 +37,7 @@ class Setting:
     """One row. ``default`` None means unset: concluded from other settings, or needed from the user."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     default: Value
     doc: str
     least: int | float | None = None
@@ -71,13 +71,13 @@ OWN_TABLES: Final = ("daemon", "pool", "http", "recover", "dead_letters")
 
 
 def _integer(name: str, default: int | None, least: int, most: int, doc: str) -> Setting:
-    return Setting(name, Kind.INTEGER, default, doc, least, most)
+    return Setting(name, ValueKind.INTEGER, default, doc, least, most)
 
 
 def _choice(
     name: str, default: str | None, choices: tuple[str, ...], doc: str, *, any_case: bool = False
 ) -> Setting:
-    return Setting(name, Kind.TEXT, default, doc, choices=choices, any_case=any_case)
+    return Setting(name, ValueKind.TEXT, default, doc, choices=choices, any_case=any_case)
 
 
 PARTITIONERS: Final = (
@@ -95,14 +95,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     # [kafka]: where and who
     Setting(
         "bootstrap.servers",
-        Kind.LIST,
+        ValueKind.LIST,
         None,
         "Brokers to ask first, as host:port, separated by commas. Needed.",
     ),
-    Setting("client.id", Kind.TEXT, "kafka-sidecar", "Name that the brokers' logs and quotas see."),
+    Setting("client.id", ValueKind.TEXT, "kafka-sidecar", "Name that the brokers' logs and quotas see."),
     Setting(
         "client.rack",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "Rack of this host, as the brokers name theirs (broker.rack); for partitioner.rack.aware.",
     ),
@@ -122,7 +122,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "enable.idempotence",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         None,
         "Each record once and in order across retries. On, unless acks or retries forbid it.",
     ),
@@ -194,13 +194,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "partitioner.ignore.keys",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "murmur2 places records with a key as if they had none.",
     ),
     Setting(
         "partitioner.adaptive.partitioning.enable",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Keyless records go more often to partitions with less waiting for them (KIP-794).",
     ),
@@ -214,7 +214,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "partitioner.rack.aware",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "Keyless records go to partitions whose leader is in client.rack while there are any (KIP-1123).",
     ),
@@ -265,18 +265,21 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     # [daemon]
     Setting(
-        "daemon.run_dir", Kind.TEXT, "", "Folder of sockets and lock; --run-dir wins. Default: see README."
+        "daemon.run_dir",
+        ValueKind.TEXT,
+        "",
+        "Folder of sockets and lock; --run-dir wins. Default: see README.",
     ),
     _integer("daemon.workers", 2, 1, 64, "Worker processes."),
     Setting(
         "daemon.cpus",
-        Kind.INTEGERS,
+        ValueKind.INTEGERS,
         None,
         "CPUs to pin the workers to, round robin. Unset: pinned only where there are at least workers + 2.",
     ),
     Setting(
         "daemon.shutdown_timeout_s",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         30.0,
         "After SIGTERM, how long accepted records may still be delivered before they fail.",
         0,
@@ -310,7 +313,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "daemon.client_ack_timeout_s",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         30.0,
         "A client whose ring of unread outcomes stays full this long is cut.",
         0.1,
@@ -318,7 +321,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "daemon.client_grace_s",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         60.0,
         "How long a client that is not connected may come back for its outcomes. After that its failed records are "
         "dead letters, and its place in the client table is given to others.",
@@ -327,7 +330,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "daemon.heartbeat_timeout_s",
-        Kind.NUMBER,
+        ValueKind.NUMBER,
         3.0,
         "A worker whose loop is silent this long in three looks is killed and replaced.",
         0.5,
@@ -335,7 +338,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "daemon.standby",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "One more worker process waits with everything imported (20 MiB of memory of its own), so that a worker that "
         "dies is replaced without a Python start.",
@@ -350,14 +353,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     # [pool]
     Setting(
         "pool.path",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         'File of the shared segment; "": one of its own under /dev/shm. With pool.sync = accept the folder PATH.log is '
         "beside it.",
     ),
     Setting(
         "pool.prefault",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "Each worker maps every page of the pool before it takes its first record, in huge pages where the kernel "
         "gives them for shared memory: no page faults among the first records, for 0.1 to 0.5 s a GiB of "
@@ -382,7 +385,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     # [dead_letters]
     Setting(
         "dead_letters.path",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         'Folder for records that failed when their client was gone; "": dead-letters in the run dir, which a reboot '
         "empties where it is under /run.",
@@ -400,7 +403,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     # [http]
     Setting(
         "http.listen",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "127.0.0.1:9464",
         'Address of /metrics, /healthz and the page; port 0: any free one, shown by status; "": none.',
     ),

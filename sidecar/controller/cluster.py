@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from sidecar.common.config_rules import config_of, parse_address
 from sidecar.common.control import ControlMessage, NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
+from sidecar.common.errors import Refused
 from sidecar.common.settings import SidecarConfig
-from sidecar.controller.admission import Refusal
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
@@ -164,12 +164,12 @@ class Cluster:
     # ---- the CLI's question
 
     async def topics(self, names: list[str] | None) -> list[list[object]]:
-        """TOPICS_REPLY's list for these topics or all. Raises Refusal when no broker answers."""
+        """TOPICS_REPLY's list for these topics or all. Raises Refused when no broker answers."""
         timeout_ms = TOPICS_TIMEOUT_UNREACHABLE_MS if self.error else TOPICS_TIMEOUT_MS
         try:
             answer = await self._fetcher.fetch_all_topics(timeout_ms, names)
         except (LinkError, ProtocolError) as error:
-            raise Refusal("KAFKA_UNREACHABLE", self.error or str(error)) from None
+            raise Refused("KAFKA_UNREACHABLE", self.error or str(error)) from None
         return [
             [
                 topic.name,

@@ -24,10 +24,10 @@ from sidecar.common.settings import (
     SETTINGS,
     TOPIC_KEYS,
     ConfigError,
-    Kind,
     Setting,
     SidecarConfig,
     Value,
+    ValueKind,
     nearest,
 )
 from sidecar.common.topic_patterns import is_glob, overlap
@@ -73,7 +73,7 @@ class _Gathered:
             return
         name = rest[: -len(key) - 1].strip('"')
         value = self._convert(
-            Setting(key, Kind.TEXT, "", CLIENT_KEYS[key]), f"clients.{rest}", raw, source, hidden=True
+            Setting(key, ValueKind.TEXT, "", CLIENT_KEYS[key]), f"clients.{rest}", raw, source, hidden=True
         )
         if value is not None:
             self.clients.setdefault(name, {})[key] = value
@@ -277,17 +277,17 @@ def _in_choices(row: Setting) -> Any:
 def _adapter(row: Setting) -> TypeAdapter[Any]:
     kind: Any
     match row.kind:
-        case Kind.INTEGER:
+        case ValueKind.INTEGER:
             kind = Annotated[int, Field(ge=row.least, le=row.most), BeforeValidator(_no_boolean)]
-        case Kind.NUMBER:
+        case ValueKind.NUMBER:
             kind = Annotated[
                 float, Field(ge=row.least, le=row.most, allow_inf_nan=False), BeforeValidator(_no_boolean)
             ]
-        case Kind.BOOLEAN:
+        case ValueKind.BOOLEAN:
             kind = bool
-        case Kind.LIST:
+        case ValueKind.LIST:
             kind = Annotated[list[str], BeforeValidator(_split)]
-        case Kind.INTEGERS:
+        case ValueKind.INTEGERS:
             kind = Annotated[list[Annotated[int, Field(ge=0)]], BeforeValidator(_split)]
         case _ if row.choices:
             kind = Annotated[str, _in_choices(row)]

@@ -13,8 +13,8 @@ from typing import Any
 import msgpack
 
 from client_stub.wire import Kind
+from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
-from sidecar.controller.admission import Refusal
 from sidecar.net.endpoint import UNATTACHED_BYTES_MAX, Endpoint
 
 log = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ AskTopics = Callable[[list[str] | None], Awaitable[Topics]]
 class ControlEndpoint:
     """A ROUTER in the controller's loop. ``malformed`` counts bad frames.
 
-    ``hello(fields)`` returns (endpoint, epoch, ticket), raises Refusal, or returns None: its worker is not ready. Such
+    ``hello(fields)`` returns (endpoint, epoch, ticket), raises Refused, or returns None: its worker is not ready. Such
     a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
-    ``topics(names | None)`` answers TOPICS_REPLY's list or raises Refusal.
+    ``topics(names | None)`` answers TOPICS_REPLY's list or raises Refused.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ControlEndpoint:
         """False when there is no answer yet."""
         try:
             assigned = self._hello(fields)
-        except Refusal as refusal:
+        except Refused as refusal:
             self._refuse(routing_id, refusal)
             return True
         if assigned is None:
@@ -123,7 +123,7 @@ class ControlEndpoint:
             self._not_ready(routing_id)
 
     def _not_ready(self, routing_id: bytes) -> None:
-        self._refuse(routing_id, Refusal("NOT_READY", "No worker of the daemon is ready yet; try again."))
+        self._refuse(routing_id, Refused("NOT_READY", "No worker of the daemon is ready yet; try again."))
 
     def _on_message(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         try:
@@ -131,7 +131,7 @@ class ControlEndpoint:
             kind = Kind(message[0])
         except Exception:
             self._refuse(
-                routing_id, Refusal("MALFORMED_FRAME", "The frame is not a message of this protocol.")
+                routing_id, Refused("MALFORMED_FRAME", "The frame is not a message of this protocol.")
             )
             return
         try:
@@ -148,10 +148,10 @@ class ControlEndpoint:
             if names is not None and not (
                 isinstance(names, list) and all(isinstance(each, str) for each in names)
             ):
-                self._refuse(routing_id, Refusal("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
+                self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
                 return
             if len(self._tasks) >= TOPICS_UNDER_WAY_MAX:
-                self._refuse(routing_id, Refusal("NOT_READY", "Too many ask for topics; try again."))
+                self._refuse(routing_id, Refused("NOT_READY", "Too many ask for topics; try again."))
                 return
             task = self._loop.create_task(self._answer_topics(routing_id, names))
             self._tasks.add(task)
@@ -161,21 +161,21 @@ class ControlEndpoint:
         else:
             self._refuse(
                 routing_id,
-                Refusal("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint."),
+                Refused("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint."),
             )
 
     async def _answer_topics(self, routing_id: bytes, names: list[str] | None) -> None:
         try:
             if self._topics is None:
-                raise Refusal("NOT_READY", "The daemon is taking over from another; try again.")
+                raise Refused("NOT_READY", "The daemon is taking over from another; try again.")
             self._send(routing_id, [Kind.TOPICS_REPLY, await self._topics(names)])
-        except Refusal as refusal:
+        except Refused as refusal:
             self._refuse(routing_id, refusal)
         except Exception as error:
             log.exception("TOPICS failed.")
-            self._refuse(routing_id, Refusal("FAILED", f"Topics cannot be told: {error}."))
+            self._refuse(routing_id, Refused("FAILED", f"Topics cannot be told: {error}."))
 
-    def _refuse(self, routing_id: bytes, refusal: Refusal) -> None:
+    def _refuse(self, routing_id: bytes, refusal: Refused) -> None:
         if refusal.code == "MALFORMED_FRAME":
             self.malformed += 1
             self._endpoint.sent_nonsense(routing_id)

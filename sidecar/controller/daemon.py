@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.common.control import ControlMessage, Start
+from sidecar.common.errors import Refused
 from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
-from sidecar.controller.admission import Refusal, check_hello
+from sidecar.controller.admission import check_hello
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.bare_worker import BareWorker
 from sidecar.controller.cluster import Cluster
@@ -275,7 +276,7 @@ class Daemon:
         """The worker for a client; None while that one is not ready."""
         client_id, name = check_hello(fields, self.config.clients)
         if self._is_stopping:
-            raise Refusal("DRAINING", "The daemon is shutting down and takes no more clients.")
+            raise Refused("DRAINING", "The daemon is shutting down and takes no more clients.")
         identity = self._worker_for(client_id)
         if identity is None:
             return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
-from sidecar.common.open_files import raise_limit
+from sidecar.common.own_process import raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.bare_worker import BareWorker, last_line
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
@@ -140,7 +140,7 @@ class _Service:
         from sidecar.protocol.kio_guard import hide_hypothesis
 
         hide_hypothesis()
-        _set_title()
+        set_title("controller")
         faulthandler.enable()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._serve())
@@ -287,11 +287,3 @@ class _Service:
         if left:
             log.error("The segment %s is kept: it holds %s.", store.path, left)
         return not left
-
-
-def _set_title() -> None:
-    try:
-        import setproctitle
-    except ImportError:
-        return
-    setproctitle.setproctitle("kafka-sidecar: controller")

@@ -10,17 +10,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import struct
 import time
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from sidecar.common.byte_locks import ByteLock
 
 LOCK_RETRY_S: Final = 1.0
 """Who looks as older versions do holds the lock for a moment: so long is tried again while no daemon is there."""
 _LOOK_S: Final = 0.01
 _TEXT_BYTES: Final = 48
-_FLOCK: Final = struct.Struct("hhqqi")
-"""struct flock: type, whence, start, length, pid."""
 
 
 class Holder(NamedTuple):
@@ -100,7 +99,7 @@ def _told(text: bytes) -> Holder | None:
 def _try_both(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole(fcntl.F_WRLCK))
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, ByteLock(fcntl.F_WRLCK).pack())
     except (BlockingIOError, PermissionError):
         fcntl.flock(fd, fcntl.LOCK_UN)
         return False
@@ -108,10 +107,5 @@ def _try_both(fd: int) -> bool:
 
 
 def _is_held(fd: int) -> bool:
-    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _whole(fcntl.F_RDLCK))
-    kind, *_ = _FLOCK.unpack_from(found)
-    return bool(kind != fcntl.F_UNLCK)
-
-
-def _whole(kind: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0).ljust(64, b"\0")
+    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, ByteLock(fcntl.F_RDLCK).pack())
+    return ByteLock.unpack(found).kind != fcntl.F_UNLCK

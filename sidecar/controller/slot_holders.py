@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
 from pathlib import Path
-from typing import Final
 
+from sidecar.common.byte_locks import ByteLock
 from sidecar.controller.run_dir import RunDirError, kill_and_wait
 from sidecar.shm.layout import SLOT_COUNT
-
-_FLOCK: Final = struct.Struct("hhqqi")
-"""struct flock: type, whence, start, length, pid."""
 
 
 def end_slot_holders(path: Path) -> dict[int, int]:
@@ -54,7 +50,6 @@ def end_slot_holders(path: Path) -> dict[int, int]:
 
 def _holder(fd: int) -> tuple[int, int] | None:
     """(slot, pid) of the first held byte, None when all are free."""
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, SLOT_COUNT, 0)
-    found = fcntl.fcntl(fd, fcntl.F_GETLK, asked.ljust(64, b"\0"))
-    kind, _, slot, _, pid = _FLOCK.unpack_from(found)
-    return None if kind == fcntl.F_UNLCK else (int(slot), int(pid))
+    asked = ByteLock(fcntl.F_WRLCK, 0, SLOT_COUNT).pack()
+    found = ByteLock.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    return None if found.kind == fcntl.F_UNLCK else (found.start, found.pid)

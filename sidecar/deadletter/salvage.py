@@ -44,7 +44,7 @@ class SegmentInUse(SalvageError):
 
 
 @dataclass
-class Finding:
+class SalvageCounts:
     """What a walk over a segment found, in records."""
 
     undelivered: int = 0
@@ -71,7 +71,7 @@ class Salvage:
         self.segment = segment
         self.notes = notes
         """What had to be assumed, in sentences."""
-        self.found = Finding()
+        self.found = SalvageCounts()
 
     @classmethod
     def open(cls, path: Path, *, clients_max: int | None = None) -> Salvage:
@@ -109,7 +109,7 @@ class Salvage:
 
     def undelivered(self) -> Iterator[Undelivered]:
         """Every record without an end, by submission and fate, oldest first in each chain; counts into ``found``."""
-        self.found = Finding()
+        self.found = SalvageCounts()
         clients = self._clients()
         pages = linked_pages(self.segment)
         for slot in self.segment.prepared_slots():

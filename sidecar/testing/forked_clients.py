@@ -73,7 +73,7 @@ def collect(process: subprocess.Popen[str], timeout_s: float = 180.0) -> list[Cl
     ]
 
 
-class Sender:
+class NumberedSender:
     """Sends numbered records through one producer and notes every outcome."""
 
     def __init__(self, name: str, producer: Producer, topic: str) -> None:
@@ -110,7 +110,7 @@ class Sender:
 
 
 def run_child(name: str, producer: Producer, topic: str, records: int) -> ClientReport:
-    sender = Sender(name, producer, topic)
+    sender = NumberedSender(name, producer, topic)
     sender.send(records)
     return sender.report()
 
@@ -121,7 +121,7 @@ def main() -> int:
 
     run_dir, topic, clients, records = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     with Producer(run_dir=run_dir, client_name="parent") as inherited:
-        parent = Sender("parent", inherited, topic)
+        parent = NumberedSender("parent", inherited, topic)
         parent.send(PARENT_RECORDS)  # not flushed: the children are forked with these in flight
 
         def child(index: int) -> ClientReport:

@@ -18,7 +18,6 @@ import logging
 import os
 import signal
 import socket
-import struct
 import sys
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from sidecar.protocol.kio_guard import hide_hypothesis
 
 hide_hypothesis()
 
+from sidecar.common.byte_locks import ByteLock  # noqa: E402
 from sidecar.common.control import (  # noqa: E402 (kio must be imported after the guard)
     LENGTH,
     START_FD_BYTE,
@@ -37,7 +37,7 @@ from sidecar.common.control import (  # noqa: E402 (kio must be imported after t
 )
 from sidecar.common.kill_points import ENVIRONMENT, kernel_passed, needs_store_hook, take_order  # noqa: E402
 from sidecar.common.model import ExitStatus  # noqa: E402
-from sidecar.common.open_files import raise_limit  # noqa: E402
+from sidecar.common.own_process import raise_limit, set_title  # noqa: E402
 from sidecar.kernel import set_store_hook  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
 
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     control = socket.socket(fileno=arguments.control_fd)
     if os.getppid() != arguments.parent_pid:
         return ExitStatus.WORKER_CONTROLLER_GONE
-    _set_title("kafka-sidecar: standby")
+    set_title("standby")
     # All that takes long is done before START comes, which may be hours later, when somebody has died.
     import uvloop  # noqa: F401
 
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     start = _read_start(control)
     if start is None:
         return ExitStatus.WORKER_CONTROLLER_GONE
-    _set_title(f"kafka-sidecar: worker {start.worker_index}")
+    set_title(f"worker {start.worker_index}")
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s %(levelname)s worker {start.worker_index}: %(message)s",
@@ -181,18 +181,9 @@ def _take_slot_byte(start: Start) -> int | None:
     """
     path = start.extra["workers_lock"]
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, start.slot, 1, 0)
     try:
-        fcntl.fcntl(fd, fcntl.F_SETLK, lock)
+        fcntl.fcntl(fd, fcntl.F_SETLK, ByteLock(fcntl.F_WRLCK, start.slot, 1).pack())
     except OSError:
         os.close(fd)
         return None
     return fd
-
-
-def _set_title(title: str) -> None:
-    try:
-        import setproctitle
-    except ImportError:
-        return
-    setproctitle.setproctitle(title)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Kind
+from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
 from sidecar.worker.session import ClientSession
@@ -29,14 +30,6 @@ ROW_GRACE_MS = 60_000.0
 
 PROCESS_SHARE = 0.25
 """Of the table of clients: as many may be of one process at one worker, so that it leaves room for the others."""
-
-
-class Refused(Exception):
-    """An ATTACH that cannot be taken; ``code`` and text go to the stub."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class TableFull(Refused):

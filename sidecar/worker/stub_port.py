@@ -20,11 +20,12 @@ from client_stub.wire import (
     Kind,
     SubmitFlag,
 )
+from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
 from sidecar.worker.intake import SUBMIT_FIELDS
 from sidecar.worker.malformed_frame import MalformedFrame
 from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
-from sidecar.worker.sessions import Refused, Sessions, TableFull, welcome
+from sidecar.worker.sessions import Sessions, TableFull, welcome
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock

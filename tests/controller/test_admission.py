@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION
-from sidecar.controller.admission import Refusal, check_hello
+from sidecar.common.errors import Refused
+from sidecar.controller.admission import check_hello
 
 CLIENT = bytes(range(CLIENT_ID_BYTES))
 CLIENTS = {"billing": {"token": "s3cret"}}
@@ -40,7 +41,7 @@ def test_admits() -> None:
     ],
 )
 def test_refuses(fields: list[Any], code: str, words: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refused) as refused:
         check_hello(fields, CLIENTS)
     assert refused.value.code == code
     assert words in str(refused.value)

@@ -14,7 +14,7 @@ import zmq
 import zmq.asyncio
 
 from client_stub.wire import Kind
-from sidecar.controller.admission import Refusal
+from sidecar.common.errors import Refused
 from sidecar.controller.control_endpoint import ControlEndpoint
 
 Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awaitable[None]]
@@ -25,7 +25,7 @@ READY: set[object] = set()
 
 def hello(fields: list[Any]) -> tuple[str, int, bytes] | None:
     if fields == ["refuse me"]:
-        raise Refusal("NOT_ADMITTED", "No.")
+        raise Refused("NOT_ADMITTED", "No.")
     if fields[0] == "later" and "later" not in READY:
         return None
     return "ipc://worker", 17, b"ticket"

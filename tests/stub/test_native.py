@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client_stub import Producer, RecordMetadata, _native, errors, pure, sender
+from client_stub import Producer, RecordMetadata, _native, errors, producer_core, pure
 from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, full_record, packed_bound
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX
 from tests.stub.conftest import eventually
@@ -252,7 +252,7 @@ def test_metadata_that_callbacks_keep_stays_what_it_was(producer: Producer) -> N
 
 def test_both_look_alike_to_a_reader() -> None:
     for mine, twin in (
-        (_native.Sender.send, sender.Sender.send),
+        (_native.ProducerCore.send, producer_core.ProducerCore.send),
         (_native.Delivery.result, pure.Delivery.result),
         (_native.Delivery.exception, pure.Delivery.exception),
         (_native.Delivery.done, pure.Delivery.done),

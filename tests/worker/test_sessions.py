@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
 from sidecar.worker.session import ClientSession, StreamState
-from sidecar.worker.sessions import ROW_GRACE_MS, SILENCE_MS_MAX, Refused
+from sidecar.worker.sessions import ROW_GRACE_MS, SILENCE_MS_MAX
 from sidecar.worker.topic_queue import TopicQueue
 from tests.worker.scene import EPOCH, KEY, Scene
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from client_stub.outbox import Outbox
 
 
-class Sender:
+class ProducerCore:
     """What Producer is built on where the compiled one is missing."""
 
     _outbox: Outbox

@@ -1,0 +1,23 @@
+"""What each process of ours sets for itself: its limit of open files, and its title in ps and top."""
+
+from __future__ import annotations
+
+import resource
+
+
+def raise_limit() -> None:
+    """To what the administrator allows: each client is a connection, and at its worker a watched process.
+
+    Many systems begin with 1,024 for all.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def set_title(role: str) -> None:
+    """Nothing happens where setproctitle is not installed."""
+    try:
+        import setproctitle
+    except ImportError:
+        return
+    setproctitle.setproctitle(f"kafka-sidecar: {role}")
