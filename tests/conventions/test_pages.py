@@ -1,4 +1,4 @@
-"""The pages for users name what the code has: the stub's API, Spark's options, and the texts of errors."""
+"""The pages say what the code does: the stub's API, Spark's options, messages, broker facts, commands, settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 
 import client_stub
@@ -19,6 +20,8 @@ from client_stub.error_codes import ERROR_CODES
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.producer import Producer
 from client_stub.spark.options import read_options
+from sidecar.cli.main import cli
+from sidecar.common.settings import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB_API = (ROOT / "docs" / "stub-api.md").read_text()
@@ -171,3 +174,47 @@ def test_every_broker_fact_is_a_test_and_every_test_a_fact() -> None:
     }
     rows = re.findall(r"^\|.*\| `(test_\w+)` \|$", page, re.MULTILINE)
     assert len(rows) == len(set(rows)) and set(rows) == tests, set(rows) ^ tests
+
+
+# --- every page -------------------------------------------------------------------------------------------
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PLANNED = {"txn"}
+"""Commands that docs/roadmap.md names."""
+
+
+def _typed(path: Path) -> list[str]:
+    """Lines of code that call the command."""
+    text = path.read_text()
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line.split("#")[0] for block in fenced for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", text)
+    return [
+        found
+        for line in lines
+        for found in re.findall(r"(?:^|[|;&] *|exec -T \w+ )(kafka-sidecar [a-z][^|;&]*)", line)
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_on_a_page_exist_with_their_options(path: Path) -> None:
+    root = click.Context(cli)
+    for line in _typed(path):
+        name = line.split()[1]
+        if name in PLANNED and path.name == "roadmap.md":
+            continue
+        command = cli.get_command(root, name)
+        assert command is not None, f"{path.name}: {line}"
+        given = set(re.findall(r"(?<!\S)--[a-z-]+", line))
+        params = list(command.params)
+        if isinstance(command, click.Group):
+            params += [each for sub in command.commands.values() for each in sub.params]
+        known = {option for each in params for option in (*each.opts, *each.secondary_opts)}
+        assert given <= known | {"--run-dir", "--help"}, f"{path.name}: {line}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_settings_on_a_page_exist(path: Path) -> None:
+    named = re.findall(r"`((?:daemon|pool|dead_letters|http|recover)\.[a-z_]+)`", path.read_text())
+    unknown = set(named) - {setting.name for setting in SETTINGS} - {"daemon.json"}
+    assert not unknown
