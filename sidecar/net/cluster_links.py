@@ -73,6 +73,11 @@ class ClusterLinks:
         self._timer_at_ms = inf
         self._is_closed = False
 
+    def report_to(self, *, on_state: OnState, on_response: OnResponse) -> None:
+        """Give an owner that was made after the links its events, from now on."""
+        self._on_state = on_state
+        self._on_response = on_response
+
     # Asking for a link
 
     def ready(self, node: Node) -> BrokerLink | None:

@@ -31,15 +31,12 @@ if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry, RecordBlock
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.shm.buffer_pool import BufferPool
-    from sidecar.shm.chain_table import ChainName, ChainTable
-    from sidecar.shm.descriptors import DescriptorTable, LaneRows
-    from sidecar.shm.in_work import InWork
-    from sidecar.shm.segment import Segment
+    from sidecar.producer.sender import Sender
+    from sidecar.shm.chain_table import ChainName
     from sidecar.shm.slots import Counters
-    from sidecar.worker.poison import Poison
     from sidecar.worker.sessions import Sessions
     from sidecar.worker.settlement import Settlement
+    from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.topic_queue import TopicQueue
     from sidecar.worker.topics import Topics
 
@@ -79,40 +76,28 @@ class Adoption:
     def __init__(
         self,
         *,
-        segment: Segment,
-        slot: int,
         config: ProducerConfig,
-        pool: BufferPool,
-        chain_table: ChainTable,
-        descriptors: DescriptorTable,
-        lane_rows: LaneRows,
+        memory: SlotMemory,
         accumulator: RecordAccumulator,
         topics: Topics,
         sessions: Sessions,
         settlement: Settlement,
-        counters: Counters,
-        poison: Poison,
-        in_work: InWork,
-        beat: Callable[[], None] = lambda: None,
-        slot_clock_ms: float = 0.0,
     ) -> None:
-        """``beat`` stores the slot's heartbeat; ``slot_clock_ms`` is how far the slot's clock is ahead of ours."""
-        self._segment = segment
-        self._slot = slot
+        self._segment = memory.segment
+        self._slot = memory.index
         self._config = config
-        self._pool = pool
-        self._chain_table = chain_table
-        self._descriptors = descriptors
-        self._lane_rows = lane_rows
+        self._memory = memory
+        self._pool = memory.pool
+        self._chain_table = memory.chain_table
+        self._descriptors = memory.descriptors
+        self._lane_rows = memory.lane_rows
+        self._counters = memory.counters
+        self._poison = memory.poison
+        self._in_work = memory.in_work
         self._accumulator = accumulator
         self._topics = topics
         self._sessions = sessions
         self._settlement = settlement
-        self._counters = counters
-        self._poison = poison
-        self._in_work = in_work
-        self._beat = beat
-        self._slot_clock_ms = slot_clock_ms
         self.poisonous: list[ProducerBatch] = []
         """Batches that were sent and must not be encoded again: to be given up."""
         self.set_aside: list[Undelivered] = []
@@ -122,14 +107,15 @@ class Adoption:
         self._ranges: dict[int, dict[int, list[Range]]] = {}
         self._failures: list[tuple[TopicQueue, Entry, list[tuple[int, int]]]] = []
 
-    def run(self, pages: dict[int, list[int]], now_ms: float) -> list[tuple[ProducerBatch, int]]:
-        """Take over. ``pages`` are those of take_over_pages(), by chain.
+    def run(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:
+        """Take over what the slot's memory had from a dead owner when it was claimed.
 
         Returns the batches that were sent and not settled, with the wall ms of their publication, oldest first per
         partition: they are not sent again before somebody calls ``resume`` on the accumulator.
         """
         self._segment.clients.release_half_taken(self._slot)
         passed("adopt.half_taken")
+        pages = self._memory.left_pages
         self._pool.adopt(sum(map(len, pages.values())))
         names = {name.chain_id: name for name in self._chain_table.names()}
         chains = [self._adopt_chain(names[chain_id], own, now_ms) for chain_id, own in sorted(pages.items())]
@@ -167,8 +153,18 @@ class Adoption:
 
     # --- the journal, and who sent it --------------------------------------------------------------------------
 
+    def give_up_poison(self, sender: Sender, now_ms: float) -> list[Undelivered]:
+        """Fail batches that were being encoded at too many deaths; returns them as dead letters, with what was set
+        aside."""
+        given_up = self._poison.give_up(
+            self.poisonous,
+            lambda batch, code, text: sender.give_up(batch, code, text, now_ms),
+            self._sessions.row,
+        )
+        return self.set_aside + given_up
+
     def _adopt_chain(self, name: ChainName, pages: list[int], now_ms: float) -> Chain:
-        self._beat()
+        self._memory.beat()
         chain = self._chain_table.adopt(name.chain_id, name.lane, name.topic, pages)
         for damage in chain.damage:
             log.error(
@@ -187,7 +183,7 @@ class Adoption:
         accepted: dict[tuple[int, int, int], int] = {}
         unsettled: dict[tuple[int, int], tuple[int, int]] = {}
         for chain in chains:
-            self._beat()
+            self._memory.beat()
             for row_index, generation, stream, seq, records, size in chain.streams():
                 accepted[row_index, generation, stream] = seq
                 before = unsettled.get((row_index, generation), (0, 0))
@@ -243,7 +239,7 @@ class Adoption:
         most = 1 if ARMED else RUN_ENTRIES
         next_ordinal = 0
         while ordinals := chain.ordinals(next_ordinal, most):
-            self._beat()
+            self._memory.beat()
             first, last = (int.from_bytes(ordinals[at : at + 8 or None], sys.byteorder) for at in (0, -8))
             if first in poison:
                 self._set_aside(queue, chain.entry(first))
@@ -296,7 +292,7 @@ class Adoption:
         stamp = block.accepted(ref)
         if not stamp:
             return 0.0
-        seconds = (int((now_ms + self._slot_clock_ms) / 1000) - (stamp - 1)) % ACCEPTED_SECONDS
+        seconds = (int((now_ms + self._memory.clock_ahead_ms) / 1000) - (stamp - 1)) % ACCEPTED_SECONDS
         return max(seconds - 1, 0) * 1000.0 if seconds < ACCEPTED_SECONDS - AHEAD_SECONDS else 0.0
 
     def _set_aside(self, queue: TopicQueue, entry: Entry) -> None:
@@ -415,7 +411,7 @@ class Adoption:
     def _tell(self, now_ms: float) -> None:
         """Told batches end, settled ones and failures are told (again)."""
         for each in list(self._all_ranges()):
-            self._beat()
+            self._memory.beat()
             descriptor, batch = each.descriptor, each.batch
             if each.is_sent:
                 continue
@@ -438,7 +434,7 @@ class Adoption:
             self._settlement.tell(batch, now_ms)
         for number, (queue, entry, failures) in enumerate(self._failures):
             if number % TOLD_BEAT == 0:
-                self._beat()
+                self._memory.beat()
             self._settlement.fail_records(queue, entry, failures, now_ms)
 
     def _sent(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
     from sidecar.shm.slots import Counters
     from sidecar.worker.tellings import NameOf, Part
+    from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class DeadLetters:
         name_of: NameOf,
         counters: Counters,
         now_ms: Callable[[], float],
-        wake: Callable[[], None],
+        turns: Turns,
     ) -> None:
         self._spool = spool
         self._submit = submit
@@ -56,7 +57,7 @@ class DeadLetters:
         self._name_of = name_of
         self._counters = counters
         self._now_ms = now_ms
-        self._wake = wake
+        self._turns = turns
         self._waiting: deque[Part] = deque()
         self._writing: list[tuple[Part, int]] = []
         """What is handed to the spool now, each with its letters."""
@@ -124,7 +125,7 @@ class DeadLetters:
             part, letters = writing.popleft()
             self._on_disk -= letters
             part.finish(dead=True)
-            self._wake()
+            self._turns.wake()
         if isinstance(error, LetterTooLarge):
             self._too_large.append(writing.popleft()[0])
             self._on_disk = 0

@@ -12,15 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import LocalCode
-from sidecar.common.control import (
-    ControlMessage,
-    Drained,
-    NeedTopics,
-    TopicErrors,
-    UpdateError,
-    UpdateMetadata,
-    UpdateMetadataReply,
-)
+from sidecar.common.control import Drained, NeedTopics, TopicErrors, UpdateError, UpdateMetadataReply
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.model import broker_of
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
@@ -42,25 +34,16 @@ from sidecar.shm.slots import RunningTotals
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
+    from sidecar.common.control import UpdateMetadata
     from sidecar.common.model import TopicPartition
-    from sidecar.net.cluster_links import ClusterLinks
-    from sidecar.producer.producer_id import ProducerIds
-    from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.producer.sender import Sender
-    from sidecar.shm.buffer_pool import BufferPool
-    from sidecar.shm.slots import Counters
+    from sidecar.producer.core import Core
+    from sidecar.worker.build import Brokers, Stubs
     from sidecar.worker.dead_letters import DeadLetters
-    from sidecar.worker.group_commit import GroupCommit
-    from sidecar.worker.inquiry import Inquiry
-    from sidecar.worker.intake import Intake
-    from sidecar.worker.produce_port import ProducePort
-    from sidecar.worker.producer_id_port import ProducerIdPort
-    from sidecar.worker.session import ClientSession, StreamState
-    from sidecar.worker.sessions import Sessions
+    from sidecar.worker.host import Host
     from sidecar.worker.settlement import Settlement
-    from sidecar.worker.shares import Shares
-    from sidecar.worker.stub_port import StubPort
+    from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.topics import Topics
+    from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -70,87 +53,61 @@ ACKS_WAIT_MS_MAX = 1_000.0
 """How long a drained worker waits for its stubs to acknowledge their last outcomes."""
 UNSENT_RETRY_MS = 20.0
 """How soon a stub that did not read is tried again."""
-FAILED_TURNS_MAX = 20
-"""So many turns in a row that failed will not be followed by a good one: the worker ends, and its successor begins
-with what the segment says."""
-FAILED_TURN_PAUSE_MS = 20.0
-"""Before a turn that failed is tried again; what was due then is due now."""
 TOLD_ONCE: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
 """Effects that nothing repeats. The others come again: by a timeout, a backoff, the next refresh."""
 
 
 class Driver:
-    """Owns the turn. Everything it is given belongs to the same loop and is touched by nobody else."""
+    """Carries out what the core decides, a turn at a time. Belongs to the worker's loop, with all it is given."""
 
     def __init__(
         self,
         *,
+        host: Host,
         loop: asyncio.AbstractEventLoop,
         clock: MonotonicClock,
+        turns: Turns,
         worker_epoch: int,
         cache: MetadataCache,
-        accumulator: RecordAccumulator,
-        sender: Sender,
-        ids: ProducerIds,
-        links: ClusterLinks,
-        pool: BufferPool,
-        counters: Counters,
+        memory: SlotMemory,
+        core: Core,
         topics: Topics,
-        sessions: Sessions,
-        intake: Intake,
-        stub_port: StubPort,
-        produce_port: ProducePort,
-        producer_id_port: ProducerIdPort,
+        stubs: Stubs,
+        brokers: Brokers,
         settlement: Settlement,
-        shares: Shares,
         dead_letters: DeadLetters,
-        inquiry: Inquiry,
-        send_control: Callable[[ControlMessage], None],
-        wake_workers: Callable[[], None],
-        ring_at: Callable[[float], None],
-        store_heartbeat: Callable[[], None],
-        give_up: Callable[[str], None],
-        commit: GroupCommit | None = None,
     ) -> None:
+        self._host = host
         self._loop = loop
         self._clock = clock
+        self._turns = turns
         self._worker_epoch = worker_epoch
         self._cache = cache
-        self._accumulator = accumulator
-        self._sender = sender
-        self._ids = ids
-        self._links = links
-        self._pool = pool
-        self._counters = counters
+        self._memory = memory
+        self._counters = memory.counters
+        self._pool = memory.pool
+        self._accumulator = core.accumulator
+        self._sender = core.sender
+        self._ids = core.ids
         self._topics = topics
-        self._sessions = sessions
-        self._intake = intake
-        self._stub_port = stub_port
-        self._produce_port = produce_port
-        self._producer_id_port = producer_id_port
+        self._sessions = stubs.sessions
+        self._outboxes = stubs.outboxes
+        self._shares = stubs.shares
+        self._intake = stubs.intake
+        self._commit = stubs.commit
+        self._stub_port = stubs.port
+        self._links = brokers.links
+        self._produce_port = brokers.produce_port
+        self._producer_id_port = brokers.producer_id_port
+        self._inquiry = brokers.inquiry
         self._settlement = settlement
-        self._shares = shares
         self._dead_letters = dead_letters
-        self._inquiry = inquiry
-        self._send_control = send_control
-        self._wake_workers = wake_workers
-        self._ring_at = ring_at
-        self._store_heartbeat = store_heartbeat
-        self._give_up = give_up
-        self._failed_turns = 0
-        self._halted = False
-        self._commit = commit
-        self._turn_handle: asyncio.Handle | None = None
-        self._timer_ms = float("inf")
-        """When the timer rings."""
-        self._due_ms = float("inf")
-        """When the next turn is due though nothing happens, as the last turn left things."""
         self._drain_deadline_ms: float | None = None
         self._acks_deadline_ms: float | None = None
         self._drained = False
         self._forced = False
         self._asked_topics: set[str] = set()
-        self._totals = RunningTotals(counters)
+        self._totals = RunningTotals(memory.counters)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._completed,
             SendProduce: self._send_produce,
@@ -163,27 +120,22 @@ class Driver:
             Split: self._split,
             Renumbered: self._renumbered,
         }
+        turns.turn = self.turn
 
     # --- events --------------------------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """Ask for a turn in this iteration of the loop; any number of asks make one turn."""
-        if self._turn_handle is None:
-            self._turn_handle = self._loop.call_soon(self._run_turn)
 
     def turn_now(self) -> None:
         """The endpoint has handed over all the frames it had: run the turn without waiting for the loop."""
         stub_port = self._stub_port
-        if not stub_port.has_heard and not stub_port.to_tell:
+        if not stub_port.has_heard and not self._outboxes.pending:
             return  # it had none: a part of one came, or somebody to talk to
         stub_port.has_heard = False
-        if self._turn_handle is not None:
-            self._turn_handle.cancel()
-        self._run_turn()
+        self._turns.run_now()
 
-    def halt(self) -> None:
-        """Nothing more is sent, settled or told: what comes behind a fault must not overtake what it struck."""
-        self._halted = True
+    def on_link_state(self, node_id: int, connected: bool, error: str | None) -> None:
+        """A link became usable, or was lost."""
+        self._produce_port.on_link_state(node_id, connected, error)
+        self._producer_id_port.step()
 
     def on_update_metadata(self, update: UpdateMetadata) -> None:
         """Rule U3–U5: swap the snapshot, fail what was deleted, look again at what waited."""
@@ -194,7 +146,7 @@ class Driver:
         except StaleUpdate as stale:
             self._counters.inc("stale_updates_refused_total")
             log.warning("refused a metadata push: %s", stale)
-            self._send_control(UpdateMetadataReply(stale.code, self._worker_epoch, update.version))
+            self._host.send_control(UpdateMetadataReply(stale.code, self._worker_epoch, update.version))
             return
         snapshot = self._cache.current
         self._counters.set("metadata_version", snapshot.version)
@@ -204,34 +156,27 @@ class Driver:
         self._topics.on_snapshot(snapshot, now_ms)
         unnamed = in_use & snapshot.topics.keys() - {each.topic for each in update.partitions}
         if unnamed:
-            self._send_control(NeedTopics(topics=tuple(unnamed)))  # expired there, or deleted: it finds out
+            self._host.send_control(
+                NeedTopics(topics=tuple(unnamed))
+            )  # expired there, or deleted: it finds out
         self._shares.count_all(now_ms)
         if self._shares.look_is_due:
             self._look_at_held(now_ms)
         self._producer_id_port.step()
-        self._send_control(UpdateMetadataReply(UpdateError.NONE, self._worker_epoch, update.version))
-        self.wake()
+        self._host.send_control(UpdateMetadataReply(UpdateError.NONE, self._worker_epoch, update.version))
+        self._turns.wake()
 
     def on_topic_errors(self, message: TopicErrors) -> None:
-        self._topics.on_topic_errors({topic: error.code for topic, error in message.errors.items()})
+        codes = {topic: error.code for topic, error in message.errors.items()}
+        self._topics.on_topic_errors(codes, self._clock.now_ms())
         self._asked_topics -= message.errors.keys()
-        self.wake()
-
-    def on_cancel(self, session: ClientSession) -> None:
-        """A stub left without waiting. What it had accepted is still delivered: it was promised."""
-        log.info("client %s left without waiting for %d records", session.name, session.unsettled_records)
-
-    def on_committed(self, streams: set[StreamState]) -> None:
-        """What these streams sent is on disk: their stubs may know."""
-        for session in self._intake.committed(streams):
-            self._stub_port.has_news(session)
-        self.wake()
+        self._turns.wake()
 
     def on_pool_wake(self) -> None:
         """Another worker gave pages back, or left its place in the line."""
         if self._intake.share_held:
             self._intake.shares_freed(self._clock.now_ms())
-        self.wake()
+        self._turns.wake()
 
     # --- drain (rule S2) -----------------------------------------------------------------------------------
 
@@ -241,7 +186,7 @@ class Driver:
             self._stub_port.start_draining()
             self._sender.begin_close(self._clock.now_ms())
         self._drain_deadline_ms = self._clock.now_ms() + timeout_ms
-        self.wake()
+        self._turns.wake()
 
     def _drain_step(self, now_ms: float) -> None:
         if self._drained or self._drain_deadline_ms is None:
@@ -254,7 +199,7 @@ class Driver:
                 # From here on nobody waits for answers: requests to a mute broker would outlive the daemon.
                 self._forced = True
                 self._drain_deadline_ms = float("inf")
-                self.wake()
+                self._turns.wake()
             return
         if self._acks_deadline_ms is None:
             self._acks_deadline_ms = now_ms + ACKS_WAIT_MS_MAX
@@ -267,34 +212,20 @@ class Driver:
             return
         self._drained = True
         self._stub_port.end_draining()
-        self._send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
+        self._host.send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
 
     # --- the turn ------------------------------------------------------------------------------------------
 
-    def _run_turn(self) -> None:
-        self._turn_handle = None
-        if self._halted:
-            return
-        now_ms = self._clock.now_ms()
-        try:
-            self._turn(now_ms)
-            self._failed_turns = 0
-        except Exception:
-            # S1: one bad iteration is logged and counted, and the loop goes on.
-            self._counters.inc("sender_exceptions_total")
-            log.exception("an iteration of the sender failed; the worker goes on")
-            self._failed_turns += 1
-            if self._failed_turns == FAILED_TURNS_MAX:
-                self._give_up(f"{FAILED_TURNS_MAX} iterations of the sender failed one after the other")
-        self._set_timer(now_ms)
+    def turn(self, now_ms: float) -> float:
+        """One turn; returns when the next is due though nothing happens.
 
-    def _turn(self, now_ms: float) -> None:
-        """Rooms with nothing to do are not called: what each keeps for that is empty, or due later."""
-        topics, sender, stub_port = self._topics, self._sender, self._stub_port
+        Rooms with nothing to do are not called: what each keeps for that is empty, or due later.
+        """
+        topics, sender, outboxes = self._topics, self._sender, self._outboxes
         if topics.waiting_queues:
             topics.expire(now_ms)
             if topics.go_on(now_ms):
-                self.wake()
+                self._turns.wake()
         if self._inquiry.unanswered:
             self._inquiry.step(now_ms)
         self._counters.inc("wakeups_total")
@@ -306,7 +237,9 @@ class Driver:
                 self._counters.inc("sender_exceptions_total")
                 log.exception("the effect %r failed", effect)
                 if isinstance(effect, TOLD_ONCE):
-                    self._give_up(f"the effect {type(effect).__name__} failed, and nothing would repeat it")
+                    self._host.give_up(
+                        f"the effect {type(effect).__name__} failed, and nothing would repeat it"
+                    )
         if sender.watches_lateness:
             topics.on_late_brokers(sender.late_brokers(now_ms))
         if self._intake.next_timed_ms <= now_ms:
@@ -319,12 +252,24 @@ class Driver:
             self._serve_pool_waiters(now_ms)
         if self._commit is not None:
             self._commit.step()
-        if stub_port.to_tell or stub_port.to_tell_later:
-            stub_port.end_turn(now_ms)
+        if outboxes.pending or outboxes.later:
+            self._stub_port.end_turn(now_ms)
         if self._drain_deadline_ms is not None:
             self._drain_step(now_ms)
         if sender.room.lacks_descriptors:
             sender.look_for_descriptors()
+        due_ms = min(sender.next_wakeup_ms, self._intake.next_timed_ms)
+        if topics.waiting_queues:
+            due_ms = min(due_ms, topics.next_due_ms)
+        if sender.watches_lateness:
+            due_ms = min(due_ms, sender.next_lateness_ms(now_ms))
+        if outboxes.pending:  # not taken by their sockets
+            due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
+        if outboxes.later:
+            due_ms = min(due_ms, outboxes.next_due_ms)
+        if self._drain_deadline_ms is not None and not self._drained:
+            due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
+        return due_ms
 
     def _ask_for_topics(self, now_ms: float) -> None:
         self._asked_topics &= (
@@ -333,10 +278,10 @@ class Driver:
         missing = self._topics.missing - self._asked_topics
         if missing:
             self._asked_topics |= missing
-            self._send_control(NeedTopics(topics=tuple(missing)))
+            self._host.send_control(NeedTopics(topics=tuple(missing)))
         stale = self._topics.take_stale(now_ms)
         if stale:
-            self._send_control(NeedTopics(topics=stale, refresh=True))
+            self._host.send_control(NeedTopics(topics=stale, refresh=True))
 
     def _give_pages_back(self, now_ms: float) -> None:
         for chain in self._settlement.take_finished_chains():
@@ -358,7 +303,7 @@ class Driver:
         if self._intake.share_held:
             self._intake.shares_freed(now_ms)
         if self._shares.others_wait():
-            self._wake_workers()
+            self._host.wake_workers()
 
     def _serve_pool_waiters(self, now_ms: float) -> None:
         granted, _ = self._pool.poll(now_ms)
@@ -366,45 +311,12 @@ class Driver:
             self._intake.pool_granted(stream, pages, now_ms)
         self._accumulator.set_exhausted(self._pool.waiting_count > 0, now_ms)
 
-    def _set_timer(self, now_ms: float) -> None:
-        due_ms = min(self._sender.next_wakeup_ms, self._intake.next_timed_ms)
-        if self._topics.waiting_queues:
-            due_ms = min(due_ms, self._topics.next_due_ms)
-        if self._sender.watches_lateness:
-            due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
-        if self._stub_port.to_tell:  # not taken by their sockets
-            due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
-        if self._stub_port.to_tell_later:
-            due_ms = min(due_ms, self._stub_port.next_due_ms)
-        if self._drain_deadline_ms is not None and not self._drained:
-            due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
-        if self._failed_turns:
-            due_ms = now_ms + FAILED_TURN_PAUSE_MS
-        self._due_ms = due_ms
-        if due_ms <= now_ms:
-            self.wake()
-        elif due_ms < self._timer_ms:
-            # One that rings too early is left: setting it costs every turn.
-            self._arm()
-
-    def _arm(self) -> None:
-        self._timer_ms = self._due_ms
-        self._ring_at(self._due_ms)
-
-    def on_timer(self) -> None:
-        """The timer rings. Other than the loop's, never before its time: a turn would follow the other until then."""
-        self._timer_ms = float("inf")
-        if self._due_ms <= self._clock.now_ms():
-            self.wake()
-        elif self._due_ms < float("inf"):
-            self._arm()  # what it was set for has been settled since
-
     # --- effects -------------------------------------------------------------------------------------------
 
     def _completed(self, effect: Completed, now_ms: float) -> None:
         for number, batch in enumerate(effect.batches):
             if number:  # a backlog that expires at once is minutes of work, and no silence
-                self._store_heartbeat()
+                self._memory.beat()
             self._settlement.settle_batch(batch, now_ms)
 
     def _send_produce(self, effect: SendProduce, now_ms: float) -> None:
@@ -415,20 +327,20 @@ class Driver:
         delay_ms = self._links.next_attempt_delay_ms(effect.node_id, now_ms)
         # Nothing waits for a second connection: it is asked for again at any turn in which it is missed.
         if 0 < delay_ms < float("inf") and effect.node_id == broker_of(effect.node_id):
-            self._loop.call_later(delay_ms / 1000, self.wake)
+            self._loop.call_later(delay_ms / 1000, self._turns.wake)
 
     def _close_link(self, effect: CloseLink, now_ms: float) -> None:
         self._produce_port.close_link(effect.node_id, effect.reason)
 
     def _need_metadata(self, effect: NeedMetadata, now_ms: float) -> None:
-        self._send_control(NeedTopics(topics=tuple(effect.topics), refresh=True))
+        self._host.send_control(NeedTopics(topics=tuple(effect.topics), refresh=True))
 
     def _leader_hints(self, effect: LeaderHints, now_ms: float) -> None:
         """KIP-951: overlay what the broker said until the next push, and report it upward."""
         if self._cache.apply_leader_hints(effect.hints, self._produce_port.take_leader_endpoints()):
             topics = {hint.topic for hint in effect.hints}
-            self._send_control(NeedTopics(topics=tuple(topics), refresh=True))
-            self.wake()
+            self._host.send_control(NeedTopics(topics=tuple(topics), refresh=True))
+            self._turns.wake()
 
     def _ask_broker(self, effect: AskBroker, now_ms: float) -> None:
         self._inquiry.ask_later(effect, now_ms)
@@ -464,7 +376,7 @@ class Driver:
     async def keep_house(self) -> None:
         """Runs for the worker's life: the heartbeat comes from the loop that works, not from a thread beside it."""
         while True:
-            self._store_heartbeat()
+            self._memory.beat()
             now_ms = self._clock.now_ms()
             self._stub_port.expel_silent(now_ms)
             self._stub_port.cut_unread(now_ms, descriptors_are_scarce=self._settlement.descriptors_are_scarce)
@@ -478,15 +390,15 @@ class Driver:
                 self._look_at_held(now_ms)
             self._intake.shares_freed(now_ms)
             if self._pool.waiters:
-                self.wake()  # who was before us in the line between workers may be dead by now
+                self._turns.wake()  # who was before us in the line between workers may be dead by now
             if self._commit is not None:
                 self._commit.keep_house()
             used = self._topics.take_used()
             if used:
-                self._send_control(NeedTopics(used=tuple(used)))
+                self._host.send_control(NeedTopics(used=tuple(used)))
             self._publish_gauges(now_ms)
             if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
-                self.wake()  # a client that was given up had them
+                self._turns.wake()  # a client that was given up had them
             await asyncio.sleep(HOUSEKEEPING_S)
 
     def _release_idle(self, now_ms: float) -> None:

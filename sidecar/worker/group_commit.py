@@ -67,7 +67,7 @@ class GroupCommit:
         thread: Executor,
         pending_bytes_max: int,
         counters: Counters,
-        queues: Callable[[], Iterable[TopicQueue]],
+        queues: Iterable[TopicQueue],
         on_accepted: Callable[[set[StreamState]], None],
     ) -> None:
         self._loop = loop
@@ -106,7 +106,7 @@ class GroupCommit:
         return len(numbers)
 
     def _live(self) -> Iterator[tuple[TopicQueue, Entry]]:
-        for queue in self._queues():
+        for queue in self._queues:
             for entry in queue.chain.entries():
                 yield queue, entry
 
@@ -269,7 +269,7 @@ class GroupCommit:
         if garbage_bytes <= GARBAGE_FILES * self._log.file_bytes or self._moved_below > head:
             return
         self._moved_below = head + 1
-        for queue in self._queues():
+        for queue in self._queues:
             for entry in queue.chain.entries():
                 if queue.chain.log_file(entry.ordinal) == head:
                     packed = _logged(queue, entry, entry_payload(queue.chain, entry)).pack()

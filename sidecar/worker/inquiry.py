@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from sidecar.common.control import NeedTopics
 from sidecar.common.errors import Code, classify
 from sidecar.common.kill_points import passed
 from sidecar.net.connector import LinkError
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
     from sidecar.shm.slots import Counters
+    from sidecar.worker.host import Host
+    from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +122,8 @@ class Inquiry:
         when_unknown: str,
         retry_ms: float,
         retry_max_ms: float,
-        need_metadata: Callable[[tuple[str, ...]], None],
-        wake: Callable[[], None],
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        host: Host,
+        turns: Turns,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -133,9 +134,8 @@ class Inquiry:
         self._counters = counters
         self._when_unknown = when_unknown
         self._retry_ms = self._first_retry_ms = retry_ms
-        self._need_metadata = need_metadata
-        self._wake = wake
-        self._wall_ms = wall_ms
+        self._host = host
+        self._turns = turns
         self._retry_max_ms = retry_max_ms
         self.unanswered: dict[PartitionQueue, list[tuple[ProducerBatch, int]]] = {}
         """Partitions whose leader has not answered, with their batches; none: there is nothing to ask."""
@@ -161,7 +161,7 @@ class Inquiry:
         if not batch.is_done:
             # When it was sent is no matter: its records are too old for time to tell anything.
             self.unanswered.setdefault(batch.queue, []).append((batch, 0))
-            self._wake()
+            self._turns.wake()
 
     @property
     def waiting_partitions(self) -> int:
@@ -187,7 +187,7 @@ class Inquiry:
         for node_id, queues in by_node.items():
             self._ask(snapshot.nodes[node_id], queues)
         if leaderless and snapshot.nodes:
-            self._need_metadata(tuple(sorted(leaderless)))
+            self._host.send_control(NeedTopics(topics=tuple(sorted(leaderless)), refresh=True))
             self._later()
 
     def _ask(self, node: Node, queues: list[PartitionQueue]) -> None:
@@ -223,21 +223,21 @@ class Inquiry:
                 elif answer.error_code in _MAY_NOT_ASK:
                     self._may_not_ask([queue], classify(answer.error_code).name)
                 elif classify(answer.error_code).stale_metadata:
-                    self._need_metadata((queue.topic,))
+                    self._host.send_control(NeedTopics(topics=(queue.topic,), refresh=True))
         except (LinkError, ProtocolError) as error:
             log.info("%s was not asked what it has of batches without an answer: %s", link.node, error)
         finally:
             self._asking.difference_update(queues)
             if self.unanswered.keys() & set(queues):
                 self._later()
-            self._wake()
+            self._turns.wake()
 
     def _later(self) -> None:
         now_ms = self._clock.now_ms()
         if now_ms < self._retry_at_ms:
             return
         self._retry_at_ms = now_ms + self._retry_ms
-        self._loop.call_later(self._retry_ms / 1000 + 0.001, self._wake)
+        self._loop.call_later(self._retry_ms / 1000 + 0.001, self._turns.wake)
         self._retry_ms = min(2 * self._retry_ms, self._retry_max_ms)
 
     def _may_not_ask(self, queues: Sequence[PartitionQueue], why: str) -> None:
@@ -262,7 +262,7 @@ class Inquiry:
             batches = [each for each in batches if each not in same]
             if same[0][1] > 0:
                 take_acked(same[0][0], producers)
-            self._decide(queue, same, judge(same, producers, self._wall_ms()), now_ms)
+            self._decide(queue, same, judge(same, producers, self._clock.timestamp_ms()), now_ms)
 
     def _decide(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from client_stub.wire import (
@@ -31,12 +30,16 @@ from sidecar.worker.session import ClientSession, StreamState
 from sidecar.worker.shares import RESUME_AT
 
 if TYPE_CHECKING:
-    from sidecar.kernel import Entry
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
     from sidecar.worker.group_commit import GroupCommit
+    from sidecar.worker.host import Host
+    from sidecar.worker.outboxes import Outboxes
+    from sidecar.worker.settlement import Settlement
     from sidecar.worker.shares import Shares
     from sidecar.worker.topic_queue import TopicQueue
+    from sidecar.worker.topics import Topics
+    from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +79,7 @@ class Refusal(NamedTuple):
 
 
 class Intake:
-    """The accept path of one worker. ``send`` queues a control message for a session.
-
-    ``topic_queue(topic, names, now_ms)``: the topic's queue, made on first use, for a client that has ``names`` topics;
-    None where it may not have another. ``on_refused``: an entry that stands for records which were not taken.
-    """
+    """The accept path of one worker. Belongs to the worker's loop."""
 
     def __init__(
         self,
@@ -91,15 +90,14 @@ class Intake:
         credit_window_bytes: int,
         submission_bytes_max: int,
         counters: Counters,
-        topic_queue: Callable[[str, int, float, int], TopicQueue | None],
-        on_entry: Callable[[TopicQueue, Entry, float, bool], None],
-        on_refused: Callable[[TopicQueue, Entry, Refusal, float], None],
-        give_up: Callable[[str], None],
-        send: Callable[[ClientSession, list[Any]], None],
-        commit: GroupCommit | None = None,
-        slot_clock_ms: float = 0.0,
+        topics: Topics,
+        settlement: Settlement,
+        outboxes: Outboxes,
+        turns: Turns,
+        host: Host,
+        clock_ahead_ms: float = 0.0,
     ) -> None:
-        """``slot_clock_ms``: how far the slot's clock is ahead of ours."""
+        """``clock_ahead_ms``: how far the slot's clock is ahead of ours."""
         self.worker_epoch = worker_epoch
         self.draining = False
         self._pool = pool
@@ -107,13 +105,13 @@ class Intake:
         self._credit_window_bytes = credit_window_bytes
         self._submission_bytes_max = submission_bytes_max
         self._counters = counters
-        self._topic_queue = topic_queue
-        self._on_entry = on_entry
-        self._on_refused = on_refused
-        self._give_up = give_up
-        self._send = send
-        self._slot_clock_ms = slot_clock_ms
-        self._commit = commit
+        self._topics = topics
+        self._settlement = settlement
+        self._outboxes = outboxes
+        self._turns = turns
+        self._host = host
+        self._clock_ahead_ms = clock_ahead_ms
+        self.commit: GroupCommit | None = None
         """What must be on disk before it is accepted goes there; None: the journal is enough."""
         self._failed_ms = 0.0
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
@@ -147,7 +145,7 @@ class Intake:
         ):
             raise MalformedFrame("stream, seq, base timestamp, flags or count is no whole number")
         if worker_epoch != self.worker_epoch:
-            self._send(session, [Kind.HELLO_AGAIN, self.worker_epoch])
+            self._outboxes.send(session, [Kind.HELLO_AGAIN, self.worker_epoch])
             return
         stream = session.streams.get(stream_id)
         if stream is not None:
@@ -160,7 +158,7 @@ class Intake:
                 if stream.awaited != expected:
                     stream.awaited = expected
                     if not stream.held:
-                        self._send(session, [Kind.RESEND, stream_id, expected])
+                        self._outboxes.send(session, [Kind.RESEND, stream_id, expected])
                 return
             if stream.hold_reason is not None:
                 self._counters.inc("frames_resent_total")
@@ -197,7 +195,7 @@ class Intake:
             )
             if chain.tail != tail:
                 # It stands in the journal, and this memory does not say so.
-                self._give_up("a submission was accepted and not noted")
+                self._host.give_up("a submission was accepted and not noted")
                 return
             self._fail_or_hold(stream, seq, count, base_timestamp_ms, flags, payload_bytes, now_ms)
 
@@ -216,8 +214,8 @@ class Intake:
     ) -> None:
         """Into the journal, or hold the stream. With a ``refusal`` an entry without content stands for the records."""
         session = stream.session
-        if self._commit is not None and self._commit.refusal:
-            self._hold(stream, self._commit.refusal)
+        if self.commit is not None and self.commit.refusal:
+            self._hold(stream, self.commit.refusal)
             self._commit_held.append(stream)
             return
         stream.awaited = None
@@ -273,7 +271,7 @@ class Intake:
             base_timestamp_ms=base_timestamp_ms,
             format=Format.MSGPACK,
             flags=flags & ~SubmitFlag.FLUSH,
-            accepted_ms=now_ms + self._slot_clock_ms,
+            accepted_ms=now_ms + self._clock_ahead_ms,
         )
         if needed:
             self._shares.count(queue, now_ms)
@@ -288,21 +286,21 @@ class Intake:
         if ARMED:
             passed("accept.position")
         session.accepted_bytes += sent_bytes
-        if self._commit is None:
+        if self.commit is None:
             stream.accepted = seq
             session.accepted_streams.add(stream)
         else:
             # A copy of its own: what came from the socket is overwritten before the disk has it.
-            self._commit.add(queue, stream, entry, bytes(payload))
+            self.commit.add(queue, stream, entry, bytes(payload))
         queue.last_used_ms = now_ms
         self._counters.count_accepted(count, payload_bytes)
         if ARMED:
             passed("accept.counted")
         if refusal is None:
-            self._on_entry(queue, entry, now_ms, bool(flags & SubmitFlag.FLUSH))
+            self._topics.on_entry(queue, entry, now_ms, bool(flags & SubmitFlag.FLUSH))
         else:
             self._counters.inc("submissions_refused_total")
-            self._on_refused(queue, entry, refusal, now_ms)
+            self._settlement.refuse(queue, entry, refusal, now_ms)
 
     def _fail_or_hold(
         self,
@@ -389,16 +387,18 @@ class Intake:
             if stream.held:
                 self.resume(stream)
 
-    def committed(self, streams: set[StreamState]) -> set[ClientSession]:
-        """These reached the disk: who is to be told. Streams that waited for the disk go on."""
+    def committed(self, streams: set[StreamState]) -> None:
+        """What these streams sent is on disk: their stubs may know. Streams that waited for the disk go on."""
         for stream in streams:
             stream.session.accepted_streams.add(stream)
-        if self._commit_held and self._commit is not None and not self._commit.refusal:
+            if stream.session.attached:
+                self._outboxes.pending.add(stream.session)
+        if self._commit_held and self.commit is not None and not self.commit.refusal:
             held, self._commit_held = self._commit_held, []
             for stream in held:
                 if stream.held:
                     self.resume(stream)
-        return {stream.session for stream in streams if stream.session.attached}
+        self._turns.wake()
 
     def ring_acked(self, session: ClientSession) -> None:
         """A client read its outcomes: its streams held for that go on once half of the ring is free."""
@@ -414,7 +414,7 @@ class Intake:
         if not stream.session.attached:
             return
         stream.awaited = stream.position + 1
-        self._send(stream.session, [Kind.RESUME, stream.stream, stream.position + 1])
+        self._outboxes.send(stream.session, [Kind.RESUME, stream.stream, stream.position + 1])
 
     def forget(self, session: ClientSession) -> None:
         """The session ended: none of its streams waits for anything any more."""
@@ -455,18 +455,18 @@ class Intake:
         if not 0 < stream_id <= 0xFFFFFFFF:
             raise MalformedFrame(f"stream {stream_id} is no number of a stream")
         if not isinstance(topic, str) or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
-            self._send(
+            self._outboxes.send(
                 session, [Kind.REFUSED, "INVALID_TOPIC", f"Topic name {topic!r} is not valid.", stream_id]
             )
             return None
         if len(session.streams) >= STREAMS_MAX:
             text = f"This client sends to {STREAMS_MAX} topics already, the most one may; close it or use another."
-            self._send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
+            self._outboxes.send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
             return None
-        queue = self._topic_queue(topic, len(session.streams), now_ms, session.row.pid)
+        queue = self._topics.open(topic, len(session.streams), now_ms, session.row.pid)
         if queue is None:
             text = "The daemon's table of topics is full; a topic makes room when the clients that used it are gone."
-            self._send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", text, stream_id])
+            self._outboxes.send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", text, stream_id])
             return None
         session.row.place_stream(stream_id, queue.chain.chain_id)
         stream = StreamState(session, stream_id, queue, 0)
@@ -481,12 +481,12 @@ class Intake:
         self._counters.inc("frames_resent_total")
         if stream_id not in session.unopened and len(session.unopened) < STREAMS_MAX:
             session.unopened.add(stream_id)
-            self._send(session, [Kind.RESEND, stream_id, 1])
+            self._outboxes.send(session, [Kind.RESEND, stream_id, 1])
 
     def _hold(self, stream: StreamState, reason: str) -> None:
         stream.hold_reason = reason
         self._counters.add(_HELD_ONCE)
-        self._send(stream.session, [Kind.HOLD, stream.stream, stream.position + 1, reason])
+        self._outboxes.send(stream.session, [Kind.HOLD, stream.stream, stream.position + 1, reason])
 
     def _hold_until(self, stream: StreamState, reason: str, due_ms: float) -> None:
         self._hold(stream, reason)

@@ -1,4 +1,5 @@
-"""A worker's life: import all, take START from the controller, attach the segment, build, run, exit with a meaning.
+"""A worker's life: import all, take START from the controller, attach the segment, build, adopt, open, run,
+exit with a meaning.
 
 Exec'd fresh by the controller (never forked from a threaded parent), so nothing is inherited but the control
 socket; the segment and the eventfds come over it with START. Until then it is a standby: it holds nothing, and
@@ -125,6 +126,8 @@ def _run(start: Start, control: socket.socket) -> int:
         worker: Worker
         try:
             worker = Worker(loop, start, segment, control)
+            worker.adopt()
+            worker.open()
         except ValueError as error:
             log.error("%s", error)
             return ExitStatus.WORKER_BAD_CONFIG

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sidecar.common.kill_points import ARMED, passed
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from sidecar.producer.sender import Sender
     from sidecar.shm.descriptors import DescriptorTable
     from sidecar.worker.request_encoder import CopiedBatch, EncodedBatch, RequestEncoder
+    from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class _Prepared:
 
 
 class ProducePort:
-    """Belongs to the worker's loop. ``wake()`` asks the driver for a turn."""
+    """Belongs to the worker's loop. The links give it their answers and say what they have lost."""
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class ProducePort:
         encoder: RequestEncoder,
         descriptors: DescriptorTable,
         sender: Sender,
-        wake: Callable[[], None],
+        links: ClusterLinks,
+        turns: Turns,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -71,25 +72,22 @@ class ProducePort:
         self._encoder = encoder
         self._descriptors = descriptors
         self._sender = sender
-        self._wake = wake
+        self._links = links
+        self._turns = turns
         self._preparing: dict[int, deque[_Prepared]] = {}
         self._awaited: dict[tuple[int, int], tuple[ProduceRequest, int]] = {}
         """(node, correlation id) → request and the version it was sent in."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._leader_endpoints: dict[int, Node] = {}
         """By broker, addresses that came with leader hints (KIP-951) since they were last taken."""
-        self.links: ClusterLinks | None = None
-        """Set once made; the links need this object's callbacks first."""
 
     # --- what the core asks before it drains (LinkView) --------------------------------------------------------
 
     def is_ready(self, node_id: int) -> bool:
-        assert self.links is not None
-        return self.links.is_ready(node_id)
+        return self._links.is_ready(node_id)
 
     def stalled_since_ms(self, node_id: int) -> float | None:
-        assert self.links is not None
-        link = self.links.link(node_id)
+        link = self._links.link(node_id)
         return None if link is None else link.stalled_since_ms
 
     def take_leader_endpoints(self) -> list[Node]:
@@ -101,15 +99,13 @@ class ProducePort:
 
     def close_link(self, node_id: int, reason: str) -> None:
         """Close at once; what was in flight goes back to the core, also if there is no such link any more."""
-        assert self.links is not None
-        if not self.links.close(node_id, reason):
+        if not self._links.close(node_id, reason):
             self.on_link_state(node_id, False, reason)
 
     def connect(self, node_id: int) -> None:
-        assert self.links is not None
         node = self._cache.current.nodes.get(broker_of(node_id))
         if node is not None:
-            self.links.ready(node._replace(id=node_id))
+            self._links.ready(node._replace(id=node_id))
 
     def send(self, request: ProduceRequest, now_ms: float) -> None:
         """Prepare and send one request. What cannot be prepared goes back to the core as not sent."""
@@ -162,7 +158,7 @@ class ProducePort:
         for node in response.node_endpoints:
             self._leader_endpoints[node.id] = node
         self._sender.on_produce_response(request, response.results, response.throttle_ms, now_ms)
-        self._wake()
+        self._turns.wake()
 
     def on_link_state(self, node_id: int, connected: bool, error: str | None) -> None:
         """A link became usable, or was lost with everything in flight on it."""
@@ -175,7 +171,7 @@ class ProducePort:
                     self._buffers.give(prepared.buffer)
                 # else its codec still writes: the buffer goes back when it ends, and finds the request ended.
             self._sender.on_disconnect(node_id, self._clock.now_ms(), reason=error or "")
-        self._wake()
+        self._turns.wake()
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -186,7 +182,7 @@ class ProducePort:
         else:
             prepared.encoded = encoded
             self._send_prepared(prepared.request.node_id)
-        self._wake()
+        self._turns.wake()
 
     def _send_prepared(self, node_id: int) -> None:
         queue = self._preparing.get(node_id)
@@ -196,9 +192,9 @@ class ProducePort:
             del self._preparing[node_id]
 
     def _put(self, prepared: _Prepared, now_ms: float) -> None:
-        assert self.links is not None and prepared.encoded is not None
+        assert prepared.encoded is not None
         request, buffer = prepared.request, prepared.buffer
-        link = self.links.link(request.node_id)
+        link = self._links.link(request.node_id)
         if link is None:
             self._buffers.give(buffer)
             self._sender.on_request_not_sent(request, now_ms)
@@ -221,7 +217,7 @@ class ProducePort:
             if complete:
                 taken_ms = self._clock.now_ms() if request.acks == 0 else now_ms
                 if self._sender.on_request_sent(request, taken_ms):
-                    self._wake()
+                    self._turns.wake()
 
         buffers = encode_produce(
             version,

@@ -13,11 +13,12 @@ from sidecar.protocol.messages import ApiKey, ProtocolError
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
-    from sidecar.common.model import ProducerIdAndEpoch
     from sidecar.metadata.cache import MetadataCache
     from sidecar.net.broker_link import BrokerLink
     from sidecar.net.cluster_links import ClusterLinks
     from sidecar.producer.sender import Sender
+    from sidecar.shm.slots import SlotView
+    from sidecar.worker.turns import Turns
 
 NETWORK_EXCEPTION: Final = 13
 ALONE_MS: Final = 1_000.0
@@ -39,15 +40,18 @@ class ProducerIdPort:
         clock: MonotonicClock,
         cache: MetadataCache,
         sender: Sender,
-        wake: Callable[[], None],
-        on_identity: Callable[[ProducerIdAndEpoch], None],
+        links: ClusterLinks,
+        turns: Turns,
+        slot: SlotView,
     ) -> None:
+        """The identity is stored in ``slot``, for ``kafka-sidecar status``."""
         self._loop = loop
         self._clock = clock
         self._cache = cache
         self._sender = sender
-        self._wake = wake
-        self._on_identity = on_identity
+        self._links = links
+        self._turns = turns
+        self._slot = slot
         self._is_wanted = False
         self._asks_all = False
         self._asked: set[int] = set()
@@ -56,8 +60,6 @@ class ProducerIdPort:
         self._error = (NETWORK_EXCEPTION, "")
         """What the sender is told when all have refused or been lost."""
         self._timer: asyncio.TimerHandle | None = None
-        self.links: ClusterLinks | None = None
-        """Set once made; the links need callbacks that come here."""
 
     def init_producer_id(self) -> None:
         """Ask a connected broker for an identity, as soon as there is one."""
@@ -68,10 +70,9 @@ class ProducerIdPort:
 
     def step(self) -> None:
         """Go on: a link is ready, or brokers are known now, or time has passed."""
-        assert self.links is not None
         if not self._is_wanted:
             return
-        for link in self.links.ready_links:
+        for link in self._links.ready_links:
             if self._asking and not self._asks_all:
                 return
             broker = broker_of(link.node.id)
@@ -86,8 +87,8 @@ class ProducerIdPort:
         delays_ms = [float("inf")]
         for node in self._cache.current.nodes.values():
             if node.id not in self._asked:
-                self.links.ready(node)
-                delays_ms.append(self.links.next_attempt_delay_ms(node.id, self._clock.now_ms()))
+                self._links.ready(node)
+                delays_ms.append(self._links.next_attempt_delay_ms(node.id, self._clock.now_ms()))
         soonest_ms = min(delays_ms)
         if soonest_ms < float("inf"):
             self._call_later(soonest_ms + 1, self.step)
@@ -115,8 +116,8 @@ class ProducerIdPort:
                 self._end()
                 identity = result.identity
                 self._sender.on_producer_id(identity.producer_id, identity.epoch, self._clock.now_ms())
-                self._on_identity(identity)
-                self._wake()
+                self._slot.store_producer(identity.producer_id, identity.epoch)
+                self._turns.wake()
                 return
             self._error = (result.error_code, "")
         self._asking -= {asyncio.current_task()}
@@ -125,7 +126,7 @@ class ProducerIdPort:
             self._end()
             code, text = self._error
             self._sender.on_producer_id_error(code, self._clock.now_ms(), text)
-        self._wake()
+        self._turns.wake()
 
     def _end(self) -> None:
         """This round is over; an answer that still comes is not looked at."""

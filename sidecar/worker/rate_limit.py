@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from sidecar.producer.topic_settings import TopicSettings
-from sidecar.shm.rate_words import RateClock
+from sidecar.shm.rate_words import RateClock, find_clock
+
+if TYPE_CHECKING:
+    from sidecar.shm.segment import Segment
 
 BURST_MS = 100.0
 """What may be taken at once after silence, as time at the full rate."""
@@ -32,6 +37,20 @@ class _Bucket:
         self._unpaid_us = cost_us - whole_us
         if whole_us:
             self._clock.charge(whole_us, int(now_ms * 1000))
+
+
+class RateLimits:
+    """What each topic may take, all ``workers`` together: the clocks stand in the segment."""
+
+    def __init__(self, segment: Segment, workers: int) -> None:
+        self._segment = segment
+        self._workers = workers
+
+    def of(self, topic: str, settings: TopicSettings) -> RateLimit | None:
+        """None for a topic without a rate."""
+        return RateLimit.of(
+            topic, settings, workers=self._workers, find_clock=partial(find_clock, self._segment)
+        )
 
 
 class RateLimit:

@@ -15,7 +15,7 @@ from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.worker.publication import free_descriptor, split
-from sidecar.worker.tellings import BatchTelling, FailurePart, OnRecordsSettled, Teller, local_failure_text
+from sidecar.worker.tellings import BatchTelling, FailurePart, Teller, local_failure_text
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sidecar.shm.descriptors import DescriptorTable, LaneRows
     from sidecar.shm.slots import Counters, SlotView
     from sidecar.worker.intake import Refusal
+    from sidecar.worker.sessions import Sessions
     from sidecar.worker.topic_queue import TopicQueue
 
 
@@ -38,7 +39,7 @@ class Settlement:
         descriptors: DescriptorTable,
         lane_rows: LaneRows,
         slot: SlotView,
-        on_records_settled: OnRecordsSettled,
+        sessions: Sessions,
     ) -> None:
         self._config = config
         self._teller = teller
@@ -46,7 +47,7 @@ class Settlement:
         self._lane_rows = lane_rows
         self._slot = slot
         self._counters: Counters = slot.counters
-        self._on_records_settled = on_records_settled
+        self._on_records_settled = sessions.records_settled
         self._untold = 0
         """Descriptors of batches whose fate is a fact and not told yet."""
         self.finished_chains: set[Chain] = set()

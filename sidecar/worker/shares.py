@@ -11,7 +11,7 @@ topics that do not move does (a topic is asked for when its stream opens, so a n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.kernel import ENTRY_INDEX_BYTES, RECORD_INDEX_BYTES
@@ -50,7 +50,7 @@ class Shares:
         page_count: int,
         page_bytes: int,
         request_timeout_ms: float,
-        queues: Callable[[], Iterable[TopicQueue]],
+        queues: Iterable[TopicQueue],
         words: ShareWords,
     ) -> None:
         self._pool_bytes = page_count * page_bytes
@@ -158,7 +158,7 @@ class Shares:
     def count_all(self, now_ms: float) -> None:
         """Topics stall and move again by time and by metadata, without anything being taken or given."""
         stalled_bytes = 0
-        for queue in self._queues():
+        for queue in self._queues:
             self.count(queue, now_ms)
             stalled_bytes += queue.stalled_bytes
         self._stalled_bytes = stalled_bytes

@@ -24,7 +24,7 @@ from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
 from sidecar.worker.intake import SUBMIT_FIELDS
 from sidecar.worker.malformed_frame import MalformedFrame
-from sidecar.worker.session import OUTBOX_FRAMES_MAX, ClientSession
+from sidecar.worker.session import ClientSession
 from sidecar.worker.sessions import Sessions, TableFull, welcome
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import Counters
     from sidecar.worker.client_processes import ClientProcesses
     from sidecar.worker.intake import Intake
+    from sidecar.worker.outboxes import Outboxes
     from sidecar.worker.tellings import Teller
+    from sidecar.worker.topics import Topics
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +65,10 @@ class StubPort:
         sessions: Sessions,
         processes: ClientProcesses,
         intake: Intake,
+        topics: Topics,
         teller: Teller,
+        outboxes: Outboxes,
         counters: Counters,
-        on_flush: Callable[[str, float], None],
-        on_cancel: Callable[[ClientSession], None],
     ) -> None:
         self._clock = clock
         self._worker_epoch = worker_epoch
@@ -81,16 +83,12 @@ class StubPort:
         self._intake = intake
         self._teller = teller
         self._counters = counters
-        self._on_flush = on_flush
-        self._on_cancel = on_cancel
-        self._pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
+        self._topics = topics
+        self._outboxes = outboxes
+        self._pack = outboxes.pack
         self._sparse_log = SparseLog(log, clock.now_ms)
         self.has_heard = False
         """A message came since the driver last looked."""
-        self.to_tell: set[ClientSession] = set()
-        """Told at the end of the turn; after it, those that could not be written to: tried again on the next tick."""
-        self.to_tell_later: dict[ClientSession, float] = {}
-        """Sessions whose positions may wait for the outcomes that follow them, until then (ms); soonest first."""
         self._handlers: dict[int, Callable[[ClientSession, list[Any], float], None]] = {
             Kind.ACK: self._on_ack,
             Kind.FLUSH: self._on_flush_message,
@@ -143,42 +141,34 @@ class StubPort:
         assert self.endpoint is not None
         self.endpoint.sent_nonsense(routing_id)
 
-    def send(self, session: ClientSession, message: list[Any]) -> None:
-        """Queue a control message for one stub; it goes out at the end of the turn."""
-        if len(session.outbox) >= OUTBOX_FRAMES_MAX:
-            self._sparse_log.warning(
-                ("unread", session.name),
-                "client %s does not read its messages and is detached",
-                session.name,
-            )
-            self.end(session, self._clock.now_ms())
-            return
-        session.outbox.append([self._pack(message)])
-        self.to_tell.add(session)
-
-    def has_news(self, session: ClientSession) -> None:
-        """There is news in this client's ring, or of its streams' positions."""
-        self.to_tell.add(session)
-
     def end_turn(self, now_ms: float) -> None:
         """Tell every stub what this turn brought: positions, messages, outcomes."""
-        later = self.to_tell_later
+        outboxes = self._outboxes
+        later = outboxes.later
         for session, due_ms in later.items():
             if due_ms > now_ms:
                 break
-            self.to_tell.add(session)
-        if not self.to_tell:
+            outboxes.pending.add(session)
+        if not outboxes.pending:
             return
-        sessions, self.to_tell = self.to_tell, set()
+        if outboxes.overfull:
+            self._detach_overfull(now_ms)
+        sessions, outboxes.pending = outboxes.pending, set()
         for session in sessions:
             later.pop(session, None)
             if session.attached and not self._tell(session):
-                self.to_tell.add(session)
+                outboxes.pending.add(session)
 
-    @property
-    def next_due_ms(self) -> float:
-        """When ``end_turn`` has something to tell though nothing happens; some are to be told later."""
-        return next(iter(self.to_tell_later.values()))
+    def _detach_overfull(self, now_ms: float) -> None:
+        sessions, self._outboxes.overfull = self._outboxes.overfull, set()
+        for session in sessions:
+            if session.attached:
+                self._sparse_log.warning(
+                    ("unread", session.name),
+                    "client %s does not read its messages and is detached",
+                    session.name,
+                )
+                self.end(session, now_ms)
 
     @property
     def has_unacked(self) -> bool:
@@ -189,13 +179,13 @@ class StubPort:
         """Take nothing more; tell everybody."""
         self._intake.draining = True
         for session in self._sessions:
-            self.send(session, [Kind.DRAINING, DRAINING_TEXT])
+            self._outboxes.send(session, [Kind.DRAINING, DRAINING_TEXT])
 
     def end_draining(self) -> None:
         """All has its outcome: tell every stub what was taken of its streams, so that it knows what was not."""
         for session in self._sessions:
             positions = [[stream.stream, stream.position] for stream in session.streams.values()]
-            self.send(session, [Kind.DRAINING, LAST_TEXT, positions])
+            self._outboxes.send(session, [Kind.DRAINING, LAST_TEXT, positions])
         self.end_turn(self._clock.now_ms())
 
     def expel_silent(self, now_ms: float) -> None:
@@ -309,7 +299,7 @@ class StubPort:
         message = welcome(session, known, self._worker_epoch, self._limits)
         session.outbox.append([self._pack(message)])
         self._teller.acked(session, now_ms)
-        self.to_tell.add(session)
+        self._outboxes.pending.add(session)
         log.debug("client %s attached", session.name)
 
     def _on_submit(
@@ -325,16 +315,16 @@ class StubPort:
         self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
         if fields[6] & SubmitFlag.FLUSH:
             self._on_flush_message(session, [fields[1]], now_ms)
-            if session not in self.to_tell:
+            if session not in self._outboxes.pending:
                 # Its stub waits for outcomes: a position alone would only wake it for nothing.
-                if session not in self.to_tell_later:
-                    self.to_tell_later[session] = now_ms + POSITION_DELAY_MS
+                if session not in self._outboxes.later:
+                    self._outboxes.later[session] = now_ms + POSITION_DELAY_MS
                 return
-        self.to_tell.add(session)
+        self._outboxes.pending.add(session)
 
     def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         self._acked(session, _number(*fields[:1]), now_ms)
-        self.to_tell.add(session)
+        self._outboxes.pending.add(session)
 
     def _acked(self, session: ClientSession, up_to_number: int, now_ms: float) -> None:
         if up_to_number >= session.row.next_number:
@@ -348,18 +338,18 @@ class StubPort:
     def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         stream = session.streams.get(_number(*fields[:1]))
         if stream is not None:
-            self._on_flush(stream.topic_queue.topic, now_ms)
+            self._topics.flush(stream.topic_queue.topic, now_ms)
 
     def _on_bye(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         if not fields:
             raise MalformedFrame("BYE does not say whether it cancels")
         if fields[0]:
             session.has_cancelled = True
-            self._on_cancel(session)
+            log.info("client %s left without waiting for %d records", session.name, session.unsettled_records)
         self.end(session, now_ms, for_good=True)
 
     def _on_ping(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
-        self.send(session, [Kind.PONG])
+        self._outboxes.send(session, [Kind.PONG])
 
     def _tell(self, session: ClientSession) -> bool:
         """Write what this stub has to hear; False when it does not read and something is left."""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.client_table import ClientRow
+    from sidecar.worker.outboxes import Outboxes
     from sidecar.worker.session import ClientSession
+    from sidecar.worker.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
@@ -264,19 +266,19 @@ class Teller:
     def __init__(
         self,
         *,
-        session_of: Callable[[int], ClientSession | None],
-        on_ring_written: Callable[[ClientSession], None],
+        sessions: Sessions,
+        outboxes: Outboxes,
         on_gone: Callable[[list[Part]], None],
     ) -> None:
         self._on_gone = on_gone
-        self._session_of = session_of
-        self._on_ring_written = on_ring_written
+        self._sessions = sessions
+        self._outboxes = outboxes
 
     def tell(self, parts: list[Part], now_ms: float) -> None:
         """Tell each part's client, or queue the part behind its client's earlier ones."""
         gone: list[Part] = []
         for part in parts:
-            session = self._session_of(part.row)
+            session = self._sessions.of_row(part.row)
             if (
                 session is None
                 or session.row.generation != part.generation
@@ -290,7 +292,7 @@ class Teller:
             elif session.untold:
                 session.untold.append(part)
             elif part.write(session.row):
-                self._on_ring_written(session)
+                self._outboxes.pending.add(session)
                 self._written(session, part, now_ms)
             else:
                 session.untold.append(part)
@@ -308,10 +310,10 @@ class Teller:
             part = session.untold[0]
             if not part.write(session.row):
                 session.ring_full_since_ms = now_ms  # it has read something: the time begins anew
-                self._on_ring_written(session)
+                self._outboxes.pending.add(session)
                 return
             session.untold.popleft()
-            self._on_ring_written(session)
+            self._outboxes.pending.add(session)
             self._written(session, part, now_ms)
         session.ring_full_since_ms = None
 

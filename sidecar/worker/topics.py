@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.producer.topic_settings import TopicRules, TopicSettings
+    from sidecar.producer.topic_settings import TopicRules
     from sidecar.shm.chain_table import ChainTable
+    from sidecar.shm.descriptors import LaneRows
     from sidecar.shm.in_work import InWork
     from sidecar.worker.placement import Placement
-    from sidecar.worker.rate_limit import RateLimit
+    from sidecar.worker.rate_limit import RateLimits
+    from sidecar.worker.sessions import Sessions
+    from sidecar.worker.settlement import Settlement
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,7 @@ VACATE_MS = 1_000.0
 
 
 class Topics:
-    """Topic queues by name. ``on_failed(chain, entry, failures)`` is told of records that fail before sending."""
+    """Topic queues by name. Records that fail before they are sent go to the settlement."""
 
     def __init__(
         self,
@@ -52,25 +55,24 @@ class Topics:
         placement: Placement,
         chain_table: ChainTable,
         accumulator: RecordAccumulator,
-        on_failed: Callable[[TopicQueue, Entry, list[tuple[int, int]]], None],
-        rate_limit: Callable[[str, TopicSettings], RateLimit | None] = lambda topic, settings: None,
-        chains_in_use: Callable[[], set[int]] = set,
-        on_vacate: Callable[[int], None] = lambda chain_id: None,
-        in_work: InWork | None = None,
+        rates: RateLimits,
+        lane_rows: LaneRows,
+        sessions: Sessions,
+        settlement: Settlement,
+        in_work: InWork,
     ) -> None:
-        """``chains_in_use``: ids of chains that something outside of here names; ``on_vacate``: one loses its name."""
         self._config = config
         self._rules = rules
         self._placement = placement
-        self._rate_limit = rate_limit
+        self._rates = rates
         self._chain_table = chain_table
         self._accumulator = accumulator
-        self._on_failed = on_failed
-        self._chains_in_use = chains_in_use
-        self._on_vacate = on_vacate
+        self._lane_rows = lane_rows
+        self._sessions = sessions
+        self._settlement = settlement
         self._vacated_ms = float("-inf")
         self._work = in_work
-        self._in_work = in_work.loop_word if in_work is not None else None
+        self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
         self._by_chain: dict[int, TopicQueue] = {}
         self._brought: dict[int, int] = {}
@@ -132,7 +134,8 @@ class Topics:
 
     def _vacate_unused(self) -> None:
         """Of the chains that hold nothing and stand in no client's stream half lose their names, unused longest."""
-        in_use = self._chains_in_use()
+        in_use = self._sessions.chains_in_use()
+        in_use |= {chain.chain_id for chain in self._settlement.finished_chains}
         unused: list[tuple[float, int, str]] = []
         for (lane, topic), chain_id in self._chain_table.ids().items():
             queue = self._by_chain.get(chain_id)
@@ -141,7 +144,7 @@ class Topics:
             unused.append((queue.last_used_ms if queue is not None else float("-inf"), lane, topic))
         unused.sort()
         for _, lane, topic in unused[: (len(unused) + 1) // 2]:
-            self._on_vacate(self._chain_table.ids()[lane, topic])
+            self._lane_rows.vacate(self._chain_table.ids()[lane, topic])
             chain_id = self._chain_table.vacate(lane, topic)
             queue = self._by_chain.pop(chain_id, None)
             if queue is not None:
@@ -163,7 +166,7 @@ class Topics:
             chain = self._chain_table.open(self._kept_lanes.get(topic, settings.lane), topic)
             if chain is None:
                 return None
-            rate = self._rate_limit(topic, settings)
+            rate = self._rates.of(topic, settings)
             queue = self._queues[topic] = TopicQueue(topic, settings.lane, chain, settings, rate)
             self._by_chain[chain.chain_id] = queue
             if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
@@ -242,7 +245,7 @@ class Topics:
         """More of what waited when metadata or a refusal came; True when there is still more, for the next turn."""
         if self._refused:
             for topic in list(self._refused):
-                self._fail_refused(self._queues[topic])
+                self._fail_refused(self._queues[topic], now_ms)
         if self._going_on:
             for queue in list(self._going_on.values()):
                 if queue.is_deleted:
@@ -288,13 +291,13 @@ class Topics:
             for queue in self._queues.values():
                 self._placement.follow(queue, self._snapshot)
 
-    def on_topic_errors(self, codes: Mapping[str, int]) -> None:
+    def on_topic_errors(self, codes: Mapping[str, int], now_ms: float) -> None:
         """Metadata refused these topics: fail at once what no waiting heals; the others wait on (M9)."""
         for topic, code in codes.items():
             queue = self._queues.get(topic)
             if queue is not None and code in _FATAL_TOPIC_ERRORS:
                 self._refused[topic] = _FATAL_TOPIC_ERRORS[code], len(queue.waiting)
-                self._fail_refused(queue)
+                self._fail_refused(queue, now_ms)
 
     def expire(self, now_ms: float) -> None:
         """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
@@ -304,7 +307,7 @@ class Topics:
         for queue in list(self.waiting_queues.values()):
             left = EXPIRED_ENTRIES
             while left and queue.waiting and queue.waiting.first_ms <= since_ms:
-                self._fail(queue, queue.waiting.popleft()[0], LocalCode.METADATA_TIMEOUT)
+                self._fail(queue, queue.waiting.popleft()[0], LocalCode.METADATA_TIMEOUT, now_ms)
                 left -= 1
             while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
                 ordinal, accepted_ms = queue.out_of_range.popleft()
@@ -346,7 +349,7 @@ class Topics:
     def fail_all_waiting(self, code: LocalCode, now_ms: float) -> None:
         """Forced close: nothing waits for metadata any more."""
         for queue in list(self.waiting_queues.values()):
-            self._fail_waiting(queue, code)
+            self._fail_waiting(queue, code, now_ms)
             while queue.out_of_range:
                 ordinal, accepted_ms = queue.out_of_range.popleft()
                 self._look_again(queue, ordinal, accepted_ms, now_ms)
@@ -405,8 +408,7 @@ class Topics:
 
     def _begin(self, queue: TopicQueue, ordinal: int) -> None:
         """For who kills there: the entry is noted, as the kernel does before it reads it."""
-        if self._work is not None:
-            self._work.begin(entry_word(queue.chain.chain_id, ordinal))
+        self._work.begin(entry_word(queue.chain.chain_id, ordinal))
         passed("index.begin", partial(_payload_at, queue.chain, ordinal))
 
     def _distribute(
@@ -432,17 +434,17 @@ class Topics:
                 self.waiting_queues[queue.topic] = self._out_of_range[queue.topic] = queue
             failures = final
         if failures:
-            self._on_failed(queue, block.entry, failures)
+            self._settlement.fail_records(queue, block.entry, failures, now_ms)
 
     def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
         """At the records of an entry that named a partition which was not there."""
         self._partition(queue, queue.chain.entry(ordinal), accepted_ms, now_ms, is_second_look=True)
 
-    def _fail_refused(self, queue: TopicQueue) -> None:
+    def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
         """A part of what waited when the topic was refused; the rest in the next turns."""
         code, left = self._refused.pop(queue.topic)
         for _ in range(min(left, EXPIRED_ENTRIES, len(queue.waiting))):
-            self._fail(queue, queue.waiting.popleft()[0], code)
+            self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
         left = min(left - EXPIRED_ENTRIES, len(queue.waiting))
         if left > 0:
             self._refused[queue.topic] = code, left
@@ -453,17 +455,18 @@ class Topics:
                 self._waits_no_more(queue)
         self.missing.discard(queue.topic)
 
-    def _fail_waiting(self, queue: TopicQueue, code: LocalCode) -> None:
+    def _fail_waiting(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
         while queue.waiting:
-            self._fail(queue, queue.waiting.popleft()[0], code)
+            self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
         self._going_on.pop(queue.topic, None)
         if not queue.out_of_range:
             self._waits_no_more(queue)
         self.missing.discard(queue.topic)
 
-    def _fail(self, queue: TopicQueue, ordinal: int, code: LocalCode) -> None:
+    def _fail(self, queue: TopicQueue, ordinal: int, code: LocalCode, now_ms: float) -> None:
         entry = queue.chain.entry(ordinal)
-        self._on_failed(queue, entry, [(i, int(code)) for i in fail_remaining(queue.chain, entry, code)])
+        failures = [(i, int(code)) for i in fail_remaining(queue.chain, entry, code)]
+        self._settlement.fail_records(queue, entry, failures, now_ms)
 
 
 def _payload_at(chain: Chain, ordinal: int) -> bytes:

@@ -210,7 +210,7 @@ def test_the_ledger_adds_up_at_every_scrape(
         watcher.start()
         try:
             for _ in range(4):
-                pids = wait_until(lambda: daemon.worker_pids(), "workers")
+                pids = wait_until(daemon.worker_pids, "workers")
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(random_.choice(pids), signal.SIGKILL)
                 before = load.delivered

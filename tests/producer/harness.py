@@ -7,21 +7,17 @@ from math import inf
 from typing import Any
 from uuid import UUID
 
-from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.accumulator_answers import AppendResult
-from sidecar.producer.broker_memory import BrokerMemory
+from sidecar.producer.core import Core as ProducerCore
 from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.producer.producer_id import ProducerIds
-from sidecar.producer.record_accumulator import RecordAccumulator
-from sidecar.producer.request_buffers import LIMIT_BYTES_DEFAULT, RequestBufferPool
-from sidecar.producer.request_room import DESCRIPTORS_RESERVED, RequestRoom
-from sidecar.producer.sender import Sender
+from sidecar.producer.request_buffers import LIMIT_BYTES_DEFAULT
+from sidecar.producer.request_room import DESCRIPTORS_RESERVED
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm import layout
@@ -124,24 +120,17 @@ class Core:
         self.links = FakeLinks()
         self.lane = lane
         self.snapshot = snapshot_of({TOPIC: leaders})
-        backoff = ExponentialBackoff(
-            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, lambda: 0.5
-        )
-        self.ids = ProducerIds(
-            max_in_flight=self.config.max_in_flight_requests_per_connection,
-            backoff=backoff,
-            memory=BrokerMemory(self.clock.timestamp_ms),
-        )
         self.rules = TopicRules(self.config, rules)
-        self.accumulator = RecordAccumulator(
-            self.config, self.ids, rules=self.rules, records_factory=records_factory
-        )
         self.descriptors = descriptor_table(descriptors)
-        self.buffers = RequestBufferPool(
-            max_request_size=self.config.max_request_size, limit_bytes=request_buffers_bytes
+        self.ids, self.accumulator, self.buffers, self.sender = ProducerCore.build(
+            self.config,
+            self.descriptors,
+            random=lambda: 0.5,
+            timestamp_ms=self.clock.timestamp_ms,
+            rules=self.rules,
+            request_buffers_bytes=request_buffers_bytes,
+            records_factory=records_factory,
         )
-        room = RequestRoom(self.buffers, self.descriptors)
-        self.sender = Sender(self.config, self.accumulator, self.ids, room=room, backoff=backoff)
         self.completed: list[ProducerBatch] = []
         self.effects: list[Effect] = []
         """All effects of the last poll."""

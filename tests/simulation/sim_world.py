@@ -21,11 +21,11 @@ from producer.fake_kernel import FakeBlock, FakeRecords
 from producer.harness import TOPIC, descriptor_table, snapshot_of
 
 from client_stub.wire import Persistence
-from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.metadata.snapshot import MetadataSnapshot
-from sidecar.producer.broker_memory import TIMESTAMP_AGE_MS, BrokerMemory
+from sidecar.producer.broker_memory import TIMESTAMP_AGE_MS
+from sidecar.producer.core import Core
 from sidecar.producer.effects import (
     AskBroker,
     CloseLink,
@@ -42,11 +42,6 @@ from sidecar.producer.effects import (
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.producer.producer_id import ProducerIds
-from sidecar.producer.record_accumulator import RecordAccumulator
-from sidecar.producer.request_buffers import RequestBufferPool
-from sidecar.producer.request_room import RequestRoom
-from sidecar.producer.sender import Sender
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.worker.inquiry import Verdict, judge
 from sidecar.worker.publication import free_descriptor, publish_all, split
@@ -111,24 +106,18 @@ class SimWorld:
             request_timeout_ms=rng.choice((500.0, 500.0, 2_000.0)),
             delivery_timeout_ms=rng.choice((700.0, 3_000.0, 120_000.0)),
         )
-        backoff = ExponentialBackoff(
-            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, rng.random
-        )
-        self.ids = ProducerIds(
-            max_in_flight=self.config.max_in_flight_requests_per_connection,
-            backoff=backoff,
-            memory=BrokerMemory(lambda: int(self.now_ms)),
-        )
-        self.accumulator = RecordAccumulator(self.config, self.ids, records_factory=FakeRecords)  # type: ignore[arg-type]
         # Few enough to run out: a request waits for a descriptor, or for another's buffer.
         self.descriptors = descriptor_table(rng.choice((1, 2, 4, 4000)))
-        self.buffers = RequestBufferPool(
-            max_request_size=self.config.max_request_size,
-            limit_bytes=rng.choice((2, 3, 100)) * self.config.max_request_size,
+        limit_bytes = rng.choice((2, 3, 100)) * self.config.max_request_size
+        self.ids, self.accumulator, self.buffers, self.sender = Core.build(
+            self.config,
+            self.descriptors,
+            random=rng.random,
+            timestamp_ms=lambda: int(self.now_ms),
+            request_buffers_bytes=limit_bytes,
+            records_factory=FakeRecords,  # type: ignore[arg-type]
         )
         self.descriptors_free = self.descriptors.free_count
-        room = RequestRoom(self.buffers, self.descriptors)
-        self.sender = Sender(self.config, self.accumulator, self.ids, room=room, backoff=backoff)
         self.codec_ms = rng.choice((0.0, 0.0, 5.0, 300.0))
         """How long a request is compressed, at most; those of one connection leave in order all the same."""
         self.prepared_ms: dict[int, float] = {}

@@ -106,7 +106,7 @@ class CrashStage:
             thread=self.thread,
             pending_bytes_max=pending_bytes_max,
             counters=self.counters,
-            queues=self.queues.values,
+            queues=self.queues.values(),
             on_accepted=self._accepted,
         )
         self.told: dict[str, int] = dict.fromkeys(TOPICS, 0)

@@ -9,22 +9,9 @@ from typing import Any
 import msgpack
 
 from client_stub.wire import Format, Kind, Outcome, unpack_outcomes
-from sidecar.common.backoff import ExponentialBackoff
-from sidecar.common.clock import ManualClock
 from sidecar.common.tickets import attach_ticket
-from sidecar.producer.broker_memory import BrokerMemory
-from sidecar.producer.producer_id import ProducerIds
-from sidecar.producer.record_accumulator import RecordAccumulator
-from sidecar.producer.topic_settings import TopicRules
-from sidecar.shm.share_words import ShareWords
-from sidecar.worker.client_processes import ClientProcesses
-from sidecar.worker.intake import Intake, largest_submission
-from sidecar.worker.placement import Placement
-from sidecar.worker.shares import Shares
-from sidecar.worker.stub_port import StubPort
-from sidecar.worker.topics import Topics
-from tests.configs import producer_config
-from tests.worker.scene import EPOCH, KEY, Scene
+from tests.worker.hand import EPOCH, KEY
+from tests.worker.scene import Scene
 
 BASE_TIMESTAMP_MS = 1_700_000_000_000
 RECORD = msgpack.packb([b"k", b"v"])
@@ -116,69 +103,16 @@ class Peer:
 
 
 class PortStage:
-    def __init__(self, scene: Scene, *, max_request_size: int = 1 << 20) -> None:
+    def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.clock = ManualClock()
-        config = producer_config(max_request_size=max_request_size)
-        accumulator = RecordAccumulator(
-            config,
-            ProducerIds(
-                max_in_flight=5,
-                backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
-                memory=BrokerMemory(lambda: BASE_TIMESTAMP_MS),
-            ),
-        )
-        sessions, settlement = scene.sessions, scene.settlement
-        self.topics = Topics(
-            config=config,
-            rules=TopicRules(config),
-            placement=Placement(config, accumulator),
-            chain_table=scene.chain_table,
-            accumulator=accumulator,
-            on_failed=lambda queue, entry, failures: settlement.fail_records(
-                queue, entry, failures, self.clock.now_ms()
-            ),
-            chains_in_use=sessions.chains_in_use,
-            on_vacate=scene.lane_rows.vacate,
-        )
-        self.shares = Shares(
-            page_count=scene.segment.page_count,
-            page_bytes=scene.segment.page_bytes,
-            request_timeout_ms=config.request_timeout_ms,
-            queues=lambda: self.topics,
-            words=ShareWords(scene.segment, 0),
-        )
-        self.given_up: list[str] = []
-        self.limit = largest_submission(max_request_size, scene.pool)
-        self.intake = Intake(
-            worker_epoch=EPOCH,
-            pool=scene.pool,
-            shares=self.shares,
-            credit_window_bytes=1 << 20,
-            submission_bytes_max=self.limit,
-            counters=scene.counters,
-            topic_queue=self.topics.open,
-            on_entry=self.topics.on_entry,
-            on_refused=settlement.refuse,
-            give_up=self.given_up.append,
-            send=lambda session, message: self.port.send(session, message),
-        )
+        self.clock = scene.worker.clock
+        rooms = scene.rooms
+        self.topics, self.shares, self.intake = rooms.topics, rooms.stubs.shares, rooms.stubs.intake
+        self.given_up = scene.worker.host.given_up
+        self.limit = rooms.stubs.submission_bytes_max
+        self.port = rooms.stubs.port
         self.endpoint = ListedEndpoint()
-        self.port = StubPort(
-            clock=self.clock,  # type: ignore[arg-type]
-            worker_epoch=EPOCH,
-            limits={},
-            client_ack_timeout_ms=30_000.0,
-            sessions=sessions,
-            processes=ClientProcesses(_NoLoop()),  # type: ignore[arg-type]
-            intake=self.intake,
-            teller=scene.teller,
-            counters=scene.counters,
-            on_flush=self.topics.flush,
-            on_cancel=lambda session: None,
-        )
         self.port.endpoint = self.endpoint  # type: ignore[assignment]
-        scene.teller._on_ring_written = self.port.has_news
 
     def connect(self, name: str = "client", pid: int = 0) -> Peer:
         return Peer(self, secrets.token_bytes(8), name, secrets.token_bytes(20), pid)
@@ -190,10 +124,3 @@ class PortStage:
 
     def counted(self, name: str) -> int:
         return self.scene.counters.get(name)
-
-
-class _NoLoop:
-    """Processes are watched by nobody: none dies here."""
-
-    def add_reader(self, *_: object) -> None: ...
-    def remove_reader(self, *_: object) -> None: ...

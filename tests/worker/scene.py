@@ -4,69 +4,53 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from typing import Any
 
 import msgpack
 
 from client_stub.wire import Outcome, SubmitFlag, unpack_outcomes
 from sidecar.kernel import BatchRecords, Chain, Entry, StickyPartitioner, index
+from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
-from sidecar.shm.buffer_pool import BufferPool
-from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientRow
-from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.segment import Segment
 from sidecar.worker.session import ClientSession
-from sidecar.worker.sessions import Sessions
-from sidecar.worker.settlement import Settlement
-from sidecar.worker.tellings import Part, Teller
 from tests.configs import producer_config
 
+from .hand import EPOCH, KEY, HandWorker
+
 INCARNATION = 5
-EPOCH = 77
-KEY = b"k" * 32
 
 
 class Scene:
     """One slot, one topic ``t`` of six partitions, any number of clients."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: ProducerConfig | None = None,
+        patterns: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
         self.segment = Segment.create(path, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test")
-        self.segment.prepare_slot(0)
-        slot = self.segment.slot(0)
-        slot.claim(incarnation=INCARNATION)
-        self.counters = slot.counters
-        self.pool = BufferPool(self.segment, incarnation=INCARNATION, workers=1, slot=0)
-        self.chain_table = ChainTable(self.segment, 0, incarnation=INCARNATION)
+        self.worker = HandWorker(
+            self.segment,
+            incarnation=INCARNATION,
+            config=config,
+            patterns=patterns,
+            spool=path.parent / "spool",
+        )
+        self.rooms = rooms = self.worker.rooms
+        memory = rooms.memory
+        self.counters, self.pool, self.chain_table = memory.counters, memory.pool, memory.chain_table
+        self.descriptors, self.lane_rows = memory.descriptors, memory.lane_rows
+        self.sessions, self.outboxes = rooms.stubs.sessions, rooms.stubs.outboxes
+        self.teller, self.settlement = rooms.teller, rooms.settlement
         chain = self.chain_table.open(IDEMPOTENT_LANE, "t")
         assert chain is not None
         self.chain: Chain = chain
-        self.descriptors = DescriptorTable(self.segment, 0)
-        self.lane_rows = LaneRows(self.segment, 0)
-        self.sessions = Sessions(
-            table=self.segment.clients,
-            slot=0,
-            worker_epoch=EPOCH,
-            instance_key=KEY,
-            counters=self.counters,
-        )
-        self.written: list[ClientSession] = []
-        self.dead: list[Part] = []
-        self.teller = Teller(
-            on_gone=self.dead.extend,
-            session_of=self.sessions.of_row,
-            on_ring_written=self.written.append,
-        )
-        self.settlement = Settlement(
-            config=producer_config(),
-            teller=self.teller,
-            descriptors=self.descriptors,
-            lane_rows=self.lane_rows,
-            slot=slot,
-            on_records_settled=self.sessions.records_settled,
-        )
         self.partitioner = StickyPartitioner(6, range(6), 1 << 20, 1)
         self.sequence = 0
 

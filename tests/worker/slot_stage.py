@@ -6,56 +6,37 @@ The broker keeps what Kafka 4.1 keeps of a producer id: its epoch, and the last 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import dataclass, field
-from functools import partial
 
 import msgpack
 from kafka.record.memory_records import MemoryRecords
 
 from client_stub.wire import SubmitFlag
-from sidecar.common.backoff import ExponentialBackoff
+from sidecar.common.clock import ManualClock
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
 from sidecar.deadletter.letters import Undelivered
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
-from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce, Split
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.producer.producer_id import ProducerIds
-from sidecar.producer.record_accumulator import RecordAccumulator
-from sidecar.producer.request_buffers import RequestBufferPool
-from sidecar.producer.request_room import RequestRoom
-from sidecar.producer.sender import Sender
-from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
-from sidecar.shm.buffer_pool import BufferPool
-from sidecar.shm.chain_table import ChainTable
-from sidecar.shm.descriptors import DescriptorTable, LaneRows
-from sidecar.shm.in_work import InWork
-from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.segment import Segment
-from sidecar.shm.submission_name import submission_name
-from sidecar.worker.adoption import Adoption
 from sidecar.worker.inquiry import Verdict, judge, take_acked
-from sidecar.worker.placement import Placement
-from sidecar.worker.poison import Poison
 from sidecar.worker.publication import publish_all
 from sidecar.worker.session import ClientSession, StreamState
-from sidecar.worker.sessions import Sessions
-from sidecar.worker.settlement import Settlement
-from sidecar.worker.tellings import Part, Teller
-from sidecar.worker.topics import Topics
+from sidecar.worker.tellings import Part
 from tests.configs import producer_config
+
+from .hand import EPOCH, KEY, HandWorker
 
 TOPIC = "t"
 PARTITIONS = 2
-EPOCH = 77
 STAMP_MS = 1_700_000_000_000
 """The wall clock stands still here, and every record was made at that moment."""
-KEY = b"k" * 32
 CLIENT_ID = b"c" * 20
 NODE = Node(1, "broker", 9092)
 TOPIC_STATE = TopicState(TOPIC, partitions=tuple(PartitionState(1) for _ in range(PARTITIONS)))
@@ -171,85 +152,36 @@ class SlotStage:
         now_ms: float | None = None,
     ) -> None:
         self.segment, self.broker = segment, broker
-        self.now_ms = 1000.0 * incarnation if now_ms is None else now_ms
+        clock = ManualClock(1000.0 * incarnation if now_ms is None else now_ms, STAMP_MS)
         self.config = config or producer_config(batch_size=120, linger_ms=0)
-        segment.prepare_slot(0)
-        slot = segment.slot(0)
-        pages = take_over_pages(segment, 0, incarnation)
-        self.name_of = partial(submission_name, segment.instance_id, 0)
-        poison = Poison(slot, self.name_of)
-        slot.claim(incarnation=incarnation)
-        self.in_work = InWork(slot)
-        self.slot_clock_ms = slot.resume_clock(int(self.now_ms * 1e6))
+        self.config = dataclasses.replace(self.config, retry_backoff_ms=1, retry_backoff_max_ms=1)
+        self.worker = HandWorker(segment, incarnation=incarnation, clock=clock, config=self.config)
+        self.rooms = rooms = self.worker.rooms
+        memory = rooms.memory
         self.beats: list[int] = []
         """What the adoption had indexed at each heartbeat: records that wait in batches."""
-        self.counters = slot.counters
-        self.pool = BufferPool(segment, incarnation=incarnation, workers=1, slot=0)
-        self.chain_table = ChainTable(segment, 0, incarnation=incarnation)
-        self.descriptors = DescriptorTable(segment, 0)
-        self.lane_rows = LaneRows(segment, 0)
-        backoff = ExponentialBackoff(1, 1, lambda: 0.5)
-        self.ids = ProducerIds(max_in_flight=5, backoff=backoff, memory=BrokerMemory(lambda: STAMP_MS))
-        self.accumulator = RecordAccumulator(self.config, self.ids)
-        self.buffers = RequestBufferPool(max_request_size=self.config.max_request_size)
-        room = RequestRoom(self.buffers, self.descriptors)
-        self.sender = Sender(self.config, self.accumulator, self.ids, room=room, backoff=backoff)
-        self.sessions = Sessions(
-            table=segment.clients,
-            slot=0,
-            worker_epoch=EPOCH,
-            instance_key=KEY,
-            counters=self.counters,
-        )
-        self.teller = Teller(
-            session_of=self.sessions.of_row,
-            on_ring_written=lambda session: None,
-            on_gone=self._bury,
-        )
-        self.settlement = Settlement(
-            config=self.config,
-            teller=self.teller,
-            descriptors=self.descriptors,
-            lane_rows=self.lane_rows,
-            slot=slot,
-            on_records_settled=self.sessions.records_settled,
-        )
-        self.topics = Topics(
-            config=self.config,
-            rules=TopicRules(self.config),
-            placement=Placement(self.config, self.accumulator, seed=lambda: 1),
-            chain_table=self.chain_table,
-            accumulator=self.accumulator,
-            in_work=self.in_work,
-            on_failed=lambda queue, entry, failures: self.settlement.fail_records(
-                queue, entry, failures, self.now_ms
-            ),
-        )
-        adoption = Adoption(
-            segment=segment,
-            slot=0,
-            config=self.config,
-            pool=self.pool,
-            chain_table=self.chain_table,
-            descriptors=self.descriptors,
-            lane_rows=self.lane_rows,
-            accumulator=self.accumulator,
-            topics=self.topics,
-            sessions=self.sessions,
-            settlement=self.settlement,
-            counters=self.counters,
-            poison=poison,
-            in_work=self.in_work,
-            beat=self._beat,
-            slot_clock_ms=self.slot_clock_ms,
-        )
-        self.adopted = adoption.run(pages, self.now_ms)
-        self.broker.spool += adoption.set_aside + poison.give_up(
-            adoption.poisonous,
-            lambda batch, code, text: self.sender.give_up(batch, code, text, self.now_ms),
-            self.sessions.row,
-        )
+        memory.beat = self._beat  # type: ignore[method-assign]
+        self.name_of, self.in_work, self.counters = memory.name_of, memory.in_work, memory.counters
+        self.pool, self.chain_table = memory.pool, memory.chain_table
+        self.descriptors, self.lane_rows = memory.descriptors, memory.lane_rows
+        self.ids, self.accumulator, self.buffers, self.sender = rooms.core
+        self.sessions, self.topics = rooms.stubs.sessions, rooms.topics
+        self.teller, self.settlement = rooms.teller, rooms.settlement
+        # Dead letters stand in the broker's spool, at once.
+        rooms.dead_letters.put = self._bury  # type: ignore[method-assign]
+        self.teller._on_gone = self._bury
+        self.adopted = rooms.adoption.run(self.now_ms)
+        self.broker.spool += rooms.adoption.give_up_poison(self.sender, self.now_ms)
         self.verdicts: list[Verdict] = []
+
+    @property
+    def now_ms(self) -> float:
+        return self.worker.clock.now_ms()
+
+    @now_ms.setter
+    def now_ms(self, now_ms: float) -> None:
+        # The wall clock stands still here.
+        self.worker.clock._now_ms = now_ms
 
     def _beat(self) -> None:
         self.beats.append(sum(batch.count for batch in self.accumulator.incomplete.oldest_first()))
@@ -313,7 +245,7 @@ class SlotStage:
             base_timestamp_ms=STAMP_MS,
             format=1,
             flags=SubmitFlag.WANT_INDEXES,
-            accepted_ms=self.now_ms + self.slot_clock_ms,
+            accepted_ms=self.now_ms + self.rooms.memory.clock_ahead_ms,
         )
         session.unsettled_records += len(values)
         stream.position += 1

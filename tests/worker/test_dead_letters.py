@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -36,27 +35,19 @@ class Office:
     def __init__(self, scene: Scene, folder: Path, max_bytes: int = 1 << 20) -> None:
         self.scene, self.folder = scene, folder
         self.clock = Clock()
-        self.work: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
         self.letters = DeadLetters(
             spool=SpoolWriter(folder, "w", max_bytes=max_bytes, drop_oldest=False),
-            submit=lambda work, done: self.work.append((work, done)),
+            submit=scene.worker.host.run_beside,
             row_of=scene.sessions.row,
             name_of=partial(submission_name, scene.segment.instance_id, 0),
             counters=scene.counters,
             now_ms=lambda: self.clock.now_ms,
-            wake=lambda: None,
+            turns=scene.rooms.turns,
         )
         scene.teller._on_gone = self.letters.put
 
     def run(self) -> None:
-        while self.work:
-            work, done = self.work.pop(0)
-            try:
-                work()
-            except Exception as error:
-                done(error)
-            else:
-                done(None)
+        self.scene.worker.host.run_work()
 
     def found(self) -> list[Letter]:
         return [
@@ -228,10 +219,11 @@ def test_much_is_written_in_pieces(scene: Scene, office: Office, monkeypatch: py
     assert len(parts) == 10
     scene.sessions.detach(client, 0.0, for_good=True)
     scene.teller.abandon(client)
-    assert len(office.work) == 1, "one at a time"
+    waiting = scene.worker.host.work
+    assert len(waiting) == 1, "one at a time"
     pieces = 0
-    while office.work:
-        work, done = office.work.pop(0)
+    while waiting:
+        work, done = waiting.pop(0)
         work()
         done(None)
         pieces += 1

@@ -1,275 +1,168 @@
-"""Driver: when a turn runs, and when its timer rings. The rooms are plain values here: what is due is all that
-counts."""
+"""Driver: what each room of a worker waits for is looked at in time. The rooms are those that the product builds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
+import msgpack
 import pytest
 
-from sidecar.common.clock import ManualClock
-from sidecar.worker.driver import (
-    FAILED_TURN_PAUSE_MS,
-    FAILED_TURNS_MAX,
-    UNSENT_RETRY_MS,
-    Driver,
+from client_stub.wire import Format, Kind, LocalCode, SubmitFlag
+from sidecar.common.control import (
+    LiveBroker,
+    NeedTopics,
+    PartitionUpdate,
+    TopicError,
+    TopicErrors,
+    UpdateMetadata,
 )
+from sidecar.common.model import Node
+from sidecar.shm.share_words import ShareWords
+from sidecar.worker.driver import UNSENT_RETRY_MS
+from sidecar.worker.stub_port import POSITION_DELAY_MS
+from tests.configs import producer_config
 
-INFINITY = float("inf")
+from .hand import EPOCH
+from .port_stage import BASE_TIMESTAMP_MS, RECORD, Peer, PortStage
+from .scene import Scene
 
-
-class Handle:
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback = callback
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-class HandLoop:
-    """call_soon of a loop that goes on when it is told to, and the one timer."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-        self.soon: list[Handle] = []
-        self.on_timer: Callable[[], None] = lambda: None
-        self.timer_ms = INFINITY
-
-    def call_soon(self, callback: Callable[[], None]) -> Handle:
-        self.soon.append(Handle(callback))
-        return self.soon[-1]
-
-    def ring_at(self, at_ms: float) -> None:
-        self.timer_ms = at_ms
-
-    def run(self, ms: float) -> None:
-        """Let so much time pass, step by step from one ring of the timer to the next."""
-        end_ms = self.clock.now_ms() + ms
-        while True:
-            soon, self.soon = self.soon, []
-            for handle in soon:
-                if not handle.is_cancelled:
-                    handle.callback()
-            if self.soon:
-                continue
-            if self.timer_ms > end_ms:
-                self.clock.advance(end_ms - self.clock.now_ms())
-                return
-            self.clock.advance(max(0.0, self.timer_ms - self.clock.now_ms()))
-            self.timer_ms = INFINITY
-            self.on_timer()
+LINGER_MS = 5.0
+MAX_BLOCK_MS = 1_000.0
 
 
-class Rooms:
-    """A driver whose rooms have nothing to do but what a test says. ``turns``: when each began."""
+class Stage(PortStage):
+    """``began``: when each turn began."""
 
-    def __init__(self) -> None:
-        self.clock = ManualClock(now_ms=0.0)
-        self.loop = HandLoop(self.clock)
-        self.turns: list[float] = []
-        self.given_up: list[str] = []
-        self.fails = False
-        self.sender = SimpleNamespace(
-            next_wakeup_ms=INFINITY,
-            watches_lateness=False,
-            room=SimpleNamespace(lacks_descriptors=False),
-            poll=self._poll,
-        )
-        self.topics = SimpleNamespace(
-            waiting_queues={},
-            missing=set(),
-            next_due_ms=INFINITY,
-            queue_of=lambda chain: SimpleNamespace(stalled_bytes=0, held_bytes=9),
-        )
-        self.looked_at_held: list[float] = []
-        self.intake = SimpleNamespace(
-            next_timed_ms=INFINITY, share_held=[], shares_freed=self.looked_at_held.append
-        )
-        self.stub_port = SimpleNamespace(
-            has_heard=False,
-            to_tell=set(),
-            to_tell_later={},
-            next_due_ms=INFINITY,
-            end_turn=lambda now_ms: None,
-        )
-        self.rung: list[float] = []
-        self.shares = SimpleNamespace(
-            look_is_due=False,
-            looked=lambda: setattr(self.shares, "look_is_due", False),
-            others_wait=lambda: True,
-            count=lambda queue, now_ms: None,
-        )
-        self.settlement = SimpleNamespace(finished_chains=set(), take_finished_chains=self._finished)
-        rest: Any = SimpleNamespace(
-            unanswered={}, finished_chains=set(), waiters=[], is_exhausted=False, current=None
-        )
-        rest.inc = lambda row: None
-        self.driver = Driver(
-            loop=self.loop,  # type: ignore[arg-type]
-            clock=self.clock,  # type: ignore[arg-type]
-            worker_epoch=1,
-            cache=rest,
-            accumulator=rest,
-            sender=self.sender,  # type: ignore[arg-type]
-            ids=rest,
-            links=rest,
-            pool=rest,
-            counters=rest,
-            topics=self.topics,  # type: ignore[arg-type]
-            sessions=rest,
-            intake=self.intake,  # type: ignore[arg-type]
-            stub_port=self.stub_port,  # type: ignore[arg-type]
-            produce_port=rest,
-            producer_id_port=rest,
-            settlement=self.settlement,  # type: ignore[arg-type]
-            shares=self.shares,  # type: ignore[arg-type]
-            dead_letters=rest,
-            inquiry=rest,
-            send_control=lambda message: None,
-            wake_workers=lambda: self.rung.append(self.clock.now_ms()),
-            ring_at=self.loop.ring_at,
-            store_heartbeat=lambda: None,
-            give_up=self.given_up.append,
-        )
-        self.loop.on_timer = self.driver.on_timer
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.loop, self.host = scene.worker.loop, scene.worker.host
+        self.driver, self.turns = scene.rooms.driver, scene.rooms.turns
+        self.began: list[float] = []
+        turn = self.turns.turn
 
-    def _finished(self) -> list[Any]:
-        self.settlement.finished_chains = set()
-        return [SimpleNamespace(release_pages=list, live_entries=1)]
+        def noting(now_ms: float) -> float:
+            self.began.append(now_ms)
+            return turn(now_ms)
 
-    def _poll(self, snapshot: object, links: object, now_ms: float) -> list[Any]:
-        self.turns.append(now_ms)
-        if self.sender.next_wakeup_ms <= now_ms:
-            self.sender.next_wakeup_ms = INFINITY  # done
-        if self.fails:
-            raise RuntimeError("a bug")
-        return []
+        self.turns.turn = noting
+        self.turns.wake()
+        self.loop.run()
+        self.began.clear()
+
+    def submit(
+        self, peer: Peer, seq: int = 1, topic: str = "t", payload: bytes = RECORD, flags: int = 0
+    ) -> None:
+        """One submission from a socket, with the turn that follows it."""
+        fields = [EPOCH, 1, seq, topic, BASE_TIMESTAMP_MS, Format.MSGPACK, flags, len(payload) // len(RECORD)]
+        frames = [memoryview(msgpack.packb([Kind.SUBMIT, *fields])), memoryview(payload)]
+        self.port.on_message(peer.routing_id, frames)
+        self.driver.turn_now()
+
+    def know(self, topic: str) -> None:
+        broker = LiveBroker.of(Node(1, "broker", 9092))
+        partitions = (PartitionUpdate(topic, None, 0, 1),)
+        self.driver.on_update_metadata(UpdateMetadata(1, 1, EPOCH, (broker,), partitions, version=1))
+        self.loop.run()
 
 
 @pytest.fixture
-def rooms() -> Rooms:
-    return Rooms()
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    config = producer_config(linger_ms=LINGER_MS, max_block_ms=MAX_BLOCK_MS, enable_idempotence=False, acks=1)
+    scene = Scene(tmp_path / "segment", config)
+    yield Stage(scene)
+    scene.close()
 
 
-def test_a_turn_follows_what_is_due_and_never_before(rooms: Rooms) -> None:
-    for delay_ms in (7.0, 8.3, 0.4):
-        rooms.sender.next_wakeup_ms = due_ms = rooms.clock.now_ms() + delay_ms
-        rooms.driver.wake()
-        rooms.loop.run(0)
-        rooms.turns.clear()
-        rooms.loop.run(10)
-        (turn_ms,) = rooms.turns
-        assert turn_ms == due_ms
-        rooms.turns.clear()
-    rooms.loop.run(10_000)
-    assert rooms.turns == [], "nothing is due any more"
+def test_what_lingers_is_looked_at_when_its_time_is_over(stage: Stage) -> None:
+    stage.know("t")
+    peer = stage.client()
+    stage.submit(peer)
+    stage.loop.run()
+    accepted_ms = stage.clock.now_ms()
+    stage.began.clear()
+    stage.loop.run(LINGER_MS * 3)
+    assert stage.began[0] == accepted_ms + LINGER_MS
 
 
-@pytest.mark.parametrize("room", ["sender", "intake", "topics", "stub_port"])
-def test_what_any_room_waits_for_is_looked_at_in_time(rooms: Rooms, room: str) -> None:
-    name = {"sender": "next_wakeup_ms", "intake": "next_timed_ms"}.get(room, "next_due_ms")
-    setattr(getattr(rooms, room), name, 50.0)
-    rooms.topics.waiting_queues["t"] = None
-    looked_ms: list[float] = []
-
-    def look(now_ms: float) -> None:
-        looked_ms.append(now_ms)
-        if now_ms >= 50.0:
-            setattr(getattr(rooms, room), name, INFINITY)
-
-    rooms.topics.expire = rooms.intake.timed_due = rooms.stub_port.end_turn = look
-    rooms.topics.take_stale = lambda now_ms: ()
-    rooms.topics.go_on = lambda now_ms: False
-    rooms.stub_port.to_tell_later["session"] = 50.0
-    rooms.driver.wake()
-    rooms.loop.run(49)
-    assert rooms.turns == [0.0]
-    rooms.loop.run(1)
-    assert rooms.turns[1] == 50.0
-    assert rooms.turns[1] in looked_ms
+def test_what_waits_for_its_topic_fails_when_max_block_ms_is_over(stage: Stage) -> None:
+    peer = stage.client()
+    stage.submit(peer)
+    accepted_ms = stage.clock.now_ms()
+    assert stage.host.sent == [NeedTopics(topics=("t",))]
+    stage.loop.run(MAX_BLOCK_MS - 1)
+    assert not peer.outcomes()
+    stage.loop.run(1)
+    assert [each.code for each in peer.outcomes()] == [LocalCode.METADATA_TIMEOUT]
+    assert accepted_ms + MAX_BLOCK_MS in stage.began
 
 
-def test_a_timer_for_what_is_settled_runs_no_turn(rooms: Rooms) -> None:
-    rooms.sender.next_wakeup_ms = 5.0
-    rooms.driver.wake()
-    rooms.loop.run(1)
-    rooms.sender.next_wakeup_ms = 100.0
-    rooms.driver.wake()
-    rooms.loop.run(1)
-    assert rooms.loop.timer_ms == 5.0, "the earlier one is left"
-    turns = len(rooms.turns)
-    rooms.loop.run(90)
-    assert len(rooms.turns) == turns
-    rooms.loop.run(20)
-    assert len(rooms.turns) == turns + 1
-    assert rooms.turns[-1] == 100.0
+def test_the_position_of_what_was_flushed_is_written_when_no_outcome_comes(stage: Stage) -> None:
+    peer = stage.client()
+    stage.submit(peer, flags=SubmitFlag.FLUSH)
+    assert not peer.heard(Kind.ACCEPTED), "its stub waits for outcomes"
+    stage.loop.run(POSITION_DELAY_MS)
+    assert [each[-1] for each in peer.heard(Kind.ACCEPTED)] == [[[1, 1]]]
 
 
-def test_what_is_due_sooner_gets_the_timer(rooms: Rooms) -> None:
-    rooms.sender.next_wakeup_ms = 1000.0
-    rooms.driver.wake()
-    rooms.loop.run(1)
-    rooms.sender.next_wakeup_ms = 10.0
-    rooms.driver.wake()
-    rooms.loop.run(1)
-    rooms.loop.run(10)
-    assert rooms.turns[-1] == 10.0
+def test_a_stream_over_its_topic_s_rate_goes_on_in_time(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "segment", patterns={"t": {"records.per.second": 10}})
+    stage = Stage(scene)
+    peer = stage.client()
+    stage.submit(peer, 1, payload=RECORD * 10)
+    stage.submit(peer, 2)
+    assert peer.heard(Kind.HOLD)
+    stage.loop.run(800)
+    assert not peer.heard(Kind.RESUME)
+    stage.loop.run(200)
+    assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, 2]]
+    scene.close()
 
 
-def test_a_stub_that_did_not_read_is_tried_again(rooms: Rooms) -> None:
-    rooms.stub_port.to_tell.add("session")
-    rooms.driver.wake()
-    rooms.loop.run(UNSENT_RETRY_MS * 3.5)
-    assert len(rooms.turns) == 4
+def test_a_stub_that_did_not_read_is_tried_again(stage: Stage) -> None:
+    peer = stage.client()
+    send, stage.endpoint.send = stage.endpoint.send, lambda routing_id, frames: False  # type: ignore[method-assign]
+    stage.submit(peer)
+    stage.loop.run()
+    stage.began.clear()
+    stage.loop.run(UNSENT_RETRY_MS * 3.5)
+    assert len(stage.began) == 3
+    stage.endpoint.send = send  # type: ignore[method-assign]
+    stage.loop.run(UNSENT_RETRY_MS)
+    assert peer.heard(Kind.ACCEPTED)
 
 
-def test_the_endpoint_s_turn_needs_a_message_or_somebody_to_tell(rooms: Rooms) -> None:
-    rooms.driver.turn_now()
-    assert rooms.turns == [], "a part of a frame came"
-    rooms.stub_port.has_heard = True
-    rooms.driver.turn_now()
-    rooms.driver.turn_now()
-    assert len(rooms.turns) == 1, "one turn for all it had"
-    rooms.stub_port.to_tell.add("session")
-    rooms.driver.turn_now()
-    assert len(rooms.turns) == 2
+def test_the_endpoint_s_turn_needs_a_message_or_something_to_write(stage: Stage) -> None:
+    stage.driver.turn_now()
+    assert stage.began == [], "a part of a frame came"
+    peer = stage.client()
+    stage.began.clear()
+    stage.port.on_message(peer.routing_id, [memoryview(msgpack.packb([Kind.PING]))])
+    stage.driver.turn_now()
+    stage.driver.turn_now()
+    assert len(stage.began) == 1, "one turn for all it had"
 
 
-def test_a_turn_asked_for_and_run_now_is_one_turn(rooms: Rooms) -> None:
-    rooms.driver.wake()
-    rooms.driver.wake()
-    rooms.stub_port.has_heard = True
-    rooms.driver.turn_now()
-    rooms.loop.run(1)
-    assert len(rooms.turns) == 1
-
-
-def test_a_turn_that_failed_comes_again_after_a_pause_until_the_worker_gives_up(rooms: Rooms) -> None:
-    rooms.fails = True
-    rooms.driver.wake()
-    rooms.loop.run(FAILED_TURN_PAUSE_MS * 3.5)
-    assert len(rooms.turns) == 4
-    rooms.loop.run(FAILED_TURN_PAUSE_MS * FAILED_TURNS_MAX)
-    assert len(rooms.given_up) == 1
-
-
-def test_held_streams_are_looked_at_when_another_worker_rings(rooms: Rooms) -> None:
-    rooms.driver.on_pool_wake()
-    assert not rooms.looked_at_held, "nothing is held"
-    rooms.intake.share_held = ["a stream"]
-    rooms.clock.advance(5)
-    rooms.driver.on_pool_wake()
-    assert rooms.looked_at_held == [5.0]
-
-
-def test_what_was_given_back_lets_streams_go_on_here_and_rings_the_others(rooms: Rooms) -> None:
-    rooms.intake.share_held = ["a stream"]
-    for is_due, seen in ((False, []), (True, [0.0])):
-        rooms.shares.look_is_due = is_due
-        rooms.settlement.finished_chains = {"a chain"}
-        rooms.driver.wake()
-        rooms.loop.run(0)
-        assert rooms.looked_at_held == rooms.rung == seen
+def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(stage: Stage) -> None:
+    peer = stage.client()
+    seq = 1
+    while not peer.heard(Kind.HOLD):
+        stage.submit(peer, seq, payload=RECORD * 5_000)
+        seq += 1
+    stage.scene.segment.prepare_slot(1)
+    other = stage.scene.segment.slot(1)
+    other.claim(incarnation=6)
+    other.store_heartbeat(int(stage.clock.now_ms() * 1e6))
+    ShareWords(stage.scene.segment, 1).store_waits(True)
+    stage.driver.on_pool_wake()
+    assert not peer.heard(Kind.RESUME), "nothing was given back"
+    woken = stage.host.woken
+    stage.driver.on_topic_errors(TopicErrors({"t": TopicError(29, "not authorized")}))
+    stage.loop.run()
+    (session,) = stage.scene.sessions
+    while session.row.acked_number + 1 < session.row.next_number:
+        peer.send([Kind.ACK, session.row.next_number - 1])
+        stage.driver.turn_now()
+        stage.loop.run()
+    assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, seq - 1]]
+    assert stage.host.woken > woken

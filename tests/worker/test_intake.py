@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from sidecar.worker.intake import RESERVATION_MS_MAX, Intake, Refusal
 from sidecar.worker.session import ClientSession
 from sidecar.worker.shares import Shares
 from sidecar.worker.topic_queue import TopicQueue
+
+from .hand import HandHost, ListedOutboxes
 
 EPOCH = 7
 PAGE_BYTES = 1000
@@ -142,25 +144,48 @@ class FakeCommit:
         self.pending.append(payload)
 
 
+class HandTopics:
+    """Topics that a test makes; ``entries`` are those that were accepted."""
+
+    def __init__(self, open_topic: Callable[[str], TopicQueue]) -> None:
+        self._open = open_topic
+        self.entries: list[Any] = []
+
+    def open(self, topic: str, names: int, now_ms: float, process: int = 0) -> TopicQueue:
+        return self._open(topic)
+
+    def on_entry(self, queue: TopicQueue, entry: Any, now_ms: float, flush_follows: bool) -> None:
+        self.entries.append(entry)
+
+
+class HandSettlement:
+    """Notes why records were refused."""
+
+    def __init__(self) -> None:
+        self.refused: list[Refusal] = []
+
+    def refuse(self, queue: TopicQueue, entry: Any, refusal: Refusal, now_ms: float) -> None:
+        self.refused.append(refusal)
+
+
 class Scene:
     def __init__(self, pages: int = 8, page_count: int = 8, commit: FakeCommit | None = None) -> None:
         self.pool = FakePool(pages)
         self.row = FakeRow()
         self.session = ClientSession(b"r", self.row, "test", 0.0)  # type: ignore[arg-type]
-        self.sent: list[list[Any]] = []
-        self.entries: list[Any] = []
+        self.outboxes = ListedOutboxes()
+        self.topics = HandTopics(self.queue)
+        self.settlement = HandSettlement()
+        self.host = HandHost()
         self.counters = FakeCounters()
         self.queues: dict[str, TopicQueue] = {}
         self.shares = Shares(
             page_count=page_count,
             page_bytes=PAGE_BYTES,
             request_timeout_ms=1000.0,
-            queues=lambda: self.queues.values(),
+            queues=self.queues.values(),
             words=NoOtherWorkers(),  # type: ignore[arg-type]
         )
-        self.held_reason = ""
-        self.refused: list[Refusal] = []
-        self.given_up: list[str] = []
         self.intake = Intake(
             worker_epoch=EPOCH,
             pool=self.pool,  # type: ignore[arg-type]
@@ -168,13 +193,13 @@ class Scene:
             credit_window_bytes=1000,
             submission_bytes_max=100_000,
             counters=self.counters,  # type: ignore[arg-type]
-            topic_queue=lambda topic, names, now_ms, process: self.queue(topic),
-            on_entry=lambda queue, entry, now_ms, flush_follows: self.entries.append(entry),
-            on_refused=lambda queue, entry, refusal, now_ms: self.refused.append(refusal),
-            give_up=self.given_up.append,
-            send=self.send,
-            commit=commit,  # type: ignore[arg-type]
+            topics=self.topics,  # type: ignore[arg-type]
+            settlement=self.settlement,  # type: ignore[arg-type]
+            outboxes=self.outboxes,
+            turns=None,  # type: ignore[arg-type]
+            host=self.host,
         )
+        self.intake.commit = commit  # type: ignore[assignment]
 
     def queue(self, topic: str) -> TopicQueue:
         queue = self.queues.get(topic)
@@ -193,13 +218,13 @@ class Scene:
         self.intake.submit(self.session, fields, PAYLOAD, 5.0)
 
     def take_sent(self) -> list[list[Any]]:
-        sent, self.sent = self.sent, []
-        return sent
+        sent, self.outboxes.sent = self.outboxes.sent, []
+        return [message for _, message in sent]
 
-    def send(self, session: ClientSession, message: list[Any]) -> None:
-        self.sent.append(message)
-        if message[0] == Kind.HOLD:
-            self.held_reason = message[3]
+    @property
+    def held_reason(self) -> str:
+        """Of the last HOLD that was not taken yet."""
+        return str([message[3] for _, message in self.outboxes.sent if message[0] == Kind.HOLD][-1])
 
 
 @pytest.mark.rule("A1")
@@ -321,8 +346,8 @@ def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_go_on() ->
     scene = Scene(pages=8, page_count=8)
     scene.session.unsettled_bytes = 4 * PAGE_BYTES
     scene.submit(1)
-    assert scene.take_sent()[0][0] == Kind.HOLD
     assert "client test holds its share" in scene.held_reason
+    assert scene.take_sent()[0][0] == Kind.HOLD
     scene.session.unsettled_bytes = 2 * PAGE_BYTES
     scene.intake.shares_freed(6.0)
     assert scene.take_sent() == [[Kind.RESUME, 1, 1]]

@@ -86,7 +86,7 @@ def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> Non
     scene.settlement.settle_batch(batch, 1.0)
     assert told(deaf.row) == []
     scene.teller.abandon(deaf)
-    assert not scene.dead
+    assert not scene.worker.host.work, "nothing for the dead letters"
     assert scene.descriptors.state(descriptor) == DescriptorState.FREE
     assert describe_undelivered(scene.segment) == []
 

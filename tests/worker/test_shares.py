@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,8 @@ from sidecar.worker.intake import RESERVATION_MS_MAX, Intake
 from sidecar.worker.session import ClientSession
 from sidecar.worker.shares import CLIENT_SHARE, LOOK_SHARE, STALLED_SHARE, TOPIC_SHARE, Shares
 from sidecar.worker.topic_queue import TopicQueue
-from tests.worker.test_intake import FakeCounters, FakeRow
+from tests.worker.hand import HandHost, ListedOutboxes
+from tests.worker.test_intake import FakeCounters, FakeRow, HandSettlement, HandTopics
 
 EPOCH = 7
 NOW = 50_000.0
@@ -46,15 +46,14 @@ class Hand:
         self.pool = BufferPool(segment, incarnation=slot + 1, workers=workers, wake_others=self.ring)
         self.table = ChainTable(segment, slot, incarnation=slot + 1)
         self.queues: dict[str, TopicQueue] = {}
-        self.sent: list[tuple[str, list[Any]]] = []
         self.shares = Shares(
             page_count=segment.page_count,
             page_bytes=segment.page_bytes,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
-            queues=lambda: self.queues.values(),
+            queues=self.queues.values(),
             words=ShareWords(segment, slot),
         )
-        self.given_up: list[str] = []
+        self.outboxes = ListedOutboxes()
         self.intake = Intake(
             worker_epoch=EPOCH,
             pool=self.pool,
@@ -62,11 +61,11 @@ class Hand:
             credit_window_bytes=1 << 30,
             counters=FakeCounters(),  # type: ignore[arg-type]
             submission_bytes_max=1 << 30,
-            topic_queue=lambda topic, names, now_ms, process: self.queue(topic),
-            on_entry=lambda queue, entry, now_ms, flush_follows: None,
-            on_refused=lambda *_: None,
-            give_up=self.given_up.append,
-            send=lambda session, message: self.sent.append((session.name, message)),
+            topics=HandTopics(self.queue),  # type: ignore[arg-type]
+            settlement=HandSettlement(),  # type: ignore[arg-type]
+            outboxes=self.outboxes,
+            turns=None,  # type: ignore[arg-type]
+            host=HandHost(),
         )
         self.clients: dict[str, ClientSession] = {}
         self.seqs: dict[str, int] = {}
@@ -120,11 +119,11 @@ class Hand:
 
     def resumed(self) -> list[int]:
         """Streams that were told to go on since the last call."""
-        sent, self.sent = self.sent, []
+        sent, self.outboxes.sent = self.outboxes.sent, []
         return [message[1] for _, message in sent if message[0] == Kind.RESUME]
 
     def resumed_clients(self) -> list[str]:
-        sent, self.sent = self.sent, []
+        sent, self.outboxes.sent = self.outboxes.sent, []
         return [name for name, message in sent if message[0] == Kind.RESUME]
 
 
@@ -190,7 +189,7 @@ def test_what_another_worker_gives_back_lets_held_streams_go_on(hands: MakeHands
     one, two = hands(2)
     assert two.fill("unknown two") > 0
     assert one.fill("unknown one") > 0  # holds the rest of the share
-    two.sent.clear()
+    two.outboxes.sent.clear()
     assert not two.submit("unknown three")
     assert not one.shares.look_is_due
     one.settle("unknown one", one.queues["unknown one"].chain.live_entries)

@@ -29,6 +29,8 @@ from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.shm.segment import Segment
 from sidecar.worker.intake import ERROR_HOLD_MS, largest_submission
+from sidecar.worker.session import OUTBOX_FRAMES_MAX
+from tests.configs import producer_config
 from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
 from tests.worker.scene import EPOCH, Scene
 
@@ -73,8 +75,9 @@ def failed(outcomes: list[Outcome]) -> list[tuple[int, int, int, int]]:
     ]
 
 
-def test_a_record_larger_than_the_pool_fails_alone(scene: Scene) -> None:
-    stage = PortStage(scene, max_request_size=32 << 20)
+def test_a_record_larger_than_the_pool_fails_alone(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "segment", producer_config(max_request_size=32 << 20))
+    stage = PortStage(scene)
     pool_bytes = scene.pool.pages_max * scene.segment.page_bytes
     assert stage.limit < pool_bytes, "WELCOME tells what the pool holds"
     peer = stage.client()
@@ -132,7 +135,7 @@ def test_the_largest_submission_follows_the_settings(scene: Scene, tmp_path: Pat
 def test_the_successor_of_a_worker_that_died_over_a_refused_submission_fails_it_too(scene: Scene) -> None:
     """What stands in the journal for it can be read by nobody as a record."""
     stage = PortStage(scene)
-    stage.intake._on_refused = lambda *_: None  # it dies before the words are changed
+    scene.settlement.refuse = lambda *_: None  # type: ignore[method-assign]  # it dies before the words are changed
     peer = stage.client()
     peer.submit(1, count=4, skipped_bytes=100 << 20, payload=b"")
     queue = stage.topics.get("t")
@@ -351,6 +354,9 @@ def test_a_flood_of_pings_is_bounded_and_costs_its_own_client_only(stage: PortSt
     stage.endpoint.send = lambda routing_id, frames: routing_id != peer.routing_id  # type: ignore[method-assign]
     for _ in range(10_000):
         stage.port.on_message(peer.routing_id, [memoryview(msgpack.packb([Kind.PING]))])
+    (session,) = (session for session in stage.scene.sessions if session.name == "client")
+    assert len(session.outbox) == OUTBOX_FRAMES_MAX
+    stage.port.end_turn(stage.clock.now_ms())
     names = [session.name for session in stage.scene.sessions]
     assert names == ["other"], "who does not read its answers is detached"
     assert other.routing_id in stage.endpoint.attached

@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from client_stub.wire import LocalCode
-from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.model import Node
 from sidecar.kernel import BatchRecords, Entry, index
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
-from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
-from sidecar.producer.producer_id import ProducerIds
-from sidecar.producer.record_accumulator import RecordAccumulator
-from sidecar.producer.topic_settings import TopicRules
+from sidecar.shm.segment import Segment
 from sidecar.worker import topics as topics_module
-from sidecar.worker.placement import Placement
 from sidecar.worker.topic_queue import EntryLine, TopicQueue
-from sidecar.worker.topics import Topics
 from tests.configs import producer_config
+from tests.worker.hand import HandWorker
 from tests.worker.scene import Scene
 
 
 class TopicScene:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        config = producer_config(max_block_ms=1000.0)
-        ids = ProducerIds(
-            max_in_flight=5,
-            backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
-            memory=BrokerMemory(lambda: 0),
-        )
-        self.accumulator = RecordAccumulator(config, ids)
+        rooms = scene.rooms
+        self.accumulator, self.topics = rooms.core.accumulator, rooms.topics
         self.failed: list[tuple[str, int, list[tuple[int, int]]]] = []
-        self.topics = Topics(
-            config=config,
-            rules=TopicRules(config),
-            placement=Placement(config, self.accumulator),
-            chain_table=scene.chain_table,
-            accumulator=self.accumulator,
-            on_failed=lambda queue, entry, failures: self.failed.append((queue.topic, entry.seq, failures)),
-        )
+        scene.settlement.fail_records = self._failed  # type: ignore[method-assign,assignment]
         self.client = scene.client()
         self.seq = 0
+
+    def _failed(
+        self, queue: TopicQueue, entry: Entry, failures: list[tuple[int, int]], now_ms: float
+    ) -> None:
+        self.failed.append((queue.topic, entry.seq, failures))
 
     def queue(self, topic: str) -> TopicQueue:
         queue = self.topics.get(topic)
@@ -83,8 +72,10 @@ def snapshot(version: int = 1, **topics: int) -> MetadataSnapshot:
 
 
 @pytest.fixture
-def topics(scene: Scene) -> TopicScene:
-    return TopicScene(scene)
+def topics(tmp_path: Path) -> Iterator[TopicScene]:
+    scene = Scene(tmp_path / "segment", producer_config(max_block_ms=1000.0))
+    yield TopicScene(scene)
+    scene.close()
 
 
 @pytest.mark.rule("M10")
@@ -120,7 +111,7 @@ def test_only_the_topic_that_waits_too_long_fails(topics: TopicScene) -> None:
 def test_a_topic_nobody_may_write_to_fails_at_once_and_alone(topics: TopicScene) -> None:
     topics.entry("secret", 0.0)
     topics.entry("later", 0.0)
-    topics.topics.on_topic_errors({"secret": 29, "later": 3})
+    topics.topics.on_topic_errors({"secret": 29, "later": 3}, 1.0)
     code = int(LocalCode.TOPIC_UNAUTHORIZED)
     assert topics.failed == [("secret", 1, [(0, code), (1, code)])]
     assert topics.topics.waiting_entries == 1
@@ -255,21 +246,8 @@ def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: Topic
     assert {partitioner.next_partition(20_000) for _ in range(64)} == {0, 1}
 
 
-def test_a_topic_with_acks_1_goes_through_the_plain_lane(scene: Scene) -> None:
-    config = producer_config()
-    rules = TopicRules(config, {"plain-*": {"acks": 1}})
-    ids = ProducerIds(
-        max_in_flight=5, backoff=ExponentialBackoff(100, 1000, lambda: 0.5), memory=BrokerMemory(lambda: 0)
-    )
-    accumulator = RecordAccumulator(config, ids, rules=rules)
-    topics = Topics(
-        config=config,
-        rules=rules,
-        placement=Placement(config, accumulator),
-        chain_table=scene.chain_table,
-        accumulator=accumulator,
-        on_failed=lambda queue, entry, failures: None,
-    )
+def test_a_topic_with_acks_1_goes_through_the_plain_lane(segment: Segment) -> None:
+    topics = HandWorker(segment, patterns={"plain-*": {"acks": 1}}).rooms.topics
     lanes = []
     for name in ("plain-a", "other"):
         queue = topics.get(name)
@@ -315,7 +293,7 @@ def test_a_backlog_gives_up_in_parts_by_time_and_by_refusal(
     topics.topics.expire(1000.0)
     topics.topics.expire(1000.0)
     assert [topic for topic, _, _ in topics.failed] == ["late"] * 7
-    topics.topics.on_topic_errors({"secret": 29})
+    topics.topics.on_topic_errors({"secret": 29}, 1000.0)
     assert len(topics.failed) == 10
     topics.entry("secret", 1001.0, count=1)  # it comes after the refusal: Kafka is asked anew for it
     assert topics.topics.go_on(1001.0)

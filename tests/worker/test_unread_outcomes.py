@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from sidecar.common.clock import MonotonicClock
+from sidecar.worker.outboxes import Outboxes
 from sidecar.worker.stub_port import UNACKED_MS_MAX, StubPort
 
 TIMEOUT_MS = 30_000.0
@@ -95,8 +96,8 @@ def test_who_is_cut(full_for_ms: dict[str, float | None], scarce: bool, cut: lis
         intake=cast(Any, Quiet()),
         teller=cast(Any, Quiet()),
         counters=cast(Any, counts),
-        on_flush=lambda _session, _topic: None,
-        on_cancel=lambda _session: None,
+        topics=cast(Any, Quiet()),
+        outboxes=Outboxes(),
     )
     port.cut_unread(now_ms, descriptors_are_scarce=scarce)
     assert table.gone == cut

@@ -1,0 +1,314 @@
+"""build(): every room of one worker, wired. No sockets and no I/O: what it makes waits for adopt, open and run.
+
+The worker calls it with a real loop; tests call it with a loop and a clock that they move by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from client_stub.wire import SUBMIT_HEAD_BYTES_MAX
+from sidecar.metadata.cache import MetadataCache
+from sidecar.producer.core import Core
+from sidecar.shm.share_words import ShareWords
+from sidecar.worker.adoption import Adoption
+from sidecar.worker.client_processes import ClientProcesses
+from sidecar.worker.dead_letters import DeadLetters
+from sidecar.worker.driver import Driver
+from sidecar.worker.group_commit import GroupCommit
+from sidecar.worker.inquiry import Inquiry
+from sidecar.worker.intake import Intake, largest_submission
+from sidecar.worker.outboxes import Outboxes
+from sidecar.worker.placement import Placement
+from sidecar.worker.produce_port import ProducePort
+from sidecar.worker.producer_id_port import ProducerIdPort
+from sidecar.worker.rate_limit import RateLimits
+from sidecar.worker.request_encoder import RequestEncoder
+from sidecar.worker.sessions import Sessions
+from sidecar.worker.settlement import Settlement
+from sidecar.worker.shares import Shares
+from sidecar.worker.stub_port import StubPort
+from sidecar.worker.tellings import Teller
+from sidecar.worker.topics import Topics
+from sidecar.worker.turns import Turns
+
+if TYPE_CHECKING:
+    from sidecar.common.clock import MonotonicClock
+    from sidecar.common.control import Start
+    from sidecar.deadletter.spool import SpoolWriter
+    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.shm.accept_log import AcceptLog
+    from sidecar.worker.host import Host
+    from sidecar.worker.settings import WorkerSettings
+    from sidecar.worker.slot_memory import SlotMemory
+
+CREDIT_WINDOW_BYTES = 8 << 20
+"""How far a stub may send ahead of ACCEPTED; at most an eighth of the pool."""
+COMPRESSION_THREADS = 2
+COMMIT_PENDING_BYTES_MAX = 32 << 20
+"""What may wait for the disk before streams are held; at most a quarter of the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a worker has of the world when its rooms are made; ``accept_log`` with pool.sync = accept only."""
+
+    host: Host
+    loop: asyncio.AbstractEventLoop
+    clock: MonotonicClock
+    links: ClusterLinks
+    spool: SpoolWriter
+    accept_log: AcceptLog | None = None
+    random: random_module.Random = random_module.Random()  # noqa: RUF009 (one for the process)
+
+
+@dataclass(frozen=True, slots=True)
+class Stubs:
+    """The rooms that speak with stubs."""
+
+    sessions: Sessions
+    outboxes: Outboxes
+    processes: ClientProcesses
+    shares: Shares
+    intake: Intake
+    commit: GroupCommit | None
+    port: StubPort
+    submission_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The rooms that speak with brokers."""
+
+    links: ClusterLinks
+    produce_port: ProducePort
+    producer_id_port: ProducerIdPort
+    inquiry: Inquiry
+    codecs: ThreadPoolExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """A worker's rooms; it has adopted nothing yet and nobody can reach it."""
+
+    memory: SlotMemory
+    core: Core
+    turns: Turns
+    cache: MetadataCache
+    topics: Topics
+    stubs: Stubs
+    teller: Teller
+    settlement: Settlement
+    dead_letters: DeadLetters
+    brokers: Brokers
+    driver: Driver
+    adoption: Adoption
+
+
+def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: Outside) -> Rooms:
+    """Make and wire the rooms. Raises ValueError for settings that cannot be used together."""
+    config, clock, random = settings.config, outside.clock, outside.random
+    turns = Turns(outside.loop, clock, outside.host, memory.counters)
+    cache = MetadataCache(start.worker_epoch)
+    core = Core.build(
+        config,
+        memory.descriptors,
+        random=random.random,
+        timestamp_ms=clock.timestamp_ms,
+        rules=settings.rules,
+        request_buffers_bytes=settings.request_buffers_bytes,
+    )
+    sessions = Sessions(
+        grace_ms=settings.client_grace_ms,
+        table=memory.segment.clients,
+        slot=memory.index,
+        worker_epoch=start.worker_epoch,
+        instance_key=start.instance_key,
+        counters=memory.counters,
+    )
+    outboxes = Outboxes()
+    dead_letters = DeadLetters(
+        spool=outside.spool,
+        submit=outside.host.run_beside,
+        row_of=sessions.row,
+        name_of=memory.name_of,
+        counters=memory.counters,
+        now_ms=clock.now_ms,
+        turns=turns,
+    )
+    teller = Teller(on_gone=dead_letters.put, sessions=sessions, outboxes=outboxes)
+    settlement = Settlement(
+        config=config,
+        teller=teller,
+        descriptors=memory.descriptors,
+        lane_rows=memory.lane_rows,
+        slot=memory.slot,
+        sessions=sessions,
+    )
+    topics = Topics(
+        config=config,
+        rules=settings.rules,
+        placement=Placement(config, core.accumulator, seed=lambda: random.getrandbits(63)),
+        rates=RateLimits(memory.segment, settings.workers),
+        chain_table=memory.chain_table,
+        lane_rows=memory.lane_rows,
+        in_work=memory.in_work,
+        accumulator=core.accumulator,
+        sessions=sessions,
+        settlement=settlement,
+    )
+    stubs = _build_stubs(
+        start, settings, memory, outside, turns, topics, sessions, outboxes, settlement, teller
+    )
+    brokers = _build_brokers(settings, memory, outside, turns, cache, core)
+    driver = Driver(
+        host=outside.host,
+        loop=outside.loop,
+        clock=clock,
+        turns=turns,
+        worker_epoch=start.worker_epoch,
+        cache=cache,
+        memory=memory,
+        core=core,
+        topics=topics,
+        stubs=stubs,
+        brokers=brokers,
+        settlement=settlement,
+        dead_letters=dead_letters,
+    )
+    outside.links.report_to(on_state=driver.on_link_state, on_response=brokers.produce_port.on_response)
+    adoption = Adoption(
+        config=config,
+        memory=memory,
+        accumulator=core.accumulator,
+        topics=topics,
+        sessions=sessions,
+        settlement=settlement,
+    )
+    return Rooms(
+        memory=memory,
+        core=core,
+        turns=turns,
+        cache=cache,
+        topics=topics,
+        stubs=stubs,
+        teller=teller,
+        settlement=settlement,
+        dead_letters=dead_letters,
+        brokers=brokers,
+        driver=driver,
+        adoption=adoption,
+    )
+
+
+def _build_stubs(
+    start: Start,
+    settings: WorkerSettings,
+    memory: SlotMemory,
+    outside: Outside,
+    turns: Turns,
+    topics: Topics,
+    sessions: Sessions,
+    outboxes: Outboxes,
+    settlement: Settlement,
+    teller: Teller,
+) -> Stubs:
+    config, segment = settings.config, memory.segment
+    shares = Shares(
+        page_count=segment.page_count,
+        page_bytes=segment.page_bytes,
+        request_timeout_ms=config.request_timeout_ms,
+        queues=topics,
+        words=ShareWords(segment, memory.index),
+    )
+    submission_bytes_max = largest_submission(config.max_request_size, memory.pool)
+    intake = Intake(
+        worker_epoch=start.worker_epoch,
+        pool=memory.pool,
+        shares=shares,
+        credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
+        counters=memory.counters,
+        submission_bytes_max=submission_bytes_max,
+        topics=topics,
+        settlement=settlement,
+        outboxes=outboxes,
+        turns=turns,
+        host=outside.host,
+        clock_ahead_ms=memory.clock_ahead_ms,
+    )
+    if outside.accept_log is not None:
+        pool_bytes = segment.page_count * segment.page_bytes
+        intake.commit = GroupCommit(
+            loop=outside.loop,
+            accept_log=outside.accept_log,
+            thread=ThreadPoolExecutor(1, thread_name_prefix="accept-log"),
+            pending_bytes_max=min(COMMIT_PENDING_BYTES_MAX, pool_bytes // 4),
+            counters=memory.counters,
+            queues=topics,
+            on_accepted=intake.committed,
+        )
+    processes = ClientProcesses(outside.loop)
+    port = StubPort(
+        clock=outside.clock,
+        worker_epoch=start.worker_epoch,
+        limits={
+            "max_request_size": config.max_request_size,
+            "max_block_ms": int(config.max_block_ms),
+            "message_bytes": submission_bytes_max + SUBMIT_HEAD_BYTES_MAX,
+        },
+        client_ack_timeout_ms=settings.client_ack_timeout_ms,
+        sessions=sessions,
+        processes=processes,
+        intake=intake,
+        topics=topics,
+        teller=teller,
+        outboxes=outboxes,
+        counters=memory.counters,
+    )
+    return Stubs(sessions, outboxes, processes, shares, intake, intake.commit, port, submission_bytes_max)
+
+
+def _build_brokers(
+    settings: WorkerSettings,
+    memory: SlotMemory,
+    outside: Outside,
+    turns: Turns,
+    cache: MetadataCache,
+    core: Core,
+) -> Brokers:
+    config, loop, clock, links = settings.config, outside.loop, outside.clock, outside.links
+    codecs = ThreadPoolExecutor(COMPRESSION_THREADS, thread_name_prefix="compress")
+    produce_port = ProducePort(
+        loop=loop,
+        clock=clock,
+        config=config,
+        cache=cache,
+        buffers=core.buffers,
+        encoder=RequestEncoder(loop, codecs, in_work=memory.in_work, serial=memory.descriptors.serial),
+        descriptors=memory.descriptors,
+        sender=core.sender,
+        links=links,
+        turns=turns,
+    )
+    producer_id_port = ProducerIdPort(
+        loop=loop, clock=clock, cache=cache, sender=core.sender, links=links, turns=turns, slot=memory.slot
+    )
+    inquiry = Inquiry(
+        loop=loop,
+        clock=clock,
+        cache=cache,
+        links=links,
+        accumulator=core.accumulator,
+        sender=core.sender,
+        counters=memory.counters,
+        when_unknown=settings.when_unknown,
+        retry_ms=config.retry_backoff_ms,
+        retry_max_ms=config.retry_backoff_max_ms,
+        host=outside.host,
+        turns=turns,
+    )
+    return Brokers(links, produce_port, producer_id_port, inquiry, codecs)

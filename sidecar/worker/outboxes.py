@@ -1,0 +1,39 @@
+"""Outboxes: which stubs have something to hear, and the few messages that are queued for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from sidecar.worker.session import OUTBOX_FRAMES_MAX
+
+if TYPE_CHECKING:
+    from sidecar.worker.session import ClientSession
+
+
+class Outboxes:
+    """Filled by whoever has news for a stub, written out by StubPort at the end of the turn."""
+
+    def __init__(self) -> None:
+        self.pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
+        self.pending: set[ClientSession] = set()
+        """Stubs with a message, outcomes or positions to be written; after the turn those whose socket was full."""
+        self.later: dict[ClientSession, float] = {}
+        """Stubs whose positions may wait for the outcomes that follow them, until then (ms); soonest first."""
+        self.overfull: set[ClientSession] = set()
+        """Stubs that do not read their messages: to be detached."""
+
+    def send(self, session: ClientSession, message: list[Any]) -> None:
+        """Queue a control message for one stub; it goes out at the end of the turn."""
+        if len(session.outbox) >= OUTBOX_FRAMES_MAX:
+            self.overfull.add(session)
+        else:
+            session.outbox.append([self.pack(message)])
+        self.pending.add(session)
+
+    @property
+    def next_due_ms(self) -> float:
+        """When something is to be written though nothing happens; there is something in ``later``."""
+        return next(iter(self.later.values()))

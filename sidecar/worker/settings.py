@@ -1,0 +1,41 @@
+"""WorkerSettings: the daemon's concluded settings, as far as a worker uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sidecar.common.config_rules import config_of
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.topic_settings import TopicRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Immutable. Times in ms, sizes in bytes."""
+
+    config: ProducerConfig
+    rules: TopicRules
+    """``[topics."PATTERN"]``."""
+    workers: int
+    """How many workers share the pool and the rates."""
+    request_buffers_bytes: int
+    client_grace_ms: float
+    client_ack_timeout_ms: float
+    when_unknown: str
+    """recover.unknown: ``resend`` or ``fail``."""
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> WorkerSettings:
+        """From all settings by name, as START brings them. Raises ValueError for one that cannot be used."""
+        config = config_of(ProducerConfig, values)
+        return cls(
+            config=config,
+            rules=TopicRules(config, values["topics"]),
+            workers=int(values["daemon.workers"]),
+            request_buffers_bytes=int(values["daemon.request_buffers_bytes"]),
+            client_grace_ms=float(values["daemon.client_grace_s"]) * 1000,
+            client_ack_timeout_ms=float(values["daemon.client_ack_timeout_s"]) * 1000,
+            when_unknown=str(values["recover.unknown"]),
+        )

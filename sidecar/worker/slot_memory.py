@@ -1,0 +1,58 @@
+"""SlotMemory: one slot of the segment in the hands of the worker that claimed it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sidecar.shm.buffer_pool import BufferPool
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.in_work import InWork
+from sidecar.shm.recovery import take_over_pages
+from sidecar.shm.submission_name import submission_name
+from sidecar.worker.poison import Poison
+
+if TYPE_CHECKING:
+    from sidecar.shm.segment import Segment
+
+
+class SlotMemory:
+    """The slot's words and tables. Made by who holds the slot's byte of workers.lock, and by nobody else."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        slot: int,
+        *,
+        incarnation: int,
+        pid: int,
+        workers: int,
+        wake_workers: Callable[[], None],
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Claims the slot: its pages are this incarnation's from here on. Repeatable after a kill in the middle."""
+        self.segment = segment
+        self.index = slot
+        self.slot = segment.slot(slot)
+        self.counters = self.slot.counters
+        self._monotonic_ns = monotonic_ns
+        # Before the claim: the number of the owner before tells which pages it had taken.
+        self.left_pages = take_over_pages(segment, slot, incarnation)
+        """By chain, the pages of a dead owner: to be adopted."""
+        self.name_of = partial(submission_name, segment.instance_id, slot)
+        self.poison = Poison(self.slot, self.name_of)
+        self.slot.claim(pid=pid, incarnation=incarnation)
+        self.in_work = InWork(self.slot)
+        self.clock_ahead_ms = self.slot.resume_clock(monotonic_ns())
+        """How far the slot's clock is ahead of ours."""
+        self.pool = BufferPool(segment, incarnation=incarnation, workers=workers, wake_others=wake_workers)
+        self.chain_table = ChainTable(segment, slot, incarnation=incarnation)
+        self.descriptors = DescriptorTable(segment, slot)
+        self.lane_rows = LaneRows(segment, slot)
+
+    def beat(self) -> None:
+        """The worker gets on with what it does: its controller may wait."""
+        self.slot.store_heartbeat(self._monotonic_ns())

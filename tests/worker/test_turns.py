@@ -1,0 +1,120 @@
+"""Turns: when a turn runs, and when its timer rings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sidecar.common.clock import ManualClock
+from sidecar.worker.turns import FAILED_TURN_PAUSE_MS, FAILED_TURNS_MAX, Turns
+
+from .hand import INFINITY, HandHost, HandLoop
+
+
+class Stage:
+    """``began``: when each turn began. ``due_ms``: what a turn finds due next; when that has come, it is done."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(now_ms=0.0)
+        self.loop = HandLoop(self.clock)
+        self.host = self.loop.host = HandHost()
+        self.counted: Counter[str] = Counter()
+        self.turns = Turns(self.loop, self.clock, self.host, self)  # type: ignore[arg-type]
+        self.turns.turn = self.turn
+        self.host.on_timer = self.turns.on_timer
+        self.began: list[float] = []
+        self.due_ms = INFINITY
+        self.fails = False
+
+    def inc(self, name: str) -> None:
+        self.counted[name] += 1
+
+    def turn(self, now_ms: float) -> float:
+        self.began.append(now_ms)
+        if self.fails:
+            raise RuntimeError("a bug")
+        if self.due_ms <= now_ms:
+            self.due_ms = INFINITY
+        return self.due_ms
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_turn_follows_what_is_due_and_never_before(stage: Stage) -> None:
+    for delay_ms in (7.0, 8.3, 0.4):
+        stage.due_ms = due_ms = stage.clock.now_ms() + delay_ms
+        stage.turns.wake()
+        stage.loop.run()
+        stage.began.clear()
+        stage.loop.run(10)
+        assert stage.began == [due_ms]
+        stage.began.clear()
+    stage.loop.run(10_000)
+    assert stage.began == [], "nothing is due any more"
+
+
+def test_a_timer_for_what_is_settled_runs_no_turn(stage: Stage) -> None:
+    stage.due_ms = 5.0
+    stage.turns.wake()
+    stage.loop.run(1)
+    stage.due_ms = 100.0
+    stage.turns.wake()
+    stage.loop.run(1)
+    assert stage.host.timer_ms == 5.0, "the earlier one is left"
+    turns = len(stage.began)
+    stage.loop.run(90)
+    assert len(stage.began) == turns
+    stage.loop.run(20)
+    assert stage.began[turns:] == [100.0]
+
+
+def test_what_is_due_sooner_gets_the_timer(stage: Stage) -> None:
+    for due_ms in (1000.0, 10.0):
+        stage.due_ms = due_ms
+        stage.turns.wake()
+        stage.loop.run(1)
+    stage.loop.run(10)
+    assert stage.began[-1] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("ask", "turns"),
+    [
+        (lambda turns: (turns.wake(), turns.wake()), 1),
+        (lambda turns: (turns.wake(), turns.run_now()), 1),
+        (lambda turns: (turns.run_now(), turns.wake()), 2),
+        (lambda turns: (turns.halt(), turns.wake(), turns.run_now()), 0),
+    ],
+    ids=["two asks", "asked for and run now", "asked for after it", "halted"],
+)
+def test_asks_in_one_iteration_are_one_turn(stage: Stage, ask: Callable[[Turns], Any], turns: int) -> None:
+    ask(stage.turns)
+    stage.loop.run(1)
+    assert len(stage.began) == turns
+
+
+def test_a_turn_that_failed_comes_again_after_a_pause_until_the_worker_gives_up(stage: Stage) -> None:
+    stage.fails = True
+    stage.turns.wake()
+    stage.loop.run(FAILED_TURN_PAUSE_MS * 3.5)
+    assert stage.began == [0.0, *(FAILED_TURN_PAUSE_MS * turn for turn in (1, 2, 3))]
+    assert not stage.host.given_up
+    stage.loop.run(FAILED_TURN_PAUSE_MS * FAILED_TURNS_MAX)
+    assert len(stage.host.given_up) == 1
+    assert stage.counted["sender_exceptions_total"] == len(stage.began)
+
+
+def test_one_good_turn_forgets_the_failed_ones(stage: Stage) -> None:
+    for _ in range(2):
+        stage.fails = True
+        stage.turns.wake()
+        stage.loop.run(FAILED_TURN_PAUSE_MS * (FAILED_TURNS_MAX - 2))
+        stage.fails = False
+        stage.loop.run(FAILED_TURN_PAUSE_MS)
+    assert not stage.host.given_up
