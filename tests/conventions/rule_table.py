@@ -1,4 +1,4 @@
-"""The table rule → code → tests at the end of docs/behaviour.md, made from the tests' own markers.
+"""The list rule → code → tests at the end of docs/behaviour.md, made from the tests' own markers.
 
 ``python -m tests.conventions.rule_table`` rewrites it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -96,16 +97,17 @@ def table() -> str:
         HEADING,
         "",
         "`sidecar/` is left out of the paths of code, `tests/` of those of tests. S7 (transactions) is not built yet.",
-        "",
-        "| rule | code | tests |",
-        "|---|---|---|",
     ]
     for rule, code in CODE.items():
-        cells = [
-            f"{path.removeprefix('tests/')}: {', '.join(f'`{name}`' for name in sorted(set(names)))}"
-            for path, names in sorted(tests.get(rule, {}).items())
-        ]
-        lines.append(f"| {rule} | {code} | {'<br>'.join(cells)} |")
+        lines += ["", f"### {rule}", "", f"Code: {', '.join(f'`{path}`' for path in code.split(', '))}", ""]
+        for path, names in sorted(tests.get(rule, {}).items()):
+            listed = ", ".join(f"`{name}`" for name in sorted(set(names)))
+            lines += textwrap.wrap(
+                f"- `{path.removeprefix('tests/')}`: {listed}",
+                width=120,
+                subsequent_indent="  ",
+                break_long_words=False,
+            )
     return "\n".join(lines) + "\n"
 
 

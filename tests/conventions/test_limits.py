@@ -52,7 +52,7 @@ class Row(NamedTuple):
 def _rows(path: Path, cells: int) -> Iterator[list[str]]:
     for line in path.read_text().splitlines():
         found = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        if line.startswith("| ") and len(found) == cells and not found[0].startswith(("bound", "guarantee")):
+        if line.startswith("| ") and len(found) == cells and not found[0].startswith("bound"):
             yield found
 
 
@@ -62,14 +62,17 @@ def limits() -> list[Row]:
 
 
 def edges() -> list[tuple[str, tuple[str, ...]]]:
+    """Each item of the section: a guarantee, then the names of its tests."""
     text = (ROOT / "docs" / "behaviour.md").read_text()
     section = text.split("## At the edges", 1)[1].split("\n## ", 1)[0]
-    found = []
-    for line in section.splitlines():
-        if line.startswith("| ") and not line.startswith("| guarantee"):
-            holds, tests = line.strip().strip("|").rsplit(" | ", 1)
-            found.append((holds.strip(), tuple(re.findall(r"`(test_\w+)`", tests))))
-    return found
+    assert not re.search(r"^\|", section, re.MULTILINE), (
+        "write '- guarantee. `test_name`', not a row of a table"
+    )
+    items = re.split(r"^- ", section, flags=re.MULTILINE)[1:]
+    found = [
+        re.split(r"(?=`test_\w+`)", " ".join(item.split("\n\n")[0].split()), maxsplit=1) for item in items
+    ]
+    return [(holds.strip(), tuple(re.findall(r"`(test_\w+)`", "".join(rest)))) for holds, *rest in found]
 
 
 @cache
