@@ -15,7 +15,8 @@ import msgpack
 from client_stub.wire import Kind
 from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
-from sidecar.net.endpoint import UNATTACHED_BYTES_MAX, Endpoint
+from sidecar.net.endpoint import Endpoint
+from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX
 
 log = logging.getLogger(__name__)
 

@@ -8,21 +8,17 @@ the receive buffer straight into the journal.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import resource
 import select
 import socket
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from client_stub.zmtp import (
     Buffer,
     Buffers,
-    ZmtpConnection,
     ZmtpError,
     encode,
     opening,
@@ -30,6 +26,12 @@ from client_stub.zmtp import (
 )
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog
+from sidecar.net.listener import Listener
+from sidecar.net.stub_connection import (
+    UNATTACHED_BYTES_MAX,
+    UNATTACHED_MESSAGES_MAX,
+    StubConnection,
+)
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +54,6 @@ SHORT_READ_BYTES: Final = 64 << 10
 """A read that brought less has emptied the socket."""
 ATTACH_S: Final = 5.0
 """How long a connection may take until its client has attached."""
-UNATTACHED_BYTES_MAX: Final = 64 << 10
-"""All that may come on a connection before its client has attached."""
 UNATTACHED_BUFFER_BYTES: Final = 16 << 10
 UNATTACHED_UNFINISHED_BYTES_MAX: Final = 4 << 20
 """Buffers of connections that have not attached, with half a message each, all together."""
@@ -63,46 +63,8 @@ RELIEF_S: Final = 0.1
 """How often those that wait for a buffer are looked at."""
 MALFORMED_MAX: Final = 16
 """Malformed messages of one connection; it is closed with the next."""
-BACKLOG: Final = 4096
 _OPENING: Final = opening(b"ROUTER")
-_PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
 _ROUTING_ID: Final = struct.Struct(">Q")
-_CREDENTIALS: Final = struct.Struct("3i")
-"""struct ucred: pid, uid, gid."""
-
-
-class _Connection:
-    __slots__ = (
-        "came_bytes",
-        "has_attached",
-        "is_closed",
-        "is_deaf",
-        "is_paused",
-        "malformed",
-        "part_since",
-        "routing_id",
-        "socket",
-        "unsent",
-        "zmtp",
-    )
-
-    def __init__(self, connected: socket.socket, routing_id: bytes, buffers: Buffers) -> None:
-        self.socket = connected
-        self.routing_id = routing_id
-        self.zmtp = ZmtpConnection(_PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
-        self.has_attached = False
-        self.came_bytes = 0
-        """Before it has attached."""
-        self.malformed = 0
-        self.part_since = 0.0
-        """The loop's time at which the message began that has not come whole; 0: there is none."""
-        self.is_closed = False
-        self.is_paused = False
-        """Its message needs a larger buffer than there is: it is not read until there is one."""
-        self.is_deaf = False
-        """The other end is closed: nothing can be written, but what it sent before is still read."""
-        self.unsent: list[Buffer] = []
-        """The rest of one message at most: a peer that does not read is written to no more."""
 
 
 class Endpoint:
@@ -124,7 +86,6 @@ class Endpoint:
         attach_s: float | None = None,
     ) -> None:
         self._loop = loop
-        self._path = path
         self._on_message = on_message
         self._on_turn_end = on_turn_end
         self._on_closed_by_us = on_closed_by_us
@@ -133,15 +94,17 @@ class Endpoint:
         # Twice: a buffer that grows is copied from the one before it.
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 4 * message_bytes_max))
         self._unattached_buffers = Buffers(UNATTACHED_BUFFER_BYTES)
-        self._by_id: dict[bytes, _Connection] = {}
-        self._by_fd: dict[int, _Connection] = {}
-        self._unattached: dict[_Connection, float] = {}
+        self._by_id: dict[bytes, StubConnection] = {}
+        self._by_fd: dict[int, StubConnection] = {}
+        self._unattached: dict[StubConnection, float] = {}
         """Oldest first, with the loop's time until which they may take."""
-        self._unattached_parts: dict[_Connection, None] = {}
+        self._unattached_parts: dict[StubConnection, None] = {}
         """Those of them with half a message, oldest first."""
-        self._paused: dict[_Connection, None] = {}
-        self._unread: dict[_Connection, None] = {}
+        self._paused: dict[StubConnection, None] = {}
+        self._unread: dict[StubConnection, None] = {}
         """Connections with messages in their buffers that came beyond what a turn takes."""
+        self._late: dict[StubConnection, None] = {}
+        """Those that a turn's time did not suffice for."""
         self._attach_timer: asyncio.TimerHandle | None = None
         self._relief_timer: asyncio.TimerHandle | None = None
         self._again: asyncio.Handle | None = None
@@ -151,15 +114,15 @@ class Endpoint:
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._connections_max = min(CONNECTIONS_MAX, max(soft_limit // 2, soft_limit - DESCRIPTORS_KEPT))
-        Path(path).unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._listener.bind(path)
-        Path(path).chmod(0o660)
-        self._listener.listen(BACKLOG)
-        # Given up for a moment when descriptors run out, to take a connection and close it: it would ring for ever.
-        self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._epoll = select.epoll()
-        self._epoll.register(self._listener, select.EPOLLIN)
+        self._listener = Listener(
+            loop,
+            self._epoll,
+            path,
+            on_connected=self._on_connected,
+            on_turned_away=on_closed_by_us,
+            make_room=self._make_room,
+        )
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
     def has_attached(self, routing_id: bytes) -> None:
@@ -176,8 +139,9 @@ class Endpoint:
         connection = self._by_id.get(routing_id)
         if connection is not None:
             connection.malformed += 1
+            self._listener.sent_nonsense(connection.process)
             if connection.malformed > MALFORMED_MAX:
-                self._drop_for(connection, f"it sent more than {MALFORMED_MAX} malformed messages")
+                self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed messages")
 
     def send(self, routing_id: bytes, frames: list[bytes]) -> bool | None:
         """Send one message. True: taken; False: the peer does not read (try again later); None: the peer is gone."""
@@ -194,11 +158,7 @@ class Endpoint:
     def peer_process(self, routing_id: bytes) -> int:
         """The pid behind a connection, as the kernel knows it; 0: gone, or of another pid namespace."""
         connection = self._by_id.get(routing_id)
-        if connection is None:
-            return 0
-        found = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, _, _ = _CREDENTIALS.unpack(found)
-        return int(pid)
+        return 0 if connection is None else connection.process
 
     def close(self, linger_ms: int = 0) -> None:
         """Stop listening; what stubs did not take within ``linger_ms`` is dropped, and this waits so long at most.
@@ -212,7 +172,6 @@ class Endpoint:
             if handle is not None:
                 handle.cancel()
         self._loop.remove_reader(self._epoll.fileno())
-        Path(self._path).unlink(missing_ok=True)
         self._listener.close()
         deadline = self._loop.time() + linger_ms / 1000
         for connection in list(self._by_id.values()):
@@ -226,51 +185,59 @@ class Endpoint:
             connection.socket.close()
         self._by_id.clear()
         self._by_fd.clear()
-        for table in (self._unattached, self._unattached_parts, self._paused, self._unread):
+        for table in (self._unattached, self._unattached_parts, self._paused, self._unread, self._late):
             table.clear()
         self._epoll.close()
-        os.close(self._reserve_fd)
 
     def _on_ready(self) -> None:
+        """Read who had no time in the last turn, then who has news, last who had more messages than a turn takes.
+
+        So who says little does not wait for who says much; of those at least one is read in each turn.
+        """
         if self._closed:
             return
         try:
             now_ms = self._clock.now_ms
             until_ms = now_ms() + TURN_MS
-            has_received = False
-            later: dict[_Connection, None] = {}
+            late, self._late = self._late, {}
             unread, self._unread = self._unread, {}
-            for connection in unread:
+            has_received = False
+            for connection in late:
                 if connection.is_closed:
                     continue
                 if has_received and now_ms() >= until_ms:
-                    later[connection] = None
+                    self._late[connection] = None
                     continue
                 has_received = True
                 self._receive(connection)
-            if self._closed:
-                return
             for fd, events in self._epoll.poll(0, EVENTS_PER_TURN_MAX):
                 found = self._by_fd.get(fd)
                 if found is None:
-                    if fd == self._listener.fileno():
-                        self._accept()
+                    if fd == self._listener.fd:
+                        self._listener.accept()
                     continue
                 if events & select.EPOLLOUT and found.unsent:
                     self._write(found, found.unsent)
-                if events & ~select.EPOLLOUT and found not in unread:
+                if events & ~select.EPOLLOUT and found not in unread and found not in late:
                     if has_received and now_ms() >= until_ms:
-                        later[found] = None
+                        self._late[found] = None
                         continue
                     has_received = True
                     self._receive(found)
                 if self._closed:
                     return
-            if later:
-                self._unread = later | self._unread  # first those that had no turn in this one
+            for connection in list(unread):
+                if not connection.is_closed:
+                    self._receive(connection)
+                del unread[connection]
+                if now_ms() >= until_ms:
+                    self._unread = unread | self._unread  # first those that were left out
+                    break
+            if self._closed:
+                return
             if self._paused:
                 self._resume()
-            if self._unread and self._again is None:
+            if (self._unread or self._late) and self._again is None:
                 self._again = self._loop.call_soon(self._go_on)
         finally:
             self._on_turn_end()
@@ -279,48 +246,31 @@ class Endpoint:
         self._again = None
         self._on_ready()
 
-    def _accept(self) -> None:
-        for _ in range(EVENTS_PER_TURN_MAX):
-            try:
-                connected, _address = self._listener.accept()
-            except BlockingIOError:
+    def _on_connected(self, connected: socket.socket, process: int) -> None:
+        if len(self._by_id) >= self._connections_max:
+            oldest = next(iter(self._unattached), None)
+            if oldest is None:
+                connected.close()
+                self._say_closed(f"there are {self._connections_max} of them already", process)
                 return
-            except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self._turn_away()
-                else:
-                    self._sparse_log.warning("accept", "a stub could not be let in: %s", error)
-                return
-            if len(self._by_id) >= self._connections_max:
-                oldest = next(iter(self._unattached), None)
-                if oldest is None:
-                    connected.close()
-                    self._say_closed(f"there are {self._connections_max} of them already")
-                    continue
-                self._drop_for(oldest, f"it did not attach, and there are {self._connections_max} of them")
-            connected.setblocking(False)
-            connection = _Connection(connected, _ROUTING_ID.pack(self._next_id), self._unattached_buffers)
-            self._next_id += 1
-            self._by_id[connection.routing_id] = self._by_fd[connected.fileno()] = connection
-            self._epoll.register(connected, select.EPOLLIN)
-            if self._attach_timer is None:
-                self._attach_timer = self._loop.call_later(self._attach_s, self._end_unattached)
-            self._unattached[connection] = self._loop.time() + self._attach_s
-            self._write(connection, [_OPENING])
+            self._spare(oldest, f"it did not attach, and there are {self._connections_max} of them")
+        connected.setblocking(False)
+        routing_id = _ROUTING_ID.pack(self._next_id)
+        connection = StubConnection(connected, process, routing_id, self._unattached_buffers)
+        self._next_id += 1
+        self._by_id[routing_id] = self._by_fd[connected.fileno()] = connection
+        self._epoll.register(connected, select.EPOLLIN)
+        if self._attach_timer is None:
+            self._attach_timer = self._loop.call_later(self._attach_s, self._end_unattached)
+        self._unattached[connection] = self._loop.time() + self._attach_s
+        self._write(connection, [_OPENING])
 
-    def _turn_away(self) -> None:
-        """No descriptor is left: one that did not attach gives up its own, else the connection that waits is closed."""
-        self._sparse_log.warning("descriptors", "no descriptor is left for another stub; raise LimitNOFILE")
+    def _make_room(self) -> bool:
+        """No descriptor is left for another: the oldest that did not attach gives up its own."""
         oldest = next(iter(self._unattached), None)
         if oldest is not None:
-            self._drop_for(oldest, "it did not attach, and no descriptor is left")
-            return
-        os.close(self._reserve_fd)
-        try:
-            self._listener.accept()[0].close()
-        except OSError:
-            log.debug("it went away by itself")
-        self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            self._spare(oldest, "it did not attach, and no descriptor is left")
+        return oldest is not None
 
     def _end_unattached(self) -> None:
         """Close who has not attached by now; look again when the next one is due."""
@@ -333,10 +283,10 @@ class Endpoint:
             # What it has sent by now counts: this loop may have been the slow one.
             self._receive(connection)
             if connection in self._unattached:
-                self._drop_for(connection, f"it did not attach within {self._attach_s:g} s")
+                self._spare(connection, f"it did not attach within {self._attach_s:g} s")
         self._on_turn_end()
 
-    def _receive(self, connection: _Connection) -> None:
+    def _receive(self, connection: StubConnection) -> None:
         """Everything that is there from one peer, within the bounds of a turn."""
         zmtp = connection.zmtp
         messages = read = count = 0
@@ -383,13 +333,18 @@ class Endpoint:
         except OSError:
             self._drop(connection)
             return
+        if messages and not connection.has_attached:
+            connection.came_messages += messages
+            if connection.came_messages > UNATTACHED_MESSAGES_MAX:
+                self._drop_for(connection, f"{UNATTACHED_MESSAGES_MAX} messages came and no client attached")
+                return
         if zmtp.has_part:
             self._note_part(connection, is_new=messages > 0)
         elif connection.part_since:
             connection.part_since = 0.0
             self._unattached_parts.pop(connection, None)
 
-    def _note_part(self, connection: _Connection, *, is_new: bool) -> None:
+    def _note_part(self, connection: StubConnection, *, is_new: bool) -> None:
         """Half a message stands in a buffer. Among those that have not attached the oldest gives way."""
         if is_new or not connection.part_since:
             connection.part_since = self._loop.time()
@@ -401,7 +356,7 @@ class Endpoint:
         ):
             self._drop_for(next(iter(self._unattached_parts)), "it sent half a message and did not attach")
 
-    def _pause(self, connection: _Connection) -> None:
+    def _pause(self, connection: StubConnection) -> None:
         if not connection.is_paused:
             connection.is_paused = True
             self._paused[connection] = None
@@ -435,7 +390,7 @@ class Endpoint:
         for connection in late:
             if not self._paused or (connection.is_paused and len(self._paused) == 1):
                 break
-            self._drop_for(connection, "half of a message was all that came, and others wait for its buffer")
+            self._spare(connection, "half of a message was all that came, and others wait for its buffer")
             self._resume()
         if self._paused:
             self._relief_timer = self._loop.call_later(RELIEF_S, self._relieve)
@@ -449,7 +404,7 @@ class Endpoint:
                 "message", "a message of %d frames from a stub failed", len(frames), exc_info=error
             )
 
-    def _reply(self, connection: _Connection) -> bool:
+    def _reply(self, connection: StubConnection) -> bool:
         """Answer its pings; False when it asks without reading the answers, and is closed for it."""
         replies, connection.zmtp.replies = connection.zmtp.replies, []
         if connection.unsent:
@@ -459,7 +414,7 @@ class Endpoint:
             self._write(connection, [b"".join(replies)])
         return True
 
-    def _write(self, connection: _Connection, buffers: list[Buffer]) -> None:
+    def _write(self, connection: StubConnection, buffers: list[Buffer]) -> None:
         """Write what the socket takes and keep the rest."""
         was_waiting = bool(connection.unsent)
         try:
@@ -475,21 +430,25 @@ class Endpoint:
             wanted = select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
             self._epoll.modify(connection.socket, wanted)
 
-    def _drop_for(self, connection: _Connection, why: str) -> None:
+    def _drop_for(self, connection: StubConnection, why: str) -> None:
         """Close it for a reason that its peer gave us."""
-        pid = self.peer_process(connection.routing_id)
-        self._drop(connection)
-        self._say_closed(why, pid)
+        self._listener.broke_rules(connection.process)
+        self._spare(connection, why)
 
-    def _say_closed(self, why: str, pid: int = 0) -> None:
+    def _spare(self, connection: StubConnection, why: str) -> None:
+        """Close it; nothing (more) is held against its process."""
+        self._drop(connection)
+        self._say_closed(why, connection.process)
+
+    def _say_closed(self, why: str, pid: int) -> None:
         self._on_closed_by_us()
         self._sparse_log.warning(("closed", pid), "a connection of process %d is closed: %s", pid, why)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: StubConnection) -> None:
         if self._by_id.pop(connection.routing_id, None) is None:
             return
         connection.is_closed = True
-        for table in (self._unattached, self._unattached_parts, self._paused, self._unread):
+        for table in (self._unattached, self._unattached_parts, self._paused, self._unread, self._late):
             table.pop(connection, None)
         connection.zmtp.close()
         fd = connection.socket.fileno()

@@ -1,0 +1,160 @@
+"""The door of an endpoint: takes connections from the kernel, and says who is let in when.
+
+A process that has cost too much (see :mod:`sidecar.net.penalties`) waits before its connections are looked at; what it
+opens beyond a few of them is closed. While such ones come in numbers the door stays shut for some milliseconds at a
+time, so that opening and closing cannot be all that the loop does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sidecar.common.sparse_log import SparseLog
+from sidecar.net.penalties import BROKEN_POINTS, CONNECTION_POINTS, MALFORMED_POINTS, Penalties
+
+log = logging.getLogger(__name__)
+
+ACCEPTED_PER_TURN_MAX: Final = 64
+PARKED_MAX: Final = 128
+"""Connections of all processes that wait for the end of a penalty."""
+PARKED_PER_PROCESS_MAX: Final = 4
+"""One more is closed at once."""
+UNWELCOME_MAX: Final = 16
+"""So many of one turn that had to wait or were closed, and the door is shut for a moment."""
+SHUT_S: Final = 0.02
+BACKLOG: Final = 4096
+_CREDENTIALS: Final = struct.Struct("3i")
+"""struct ucred: pid, uid, gid."""
+
+
+class Listener:
+    """A listening Unix socket in its owner's ``epoll``. Belongs to the loop's thread.
+
+    ``on_connected(socket, pid)`` gets each connection that is let in; pid 0: of another pid namespace.
+    ``make_room()`` closes a connection that can be spared because no descriptor is left; False: there is none.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        epoll: select.epoll,
+        path: str,
+        *,
+        on_connected: Callable[[socket.socket, int], None],
+        on_turned_away: Callable[[], None],
+        make_room: Callable[[], bool],
+    ) -> None:
+        self._loop = loop
+        self._epoll = epoll
+        self._path = path
+        self._on_connected = on_connected
+        self._on_turned_away = on_turned_away
+        self._make_room = make_room
+        self._penalties = Penalties()
+        self._parked: dict[socket.socket, tuple[int, asyncio.TimerHandle]] = {}
+        """With the process of each, and when it is let in."""
+        self._parked_of: dict[int, int] = {}
+        self._shut: asyncio.TimerHandle | None = None
+        self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
+        Path(path).unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(path)
+        Path(path).chmod(0o660)
+        self._socket.listen(BACKLOG)
+        # Given up for a moment when descriptors run out, to take a connection and close it: it would ring for ever.
+        self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = self._socket.fileno()
+        epoll.register(self.fd, select.EPOLLIN)
+
+    def sent_nonsense(self, process: int) -> None:
+        """A message of this process was malformed."""
+        self._penalties.charge(process, MALFORMED_POINTS, self._loop.time())
+
+    def broke_rules(self, process: int) -> None:
+        """A connection of this process had to be closed for what came on it."""
+        self._penalties.charge(process, BROKEN_POINTS, self._loop.time())
+
+    def close(self) -> None:
+        """The path is removed first: stubs see a closed door, not a mute one."""
+        Path(self._path).unlink(missing_ok=True)
+        if self._shut is not None:
+            self._shut.cancel()
+        for parked, (_, timer) in self._parked.items():
+            timer.cancel()
+            parked.close()
+        self._parked.clear()
+        self._socket.close()
+        os.close(self._reserve_fd)
+
+    def accept(self) -> None:
+        """Somebody knocks: take who is there, up to a turn's number."""
+        unwelcome = 0
+        for _ in range(ACCEPTED_PER_TURN_MAX):
+            try:
+                connected, _address = self._socket.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._turn_away()
+                else:
+                    self._sparse_log.warning("accept", "a stub could not be let in: %s", error)
+                break
+            found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            process = int(_CREDENTIALS.unpack(found)[0])
+            now_s = self._loop.time()
+            wait_s = self._penalties.wait_s(process, now_s)
+            self._penalties.charge(process, CONNECTION_POINTS, now_s)
+            if not wait_s:
+                self._on_connected(connected, process)
+                continue
+            unwelcome += 1
+            self._park(connected, process, wait_s)
+        if unwelcome >= UNWELCOME_MAX:
+            self._epoll.unregister(self.fd)
+            self._shut = self._loop.call_later(SHUT_S, self._reopen)
+
+    def _park(self, connected: socket.socket, process: int, wait_s: float) -> None:
+        of_process = self._parked_of.get(process, 0)
+        if of_process >= PARKED_PER_PROCESS_MAX or len(self._parked) >= PARKED_MAX:
+            connected.close()
+            self._on_turned_away()
+            self._sparse_log.warning(
+                process, "connections of process %d are closed: it opens more than it uses well", process
+            )
+            return
+        self._parked_of[process] = of_process + 1
+        timer = self._loop.call_later(wait_s, self._let_in, connected)
+        self._parked[connected] = process, timer
+
+    def _let_in(self, connected: socket.socket) -> None:
+        process, _ = self._parked.pop(connected)
+        left = self._parked_of.pop(process) - 1
+        if left:
+            self._parked_of[process] = left
+        self._on_connected(connected, process)
+
+    def _reopen(self) -> None:
+        self._shut = None
+        self._epoll.register(self.fd, select.EPOLLIN)
+
+    def _turn_away(self) -> None:
+        """No descriptor is left: one that can be spared gives up its own, else the connection that waits is closed."""
+        self._sparse_log.warning("descriptors", "no descriptor is left for another stub; raise LimitNOFILE")
+        if self._make_room():
+            return
+        os.close(self._reserve_fd)
+        try:
+            self._socket.accept()[0].close()
+        except OSError:
+            log.debug("it went away by itself")
+        self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,48 @@
+"""Penalties: how long a process that only costs waits until its next connection is heard.
+
+A connection has its bounds (messages a turn, bytes before ATTACH, malformed messages), and the next one begins them
+again. So what connections cost is counted by process as well, in points that time takes back: whoever uses a daemon as
+it is meant never gets near the bound, whoever strikes and comes back gets a connection or two a second.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONNECTION_POINTS: Final = 1
+"""A connection, whatever comes of it."""
+MALFORMED_POINTS: Final = 16
+"""A message that no stub sends."""
+BROKEN_POINTS: Final = 50
+"""A connection that had to be closed for what came on it."""
+FREE_POINTS: Final = 512
+"""What a process may have before its connections wait: as many connections as a quarter of all clients make twice."""
+POINTS_BACK_A_SECOND: Final = 100.0
+WAIT_MAX_S: Final = 2.0
+"""A stub waits 5 s for an answer: whoever shares a process with the one at fault is late, and not turned away."""
+PROCESSES_MAX: Final = 1_024
+"""Processes remembered; beyond them the one that has been quiet longest is forgotten."""
+
+
+class Penalties:
+    """Points by process. Sans-IO: ``now_s`` comes from the caller. Not thread-safe.
+
+    Process 0 stands for all that cannot be seen (of another pid namespace): nobody pays for another of them.
+    """
+
+    def __init__(self) -> None:
+        self._clear_s: dict[int, float] = {}
+        """By process: when its points will all be gone. Quiet longest first."""
+
+    def charge(self, process: int, points: int, now_s: float) -> None:
+        if not process:
+            return
+        clear_s = max(self._clear_s.pop(process, 0.0), now_s) + points / POINTS_BACK_A_SECOND
+        if len(self._clear_s) >= PROCESSES_MAX:
+            del self._clear_s[next(iter(self._clear_s))]
+        self._clear_s[process] = min(clear_s, now_s + FREE_POINTS / POINTS_BACK_A_SECOND + WAIT_MAX_S)
+
+    def wait_s(self, process: int, now_s: float) -> float:
+        """How long its next connection is to wait; 0 for nearly everybody."""
+        clear_s = self._clear_s.get(process, 0.0)
+        return max(0.0, clear_s - now_s - FREE_POINTS / POINTS_BACK_A_SECOND)

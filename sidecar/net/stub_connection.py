@@ -1,0 +1,54 @@
+"""StubConnection: what an endpoint knows of one connection."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from client_stub.zmtp import Buffer, Buffers, ZmtpConnection
+
+UNATTACHED_BYTES_MAX: Final = 64 << 10
+"""All that may come on a connection before its client has attached."""
+UNATTACHED_MESSAGES_MAX: Final = 128
+"""The same in messages: at the control socket a HELLO that is asked again for a minute, as slowly as stubs ask."""
+_PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
+
+
+class StubConnection:
+    """State of one connection; its endpoint reads, writes and closes it."""
+
+    __slots__ = (
+        "came_bytes",
+        "came_messages",
+        "has_attached",
+        "is_closed",
+        "is_deaf",
+        "is_paused",
+        "malformed",
+        "part_since",
+        "process",
+        "routing_id",
+        "socket",
+        "unsent",
+        "zmtp",
+    )
+
+    def __init__(self, connected: socket.socket, process: int, routing_id: bytes, buffers: Buffers) -> None:
+        self.socket = connected
+        self.process = process
+        """The pid at the other end, as the kernel knows it; 0: of another pid namespace."""
+        self.routing_id = routing_id
+        self.zmtp = ZmtpConnection(_PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
+        self.has_attached = False
+        self.came_bytes = self.came_messages = 0
+        """Before it has attached."""
+        self.malformed = 0
+        self.part_since = 0.0
+        """The loop's time at which the message began that has not come whole; 0: there is none."""
+        self.is_closed = False
+        self.is_paused = False
+        """Its message needs a larger buffer than there is: it is not read until there is one."""
+        self.is_deaf = False
+        """The other end is closed: nothing can be written, but what it sent before is still read."""
+        self.unsent: list[Buffer] = []
+        """The rest of one message at most: a peer that does not read is written to no more."""
