@@ -1,4 +1,4 @@
-# make demo | make test | make bench: each sets up what it needs, inside .demo/ of this clone and nowhere else.
+# make demo | make quick | make test | make bench: each sets up what it needs, inside .demo/ of this clone and nowhere else.
 # The second run is quick: what is done has a stamp in .demo/stamps.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,18 +15,34 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 KERNEL := $(wildcard sidecar/kernel/*.pyx sidecar/kernel/*.pxd sidecar/kernel/*.pxi client_stub/*.pyx client_stub/*.pxi)
 
-# Shares of the hour that CI has, in seconds; a ring that hangs is ended and the next one still runs.
+# Shares of the hour that CI has, in seconds; a suite that hangs is ended and the next one still runs.
 UNIT_SECONDS := 600
-PROCESS_SECONDS := 2460
+PROCESS_SECONDS := 2160
+ALONE_SECONDS := 300
 SPARK_SECONDS := 420
 TEST_ARGS ?=
 
-.PHONY: help demo demo-mock test bench lint check-host clean
+UNIT := not process and not kafka and not spark
+PROCESS := (process or kafka) and not spark
+# Unit tests work and process tests wait: of the first there is one for each CPU at a time, of the second always two.
+# A file stays together where its tests share a broker.
+CPUS := $(shell nproc)
+UNIT_AT_ONCE := -n $(CPUS) --dist worksteal
+PROCESS_AT_ONCE := -n 2 --dist loadfile --no-loadscope-reorder
+COVERAGE := .demo/coverage
+MEASURED := -m coverage run -m pytest
+# pytest's exit status 5: TEST_ARGS chose nothing of this suite.
+NOTHING_CHOSEN := $(if $(TEST_ARGS),[ $$? = 5 ] ||)
+
+.PHONY: help demo demo-mock quick test coverage bench lint check-host clean
 help:
-	@echo "make demo   a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
-	@echo "make test   all tests: linters, units, processes, Kafka, Spark"
-	@echo "make bench  speed and memory against confluent-kafka, on a real Kafka"
-	@echo "make demo-mock  the short demo without Java;  make clean removes .demo/"
+	@echo "make demo       a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
+	@echo "make quick      linters, conventions and quick unit tests, within 90 s: the inner loop"
+	@echo "make test       all tests: linters, units, processes, Kafka, Spark; coverage of each room"
+	@echo "make bench      speed and memory against confluent-kafka, on a real Kafka"
+	@echo "make demo-mock  the short demo without Java"
+	@echo "make lint       ruff and mypy alone;  make coverage  the last run's coverage again"
+	@echo "make clean      removes .demo/ and what was compiled"
 
 demo: $(STAMPS)/demo $(STAMPS)/kafka $(STAMPS)/flights
 	@$(PY) -m sidecar demo $(DEMO_ARGS)
@@ -37,14 +53,24 @@ demo-mock: $(STAMPS)/demo $(STAMPS)/flights
 bench: $(STAMPS)/dev $(STAMPS)/kafka
 	@$(PY) -m sidecar.bench $(BENCH_ARGS)
 
+quick: $(STAMPS)/dev
+	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(TEST_ARGS)
+
 test: $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)/flights
-	@failed=""; \
-	ring() { name=$$1; seconds=$$2; shift 2; echo "== ring: $$name (at most $$seconds s)"; \
-		timeout --signal=INT --kill-after=30 $$seconds $(PY) -m pytest "$$@" $(TEST_ARGS) || failed="$$failed $$name"; }; \
-	ring unit $(UNIT_SECONDS) -m "not process and not kafka and not spark"; \
-	ring process $(PROCESS_SECONDS) -m "(process or kafka) and not spark"; \
-	ring spark $(SPARK_SECONDS) -m "spark"; \
-	if [ -n "$$failed" ]; then echo "failed rings:$$failed"; exit 1; fi; echo "all rings passed"
+	@rm -rf $(COVERAGE); mkdir -p $(COVERAGE); failed=""; \
+	suite() { name=$$1; seconds=$$2; shift 2; echo "== suite: $$name (at most $$seconds s)"; \
+		timeout --signal=INT --kill-after=30 $$seconds $(PY) "$$@" $(TEST_ARGS) || $(NOTHING_CHOSEN) failed="$$failed $$name"; }; \
+	suite unit $(UNIT_SECONDS) $(MEASURED) -m "$(UNIT)" $(UNIT_AT_ONCE); \
+	suite process $(PROCESS_SECONDS) $(MEASURED) -m "$(PROCESS) and not alone" $(PROCESS_AT_ONCE); \
+	suite alone $(ALONE_SECONDS) -m pytest -m "$(PROCESS) and alone"; \
+	suite spark $(SPARK_SECONDS) $(MEASURED) -m "spark"; \
+	$(if $(TEST_ARGS),,echo "== coverage by room"; $(PY) -m tests.coverage_by_room || failed="$$failed coverage";) \
+	if [ -n "$$failed" ]; then echo "failed suites:$$failed"; exit 1; fi; echo "all suites passed"
+
+# Of the last `make test`; a run of some tests only (TEST_ARGS) says nothing about it.
+coverage:
+	@echo "== coverage by room"
+	@$(PY) -m tests.coverage_by_room
 
 lint: $(STAMPS)/dev
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy

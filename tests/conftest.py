@@ -1,4 +1,4 @@
-"""Fixtures for every ring of tests: the real broker, the mock broker, a real daemon, ``--long``."""
+"""Fixtures for every suite of tests: the real broker, the mock broker, a real daemon, ``--long``."""
 
 from __future__ import annotations
 

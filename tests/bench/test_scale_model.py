@@ -41,6 +41,7 @@ def test_nothing_is_modelled_that_was_not_measured() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.alone
 def test_stages_of_a_real_worker_make_a_table_that_says_what_it_is() -> None:
     results = Results()
     with null_broker({"t": 6}) as address, daemon_before(address, {"daemon.workers": 1}) as site:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
+"""The hooks before a commit run the same (.pre-commit-config.yaml)."""
 
 
-@pytest.mark.parametrize(
-    "command", [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)], ids=" ".join
-)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_clean(command: tuple[str, ...]) -> None:
     result = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False

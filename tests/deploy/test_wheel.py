@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "sidecar", "client_stub", "pyspark_kafka_sidecar")
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Built in a copy: a build leaves C files, objects and egg-info where it runs."""

@@ -145,6 +145,7 @@ def runs(kernel: Any, chain: Any, max_request_bytes: int) -> Iterator[Any]:
             yield partition, batch.first_cursor, batch.last_cursor, batch.shares(), encode(batch, 9, 1, 77)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(submissions, st.integers(70, 3_000), st.sampled_from([400, 1 << 20]))
 def test_both_do_the_same(
@@ -158,6 +159,7 @@ def test_both_do_the_same(
     assert mine["left"] == (0, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(malformed, st.integers(1, 12), st.data())
 def test_unreadable_payloads_fail_alike(payload: bytes, count: int, data: st.DataObject) -> None:

@@ -18,7 +18,7 @@ from sidecar.testing.metrics import metric
 from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.waiting import wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 WAKEUPS_PER_S_MAX = 20
 IDLE_S = 5.0

@@ -20,7 +20,7 @@ from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.metrics import metric
 from sidecar.testing.waiting import wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 FLOODS = 6
 RECORDS = 100

@@ -44,6 +44,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("name", "linger_ms", "records"),
     [
@@ -118,6 +119,7 @@ def test_ac_03_batch_size_0(scene: Scene, kind: str) -> None:
     assert [batch.header.record_count for batch in batches] == [1] * 100
 
 
+@pytest.mark.alone
 def test_ac_04_each_broker_at_its_own_linger_end(scene: Scene) -> None:
     """AC-04: a record for one broker, a little later one for another: each leaves at the end of its own linger."""
     topic = "half-two"
@@ -146,6 +148,7 @@ def test_ac_04_each_broker_at_its_own_linger_end(scene: Scene) -> None:
         assert 0.5 <= request.at_s - sent < 0.5 + LATE_MS / 1_000
 
 
+@pytest.mark.alone
 def test_ac_04_waiting_costs_no_turns(scene: Scene) -> None:
     """AC-04: while a record lingers, and while its request waits for an answer, the worker sleeps; what a record costs
     is a handful of turns (rd:0055 allows up to 1,000 for ten)."""

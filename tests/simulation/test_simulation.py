@@ -78,6 +78,7 @@ def run_seeds(seeds: range) -> Counter[str]:
 @pytest.mark.rule("S4")
 @pytest.mark.rule("A6")
 @pytest.mark.rule("A8")
+@pytest.mark.slow
 def test_nothing_is_lost_doubled_or_reordered_under_faults() -> None:
     """accepted = delivered + failed, each told once; nothing twice in the log; order kept per partition."""
     seed = os.environ.get("SIMULATION_SEED")

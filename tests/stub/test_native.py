@@ -385,6 +385,7 @@ def test_importing_the_package_brings_all_it_needs_but_opens_nothing() -> None:
 
 
 @pytest.mark.skipif(os.environ.get(PURE) == "1", reason="this is the run in pure Python")
+@pytest.mark.slow
 def test_all_of_this_passes_in_pure_python_too() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/stub"],

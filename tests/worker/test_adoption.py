@@ -373,6 +373,7 @@ def live(stage: SlotStage, submissions: int, record: Callable[[], None]) -> None
         record()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_every_store(monkeypatch: pytest.MonkeyPatch, segment: Segment, is_interrupted: bool) -> None:
     """A worker dies before or after each of its stores; also in each store of the adoption that follows."""

@@ -128,6 +128,7 @@ def inherit(world: World, recorder: StoreRecorder[Outside], *, step: int = 1, st
     return (number - start) // step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HISTORIES)
 def test_every_store_of_a_life(segment: Segment, name: str, request: pytest.FixtureRequest) -> None:
     """Every one; of the long history of many words each fourth in the short form."""
@@ -138,6 +139,7 @@ def test_every_store_of_a_life(segment: Segment, name: str, request: pytest.Fixt
     print(f"\n{name}: {inherit(world, recorder, step=step)} deaths at {len(recorder)} moments")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HISTORIES)
 def test_every_store_of_an_adoption(segment: Segment, name: str, request: pytest.FixtureRequest) -> None:
     """Deaths of the second worker too. Short: three first deaths, and a part of the second ones."""
@@ -185,6 +187,7 @@ def any_history(tmp_path: Path, steps: list[Step], random_: random.Random, death
         (tmp_path / f"any-{next(_folders) - 1}").unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=3, max_size=10), random_=st.randoms(use_true_random=False))
 def test_any_history(

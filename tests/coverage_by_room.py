@@ -1,0 +1,93 @@
+"""The coverage of each room by the last ``make test``: a table, and exit status 1 if a room is under its floor.
+
+``python -m tests.coverage_by_room`` combines what the suites and their child processes left in ``.demo/coverage``. The
+figure counts lines and branches together, as coverage.py's own total does. Cython is not in it: its tracing hooks would
+have to be compiled into the walks that are the product's speed. The compiled kernel and stub are compared with their
+twins in pure Python (``sidecar/kernel/reference.py``, ``client_stub/pure.py``), which are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+FLOOR: Final = 90.0
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+class Room(NamedTuple):
+    """``covered`` and ``least`` in per cent of lines and branches."""
+
+    name: str
+    lines: int
+    covered: float
+    least: float
+
+    @property
+    def is_low(self) -> bool:
+        return self.covered < self.least
+
+
+def room_of(path: str) -> str:
+    """``sidecar/worker/rows/x.py`` -> ``sidecar/worker``; a module right under ``sidecar`` is in ``sidecar``."""
+    return "/".join(Path(path).parent.parts[:2])
+
+
+def rooms(files: Mapping[str, Any]) -> list[Room]:
+    """``files``: of coverage.py's JSON report. Rooms in the order of their names."""
+    found: dict[str, list[int]] = {}
+    for path, each in files.items():
+        summary = each["summary"]
+        total = found.setdefault(room_of(path), [0, 0, 0])
+        total[0] += summary["num_statements"]
+        total[1] += summary["num_statements"] + summary["num_branches"]
+        total[2] += summary["covered_lines"] + summary["covered_branches"]
+    return [
+        Room(name, lines, 100.0 * hit / possible if possible else 100.0, FLOOR)
+        for name, (lines, possible, hit) in sorted(found.items())
+    ]
+
+
+def table(found: list[Room]) -> str:
+    return "\n".join(
+        f"{room.name:<24} {room.lines:>6} lines  {room.covered:5.1f} %"
+        + (f"  under {room.least:.0f} %" if room.is_low else "")
+        for room in found
+    )
+
+
+def measured() -> Mapping[str, Any]:
+    """Combine the processes' data files (they stay) and read the report. Raises SystemExit with a sentence."""
+    from coverage import Coverage
+    from coverage.exceptions import CoverageException
+
+    try:
+        coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
+        coverage.combine(keep=True)
+        coverage.save()
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "coverage.json"
+            coverage.json_report(outfile=str(report))
+            files: Mapping[str, Any] = json.loads(report.read_text())["files"]
+    except CoverageException as error:
+        raise SystemExit(f"There is no coverage to report ({error}): run `make test` first.") from None
+    return files
+
+
+def main() -> int:
+    found = rooms(measured())
+    print(table(found))
+    low = [room.name for room in found if room.is_low]
+    if low:
+        print(
+            f"Too little: {', '.join(low)}. Test the behaviour that is missing, or delete what nobody calls."
+        )
+    return 1 if low else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The files that a host of the repository reads: they parse, and they call what is there.
+
+What a host does with them cannot be tried here. What can: the workflows call targets that the Makefile has, and the
+hooks before a commit are the commands of tests/conventions/test_linters.py.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conventions.test_linters import COMMANDS
+
+yaml = pytest.importorskip("yaml")  # of the [dev] extra; an older environment of a clone lacks it
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for job in workflow["jobs"].values():
+        yield from job["steps"]
+
+
+def made(workflow: dict[str, Any]) -> list[str]:
+    """The make targets that a workflow's steps run."""
+    return [name for step in steps(workflow) for name in re.findall(r"\bmake ([\w-]+)", step.get("run", ""))]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_is_whole(path: Path) -> None:
+    workflow = read(path)
+    assert workflow["name"] == path.stem
+    assert workflow[True], "`on` (YAML reads the bare word as true) names no event"
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"] <= 60
+    for step in steps(workflow):
+        assert ("uses" in step) != ("run" in step), step
+        assert "@" in step.get("uses", "@"), "an action without a version"
+    assert set(made(workflow)) <= TARGETS
+
+
+def test_hosted_ci_runs_what_a_developer_runs() -> None:
+    assert set(made(read(ROOT / ".github" / "workflows" / "ci.yml"))) == {"quick", "test"}
+
+
+def test_the_quick_job_runs_every_python_that_is_promised() -> None:
+    job = read(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["quick"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    oldest = re.fullmatch(r">=(3\.\d+)", project["project"]["requires-python"])
+    assert oldest is not None
+    pythons = job["strategy"]["matrix"]["python"]
+    assert pythons[0] == oldest[1]
+    wheels = re.findall(r"cp3(\d+)-", project["tool"]["cibuildwheel"]["build"])
+    assert {f"3.{minor}" for minor in wheels} >= set(pythons)
+
+
+def test_wheels_are_for_both_processors_and_said_to_be_untried() -> None:
+    path = ROOT / ".github" / "workflows" / "wheels.yml"
+    matrix = read(path)["jobs"]["wheels"]["strategy"]["matrix"]["include"]
+    assert {each["arch"] for each in matrix} == {"x86_64", "aarch64"}
+    for said in (path, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"):
+        assert "untried" in said.read_text().lower(), said.name
+
+
+def test_hooks_are_the_commands_of_the_linter_tests() -> None:
+    config = read(ROOT / ".pre-commit-config.yaml")
+    hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
+    entries = [hook["entry"].removeprefix(".demo/venv/bin/python -m ") for hook in hooks]
+    conventions = "pytest -q tests/conventions --deselect tests/conventions/test_linters.py"
+    assert entries == [" ".join(command) for command in COMMANDS] + [conventions]
+    for hook in hooks:
+        # ruff and mypy look at the whole project, as in CI: a hook that gets some files would judge otherwise.
+        assert (hook["language"], hook["pass_filenames"]) == ("system", False)
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_an_issue_form_can_be_filled_in(path: Path) -> None:
+    form = read(path)
+    if path.name == "config.yml":
+        assert {link["url"].split("/")[2] for link in form["contact_links"]} == {"github.com"}
+        return
+    assert form["name"] and form["description"]
+    asked = [each for each in form["body"] if each["type"] != "markdown"]
+    assert len({each["id"] for each in asked}) == len(asked)
+    assert any(each.get("validations", {}).get("required") for each in asked)
+    for name in re.findall(r"docs/[\w-]+\.md", path.read_text()):
+        assert (ROOT / name).exists(), name
+
+
+def test_one_address_of_the_project() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    home = urls["Homepage"]
+    assert all(url.startswith(home) for url in urls.values())
+    for name in ("SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml"):
+        found = re.findall(r"https://github\.com/[\w/-]+", (ROOT / name).read_text())
+        assert found and all(url.startswith(home) for url in found), name
