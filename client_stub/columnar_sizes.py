@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
 
 OVERHEAD_BYTES: Final = 128
 """More than a record has beside key, value and headers in Kafka's own estimate of its size."""
-MEASURED_ROWS: Final = 64
-"""Parts of so many rows are measured row by row."""
 HEADER_OVERHEAD_BYTES: Final = 10
 """Two lengths, as zig-zag varints at their longest."""
 
@@ -17,51 +16,50 @@ HEADER_OVERHEAD_BYTES: Final = 10
 def rows_above(batch: Any, size_bytes: int) -> list[int]:
     """Rows of a checked record batch that may have more than ``size_bytes`` when serialized; others have not.
 
-    Found by halves: nothing is measured where a part as a whole is smaller.
+    Found by halves: a part that as a whole is smaller has no such row. What lies under a null counts too, which is only
+    looked at once more.
     """
+    bytes_between = _measure(batch)
+    most = size_bytes - OVERHEAD_BYTES
     found: list[int] = []
-    parts = [(0, batch)]
+    parts = [(0, batch.num_rows)]
     while parts:
-        start, part = parts.pop()
-        if part.nbytes + part.num_rows * OVERHEAD_BYTES <= size_bytes:
+        start, end = parts.pop()
+        if bytes_between(start, end) <= most:
             continue
-        if part.num_rows <= MEASURED_ROWS:
-            found.extend(start + row for row in _measured(part, size_bytes))
+        if end - start == 1:
+            found.append(start)
         else:
-            half = part.num_rows // 2
-            parts += [(start + half, part.slice(half)), (start, part.slice(0, half))]
+            half = (start + end) // 2
+            parts += [(half, end), (start, half)]
     return found
 
 
-def _measured(batch: Any, size_bytes: int) -> list[int]:
-    sizes = _lengths(batch.column("value"))
-    if "key" in batch.schema.names:
-        sizes = compute().add(sizes, _lengths(batch.column("key")))
-    if "headers" in batch.schema.names:
-        sizes = compute().add(sizes, _header_lengths(batch.column("headers")))
-    found: list[int] = (
-        compute().indices_nonzero(compute().greater(sizes, size_bytes - OVERHEAD_BYTES)).to_pylist()
+def _measure(batch: Any) -> Callable[[int, int], int]:
+    """``f(start, end)``: bytes of value, key and headers of these rows together."""
+    plain = [_ends(batch.column(name)) for name in ("value", "key") if name in batch.schema.names]
+    if "headers" not in batch.schema.names:
+        return lambda start, end: sum(ends[end] - ends[start] for ends in plain)
+    column = batch.column("headers")
+    headers = _ends(column)
+    pairs = [_ends(child) for child in column.values.flatten()]
+
+    def bytes_between(start: int, end: int) -> int:
+        first, last = headers[start], headers[end]
+        size = (last - first) * HEADER_OVERHEAD_BYTES + sum(ends[last] - ends[first] for ends in pairs)
+        return size + sum(ends[end] - ends[start] for ends in plain)
+
+    return bytes_between
+
+
+def _ends(column: Any) -> Any:
+    """Where each row of a column of texts, bytes or lists ends, behind where the first begins; without a copy."""
+    offsets = column.buffers()[1]
+    if offsets is None or not offsets.size:
+        return [0] * (len(column) + 1)
+    kind = column.type
+    is_large = (
+        pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
     )
-    return found
-
-
-def compute() -> Any:
-    """pyarrow.compute, loaded when something must be computed: it costs 50 ms of CPU, as much as a million rows."""
-    import pyarrow.compute
-
-    return pyarrow.compute
-
-
-def _lengths(column: Any) -> Any:
-    return compute().cast(compute().fill_null(compute().binary_length(column), 0), pa.int64())
-
-
-def _header_lengths(column: Any) -> Any:
-    """Bytes of each row's headers; what lies under a null row counts too, which is only looked at once more."""
-    offsets = compute().cast(column.offsets, pa.int64())
-    first, last = offsets[0].as_py(), offsets[len(column)].as_py()
-    keys, values = column.values.slice(first, last - first).flatten()
-    each = compute().add(compute().add(_lengths(keys), _lengths(values)), HEADER_OVERHEAD_BYTES)
-    sums = pa.concat_arrays([pa.array([0], pa.int64()), compute().cumulative_sum(each)])
-    ends = compute().take(sums, compute().subtract(offsets, first))
-    return compute().subtract(ends.slice(1, len(column)), ends.slice(0, len(column)))
+    width, code = (8, "q") if is_large else (4, "i")
+    return memoryview(offsets)[column.offset * width : (column.offset + len(column) + 1) * width].cast(code)

@@ -13,13 +13,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from client_stub.columnar_sizes import compute
 from client_stub.packer import checked_partition, checked_timestamp
 
 NAMES: Final = ("value", "key", "headers", "partition", "timestamp")
 _MS_PER_UNIT: Final = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _HEADERS_WANTED: Final = "headers must be a(n) array<struct<key:string,value:binary>>"
+
+
+def compute() -> Any:
+    """pyarrow.compute, loaded when something must be computed: it costs 50 ms of CPU, as much as a million rows."""
+    import pyarrow.compute
+
+    return pyarrow.compute
 
 
 def checked_columns(table: Any) -> pa.Table:
