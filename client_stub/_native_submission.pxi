@@ -86,8 +86,13 @@ cdef class SubmissionCore:
                 if is_plain_pair(row):
                     key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
                     packer.add_plain(key, value, PLAIN_BYTES + bin_bytes(key) + bin_bytes(value))
-                else:
-                    packer.add(<object> row)
+                    charge = packer.size - before + ROW_CHARGE
+                    if charge > room:
+                        packer.size = before
+                        break
+                    room -= charge
+                    continue
+                packer.add(<object> row)
                 charge = packer.size - before + ROW_CHARGE
                 if charge > room:
                     packer.size = before
@@ -149,6 +154,8 @@ cdef class SubmissionCore:
                 break
             key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
             size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
+            if not place and count * size > self.room:
+                break  # most rows of a call are about as long: these are not packed for nothing
             if size > room or size > LARGE:
                 break
             packer.add_plain(key, value, size)
