@@ -61,5 +61,6 @@ def _ends(column: Any) -> Any:
     is_large = (
         pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
     )
-    width, code = (8, "q") if is_large else (4, "i")
-    return memoryview(offsets)[column.offset * width : (column.offset + len(column) + 1) * width].cast(code)
+    width = 8 if is_large else 4
+    rows = memoryview(offsets)[column.offset * width : (column.offset + len(column) + 1) * width]
+    return rows.cast("q") if is_large else rows.cast("i")
