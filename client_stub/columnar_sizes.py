@@ -46,8 +46,9 @@ def _measure(batch: Any) -> Callable[[int, int], int]:
 
     def bytes_between(start: int, end: int) -> int:
         first, last = headers[start], headers[end]
-        size = (last - first) * HEADER_OVERHEAD_BYTES + sum(ends[last] - ends[first] for ends in pairs)
-        return size + sum(ends[end] - ends[start] for ends in plain)
+        size: int = (last - first) * HEADER_OVERHEAD_BYTES + sum(ends[last] - ends[first] for ends in pairs)
+        size += sum(ends[end] - ends[start] for ends in plain)
+        return size
 
     return bytes_between
 
