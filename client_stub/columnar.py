@@ -30,7 +30,6 @@ from client_stub.wire import (
     COLUMN_TIMESTAMP,
     COLUMN_VALUE,
     COLUMNS_MAGIC,
-    SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
     Format,
 )
@@ -89,7 +88,7 @@ class TableCall:
             if not outbox.columns_readable:
                 self._rows = RowsCall(self._producer, self._stream, _as_records(batch.slice(self._start)))
                 return False
-            count, payload = _block_of(batch, self._start)
+            count, payload = _block_of(batch, self._start, outbox.submission_bytes)
             self._parts.append(outbox.add_block(self._stream, payload, count, Format.ARROW))
         self._start += count
         if self._start == batch.num_rows:
@@ -119,14 +118,14 @@ def _fields(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*row, *[None] * (5 - len(row)))
 
 
-def _block_of(batch: Any, start: int) -> tuple[int, bytes]:
+def _block_of(batch: Any, start: int, bytes_max: int) -> tuple[int, bytes]:
     """As many rows from ``start`` on as fit into one submission, at least one."""
     left = batch.num_rows - start
     row_bytes = max(1.0, batch.slice(start).nbytes / left)
-    count = max(1, min(left, SUBMISSION_RECORDS_MAX, int(SUBMISSION_BYTES_MAX * _FILL / row_bytes)))
+    count = max(1, min(left, SUBMISSION_RECORDS_MAX, int(bytes_max * _FILL / row_bytes)))
     while True:
         payload = column_block(batch.slice(start, count))
-        if len(payload) <= SUBMISSION_BYTES_MAX or count == 1:
+        if len(payload) <= bytes_max or count == 1:
             break
         count = max(1, count // 2)
     return count, payload

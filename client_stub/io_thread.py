@@ -172,6 +172,7 @@ class IoThread:
             limits = session.limits
             outbox.max_request_bytes = limits.get("max_request_size")
             outbox.payload_bytes_max = session.payload_bytes_max
+            outbox.submission_bytes = session.submission_bytes
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = news = True
         outbox.last_word = session.last_word

@@ -70,6 +70,8 @@ class Outbox(OutboxCore):
         """max.request.size of the daemon, known after the first WELCOME."""
         self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
         """Largest payload of one submission that the daemon reads, as its last WELCOME has it."""
+        self.submission_bytes = SUBMISSION_BYTES_MAX
+        """Where another submission begins, as the daemon's last WELCOME has it. None is opened before the first."""
         self.columns_readable = False
         self.attached_once = False
         self.last_word = ""
@@ -175,7 +177,7 @@ class Outbox(OutboxCore):
         packer = self._take_packer()
         # A single larger record travels in a submission of its own.
         made = Submission(
-            self, stream.topic, packer, max(SUBMISSION_BYTES_MAX, size), time.time_ns() // 1_000_000
+            self, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
         )
         made.flags = SubmitFlag.WANT_INDEXES
         if not self.publish(stream, opened, made):

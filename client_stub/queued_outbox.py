@@ -11,7 +11,6 @@ from client_stub.hot import Delivery, OnDelivery, OpenStream
 from client_stub.outbox import Outbox, Snapshot
 from client_stub.packer import packed_bound
 from client_stub.submission import BulkPart, Submission
-from client_stub.wire import SUBMISSION_BYTES_MAX
 
 
 class QueuedOutbox(Outbox):
@@ -67,7 +66,7 @@ class QueuedOutbox(Outbox):
         size, count = 0, 0
         for row in islice(rows, start, None):
             charge = packed_bound(row)
-            if count and size + charge > SUBMISSION_BYTES_MAX:
+            if count and size + charge > self.submission_bytes:
                 break
             size += charge
             count += 1

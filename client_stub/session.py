@@ -29,6 +29,7 @@ from client_stub.submission import Submission, lost_error
 from client_stub.wire import (
     CLIENT_ID_BYTES,
     PROTOCOL_VERSION,
+    SUBMISSION_BYTES_MAX,
     SUBMIT_HEAD_BYTES_MAX,
     Kind,
     LocalCode,
@@ -181,6 +182,12 @@ class Session:
         """Largest payload of one SUBMIT that the worker reads."""
         told = self.limits.get("message_bytes")
         return (told if isinstance(told, int) else MESSAGE_BYTES_MAX) - SUBMIT_HEAD_BYTES_MAX
+
+    @property
+    def submission_bytes(self) -> int:
+        """Payload bytes of records that share one SUBMIT: what the worker's pool has room for, if that is less."""
+        told = self.limits.get("submission_bytes")
+        return min(told, SUBMISSION_BYTES_MAX) if isinstance(told, int) and told > 0 else SUBMISSION_BYTES_MAX
 
     def _next_submit(self) -> list[Any] | None:
         while True:

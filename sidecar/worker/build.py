@@ -21,7 +21,7 @@ from sidecar.worker.dead_letters import DeadLetters
 from sidecar.worker.driver import Driver
 from sidecar.worker.group_commit import GroupCommit
 from sidecar.worker.inquiry import Inquiry
-from sidecar.worker.intake import Intake, largest_submission
+from sidecar.worker.intake import Intake, full_submission, largest_submission
 from sidecar.worker.outboxes import Outboxes
 from sidecar.worker.placement import Placement
 from sidecar.worker.produce_port import ProducePort
@@ -258,6 +258,7 @@ def _build_stubs(
         limits={
             "max_request_size": config.max_request_size,
             "max_block_ms": int(config.max_block_ms),
+            "submission_bytes": full_submission(memory.pool),
             "message_bytes": submission_bytes_max + SUBMIT_HEAD_BYTES_MAX,
         },
         client_ack_timeout_ms=settings.client_ack_timeout_ms,

@@ -71,6 +71,14 @@ def largest_submission(max_request_size: int, pool: BufferPool) -> int:
     return min(wanted, MESSAGE_BYTES_MAX - HEADER_BYTES_MAX, pool.entry_bytes_max - _ENTRY_OVERHEAD_BYTES)
 
 
+def full_submission(pool: BufferPool) -> int:
+    """Payload bytes at which a stub begins another submission: a quarter of the pool, 1 MiB at most.
+
+    A topic may hold half of the pool, and the smallest rows of columns take up to twice as much in the journal.
+    """
+    return min(SUBMISSION_BYTES_MAX, pool.entry_bytes_max // 4 - _ENTRY_OVERHEAD_BYTES)
+
+
 class Refusal(NamedTuple):
     """Why the records of a submission are not taken, though its seq is used: they fail, and what follows goes on."""
 

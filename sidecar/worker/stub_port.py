@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from client_stub.wire import (
-    SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
     SUBMIT_HEAD_BYTES_MAX,
     Format,
@@ -73,7 +72,6 @@ class StubPort:
         self._clock = clock
         self._worker_epoch = worker_epoch
         self._limits = limits | {
-            "submission_bytes": SUBMISSION_BYTES_MAX,
             "submission_records": SUBMISSION_RECORDS_MAX,
             "formats": 1 << Format.MSGPACK | 1 << Format.ARROW,
         }

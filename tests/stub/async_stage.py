@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from client_stub import AsyncProducer, errors, outbox, queued_outbox
+from client_stub import AsyncProducer, errors
 from client_stub.outbox import Outbox
 from client_stub.producer import Producer
 from client_stub.queued_outbox import QueuedOutbox
@@ -69,14 +69,13 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, run_dir: Path, **settings: Any) -> None:
         monkeypatch.setattr(Producer, "_start", lambda producer, outbox: None)
-        for module in (outbox, queued_outbox):
-            monkeypatch.setattr(module, "SUBMISSION_BYTES_MAX", SUBMISSION_BYTES)
         self.producer = AsyncProducer(run_dir, **settings)
         self.outbox: Outbox = self.producer._producer._outbox
         if isinstance(self.outbox, QueuedOutbox):
             for name in ("add", "add_rows", "add_block"):
                 monkeypatch.setattr(self.outbox, name, self._then_take_in(getattr(self.outbox, name)))
         self.outbox.buffer_bytes = BUFFER_BYTES
+        self.outbox.submission_bytes = SUBMISSION_BYTES
         self.outbox.attached_once = True
         self.outbox.max_request_bytes = 1 << 20
         self.io = PlayedIo()

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from client_stub import Producer, errors
-from client_stub.wire import SUBMIT_HEAD_BYTES_MAX, Persistence
+from client_stub.wire import SUBMIT_HEAD_BYTES_MAX, Format, Persistence
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -92,6 +92,47 @@ def test_a_record_above_one_message_to_the_daemon_is_refused(
             with pytest.raises(errors.RecordTooLarge, match="takes 300000 at most"):
                 way(producer, bytes(300_001))
             producer.send("t", b"after").result(10)
+    finally:
+        daemon.stop()
+
+
+def _many_small(producer: Producer, values: list[bytes]) -> None:
+    producer.send_many("t", [(None, value) for value in values])
+
+
+def _many_full(producer: Producer, values: list[bytes]) -> None:
+    producer.send_many("t", [(None, value, None, 0) for value in values])
+
+
+def _one_by_one(producer: Producer, values: list[bytes]) -> None:
+    for value in values:
+        producer.send("t", value)
+
+
+def _one_table(producer: Producer, values: list[bytes]) -> None:
+    producer.send_arrow("t", pa.table({"value": values}))
+
+
+@pytest.mark.parametrize("formats", FORMATS.values(), ids=FORMATS.keys())
+@pytest.mark.parametrize("way", [_many_small, _many_full, _one_by_one, _one_table])
+def test_submissions_are_cut_where_the_daemon_says(
+    run_dir: Path, way: Callable[[Producer, list[bytes]], None], formats: int
+) -> None:
+    """A daemon with a small pool can take no submission of 1 MiB; a larger record still has one of its own."""
+    most = 100_000
+    daemon = FakeDaemon(
+        run_dir, limits={"max_request_size": 1 << 20, "formats": formats, "submission_bytes": most}
+    )
+    values = [b"%d" % number * 50 for number in range(3_000)]
+    values[1_000] = bytes(2 * most)
+    try:
+        with Producer(run_dir) as producer:
+            way(producer, values)
+            producer.flush(10)
+        assert sum(submit.count for submit in daemon.received) == len(values)
+        if Format.ARROW not in {submit.format for submit in daemon.received}:
+            assert [record[1] for submit in daemon.received for record in submit.records] == values
+        assert all(len(submit.payload) <= most or submit.count == 1 for submit in daemon.received)
     finally:
         daemon.stop()
 

@@ -15,6 +15,7 @@ import pytest
 
 from client_stub.wire import (
     SUBMISSION_BYTES_MAX,
+    SUBMISSION_RECORDS_MAX,
     Format,
     Kind,
     LocalCode,
@@ -24,13 +25,17 @@ from client_stub.wire import (
     pack_outcome,
 )
 from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
-from sidecar.kernel import index
+from sidecar.kernel import Chain, index
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.shm.segment import Segment
+<<<<<<< HEAD
 from sidecar.worker.intake import ERROR_HOLD_MS, largest_submission
 from sidecar.worker.session import OUTBOX_FRAMES_MAX
 from tests.configs import producer_config
+=======
+from sidecar.worker.intake import ERROR_HOLD_MS, full_submission, largest_submission
+>>>>>>> 32394e5 (Stubs cut submissions where WELCOME says, so a pool of 1 MiB takes a full one)
 from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
 from tests.worker.scene import EPOCH, Scene
 
@@ -128,6 +133,33 @@ def test_the_largest_submission_follows_the_settings(scene: Scene, tmp_path: Pat
         assert largest_submission(1_024, pool) == SUBMISSION_BYTES_MAX
         assert largest_submission(1 << 20, pool) == (2 << 20) + HEADER_BYTES_MAX
         assert largest_submission(2**31 - 1, pool) == MESSAGE_BYTES_MAX - HEADER_BYTES_MAX
+    finally:
+        segment.close()
+
+
+@pytest.mark.parametrize("pool_bytes", [1 << 20, 2 << 20, 5 << 20, 128 << 20])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_full_submission_fits_half_of_the_pool_in_any_format(
+    tmp_path: Path, pool_bytes: int, workers: int
+) -> None:
+    """One topic may hold half of the pool. The smallest rows grow most when columns become records."""
+    segment = Segment.create(
+        tmp_path / "pool", buffer_memory_bytes=pool_bytes, clients_max=16, instance_id=b"test"
+    )
+    try:
+        segment.prepare_slot(0)
+        segment.slot(0).claim(incarnation=3)
+        pool = BufferPool(segment, incarnation=3, workers=workers, slot=0)
+        chain = Chain(
+            segment.pages, segment.page_bytes, 0, 0, bytearray(8), incarnation=3, owners=segment.owners
+        )
+        most = full_submission(pool)
+        assert (
+            most == SUBMISSION_BYTES_MAX if pool_bytes >= 5 << 20 else 100_000 < most < SUBMISSION_BYTES_MAX
+        )
+        for columns_bytes, row_bytes in ((4, 4), (8, 11), (12, 15), (17, 17), (100, 103)):
+            count = min(SUBMISSION_RECORDS_MAX, most // columns_bytes)
+            assert chain.pages_needed(count, count * row_bytes) <= pool.page_count // 2
     finally:
         segment.close()
 
