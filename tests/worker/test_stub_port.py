@@ -29,13 +29,9 @@ from sidecar.kernel import Chain, index
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.shm.segment import Segment
-<<<<<<< HEAD
-from sidecar.worker.intake import ERROR_HOLD_MS, largest_submission
+from sidecar.worker.intake import ERROR_HOLD_MS, full_submission, largest_submission
 from sidecar.worker.session import OUTBOX_FRAMES_MAX
 from tests.configs import producer_config
-=======
-from sidecar.worker.intake import ERROR_HOLD_MS, full_submission, largest_submission
->>>>>>> 32394e5 (Stubs cut submissions where WELCOME says, so a pool of 1 MiB takes a full one)
 from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
 from tests.worker.scene import EPOCH, Scene
 
