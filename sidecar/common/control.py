@@ -51,33 +51,6 @@ class UpdateError(IntEnum):
     STALE_WORKER_EPOCH = 77  # Kafka: STALE_BROKER_EPOCH
 
 
-class Endpoint(NamedTuple):
-    """One listener of a broker."""
-
-    listener: str
-    host: str
-    port: int
-
-
-class LiveBroker(NamedTuple):
-    """A broker that is alive, with all its listeners."""
-
-    id: int
-    endpoints: tuple[Endpoint, ...]
-    rack: str | None = None
-
-    @classmethod
-    def of(cls, node: Node, listener: str = "PLAINTEXT") -> LiveBroker:
-        return cls(node.id, (Endpoint(listener, node.host, node.port),), node.rack)
-
-    def node(self, listener: str) -> Node | None:
-        """The address for clients of ``listener``; None when the broker does not have that listener."""
-        for endpoint in self.endpoints:
-            if endpoint.listener == listener:
-                return Node(self.id, endpoint.host, endpoint.port, self.rack)
-        return None
-
-
 class PartitionUpdate(NamedTuple):
     """One partition state of an UpdateMetadata. ``leader`` -2 means: this partition is being deleted.
 
@@ -142,13 +115,14 @@ class UpdateMetadata:
     ``is_full``: the partition states are all that the controller knows (a new worker, a new controller, or a worker
     that lagged behind). What is missing is deleted or not in use any more: a worker that holds records of it asks.
     Not full and no partition states: only the brokers changed. A deletion of partition -1 is one of the whole topic.
+    A broker has one address: that of the listener which the daemon's security protocol asks.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.UPDATE_METADATA
     controller_id: int
     controller_epoch: int
     worker_epoch: int
-    brokers: tuple[LiveBroker, ...]
+    brokers: tuple[Node, ...]
     partitions: tuple[PartitionUpdate, ...] = ()
     is_full: bool = False
     cluster_id: str | None = None
@@ -254,11 +228,8 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
 }
 
 
-def _brokers(value: list[Any]) -> tuple[LiveBroker, ...]:
-    return tuple(
-        LiveBroker(node_id, tuple(Endpoint(*endpoint) for endpoint in endpoints), rack)
-        for node_id, endpoints, rack in value
-    )
+def _brokers(value: list[Any]) -> tuple[Node, ...]:
+    return tuple(Node(*broker) for broker in value)
 
 
 def _partitions(value: list[Any]) -> tuple[PartitionUpdate, ...]:

@@ -34,12 +34,11 @@ class Cluster:
     """
 
     def __init__(self, config: SidecarConfig) -> None:
-        self.controller_id = os.getpid()
         self.error = ""
         self._on_change: Callable[[], None] = lambda: None
         self._topic_errors: Mapping[str, TopicError] = {}
         self._workers: dict[int, WorkerProcess] = {}
-        self._pusher = MetadataPusher(controller_id=self.controller_id, controller_epoch=0)
+        self._pusher = MetadataPusher(os.getpid())
         addresses = [parse_address(server) for server in config.words("bootstrap.servers")]
         self._fetcher = MetadataFetcher(
             [address for address in addresses if address is not None],
@@ -71,9 +70,9 @@ class Cluster:
     def start(self) -> None:
         self._fetcher.start()
 
-    def rule(self, controller_epoch: int, on_change: Callable[[], None]) -> None:
-        """From now on workers may join, under this epoch; ``on_change`` hears of what changed."""
-        self._pusher.controller_epoch = controller_epoch
+    def became_active(self, controller_epoch: int, on_change: Callable[[], None]) -> None:
+        """Workers may join from now on, under this epoch; ``on_change`` hears of what changed."""
+        self._pusher.became_active(controller_epoch)
         self._on_change = on_change
 
     async def know(self, topics: Iterable[str], timeout_s: float) -> bool:

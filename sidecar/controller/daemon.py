@@ -108,7 +108,7 @@ class Daemon:
             bare=bare,
         )
         self.cluster = cluster
-        self.cluster.rule(self._epoch, self._changed)
+        self.cluster.became_active(self._epoch, self._changed)
         self.exporter: Exporter | None = None
         self.is_handed_over = False
         """A successor has asked for everything: nothing is drained, all is left as it is."""
@@ -246,10 +246,8 @@ class Daemon:
             segment_path=str(self.store.path),
             config=self._worker_config,
             extra={
-                "controller_id": self.cluster.controller_id,
                 "run_dir": str(self.run_dir.path),
                 "workers_lock": str(self.run_dir.workers_lock),
-                "restarts": self.supervisor.restarts,
             },
         )
 

@@ -5,11 +5,10 @@ One writer (the worker's loop), any number of readers: each takes ``cache.curren
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 from uuid import UUID
 
-from sidecar.common.control import LiveBroker, PartitionUpdate, UpdateError, UpdateMetadata
+from sidecar.common.control import PartitionUpdate, UpdateError, UpdateMetadata
 from sidecar.common.model import Node, TopicPartition
 from sidecar.metadata.snapshot import (
     EMPTY_SNAPSHOT,
@@ -20,8 +19,6 @@ from sidecar.metadata.snapshot import (
     PartitionState,
     TopicState,
 )
-
-log = logging.getLogger(__name__)
 
 
 class StaleUpdate(Exception):
@@ -38,13 +35,11 @@ class StaleUpdate(Exception):
 class MetadataCache:
     """Holds one immutable snapshot and swaps it whole. ``update_metadata`` belongs to one thread."""
 
-    def __init__(self, worker_epoch: int = 0, *, listener: str = "PLAINTEXT") -> None:
+    def __init__(self, worker_epoch: int) -> None:
         self.current: MetadataSnapshot = EMPTY_SNAPSHOT
         self.worker_epoch = worker_epoch
-        self.controller_id = -1
         self.controller_epoch = -1
         self.stale_updates_refused = 0
-        self._listener = listener
 
     def update_metadata(
         self, request: UpdateMetadata, in_use: Collection[str] = ()
@@ -59,15 +54,14 @@ class MetadataCache:
         (Kafka: ZkMetadataCache.updateMetadata, KafkaApis.handleUpdateMetadataRequest.)
         """
         self._check_epochs(request)
-        nodes = self._nodes(request.brokers)
         previous = self.current
         deleted: list[TopicPartition] = []
         topics: dict[str, TopicState] = dict(previous.topics)
         if request.is_full or request.partitions:
             deleted = _apply(topics, request, in_use)
-        self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         cluster_id = request.cluster_id if request.cluster_id is not None else previous.cluster_id
+        nodes = {node.id: node for node in request.brokers}
         self.current = MetadataSnapshot.build(
             previous.version + 1, cluster_id, nodes, topics, previous=previous
         )
@@ -98,20 +92,6 @@ class MetadataCache:
                 f"UpdateMetadata of controller {request.controller_id} has epoch {request.controller_epoch}, "
                 f"epoch {self.controller_epoch} was seen already.",
             )
-
-    def _nodes(self, brokers: tuple[LiveBroker, ...]) -> dict[int, Node]:
-        nodes: dict[int, Node] = {}
-        for broker in brokers:
-            node = broker.node(self._listener)
-            if node is not None:
-                nodes[broker.id] = node
-        listeners = {frozenset(endpoint.listener for endpoint in broker.endpoints) for broker in brokers}
-        if len(listeners) > 1:
-            named = {
-                broker.id: sorted(endpoint.listener for endpoint in broker.endpoints) for broker in brokers
-            }
-            log.error("Listeners are not identical across brokers: %s", named)
-        return nodes
 
 
 def _apply(

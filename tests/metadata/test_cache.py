@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from sidecar.common.control import Endpoint, LiveBroker, PartitionUpdate, UpdateError, UpdateMetadata
+from sidecar.common.control import PartitionUpdate, UpdateError, UpdateMetadata
 from sidecar.common.model import Node, TopicPartition
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
 from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, LEADER_DURING_DELETE, WHOLE_TOPIC, LeaderHint
 
 from .answers import topic_id
 
-A, B, C = (
-    LiveBroker.of(Node(index, name, 9092, f"rack-{name}")) for index, name in ((1, "a"), (2, "b"), (3, "c"))
-)
+A, B, C = (Node(index, name, 9092, f"rack-{name}") for index, name in ((1, "a"), (2, "b"), (3, "c")))
 
 
 def state(topic: str, partition: int, leader: int = 1, epoch: int = 0, id: int | None = 1) -> PartitionUpdate:
@@ -27,7 +24,7 @@ def state(topic: str, partition: int, leader: int = 1, epoch: int = 0, id: int |
 
 def request(
     *partitions: PartitionUpdate,
-    brokers: Iterable[LiveBroker] = (A, B, C),
+    brokers: Iterable[Node] = (A, B, C),
     epoch: int = 1,
     worker: int = 5,
     **more: Any,
@@ -79,7 +76,8 @@ def test_everything_a_request_carries_is_there(cache: MetadataCache) -> None:
     assert partition is not None
     assert (partition.leader, partition.isr, partition.replicas, partition.offline) == (2, (1,), (1, 2), (2,))
     assert snapshot.topic_id("u") == topic_id(2)
-    assert cache.controller_id == 100
+    with pytest.raises(StaleUpdate, match="controller 100 has epoch 0"):
+        cache.update_metadata(request(epoch=0))
 
 
 @pytest.mark.rule("U4")
@@ -141,25 +139,6 @@ def test_a_reader_keeps_the_snapshot_it_took(cache: MetadataCache) -> None:
         taken.nodes[1] = taken.nodes[2]  # type: ignore[index]
 
 
-@pytest.mark.rule("U4")
-def test_listeners_that_differ_across_brokers_are_logged(
-    cache: MetadataCache, caplog: pytest.LogCaptureFixture
-) -> None:
-    odd = LiveBroker(4, (Endpoint("PLAINTEXT", "d", 1), Endpoint("SSL", "d", 2)))
-    with caplog.at_level(logging.ERROR):
-        cache.update_metadata(request(brokers=(A, B)))
-        assert not caplog.records
-        cache.update_metadata(request(brokers=(A, odd)))
-    assert "not identical across brokers" in caplog.text
-    assert set(cache.current.nodes) == {1, 4}
-
-
-def test_a_broker_without_our_listener_is_no_node() -> None:
-    cache = MetadataCache(worker_epoch=5, listener="SSL")
-    cache.update_metadata(request(brokers=(A, LiveBroker(2, (Endpoint("SSL", "b", 9093),)))))
-    assert cache.current.nodes == {2: Node(2, "b", 9093)}
-
-
 def test_leader_hints_hold_until_the_next_update(cache: MetadataCache) -> None:
     before = cache.current
     assert not cache.apply_leader_hints([LeaderHint("t", 0, 2, 0)]), "not a newer epoch"
@@ -171,7 +150,7 @@ def test_leader_hints_hold_until_the_next_update(cache: MetadataCache) -> None:
     assert cache.current.leader_epoch("t", 0) == 3
     assert cache.current.version == before.version
     assert before.leader("t", 0) == Node(1, "a", 9092, "rack-a")
-    cache.update_metadata(request(state("t", 0, 1, 2), brokers=(A, B, LiveBroker.of(Node(9, "z", 1)))))
+    cache.update_metadata(request(state("t", 0, 1, 2), brokers=(A, B, Node(9, "z", 1))))
     assert cache.current.leader("t", 0) == Node(9, "z", 1), "a push that was under way knows less"
     cache.update_metadata(request(state("t", 0, 2, 4)))
     assert cache.current.leader("t", 0) == Node(2, "b", 9092, "rack-b")

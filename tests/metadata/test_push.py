@@ -10,12 +10,7 @@ import pytest
 
 from sidecar.common.control import UpdateError, UpdateMetadata, UpdateMetadataReply
 from sidecar.common.model import Node, TopicPartition
-from sidecar.controller.update_metadata import (
-    QUEUE_MAX,
-    ControllerRequestBatch,
-    IllegalState,
-    MetadataPusher,
-)
+from sidecar.controller.update_metadata import QUEUE_MAX, REPLY_TIMEOUT_S, MetadataPusher
 from sidecar.metadata.cache import MetadataCache
 from sidecar.metadata.diff import diff_snapshots, partition_updates
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
@@ -48,8 +43,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+def active(controller_epoch: int = 1, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> MetadataPusher:
+    pusher = MetadataPusher(1, reply_timeout_s=reply_timeout_s)
+    pusher.became_active(controller_epoch)
+    return pusher
+
+
 class FakeWorkers:
-    """Workers that note what they get; those in ``answering`` say yes at once."""
+    """Workers that note what they get; all but those in ``mute`` answer at once."""
 
     def __init__(self, pusher: MetadataPusher) -> None:
         self.pusher = pusher
@@ -80,10 +81,10 @@ class FakeWorkers:
 
 @pytest.mark.rule("U1")
 def test_who_hears_what() -> None:
-    """Active → full to all; joined → everything to the new one, brokers to the others; then only what differs."""
+    """A worker joins: everything to it, the brokers to the others; then only what differs."""
 
     async def test() -> None:
-        pusher = MetadataPusher(controller_id=1, controller_epoch=3)
+        pusher = active(3)
         workers = FakeWorkers(pusher)
         first = snapshot(1, {"t": [1, 2], "u": [3]})
         pusher.snapshot_changed(MetadataSnapshot(), first)
@@ -123,10 +124,27 @@ def test_who_hears_what() -> None:
         await workers.settled(1, 1)  # nothing for the version that changed nothing
         assert [(each.topic, each.leader) for each in workers.got[1][0].partitions] == [("t", -2), ("t", -2)]
 
-        workers.clear()
+        pusher.close()
+
+    run(test)
+
+
+@pytest.mark.rule("U1")
+def test_a_new_controller_tells_each_of_its_workers_everything_under_its_epoch() -> None:
+    """What it heard of the cluster before it was active is part of that; nobody hears an epoch of before."""
+
+    async def test() -> None:
+        pusher = MetadataPusher(1)
+        pusher.snapshot_changed(MetadataSnapshot(), snapshot(1, {"t": [1, 2]}))
         pusher.became_active(4)
-        await workers.settled(1, 1)
-        assert all(got[0].is_full and got[0].controller_epoch == 4 for got in workers.got.values())
+        workers = FakeWorkers(pusher)
+        workers.join(0)
+        workers.join(1)
+        await workers.settled(2, 1)
+        for (request, *_), cache in zip(workers.got.values(), workers.caches.values(), strict=True):
+            assert (request.is_full, request.controller_epoch, len(request.partitions)) == (True, 4, 2)
+            assert cache.controller_epoch == 4
+        assert [request.controller_epoch for request in workers.got[0]] == [4, 4]
         pusher.close()
 
     run(test)
@@ -139,7 +157,7 @@ def test_random_histories_keep_every_worker_in_step() -> None:
     async def test() -> None:
         for seed in range(60):
             rng = random.Random(seed)
-            pusher = MetadataPusher(controller_id=1, controller_epoch=1)
+            pusher = active()
             workers = FakeWorkers(pusher)
             workers.join(0)
             now = MetadataSnapshot()
@@ -160,12 +178,13 @@ def test_random_histories_keep_every_worker_in_step() -> None:
                 now = new
                 if rng.random() < 0.3:
                     workers.join(rng.randint(1, 2), epoch=step + 10)
-            await until(lambda: all(pusher.queued(worker) == 0 for worker in workers.got))  # noqa: B023
-            for _ in range(3):
-                await asyncio.sleep(0)
-            for cache in workers.caches.values():
-                assert dict(cache.current.topics) == dict(now.topics), f"seed {seed}"
-                assert dict(cache.current.nodes) == dict(now.nodes), f"seed {seed}"
+            in_step = (dict(now.topics), dict(now.nodes))
+            await until(
+                lambda: all(
+                    (dict(cache.current.topics), dict(cache.current.nodes)) == in_step  # noqa: B023
+                    for cache in workers.caches.values()  # noqa: B023
+                )
+            )
             pusher.close()
 
     run(test)
@@ -189,43 +208,26 @@ def test_a_topic_made_anew_with_fewer_partitions_deletes_the_rest() -> None:
 
 
 @pytest.mark.rule("U2")
-def test_a_batch_that_was_not_sent_forbids_the_next() -> None:
+def test_events_of_one_turn_reach_every_worker_whole_and_in_order() -> None:
+    """Each event is queued when its call returns: the next one, at once, loses nothing and changes nothing of it."""
+
     async def test() -> None:
-        batch = ControllerRequestBatch(1)
-        sent: list[UpdateMetadata] = []
-        batch.add_worker(4, 1, sent.append)
-        whole = snapshot(1, {"t": [1, 2]})
-        batch.new_batch(whole)
-        batch.new_batch(whole)  # nothing gathered yet: nothing can be lost
-        batch.add_partitions([4], list(partition_updates(whole))[1:])
-        with pytest.raises(IllegalState, match=r"\{4: \[\('t', 1\)\]\}"):
-            batch.new_batch(whole)
-        batch.send(controller_epoch=2)
-        batch.new_batch(whole)
-        await until(lambda: len(sent) == 1)
-        assert [each.partition for each in sent[0].partitions] == [1]
-        batch.remove_worker(4)
-
-    run(test)
-
-
-@pytest.mark.rule("U2")
-def test_what_is_enqueued_is_a_copy() -> None:
-    async def test() -> None:
-        batch = ControllerRequestBatch(1)
-        sent: list[UpdateMetadata] = []
-        batch.add_worker(4, 1, sent.append)
-        whole = snapshot(1, {"t": [1, 2]})
-        updates = list(partition_updates(whole))
-        batch.new_batch(whole)
-        batch.add_partitions([4], updates)
-        batch.send(1)
-        batch.new_batch(snapshot(2, {}))
-        batch.add_partitions([4], [updates[0]._replace(leader=3)])
-        updates.clear()
-        await until(lambda: len(sent) == 1)
-        assert [each.leader for each in sent[0].partitions] == [1, 2]
-        batch.remove_worker(4)
+        pusher = active()
+        workers = FakeWorkers(pusher)
+        first, second = snapshot(1, {"t": [1, 2]}), snapshot(2, {"t": [3, 2]})
+        third = snapshot(3, {"t": [3, 1]}, NODES[:1])
+        workers.join(0)
+        pusher.snapshot_changed(MetadataSnapshot(), first)
+        workers.join(1)
+        pusher.snapshot_changed(first, second)
+        pusher.snapshot_changed(second, third)
+        await workers.settled(5, 3)
+        for got in workers.got.values():
+            states = [[(each.partition, each.leader) for each in request.partitions] for request in got]
+            assert states[-3:-2] in ([[]], [[(0, 1), (1, 2)]]), "a worker joined: brokers only, or everything"
+            assert states[-2:] == [[(0, 3)], [(1, 1)]]
+            assert [len(request.brokers) for request in got[-3:]] == [3, 3, 1]
+        pusher.close()
 
     run(test)
 
@@ -233,7 +235,7 @@ def test_what_is_enqueued_is_a_copy() -> None:
 @pytest.mark.rule("U2")
 def test_a_slow_worker_delays_nobody_and_then_gets_one_full_update() -> None:
     async def test() -> None:
-        pusher = MetadataPusher(controller_id=1, controller_epoch=1)
+        pusher = active()
         workers = FakeWorkers(pusher)
         workers.mute = {0}
         workers.join(0)
@@ -245,7 +247,6 @@ def test_a_slow_worker_delays_nobody_and_then_gets_one_full_update() -> None:
             old = new
             await until(lambda: workers.caches[1].current.topics == old.topics)  # noqa: B023
         assert len(workers.got[0]) == 1
-        assert pusher.queued(0) <= QUEUE_MAX
         workers.mute = set()
         workers.caches[0].update_metadata(workers.got[0][0])
         pusher.replied(
@@ -254,7 +255,8 @@ def test_a_slow_worker_delays_nobody_and_then_gets_one_full_update() -> None:
         assert len(workers.got[0]) == 1
         pusher.replied(0, UpdateMetadataReply(UpdateError.NONE, 1))
         await until(lambda: workers.caches[0].current.topics == old.topics)
-        assert any(request.is_full for request in workers.got[0][1:])
+        assert [request.is_full for request in workers.got[0][:3]] == [True, True, False]
+        assert len(workers.got[0]) < QUEUE_MAX, "one full update in place of all that waited"
         pusher.close()
 
     run(test)
@@ -262,19 +264,22 @@ def test_a_slow_worker_delays_nobody_and_then_gets_one_full_update() -> None:
 
 @pytest.mark.rule("U2")
 def test_an_answer_that_never_comes_does_not_hold_later_updates_for_ever() -> None:
+    """The worker may have lost that update (its handler failed, say), so it gets everything, until it answers."""
+
     async def test() -> None:
-        batch = ControllerRequestBatch(1, reply_timeout_s=0.05)
-        sent: list[UpdateMetadata] = []
-        batch.add_worker(4, 1, sent.append)
-        whole = snapshot(1, {"t": [1, 2]})
-        for _ in range(3):
-            batch.new_batch(whole)
-            batch.add_partitions([4], list(partition_updates(whole))[1:])
-            batch.send(1)
-        await until(lambda: len(sent) == 2)
-        assert [each.is_full for each in sent] == [False, True], "what was lost is told again, whole"
-        assert len(sent[1].partitions) == 2
-        batch.remove_worker(4)
+        pusher = active(reply_timeout_s=0.05)
+        workers = FakeWorkers(pusher)
+        first = snapshot(1, {"t": [1, 2]})
+        pusher.snapshot_changed(MetadataSnapshot(), first)
+        workers.join(0)
+        await workers.settled(1)
+        workers.mute = {0}
+        pusher.snapshot_changed(first, snapshot(2, {"t": [1, 3]}))
+        await workers.settled(4)
+        assert [request.is_full for request in workers.got[0]] == [True, False, True, True]
+        workers.mute = set()
+        await until(lambda: workers.caches[0].current.leader("t", 1) == NODES[2])
+        pusher.close()
 
     run(test)
 
@@ -282,7 +287,7 @@ def test_an_answer_that_never_comes_does_not_hold_later_updates_for_ever() -> No
 @pytest.mark.rule("U2")
 def test_a_send_that_raises_costs_only_that_request() -> None:
     async def test() -> None:
-        pusher = MetadataPusher(controller_id=1, controller_epoch=1)
+        pusher = active()
         sent: list[UpdateMetadata] = []
 
         def send(request: UpdateMetadata) -> None:
@@ -291,11 +296,9 @@ def test_a_send_that_raises_costs_only_that_request() -> None:
                 raise OSError("gone")
 
         pusher.worker_joined(0, 1, send)
-        pusher.became_active(2)
-        await until(lambda: len(sent) == 1 and pusher.queued(0) == 0)
-        pusher.became_active(3)
+        pusher.snapshot_changed(MetadataSnapshot(), snapshot(1, {"t": [1]}))
         await until(lambda: len(sent) == 2)
-        assert sent[1].controller_epoch == 3
+        assert [len(request.partitions) for request in sent] == [0, 1]
         pusher.close()
 
     run(test)

@@ -18,8 +18,6 @@ from sidecar.common.control import (
     ControlMessage,
     Drain,
     Drained,
-    Endpoint,
-    LiveBroker,
     NeedTopics,
     PartitionUpdate,
     Ready,
@@ -31,6 +29,7 @@ from sidecar.common.control import (
     UpdateMetadataReply,
     encode_message,
 )
+from sidecar.common.model import Node
 from sidecar.net.control_channel import QUEUE_BYTES_MAX, ControlChannel
 
 from .conftest import Run
@@ -54,7 +53,7 @@ MESSAGES: list[ControlMessage] = [
         controller_id=1,
         controller_epoch=2,
         worker_epoch=3,
-        brokers=(LiveBroker(1, (Endpoint("PLAINTEXT", "h", 9092), Endpoint("SSL", "h", 9093)), "rack"),),
+        brokers=(Node(1, "h", 9092, "rack"), Node(2, "::1", 9093)),
         partitions=(
             PartitionUpdate("t", bytes(range(16)), 0, 1, 7, (1, 2), (1, 2, 3), (3,)),
             PartitionUpdate("u", None, 5, -2),

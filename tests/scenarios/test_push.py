@@ -24,8 +24,6 @@ from client_stub.wire import Kind
 from sidecar.common.control import (
     ControlDecoder,
     ControlMessage,
-    Endpoint,
-    LiveBroker,
     NeedTopics,
     PartitionUpdate,
     Ready,
@@ -35,6 +33,7 @@ from sidecar.common.control import (
     UpdateMetadataReply,
     encode_message,
 )
+from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.bare_worker import BareWorker
 from sidecar.controller.config_loader import load_config
@@ -178,7 +177,6 @@ class OwnController:
                 segment_path=str(self._path),
                 config=load_config(None, servers, {}).to_mapping(),
                 extra={
-                    "controller_id": 1,
                     "run_dir": str(folder),
                     "workers_lock": str(folder / "workers.lock"),
                 },
@@ -207,7 +205,7 @@ class OwnController:
     def push(
         self,
         *partitions: PartitionUpdate,
-        brokers: tuple[LiveBroker, ...],
+        brokers: tuple[Node, ...],
         controller_epoch: int = CONTROLLER_EPOCH,
         worker_epoch: int = WORKER_EPOCH,
         is_full: bool = True,
@@ -279,10 +277,7 @@ def test_md_16_a_stale_push_is_refused(kafka: FakeBroker, controller: OwnControl
     records go on to where the newest update says. One without the topic is no deletion: the worker asks for what it
     holds records of, and fails them when it is told that the topic is gone."""
     addresses = {node: kafka.address(node).rpartition(":") for node in (1, 2)}
-    brokers = tuple(
-        LiveBroker(node, (Endpoint("PLAINTEXT", host, int(port)),))
-        for node, (host, _, port) in addresses.items()
-    )
+    brokers = tuple(Node(node, host, int(port)) for node, (host, _, port) in addresses.items())
     topic_id = kafka._topic_ids["x"].bytes
     good = [PartitionUpdate("x", topic_id, index, index + 1, 0) for index in (0, 1)]
     wrong = PartitionUpdate("x", topic_id, 0, 2, 9)
