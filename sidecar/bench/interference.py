@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from sidecar.bench.bed import Bed, Site, daemon_before
+from sidecar.bench.hostile import measure_hostile
 from sidecar.bench.latency import SIDES, add_percentiles, behind
 from sidecar.bench.measurement import Results
 from sidecar.bench.runner import begin, go, outcome, started
@@ -50,6 +51,7 @@ def measure_interference(bed: Bed, results: Results) -> None:
     )
     if bed.is_embedded:
         measure_floods(bed, results)
+        measure_hostile(bed, results)
 
 
 def measure_floods(bed: Bed, results: Results) -> None:

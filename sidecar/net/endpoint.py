@@ -397,6 +397,8 @@ class Endpoint:
         self._on_turn_end()
 
     def _handle(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
+        if skipped_bytes:
+            self._listener.read_away(self.peer_process(routing_id), skipped_bytes)
         try:
             self._on_message(routing_id, frames, skipped_bytes)
         except Exception as error:

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.common.sparse_log import SparseLog
-from sidecar.net.penalties import BROKEN_POINTS, CONNECTION_POINTS, MALFORMED_POINTS, Penalties
+from sidecar.net.penalties import (
+    BROKEN_POINTS,
+    CONNECTION_POINTS,
+    MALFORMED_POINTS,
+    SKIPPED_BYTES_PER_POINT,
+    Penalties,
+)
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +88,11 @@ class Listener:
     def broke_rules(self, process: int) -> None:
         """A connection of this process had to be closed for what came on it."""
         self._penalties.charge(process, BROKEN_POINTS, self._loop.time())
+
+    def read_away(self, process: int, skipped_bytes: int) -> None:
+        """A message of this process was too long, and its bytes were read for nothing."""
+        points = skipped_bytes // SKIPPED_BYTES_PER_POINT
+        self._penalties.charge(process, points, self._loop.time())
 
     def close(self) -> None:
         """The path is removed first: stubs see a closed door, not a mute one."""

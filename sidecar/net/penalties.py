@@ -15,6 +15,8 @@ MALFORMED_POINTS: Final = 16
 """A message that no stub sends."""
 BROKEN_POINTS: Final = 50
 """A connection that had to be closed for what came on it."""
+SKIPPED_BYTES_PER_POINT: Final = 1 << 20
+"""Of a message that is too long and is read away: a stub knows the bound and never sends it."""
 FREE_POINTS: Final = 512
 """What a process may have before its connections wait: as many connections as a quarter of all clients make twice."""
 POINTS_BACK_A_SECOND: Final = 100.0

@@ -33,7 +33,13 @@ from sidecar.net.endpoint import (
     Endpoint,
 )
 from sidecar.net.listener import PARKED_PER_PROCESS_MAX, UNWELCOME_MAX
-from sidecar.net.penalties import BROKEN_POINTS, FREE_POINTS, Penalties
+from sidecar.net.penalties import (
+    BROKEN_POINTS,
+    CONNECTION_POINTS,
+    FREE_POINTS,
+    SKIPPED_BYTES_PER_POINT,
+    Penalties,
+)
 from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX, UNATTACHED_MESSAGES_MAX
 
 PATIENCE_S = 20.0
@@ -637,5 +643,24 @@ def test_who_says_little_does_not_wait_for_who_says_much(
             await until(lambda: any(frames == [b"quiet"] for _, frames in desk.messages))
             place = [frames for _, frames in desk.messages].index([b"quiet"])
             assert place - came <= 2 * MESSAGES_PER_TURN_MAX
+
+    run(test)
+
+
+def test_a_message_that_is_read_away_is_paid_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[int] = []
+    monkeypatch.setattr(Penalties, "charge", lambda self, process, points, now_s: charged.append(points))
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as peer:
+                await greet(desk, peer)
+                data = b"".join(encode([b"head", bytes(MESSAGE_BYTES_MAX + (3 << 20))]))
+                await asyncio.to_thread(peer.sendall, data)
+                await until(lambda: len(desk.messages) == 2)
+                assert charged == [
+                    CONNECTION_POINTS,
+                    (MESSAGE_BYTES_MAX + (3 << 20)) // SKIPPED_BYTES_PER_POINT,
+                ]
 
     run(test)

@@ -1,8 +1,8 @@
 """Goal: hostile local processes cost a good client little: no worker dies, memory and log are bounded.
 
 Method: the daemon with its defaults (two workers) on a fake broker, a good client at each worker, and six processes
-of tests/process/hostile.py at a time. Times are compared with the same alone, with room for a busy machine; the
-absolute bound is asked in the long form only.
+of sidecar/testing/hostile_client.py at a time. Times are compared with the same alone, with room for a busy machine;
+the absolute bound is asked in the long form only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from client_stub import Producer
 from sidecar.testing.child_processes import die_with_parent
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.hostile_client import KINDS
 from sidecar.testing.metrics import metric
-from tests.process.hostile import KINDS
 
 pytestmark = pytest.mark.process
 
@@ -56,7 +56,14 @@ def daemon(broker: FakeBroker) -> Iterator[SidecarDaemon]:
 def hostile(daemon: SidecarDaemon, kinds: list[str], seed: int = 0) -> Iterator[None]:
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.process.hostile", kind, str(daemon.run_dir), str(seed + number)],
+            [
+                sys.executable,
+                "-m",
+                "sidecar.testing.hostile_client",
+                kind,
+                str(daemon.run_dir),
+                str(seed + number),
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             preexec_fn=die_with_parent,  # noqa: PLW1509

@@ -1,4 +1,4 @@
-"""A hostile local process: ``python -m tests.process.hostile KIND RUN_DIR SEED``. Goes on until it is killed.
+"""A hostile local process: ``python -m sidecar.testing.hostile_client KIND RUN_DIR SEED``. Goes on until it is killed.
 
 It speaks the protocol itself, so that nothing of our stub's good manners is in the way.
 """

@@ -1,0 +1,129 @@
+"""Latency of a good client beside six hostile processes, and beside six that only take the same CPU.
+
+The attackers share the cores with the good client, as any busy neighbour would. So there is a control: six processes
+that take the same CPU and never speak to the daemon. Beyond the control it is what the daemon does for the attackers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.bench.bed import Bed, Site, daemon_before
+from sidecar.bench.latency import add_percentiles
+from sidecar.bench.measurement import Results
+from sidecar.bench.process_stats import cpu_seconds
+from sidecar.bench.runner import go, started
+from sidecar.bench.workload import Workload
+from sidecar.common.python_child import python_command
+
+ATTACKS: Final = {
+    "frames and connections": (
+        "large_first_frame",
+        "half_messages",
+        "never_attach",
+        "long_messages",
+        "hellos",
+        "deep_and_wide",
+    ),
+    "floods and nonsense": (
+        "topic_flood",
+        "topic_flood",
+        "absurd_values",
+        "absurd_values",
+        "pings_unread",
+        "random_frames",
+    ),
+}
+"""Kinds of sidecar.testing.hostile_client, one process each."""
+PROBE_RECORDS_PER_S: Final = 200.0
+SECONDS: Final = 8.0
+KEY_BYTES: Final = 16
+SETTINGS: Final = {"daemon.shutdown_timeout_s": 1}
+SHARE_MIN: Final = 0.001
+
+
+@dataclass(frozen=True)
+class Beside:
+    latencies_us: list[float]
+    shares: list[float]
+    """Of one core, by each neighbour."""
+    daemon_share: float
+
+
+def measure_hostile(bed: Bed, results: Results) -> None:
+    """Each attack with daemons of its own and the defaults; not on a foreign cluster: floods may make topics there."""
+    for attack, kinds in ATTACKS.items():
+        section = f"a quiet client beside six hostile processes: {attack}"
+        with bed.steps.step(f"A quiet client beside six hostile processes ({attack}), {bed.rounds} rounds"):
+            for number in range(bed.rounds):
+                _round(bed, results, section, kinds, number)
+        for beside, at_most in (("alone", 2.0), ("control", 1.2)):
+            results.compare(
+                f"p99 of a quiet client beside six hostile processes ({attack}), against {beside}",
+                (section, "p99", "hostile"),
+                (section, "p99", beside),
+                at_most=at_most,
+            )
+
+
+def _round(bed: Bed, results: Results, section: str, kinds: Sequence[str], number: int) -> None:
+    """Alone and beside the attack, then on another daemon, without its leavings, beside the control."""
+    with daemon_before(bed.site.bootstrap_servers, SETTINGS) as site:
+        run_dir = str(site.daemon.run_dir)
+        alone = _beside(site, bed.topic, [])
+        attackers = [
+            ("sidecar.testing.hostile_client", kind, run_dir, str(6 * number + place))
+            for place, kind in enumerate(kinds)
+        ]
+        hostile = _beside(site, bed.topic, attackers)
+    with daemon_before(bed.site.bootstrap_servers, SETTINGS) as site:
+        _beside(site, bed.topic, [])  # warm, as the other one was
+        burners = [("sidecar.bench.burner", str(max(SHARE_MIN, share))) for share in hostile.shares]
+        control = _beside(site, bed.topic, burners)
+    for side, found in (("alone", alone), ("control", control), ("hostile", hostile)):
+        shown = add_percentiles(results, section, side, found.latencies_us)
+        results.add(section, "slowest record", side, "ms", [max(found.latencies_us) / 1000])
+        results.add(section, "CPU of the neighbours", side, "cores", [sum(found.shares)])
+        results.add(section, "CPU of the daemon", side, "cores", [found.daemon_share])
+        bed.steps.say(
+            f"{side}: {shown}, slowest {max(found.latencies_us) / 1000:.1f} ms; "
+            f"cores: neighbours {sum(found.shares):.2f}, daemon {found.daemon_share:.2f}"
+        )
+
+
+def _beside(site: Site, topic: str, neighbours: Sequence[tuple[str, ...]]) -> Beside:
+    workload = Workload(topic, 10_000, KEY_BYTES, 100)
+    words = site.timed_words(
+        "open_loop", "sidecar", workload, records_per_s=PROBE_RECORDS_PER_S, seconds=SECONDS
+    )
+    with _running(neighbours) as pids, started(words) as probes:
+        daemon = site.pids
+        began_s, daemon_s = time.monotonic(), cpu_seconds(daemon)
+        before_s = [cpu_seconds([pid]) for pid in pids]
+        latencies_us: list[float] = go(probes)[0]["latencies_us"]
+        took_s = time.monotonic() - began_s
+        shares = [(cpu_seconds([pid]) - cpu_s) / took_s for pid, cpu_s in zip(pids, before_s, strict=True)]
+        return Beside(latencies_us, shares, (cpu_seconds(daemon) - daemon_s) / took_s)
+
+
+@contextlib.contextmanager
+def _running(neighbours: Sequence[tuple[str, ...]]) -> Iterator[list[int]]:
+    """Processes that say a line when they are at work, and go on until they are killed."""
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for module, *words in neighbours:
+            process = stack.enter_context(
+                subprocess.Popen(python_command(module, *words), stdout=subprocess.PIPE)
+            )
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise RuntimeError("a neighbour of the quiet client did not start")
+        yield [process.pid for process in processes]
