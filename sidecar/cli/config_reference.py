@@ -9,8 +9,9 @@ from sidecar.common.settings import CLIENT_KEYS, SETTINGS, TOPIC_KEYS, Setting
 
 _HEAD = """# Configuration
 
-*Printed by `kafka-sidecar config show --reference` from the settings table in `sidecar/common/settings.py`. A test
-compares them: edit the table, not this page.*
+Every setting of the daemon, with its default. The smallest configuration is one line:
+`kafka-sidecar run -X bootstrap.servers=host:9092`. Clients have a few settings of their own
+([stub-api.md](stub-api.md)).
 
 A setting has its default, unless one of these names another value; the last one counts: the file of `-c FILE`, an
 environment variable, `-X key=value`.
@@ -28,6 +29,9 @@ resulting configuration as TOML.
 The run directory is `--run-dir`, else `daemon.run_dir`, else `KAFKA_SIDECAR_RUN_DIR`, else `/run/kafka-sidecar`
 for root and `$XDG_RUNTIME_DIR/kafka-sidecar` for others (without that variable `/run/user/UID/kafka-sidecar`). A
 daemon uses only a directory of its own user that nobody else may write (0750: its group may send records).
+
+*This page is printed by `kafka-sidecar config show --reference` from the settings table in
+`sidecar/common/settings.py`, and a test compares them: edit the table.*
 """
 
 _TOPICS = """

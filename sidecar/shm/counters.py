@@ -242,7 +242,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "adoptions_total",
         "counter",
         "adoptions",
-        "Times a worker took over what a dead one left in its slot.",
+        "Times a worker took over the slot of a dead one.",
         "Any growth that no restart of yours explains: the log has the exit status.",
     ),
     CounterRow("records_adopted_total", "counter", "records", "Records taken over in adoptions."),

@@ -10,14 +10,11 @@ from sidecar.telemetry.collector import PREFIX, STATE_ROWS, StateRow
 
 _HEAD: Final = """# Metrics
 
-*Printed by `python -m sidecar.telemetry.reference` from the tables in `sidecar/shm/counters.py` and
-`sidecar/telemetry/collector.py`; a test compares. Edit the tables, not this page.*
-
 The daemon serves its metrics for Prometheus at `/metrics` of `http.listen`
 (`kafka-sidecar status` shows the address). Every name begins with `kafka_sidecar_`.
 
 - **Workers' metrics** have the label `slot`: a worker's place in the shared segment. A replacement takes the slot of
-  the dead worker, and its counters go on where they stood. Sum over the slots for the host:
+  the dead worker, and its counters continue where they were. Sum over the slots for the host:
   `sum(rate(kafka_sidecar_records_delivered_total[1m]))`.
 - They are read from the segment at each scrape, so they are right also while a worker hangs. Gauges of a dead worker
   read 0, but for `records_held`: its records wait in the segment.
@@ -30,10 +27,13 @@ The daemon serves its metrics for Prometheus at `/metrics` of `http.listen`
 
 The column *look closer* says when, and where to look. Where it is empty the value alone is neither good nor bad.
 
+*This page is printed by `python -m sidecar.telemetry.reference` from the tables in `sidecar/shm/counters.py` and
+`sidecar/telemetry/collector.py`, and a test compares them: edit the tables.*
+
 | alert | expression |
 |---|---|
 | no records are taken | `kafka_sidecar_up == 0` for 1 min |
-| the backlog grows | `deriv(sum(kafka_sidecar_records_held)[10m:]) > 0` and the sum is above what a minute brings |
+| the backlog grows | `deriv(sum(kafka_sidecar_records_held)[10m:]) > 0` and the sum is above a minute's intake |
 | records failed | `increase(kafka_sidecar_records_failed_total[10m]) > 0` |
 | letters wait for a replay | `increase(kafka_sidecar_records_dead_lettered_total[10m]) > 0` |
 | workers die | `increase(kafka_sidecar_worker_restarts_total[10m]) > 0` |

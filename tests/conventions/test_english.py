@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and every page of docs/: plain sentences that fit a screen, and links that lead somewhere."""
+"""The pages at the root and in docs/: plain sentences that fit a screen, and links that lead somewhere."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = tuple(
-    path
-    for path in (
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
-        *sorted((ROOT / "docs").glob("*.md")),
-    )
-    if path.exists()
-)
+PAGES: Final = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
 
 LINE_MAX: Final = 120
 WORDS_MAX: Final = 30

@@ -218,3 +218,31 @@ def test_settings_on_a_page_exist(path: Path) -> None:
     named = re.findall(r"`((?:daemon|pool|dead_letters|http|recover)\.[a-z_]+)`", path.read_text())
     unknown = set(named) - {setting.name for setting in SETTINGS} - {"daemon.json"}
     assert not unknown
+
+
+# --- the set of pages -------------------------------------------------------------------------------------
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    rows = re.findall(r"^\| \[([\w-]+\.md)\]", index, re.MULTILINE)
+    assert len(rows) == len(set(rows))
+    missing = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"} - set(rows)
+    assert not missing
+
+
+def test_the_design_fits_three_screens() -> None:
+    assert len((ROOT / "docs" / "design.md").read_text().splitlines()) <= 150
+
+
+def test_each_decision_has_a_number_and_three_parts() -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text()
+    records = re.split(r"^### (?=\d)", page.split("\n## ", 1)[0], flags=re.MULTILINE)[1:]
+    assert [int(record.split(".", 1)[0]) for record in records] == list(range(1, len(records) + 1))
+    for record in records:
+        parts = re.findall(r"^\*\*(\w+)\.\*\* \S", record, re.MULTILINE)
+        assert parts == ["Context", "Decision", "Why"], record.splitlines()[0]
+    cited = {
+        int(number) for path in PAGES for number in re.findall(r"\[?[Dd]ecision (\d+)", path.read_text())
+    }
+    assert cited <= set(range(1, len(records) + 1))
