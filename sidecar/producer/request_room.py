@@ -99,7 +99,8 @@ class RequestRoom:
         return max(self.new_batches(0), min(free, 1))
 
     def request_bytes(self, *, is_first: bool) -> int:
-        """The largest request that finds a buffer now; 0 when none does. ``is_first`` counts if ``is_shared``."""
+        """The largest request that finds a buffer now; 0 when none does. ``is_first``: no other request for the
+        connection holds a buffer."""
         return self.buffers.room_bytes(reserve_requests=0 if is_first or not self.is_shared else 1)
 
     def take(self, request: ProduceRequest) -> None:

@@ -8,6 +8,7 @@ differs for the idempotent lane, see producer_id.py.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import count
 from math import inf
@@ -94,7 +95,8 @@ class Sender:
         self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
         self.watches_lateness = self._latency.is_on
         """Whether brokers are ever late; if not, :meth:`late_brokers` need not be asked."""
-        self._first_lane = 0
+        self._next_lane: defaultdict[int, int] = defaultdict(int)
+        """By connection: the lanes take turns, also where there is room for one request at a time."""
         self._decided = False
         """There are effects of this poll that are carried out before its requests."""
         self._wake_now = True
@@ -210,12 +212,12 @@ class Sender:
             return
         accumulator = self._accumulator
         rings = accumulator.lines.ready(node_id)
-        lanes_left = list(LANES_FROM[self._first_lane])
+        lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and room > 0:
             lane = lanes_left.pop(0)
             if not rings[lane]:
                 continue
-            is_first = not self.room.is_shared or not self._in_flight.has_unsent(node_id)
+            is_first = not self._in_flight.has_unsent(node_id)
             most_bytes = self.room.request_bytes(is_first=is_first)
             new_batches = self.room.new_batches(accumulator.under_way[broker_of(node_id)])
             if new_batches <= 0 and self._is_stuck(broker_of(node_id)):
@@ -236,10 +238,11 @@ class Sender:
                     continue
                 if new_batches <= 0:
                     self.room.lacks_descriptors = True
-                if most_bytes < self._config.max_request_size and not self._in_flight.has_unsent(node_id):
+                if is_first and most_bytes < self._config.max_request_size:
                     self.room.wait(node_id)
                 continue
             lanes_left.append(lane)
+            self._next_lane[node_id] = LANES_FROM[lane][1]
             room -= 1
             if self._latency.is_on:
                 self._latency.drained(broker_of(node_id))
@@ -259,16 +262,11 @@ class Sender:
             self.counts.batches_sent += len(batches)
             self.counts.bytes_sent += request.size_bytes
             effects.append(SendProduce(node_id, request))
-        self._first_lane = LANES_FROM[self._first_lane][1]
 
     def _is_stuck(self, broker: int) -> bool:
         """Nothing of the broker is in flight, and nothing will be before a batch without a descriptor goes."""
-        in_flight = self._in_flight
-        return not (
-            in_flight.count(broker)
-            or in_flight.count(second_of(broker))
-            or self._accumulator.has_next_with_descriptor(broker)
-        )
+        in_flight = self._in_flight.count(broker) + self._in_flight.count(second_of(broker))
+        return not in_flight and not self._accumulator.has_next_with_descriptor(broker)
 
     def _relieve(self, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
         """A connection waits for its first request buffer, and others hold them all: the one that has taken no byte

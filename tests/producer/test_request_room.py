@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from sidecar.producer.effects import CloseLink, LeaderHints, SendProduce
 from sidecar.producer.in_flight import ProduceRequest
-from sidecar.producer.lanes import PLAIN_LANE
+from sidecar.producer.lanes import LANES, PLAIN_LANE
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
 from sidecar.producer.sender import STALLED_MS_MAX
 from sidecar.worker.publication import publish_all
@@ -343,3 +344,18 @@ def test_the_new_leaders_that_an_answer_names_are_one_effect() -> None:
     core.poll()
     (effect,) = core.of(LeaderHints)
     assert [hint.partition for hint in effect.hints] == list(range(500))
+
+
+def test_lanes_take_turns_at_each_broker_where_one_request_has_room() -> None:
+    """Also when all brokers answer in step."""
+    core = Core(leaders=[1, 2], max_in_flight_requests_per_connection=1, batch_size=0)
+    for lane in LANES:
+        core.lane = lane
+        for number in range(4):
+            everywhere(core, f"{lane}-{number}-", 2)
+    sent = Counter[tuple[int, int]]()
+    for _ in range(4):
+        for request in core.poll():
+            sent[request.node_id, request.lane] += 1
+            core.acknowledge(request)
+    assert sent == {(node_id, lane): 2 for node_id in (1, 2) for lane in LANES}
