@@ -79,13 +79,14 @@ class PartitionLog:
                 del self.producers[producer_id]
                 self.forgotten.add(producer_id)
 
-    def append(self, batch: WireBatch, now_ms: float) -> Answer:
-        answer = self._append(batch, now_ms)
+    def append(self, batch: WireBatch, now_ms: float, *, forgets: bool = False) -> Answer:
+        """``forgets``: the id is lost just before the batch if one before it is missing, so that this one is taken."""
+        answer = self._append(batch, now_ms, forgets)
         if answer.code:
             self.happened[f"refused with {answer.code} by the log"] += 1
         return answer
 
-    def _append(self, batch: WireBatch, now_ms: float) -> Answer:
+    def _append(self, batch: WireBatch, now_ms: float, forgets: bool) -> Answer:
         payloads = batch.payloads
         if len(payloads) > self.records_max:
             return Answer(MESSAGE_TOO_LARGE)
@@ -120,8 +121,12 @@ class PartitionLog:
                 if (first_known, last_known) == (first, last):
                     self.happened["duplicate recognised"] += 1
                     return Answer(0, offset)
-            if first != (state.last_sequence + 1) & MASK:
-                return Answer(OUT_OF_ORDER)
+            missing = (first - state.last_sequence - 1) & MASK
+            if missing:
+                if not forgets or missing > MASK // 2:
+                    return Answer(OUT_OF_ORDER)
+                self.happened["id forgotten between two batches"] += 1
+                state = self.producers[batch.producer_id] = ProducerState(epoch)
         offset = self._store(payloads)
         state.batches.append((first, last, offset))
         state.appended_ms, state.last_timestamp_ms = now_ms, batch.max_timestamp_ms

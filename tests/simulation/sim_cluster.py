@@ -49,6 +49,8 @@ class SimCluster:
         self.expiration_ms = rng.choice((NEVER_MS, NEVER_MS, SANE_MS, SANE_MS, rng.choice(TINY_MS)))
         self.check_ms = rng.choice((0.0, 20.0, 500.0))
         self.has_topic_ids = rng.random() < 0.5
+        self.loses_ids = rng.random() < 0.5
+        """Between two batches that are under way, as a leader may after a crash of its host."""
         self.generations: list[dict[int, PartitionLog]] = []
         """Logs by partition; the last is the topic that is there, the others were deleted."""
         self._absent_until_ms = 0.0
@@ -168,7 +170,8 @@ class SimCluster:
         if fault < HEALTHY and idle_ms > SILENCE_MS and self.random.random() < self.fault_rate * 3:
             happened["too few replicas after a silence"] += 1
             return Answer(NOT_ENOUGH_REPLICAS)
-        done = self.logs[partition].append(batch, now_ms)
+        forgets = self.loses_ids and fault < HEALTHY and self.random.random() < self.fault_rate
+        done = self.logs[partition].append(batch, now_ms, forgets=forgets)
         if done.code == 0 and fault < self.fault_rate:
             happened["error after append"] += 1
             return Answer(self.random.choice(ERROR_AFTER_APPEND))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from client_stub.wire import Persistence
 from sidecar.producer.producer_batch import ProducerBatch
 
-from .broker_model import PartitionLog
+from .broker_model import OUT_OF_ORDER, PartitionLog
 
 
 class Payload(NamedTuple):
@@ -49,10 +49,11 @@ class SimLedger:
         told_in_order: bool,
         single: bool,
         ordered: bool,
+        remembered: bool,
         fenced: bool,
     ) -> None:
         """``generations``: the logs by partition, of the topic and of those that were deleted before it. ``single``: no
-        log has a record twice."""
+        log has a record twice. ``remembered``: no broker forgot the producer id too soon, so nothing was overtaken."""
         missing = [payload for payload in self.accepted if payload not in self.fates]
         assert not missing, f"accepted and never told: {missing[:5]} of {len(missing)}"
         logs = [(partition, log) for each in generations for partition, log in each.items()]
@@ -70,6 +71,7 @@ class SimLedger:
                 assert not any(payload in log.records for log in there), (
                     f"{payload} failed with {code} as not persisted, but is in the log"
                 )
+                assert code != OUT_OF_ORDER or not remembered, f"{payload} was overtaken, and failed for that"
             if code == 0:
                 assert found >= 1, f"{payload} was told delivered, but is not in the log"
                 if offset >= 0:

@@ -201,6 +201,7 @@ class SimWorld:
             told_in_order=in_order,
             single=self.idempotent and not may_go_again,
             ordered=in_order or self.config.max_in_flight_requests_per_connection == 1,
+            remembered=in_order and cluster.generation == 1 and not cluster.loses_ids,
             fenced=self.producer_ids_used == 1 and not forgets and cluster.generation == 1,
         )
 

@@ -28,6 +28,7 @@ FAULTS = {
     "duplicate recognised",
     "error after append",
     "id forgotten after a silence",
+    "id forgotten between two batches",
     "id forgotten by timestamps",
     "late copy processed",
     "leader moved",
