@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 FLOOR: Final = 90.0
 ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGES: Final = ("sidecar", "client_stub")
 
 
 class Room(NamedTuple):
@@ -68,6 +69,9 @@ def measured() -> Mapping[str, Any]:
     try:
         coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
         coverage.combine(keep=True)
+        coverage.get_data().touch_files(
+            str(path) for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+        )  # what no process imported counts as not run
         coverage.save()
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "coverage.json"
