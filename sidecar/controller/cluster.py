@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from sidecar.common.config_rules import config_of, parse_address
-from sidecar.common.control import ControlMessage, NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
+from sidecar.common.control import NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
 from sidecar.common.errors import Refused
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.metadata_fetcher import MetadataFetcher
@@ -110,20 +110,19 @@ class Cluster:
             del self._workers[worker.identity.index]
             self._pusher.worker_left(worker.identity.index)
 
-    def worker_said(self, worker: WorkerProcess, message: ControlMessage) -> None:
-        """NEED_TOPICS and UPDATE_METADATA_REPLY; anything else is logged and dropped."""
-        if isinstance(message, NeedTopics):
-            if message.topics:
-                self._need(message.topics)
-            if message.used:
-                self._fetcher.add_topics(message.used)
-                self._fetcher.records_sent(message.used)
-            if message.refresh:
-                self._fetcher.request_update()
-        elif isinstance(message, UpdateMetadataReply):
-            self._pusher.replied(worker.identity.index, message)
-        else:
-            log.warning("Worker %d sent an unexpected %s.", worker.identity.index, message.kind.name)
+    def topics_needed(self, message: NeedTopics) -> None:
+        """A worker needs these topics, uses them, or wants the cluster to be asked again."""
+        if message.topics:
+            self._need(message.topics)
+        if message.used:
+            self._fetcher.add_topics(message.used)
+            self._fetcher.records_sent(message.used)
+        if message.refresh:
+            self._fetcher.request_update()
+
+    def update_replied(self, worker: WorkerProcess, reply: UpdateMetadataReply) -> None:
+        """A worker has taken its last update, or refused it."""
+        self._pusher.replied(worker.identity.index, reply)
 
     def _need(self, topics: Iterable[str]) -> None:
         wanted = list(topics)

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sidecar.common.control import ControlMessage, Start
+from sidecar.common.control import Start
 from sidecar.common.errors import Refused
 from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
@@ -21,7 +21,7 @@ from sidecar.controller.admission import check_hello
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.bare_worker import BareWorker
 from sidecar.controller.cluster import Cluster
-from sidecar.controller.control_endpoint import ControlEndpoint, Topics
+from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.health import Health, disk_sentence
 from sidecar.controller.run_dir import RunDir
 from sidecar.controller.run_dir_lock import process_start_time
@@ -96,19 +96,14 @@ class Daemon:
             heartbeat_timeout_s=config.number("daemon.heartbeat_timeout_s"),
             restart_backoff_max_ms=config.number("daemon.restart_backoff_max_ms"),
             slots=store,
-            start_message=self._start_message,
-            endpoint=lambda index, epoch: f"ipc://{run_dir.worker_socket(index, epoch)}",
+            owner=self,
+            cluster=cluster,
             last_epoch=self._epoch,
-            on_joined=self._worker_joined,
-            on_left=self._worker_left,
-            on_message=self._worker_said,
-            on_change=self._changed,
-            on_fatal=self._fail,
             with_standby=bool(config.values["daemon.standby"]),
             bare=bare,
         )
         self.cluster = cluster
-        self.cluster.became_active(self._epoch, self._changed)
+        self.cluster.became_active(self._epoch, self.changed)
         self.exporter: Exporter | None = None
         self.is_handed_over = False
         """A successor has asked for everything: nothing is drained, all is left as it is."""
@@ -125,7 +120,7 @@ class Daemon:
         self.supervisor.start()
         if self._control is None:
             self._control = ControlEndpoint(self.run_dir.control_socket)
-        self._control.serve(hello=self._hello, topics=self._topics)
+        self._control.serve(hello=self._hello, topics=self.cluster.topics)
         self._spawn(self._remind())
         if self._systemd.watchdog_interval_s is not None:
             self._spawn(self._feed_watchdog(self._systemd.watchdog_interval_s))
@@ -146,7 +141,7 @@ class Daemon:
             self._stop_asked.set()
             if self._control is not None:
                 self._control.ask_again()
-            self._changed()
+            self.changed()
         else:
             log.warning("%s again: what is not delivered now is failed to its senders.", why)
             self._spawn(self.supervisor.drain(0.0))
@@ -224,14 +219,18 @@ class Daemon:
             self._systemd.watchdog()
             await asyncio.sleep(interval_s)
 
-    def _fail(self, sentence: str) -> None:
+    def fail(self, sentence: str) -> None:
+        """End with this sentence and status 1."""
         self._fatal = self._fatal or sentence
         self._is_stopping = True
         self._stop_asked.set()
 
     # ---- workers
 
-    def _start_message(self, identity: WorkerIdentity) -> Start:
+    def worker_endpoint(self, index: int, epoch: int) -> str:
+        return f"ipc://{self.run_dir.worker_socket(index, epoch)}"
+
+    def start_message(self, identity: WorkerIdentity) -> Start:
         return Start(
             worker_index=identity.index,
             worker_epoch=identity.epoch,
@@ -251,18 +250,17 @@ class Daemon:
             },
         )
 
-    def _worker_joined(self, worker: WorkerProcess) -> None:
+    def worker_joined(self, worker: WorkerProcess) -> None:
+        """It gets all metadata, and the clients that wait for it are let in."""
         self.cluster.worker_joined(worker)
         if self._control is not None:
             self._control.ask_again()
 
-    def _worker_left(self, worker: WorkerProcess) -> None:
+    def worker_left(self, worker: WorkerProcess) -> None:
+        """Nothing is sent to it any more, no client goes to it, and its socket is removed."""
         self.cluster.worker_left(worker)
         self._assignment.worker_left(worker.identity.index)
         self.run_dir.worker_socket(worker.identity.index, worker.identity.epoch).unlink(missing_ok=True)
-
-    def _worker_said(self, worker: WorkerProcess, message: ControlMessage) -> None:
-        self.cluster.worker_said(worker, message)
 
     def _configured_cpus(self) -> list[int] | None:
         cpus = self.config.values["daemon.cpus"]
@@ -297,9 +295,6 @@ class Daemon:
         }
         index = self._assignment.assign(client_id, loads, self._loop.time() * 1000.0)
         return None if index is None else ready[index].identity
-
-    async def _topics(self, names: list[str] | None) -> Topics:
-        return await self.cluster.topics(names)
 
     # ---- what is shown
 
@@ -370,9 +365,9 @@ class Daemon:
             ],
         }
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Something that `status` shows is different: write it, once for all changes of this turn."""
         if self._publish_handle is None:
-            # Several changes of one turn are written once.
             self._publish_handle = self._loop.call_soon(self._publish)
 
     def _publish(self) -> None:

@@ -15,10 +15,20 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from sidecar.common.control import ControlMessage, Drain, Drained, Ready, Start, Stop, Warm
+from sidecar.common.control import (
+    ControlMessage,
+    Drain,
+    Drained,
+    NeedTopics,
+    Ready,
+    Start,
+    Stop,
+    UpdateMetadataReply,
+    Warm,
+)
 from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker, last_line
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.run_dir import process_state
@@ -28,6 +38,9 @@ from sidecar.controller.worker_process import (
     WorkerProcess,
     WorkerState,
 )
+
+if TYPE_CHECKING:
+    from sidecar.controller.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +86,34 @@ class SlotStore(Protocol):
         ...
 
 
-class Supervisor:
-    """Belongs to the controller's loop, in its main thread.
+class WorkerOwner(Protocol):
+    """What the supervisor needs of the daemon."""
 
-    ``start_message(identity)`` makes START. ``on_joined`` when a worker is ready, ``on_left`` when one is
-    dead,
-    ``on_message`` for every other control message, ``on_change`` whenever `status` would show something else,
-    ``on_fatal(sentence)`` when restarting is of no use.
-    """
+    def worker_endpoint(self, index: int, epoch: int) -> str:
+        """Where that worker takes its clients."""
+        ...
+
+    def start_message(self, identity: WorkerIdentity) -> Start: ...
+
+    def worker_joined(self, worker: WorkerProcess) -> None:
+        """It is ready."""
+        ...
+
+    def worker_left(self, worker: WorkerProcess) -> None:
+        """It is dead."""
+        ...
+
+    def changed(self) -> None:
+        """`status` would show something else."""
+        ...
+
+    def fail(self, sentence: str) -> None:
+        """Restarting is of no use."""
+        ...
+
+
+class Supervisor:
+    """Belongs to the controller's loop, in its main thread. What workers ask of metadata goes to ``cluster``."""
 
     def __init__(
         self,
@@ -91,14 +124,9 @@ class Supervisor:
         heartbeat_timeout_s: float,
         restart_backoff_max_ms: float,
         slots: SlotStore,
-        start_message: Callable[[WorkerIdentity], Start],
-        endpoint: Callable[[int, int], str],
+        owner: WorkerOwner,
+        cluster: Cluster,
         last_epoch: int,
-        on_joined: Callable[[WorkerProcess], None],
-        on_left: Callable[[WorkerProcess], None],
-        on_message: Callable[[WorkerProcess, ControlMessage], None],
-        on_change: Callable[[], None],
-        on_fatal: Callable[[str], None],
         with_standby: bool = False,
         bare: deque[BareWorker] | None = None,
         worker_command: Sequence[str] = WORKER_COMMAND,
@@ -111,14 +139,9 @@ class Supervisor:
         self._look_s = heartbeat_timeout_s / MISSES_MAX
         self._backoff_max_ms = restart_backoff_max_ms
         self._slots = slots
-        self._start_message = start_message
-        self._endpoint = endpoint
+        self._owner = owner
+        self._cluster = cluster
         self.last_epoch = last_epoch
-        self._on_joined = on_joined
-        self._on_left = on_left
-        self._on_message = on_message
-        self._on_change = on_change
-        self._on_fatal = on_fatal
         self._worker_command = worker_command
         self._with_standby = with_standby
         self._bare: deque[BareWorker] = deque() if bare is None else bare
@@ -222,25 +245,24 @@ class Supervisor:
         try:
             self._slots.prepare(slot)
         except Exception as error:
-            self._on_fatal(f"Worker {index} cannot be started: {error}")
+            self._owner.fail(f"Worker {index} cannot be started: {error}")
             return
         # Seconds since 1970 as a seed keep epochs of one run dir apart even when the folder was wiped
         # between.
         self.last_epoch = min(self.last_epoch + 1, EPOCH_MAX)
         epoch = self.last_epoch
         identity = WorkerIdentity(
-            index, slot, self._slots.next_incarnation(), epoch, self._endpoint(index, epoch)
+            index, slot, self._slots.next_incarnation(), epoch, self._owner.worker_endpoint(index, epoch)
         )
         cpu = self._cpus[index % len(self._cpus)] if self._cpus else None
         try:
             self.workers[index] = WorkerProcess(
                 identity,
-                self._start_message(identity),
+                self._owner.start_message(identity),
                 self._take_bare() or BareWorker(self._worker_command),
                 cpu=cpu,
-                on_message=self._message,
-                on_exit=self._exited,
-                spare=lambda ended: self._slots.spare(ended.slot, ended.incarnation),
+                slots=self._slots,
+                supervisor=self,
             )
             self.held_slots.discard(slot)
         except OSError as error:
@@ -302,7 +324,14 @@ class Supervisor:
 
     # ---- what workers say
 
-    def _message(self, worker: WorkerProcess, message: ControlMessage) -> None:
+    def heard(self, worker: WorkerProcess, message: ControlMessage) -> None:
+        """A control message of the worker, to whom it concerns."""
+        if isinstance(message, NeedTopics):
+            self._cluster.topics_needed(message)
+            return
+        if isinstance(message, UpdateMetadataReply):
+            self._cluster.update_replied(worker, message)
+            return
         if isinstance(message, Ready):
             if worker.state is WorkerState.STARTING:
                 worker.state = WorkerState.READY
@@ -315,7 +344,7 @@ class Supervisor:
                     worker.identity.epoch,
                     f", CPU {worker.cpu}" if worker.cpu is not None else "",
                 )
-                self._on_joined(worker)
+                self._owner.worker_joined(worker)
                 if len(self.ready) >= self.wanted:
                     self._want_standby(STANDBY_DELAY_S)
         elif isinstance(message, Drained):
@@ -325,13 +354,14 @@ class Supervisor:
             self._failed_starts = 0
             return
         else:
-            self._on_message(worker, message)
+            log.warning("Worker %d sent an unexpected %s.", worker.identity.index, message.kind.name)
             return
         self._change()
 
-    def _exited(self, worker: WorkerProcess) -> None:
+    def worker_ended(self, worker: WorkerProcess) -> None:
+        """Its process has been reaped: replace it, unless it was to end."""
         index, slot = worker.identity.index, worker.identity.slot
-        self._on_left(worker)
+        self._owner.worker_left(worker)
         if self._is_stopping or index in self._ended_seats:
             self._change()
             return
@@ -340,9 +370,9 @@ class Supervisor:
         if not worker.is_warm and worker.exit_code not in {-signal.SIGKILL, -signal.SIGTERM}:
             self._failed_starts += 1
         if worker.exit_code in FATAL_EXITS:
-            self._on_fatal(self.last_death)
+            self._owner.fail(self.last_death)
         elif self._failed_starts >= FAILED_STARTS_MAX and not self.ready:
-            self._on_fatal(
+            self._owner.fail(
                 f"No worker can be started, {self._failed_starts} ended one after the other while they were loaded. "
                 f"{self.last_death} `kafka-sidecar doctor` looks at the installation."
             )
@@ -420,7 +450,7 @@ class Supervisor:
 
     def _change(self) -> None:
         self._changed.set()
-        self._on_change()
+        self._owner.changed()
 
     async def _wait_change(self, timeout_s: float | None = None) -> bool:
         """True when something changed, False when the time was up first."""

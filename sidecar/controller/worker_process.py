@@ -8,14 +8,18 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING
 
-from sidecar.common.control import ControlMessage, Start
+from sidecar.common.control import Start
 from sidecar.common.model import ExitStatus
 from sidecar.controller.bare_worker import BareWorker, last_line
 from sidecar.net.control_channel import ControlChannel
+
+if TYPE_CHECKING:
+    from sidecar.controller.supervisor import SlotStore, Supervisor
 
 
 class WorkerState(StrEnum):
@@ -48,9 +52,8 @@ FATAL_EXITS = {
 class WorkerProcess:
     """``bare`` gets its identity by the constructor and is ours from then on. Belongs to the controller's loop.
 
-    ``on_message(worker, message)`` for each control message; ``on_exit(worker)`` once, after the process has
-    been reaped (its pidfd became readable), with ``exit_code`` set as subprocess tells it. ``spare(identity)`` notes in
-    the slot that its death is ours.
+    The supervisor hears each control message, and once, after the process has been reaped (its pidfd became readable),
+    that it has ended, with ``exit_code`` set as subprocess tells it.
     """
 
     def __init__(
@@ -60,9 +63,8 @@ class WorkerProcess:
         bare: BareWorker,
         *,
         cpu: int | None,
-        on_message: Callable[[WorkerProcess, ControlMessage], None],
-        on_exit: Callable[[WorkerProcess], None],
-        spare: Callable[[WorkerIdentity], None],
+        slots: SlotStore,
+        supervisor: Supervisor,
     ) -> None:
         self.identity = identity
         self.state = WorkerState.STARTING
@@ -76,9 +78,9 @@ class WorkerProcess:
         """Records not delivered when its drain ended; None before."""
         self.missed_heartbeats = 0
         self.last_heartbeat = -1
-        self._on_exit = on_exit
         self._bare = bare
-        self._spare = spare
+        self._slots = slots
+        self._supervisor = supervisor
         self._loop = asyncio.get_running_loop()
         self.started_ms = self._loop.time() * 1000.0
         self.moved_ms = self.started_ms
@@ -95,7 +97,7 @@ class WorkerProcess:
         bare.hand_over(start)
         self.channel = ControlChannel(
             bare.socket,
-            on_message=lambda message: on_message(self, message),
+            on_message=partial(supervisor.heard, self),
             on_closed=self._channel_closed,
         )
         self.channel.send(start)
@@ -107,7 +109,7 @@ class WorkerProcess:
     def end(self, number: signal.Signals) -> None:
         """End it by our own will: first that is noted, so that what it has in work is not blamed for its death."""
         if self.exit_code is None:
-            self._spare(self.identity)
+            self._slots.spare(self.identity.slot, self.identity.incarnation)
             self.signal(number)
 
     def signal(self, number: signal.Signals) -> None:
@@ -156,4 +158,4 @@ class WorkerProcess:
         if not self.is_warm:
             self.last_words = last_line(words)
             sys.stderr.write(words)
-        self._on_exit(self)
+        self._supervisor.worker_ended(self)

@@ -17,9 +17,11 @@ from sidecar.common.control import (
     ControlDecoder,
     Drain,
     Drained,
+    NeedTopics,
     Ready,
     Start,
     Stop,
+    UpdateMetadataReply,
     Warm,
     encode_message,
 )
@@ -57,6 +59,9 @@ def main() -> None:
                 if behaviour == "hangs at first" and message.incarnation == 1:
                     time.sleep(600)
                 sock.sendall(encode_message(Ready(os.getpid(), message.worker_epoch)))
+                if behaviour == "asks":
+                    for said in (UpdateMetadataReply(0, message.worker_epoch), Stop(), NeedTopics(("t",))):
+                        sock.sendall(encode_message(said))
             elif isinstance(message, Drain):
                 if behaviour == "hang in drain":
                     time.sleep(600)

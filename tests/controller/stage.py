@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from sidecar.common.control import ControlMessage, Start
+from sidecar.common.control import NeedTopics, Start, UpdateMetadataReply
 from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
 
@@ -46,7 +46,7 @@ class FakeSlots:
 
 
 class Stage:
-    """One supervisor and what it told."""
+    """One supervisor over workers that it starts, and a daemon and a cluster that note what they hear of it."""
 
     def __init__(
         self,
@@ -62,8 +62,10 @@ class Stage:
         self.slots.left.update(seats)
         self.joined: list[WorkerIdentity] = []
         self.left: list[WorkerIdentity] = []
-        self.messages: list[ControlMessage] = []
+        self.needed: list[NeedTopics] = []
+        self.replies: list[tuple[int, UpdateMetadataReply]] = []
         self.fatal: list[str] = []
+        self._behaviour = behaviour
         self._changed = asyncio.Event()
         self.slots.on_look = self._changed.set
         self.supervisor = Supervisor(
@@ -73,26 +75,46 @@ class Stage:
             heartbeat_timeout_s=heartbeat_timeout_s,
             restart_backoff_max_ms=restart_backoff_max_ms,
             slots=self.slots,
-            start_message=lambda identity: Start(
-                worker_index=identity.index,
-                worker_epoch=identity.epoch,
-                slot=identity.slot,
-                incarnation=identity.incarnation,
-                endpoint=identity.endpoint,
-                instance_key=b"k",
-                segment_fd=-1,
-                config={"behaviour": behaviour},
-            ),
-            endpoint=lambda index, epoch: f"ipc://unused-{index}.{epoch}",
+            owner=self,
+            cluster=self,
             last_epoch=1000,
-            on_joined=lambda worker: self.joined.append(worker.identity),
-            on_left=lambda worker: self.left.append(worker.identity),
-            on_message=lambda worker, message: self.messages.append(message),
-            on_change=self._changed.set,
-            on_fatal=self.fatal.append,
             with_standby=with_standby,
             worker_command=worker_command,
         )
+
+    def worker_endpoint(self, index: int, epoch: int) -> str:
+        return f"ipc://unused-{index}.{epoch}"
+
+    def start_message(self, identity: WorkerIdentity) -> Start:
+        return Start(
+            worker_index=identity.index,
+            worker_epoch=identity.epoch,
+            slot=identity.slot,
+            incarnation=identity.incarnation,
+            endpoint=identity.endpoint,
+            instance_key=b"k",
+            segment_fd=-1,
+            config={"behaviour": self._behaviour},
+        )
+
+    def worker_joined(self, worker: WorkerProcess) -> None:
+        self.joined.append(worker.identity)
+
+    def worker_left(self, worker: WorkerProcess) -> None:
+        self.left.append(worker.identity)
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    def fail(self, sentence: str) -> None:
+        self.fatal.append(sentence)
+
+    def topics_needed(self, message: NeedTopics) -> None:
+        self.needed.append(message)
+        self._changed.set()
+
+    def update_replied(self, worker: WorkerProcess, reply: UpdateMetadataReply) -> None:
+        self.replies.append((worker.identity.index, reply))
 
     async def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
         """Wait until ``condition()``; looks again at each change the supervisor tells, and at each look of it."""

@@ -11,6 +11,8 @@ from unittest import mock
 
 import pytest
 
+from sidecar.common.control import NeedTopics, UpdateMetadataReply
+from sidecar.controller import supervisor
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.supervisor import FAILED_STARTS_MAX, choose_cpus
 from sidecar.controller.worker_process import WorkerState
@@ -127,6 +129,17 @@ async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Stage) -> N
 
 
 @pytest.mark.rule("S2")
+@on_stage("asks")
+async def test_what_a_worker_says_of_metadata_goes_to_the_cluster(it: Stage) -> None:
+    """And a message that no worker says is logged, and costs nothing."""
+    with mock.patch.object(supervisor.log, "warning") as warning:
+        await it.supervisor.wait_all_ready()
+        await it.until(lambda: it.needed)
+    assert it.needed == [NeedTopics(("t",))]
+    assert it.replies == [(0, UpdateMetadataReply(0, it.worker().identity.epoch))]
+    assert warning.call_args_list == [mock.call("Worker %d sent an unexpected %s.", 0, "STOP")]
+
+
 @on_stage("leaves 7", workers=2)
 async def test_drain_hears_every_worker(it: Stage) -> None:
     await it.supervisor.wait_all_ready()
