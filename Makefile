@@ -51,7 +51,7 @@ demo-mock: $(STAMPS)/demo $(STAMPS)/flights
 	@$(PY) -m sidecar demo --mock $(DEMO_ARGS)
 
 bench: $(STAMPS)/dev $(STAMPS)/kafka
-	@$(PY) -m sidecar.bench $(BENCH_ARGS)
+	@$(PY) -m sidecar bench $(BENCH_ARGS)
 
 quick: $(STAMPS)/dev
 	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(TEST_ARGS)

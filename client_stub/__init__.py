@@ -1,4 +1,7 @@
-"""The thin stub of kafka-sidecar: ``Producer``, ``AsyncProducer``, and the errors they raise."""
+"""The thin stub of kafka-sidecar: ``Producer``, ``AsyncProducer``, and the errors they raise.
+
+It runs in applications, so it needs msgpack only and never imports ``sidecar``. ``wire.py`` is the contract of both.
+"""
 
 from __future__ import annotations
 

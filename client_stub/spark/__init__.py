@@ -1,7 +1,8 @@
 """Spark through the sidecar: ``register(spark)``, then ``df.write.format("kafka_sidecar")``.
 
 Spark finds the format by itself through the package ``pyspark_kafka_sidecar``, unless some other ``pyspark_*``
-module of the environment is broken (that disables discovery silently); register() always works.
+module of the environment is broken (that disables discovery silently); register() always works. Only this folder
+imports pyspark, and it uses the stub by its front door.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The hot path: journal chains, the index and encode walks, words, outcome bytes, checksums, atomics.
 
-One compiled extension does the work; ``reference.py`` is its twin in pure Python, the oracle of the tests.
+One compiled extension does the work; ``reference.py`` is its twin in pure Python, the oracle of the tests. It is handed
+bytes and numbers, and knows no other room.
 The environment variable ``KAFKA_SIDECAR_PURE_KERNEL=1`` picks the twin (slow, for debugging only).
 """
 

@@ -68,7 +68,8 @@ def test_the_command_writes_what_there_is_and_exits_1(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "sidecar.bench",
+            "sidecar",
+            "bench",
             *("--only", "kernel", "--only", "idle"),
             *("--json", str(tmp_path / "b.json")),
             *("--markdown", str(tmp_path / "b.md")),
