@@ -48,8 +48,8 @@ class SegmentStore:
         buffer_memory_bytes: int,
         clients_max: int,
         instance_id: bytes,
-        sync: str = "none",
-        workers: int = 1,
+        sync: str,
+        workers: int,
     ) -> SegmentStore:
         """The segment of the daemon before, if anything is in it, else a fresh one.
 

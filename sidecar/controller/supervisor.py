@@ -127,7 +127,7 @@ class Supervisor:
         owner: WorkerOwner,
         cluster: Cluster,
         last_epoch: int,
-        with_standby: bool = False,
+        with_standby: bool,
         bare: deque[BareWorker] | None = None,
         worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:

@@ -14,9 +14,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, Persistence
+from sidecar.common.settings import BY_NAME
 from sidecar.deadletter.letters import NOT_SENT_CODE, Undelivered, persistence_of
 from sidecar.kernel import Chain, Entry, entry_payload, entry_words
 from sidecar.shm import layout
@@ -30,6 +31,7 @@ from sidecar.shm.recovery import linked_pages
 from sidecar.shm.segment import Segment, SegmentError, current_boot_id
 from sidecar.shm.submission_name import submission_name
 
+_USUAL_CLIENTS: Final = cast(int, BY_NAME["daemon.clients_max"].default)
 _PAGE_SIZES: Final = (16_384, 4_096, 8_192, 32_768, 65_536)
 _NOT_SENT: Final = "Accepted and not sent when its daemon ended."
 _SENT: Final = "Sent, and not answered when its daemon ended."
@@ -323,8 +325,8 @@ def _candidates(size: int, head: bytes, clients_max: int | None) -> Iterator[Lay
         head.ljust(layout.HEADER_BYTES, b"\0"), layout.HEADER_FIELDS_OFFSET
     )
     pages = dict.fromkeys([fields[0] if fields[0] in _PAGE_SIZES else _PAGE_SIZES[0], *_PAGE_SIZES])
-    said = fields[4] if 1 <= fields[4] <= 65_536 else layout.CLIENTS_MAX_DEFAULT
-    clients = dict.fromkeys([clients_max] if clients_max else [said, layout.CLIENTS_MAX_DEFAULT])
+    said = fields[4] if 1 <= fields[4] <= 65_536 else _USUAL_CLIENTS
+    clients = dict.fromkeys([clients_max] if clients_max else [said, _USUAL_CLIENTS])
     for count in clients:
         for page_bytes in pages:
             fixed = Layout.of(page_bytes=page_bytes, page_count=0, clients_max=count).total

@@ -9,7 +9,7 @@ from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
-from sidecar.producer.request_buffers import LIMIT_BYTES_DEFAULT, RequestBufferPool
+from sidecar.producer.request_buffers import RequestBufferPool
 from sidecar.producer.request_room import Descriptors, RequestRoom
 from sidecar.producer.sender import Sender
 
@@ -36,7 +36,7 @@ class Core(NamedTuple):
         random: Callable[[], float],
         timestamp_ms: Callable[[], int],
         rules: TopicRules | None = None,
-        request_buffers_bytes: int = LIMIT_BYTES_DEFAULT,
+        request_buffers_bytes: int,
         records_factory: Callable[[], BatchRecords] | None = None,
     ) -> Core:
         """``random`` in [0, 1) spreads retries; ``timestamp_ms`` is the wall clock, Unix epoch.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-LIMIT_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 _SMALLEST: Final = 64 * 1024
 
 
@@ -40,7 +39,7 @@ class RequestBufferPool:
         "taken_count",
     )
 
-    def __init__(self, *, max_request_size: int, limit_bytes: int = LIMIT_BYTES_DEFAULT) -> None:
+    def __init__(self, *, max_request_size: int, limit_bytes: int) -> None:
         """Raises ValueError when less than two largest requests fit."""
         if limit_bytes < 2 * max_request_size:
             raise ValueError(

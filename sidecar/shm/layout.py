@@ -33,8 +33,6 @@ LAYOUT_VERSION: Final = 2
 
 ALIGN: Final = 4096
 SLOT_COUNT: Final = 64
-CLIENTS_MAX_DEFAULT: Final = 1024
-PAGE_BYTES_DEFAULT: Final = 16 * 1024
 
 # Header. The version is written last, alone: a file without it was never finished.
 HEADER_BYTES: Final = 4096

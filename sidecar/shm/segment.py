@@ -56,9 +56,9 @@ class Segment:
         cls,
         path: Path | str,
         *,
-        page_bytes: int = layout.PAGE_BYTES_DEFAULT,
+        page_bytes: int,
         buffer_memory_bytes: int,
-        clients_max: int = layout.CLIENTS_MAX_DEFAULT,
+        clients_max: int,
         instance_id: bytes,
     ) -> Segment:
         """Make and map a new file of mode 0600. Raises SegmentError: it exists, sizes are wrong, no room."""

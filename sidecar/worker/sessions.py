@@ -24,10 +24,6 @@ SILENCE_MS_MAX = 60_000.0
 """A stub says PING every 10 s; one that was silent this long counts as gone."""
 
 
-ROW_GRACE_MS = 60_000.0
-"""How long the row of a client that is not attached keeps its outcomes for it (daemon.client_grace_s)."""
-
-
 PROCESS_SHARE = 0.25
 """Of the table of clients: as many may be of one process at one worker, so that it leaves room for the others."""
 
@@ -50,7 +46,7 @@ class Sessions:
         worker_epoch: int,
         instance_key: bytes,
         counters: Counters,
-        grace_ms: float = ROW_GRACE_MS,
+        grace_ms: float,
     ) -> None:
         self._grace_ms = grace_ms
         self._table = table

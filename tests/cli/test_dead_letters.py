@@ -26,7 +26,9 @@ def invoke(run_dir: Path, command: str, *words: str) -> Result:
 
 def left_segment(path: Path, records: int) -> None:
     """What a daemon leaves that was killed with records of topic ``orders`` that it had not sent."""
-    segment = Segment.create(path, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"i" * 16)
+    segment = Segment.create(
+        path, page_bytes=16_384, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"i" * 16
+    )
     segment.prepare_slot(0)
     segment.slot(0).claim(incarnation=1)
     pool = BufferPool(segment, incarnation=1, workers=1, slot=0)

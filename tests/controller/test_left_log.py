@@ -34,6 +34,7 @@ def place() -> Iterator[Path]:
 def open_store(place: Path, *, sync: str = "accept", instance_id: bytes = INSTANCE) -> SegmentStore:
     return SegmentStore.open(
         RunDir(place),
+        workers=1,
         configured_path=str(place / "pool"),
         page_bytes=4096,
         buffer_memory_bytes=1 << 20,

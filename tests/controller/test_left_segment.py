@@ -20,6 +20,8 @@ from sidecar.testing.waiting import wait_until
 def open_store(run_dir: RunDir, path: Path, instance_id: bytes = b"i" * 16) -> SegmentStore:
     return SegmentStore.open(
         run_dir,
+        sync="none",
+        workers=1,
         configured_path=str(path),
         page_bytes=4096,
         buffer_memory_bytes=1 << 20,
@@ -90,6 +92,8 @@ def test_one_with_content_is_taken_as_it_is(short_dir: Path, caplog: pytest.LogC
     leave(open_store(run_dir, short_dir / "a"))
     again = SegmentStore.open(
         run_dir,
+        sync="none",
+        workers=1,
         configured_path=str(short_dir / "b"),
         page_bytes=4096,
         buffer_memory_bytes=2 << 20,

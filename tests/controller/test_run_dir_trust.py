@@ -28,6 +28,8 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files 
 def open_store(run_dir: RunDir, path: str = "") -> SegmentStore:
     return SegmentStore.open(
         run_dir,
+        sync="none",
+        workers=1,
         configured_path=path,
         page_bytes=4096,
         buffer_memory_bytes=1 << 20,

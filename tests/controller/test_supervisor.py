@@ -128,7 +128,6 @@ async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Stage) -> N
     assert it.slots.spared == [(0, 1)], "its slot says that we did it, and nobody's submission"
 
 
-@pytest.mark.rule("S2")
 @on_stage("asks")
 async def test_what_a_worker_says_of_metadata_goes_to_the_cluster(it: Stage) -> None:
     """And a message that no worker says is logged, and costs nothing."""
@@ -140,6 +139,7 @@ async def test_what_a_worker_says_of_metadata_goes_to_the_cluster(it: Stage) -> 
     assert warning.call_args_list == [mock.call("Worker %d sent an unexpected %s.", 0, "STOP")]
 
 
+@pytest.mark.rule("S2")
 @on_stage("leaves 7", workers=2)
 async def test_drain_hears_every_worker(it: Stage) -> None:
     await it.supervisor.wait_all_ready()

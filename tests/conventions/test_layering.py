@@ -22,6 +22,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "sidecar.shm": ("sidecar.shm", "sidecar.common", "sidecar.kernel", WIRE),
     "sidecar.deadletter": (
         "sidecar.deadletter",
+        "sidecar.common",
         "sidecar.kernel",
         "sidecar.shm",
         WIRE,
@@ -197,6 +198,20 @@ def test_every_open_door_is_taken() -> None:
         (room, door) for rooms in (OURS, TOOLS) for room in rooms for door in rooms[room] if door != room
     }
     assert doors - taken == set()
+
+
+def test_a_class_name_has_one_owner() -> None:
+    """Two classes of one name in two rooms are two things to mix up, or one thing written twice."""
+    owners: dict[str, list[str]] = {}
+    for module, path in sources():
+        if not any(within(module, tool) for tool in TOOLS):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    owners.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in owners.items() if len(modules) > 1} == {
+        # The daemon's error becomes the stub's of the same name, at the other end of the wire.
+        "MetadataTimeout": ["sidecar.metadata.errors", "client_stub.errors"],
+    }
 
 
 def test_every_room_says_what_it_is_and_what_it_must_not_touch() -> None:

@@ -16,7 +16,6 @@ from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, S
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.producer.request_buffers import LIMIT_BYTES_DEFAULT
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce_answer import PartitionResult
@@ -111,7 +110,7 @@ class Core:
         records_factory: Any = FakeRecords,
         rules: Mapping[str, Mapping[str, Any]] | None = None,
         descriptors: int | None = None,
-        request_buffers_bytes: int = LIMIT_BYTES_DEFAULT,
+        request_buffers_bytes: int = 64 << 20,
         **settings: Any,
     ) -> None:
         settings.setdefault("linger_ms", 0.0)

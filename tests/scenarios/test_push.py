@@ -154,7 +154,7 @@ class OwnController:
         self._key = secrets.token_bytes(32)
         self._path = Path("/dev/shm") / f"kafka-sidecar-push-{uuid.uuid4().hex[:8]}"
         self.segment = Segment.create(
-            self._path, buffer_memory_bytes=8 << 20, clients_max=16, instance_id=b"push"
+            self._path, page_bytes=16_384, buffer_memory_bytes=8 << 20, clients_max=16, instance_id=b"push"
         )
         self.segment.prepare_slot(0)
         self._decoder = ControlDecoder()

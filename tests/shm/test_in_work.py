@@ -16,7 +16,11 @@ from sidecar.shm.slots import SlotView
 @pytest.fixture
 def slot(tmp_path: Path) -> Iterator[SlotView]:
     segment = Segment.create(
-        tmp_path / "segment", buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test"
+        tmp_path / "segment",
+        page_bytes=16_384,
+        buffer_memory_bytes=1 << 20,
+        clients_max=16,
+        instance_id=b"test",
     )
     segment.prepare_slot(0)
     slot = segment.slot(0)

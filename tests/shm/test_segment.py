@@ -108,7 +108,9 @@ def test_only_what_is_used_takes_memory(segment: Segment, segment_path: Path) ->
 
 def test_too_little_room_is_a_sentence_and_leaves_no_file(segment_path: Path) -> None:
     with pytest.raises(SegmentError, match=r"cannot be allocated: .*--shm-size"):
-        Segment.create(segment_path, buffer_memory_bytes=1 << 46, instance_id=b"x")
+        Segment.create(
+            segment_path, page_bytes=16_384, clients_max=16, buffer_memory_bytes=1 << 46, instance_id=b"x"
+        )
     assert not segment_path.exists()
 
 
@@ -123,14 +125,16 @@ def test_too_little_room_is_a_sentence_and_leaves_no_file(segment_path: Path) ->
 )
 def test_sizes_that_cannot_be(segment_path: Path, sizes: dict[str, int], message: str) -> None:
     with pytest.raises(SegmentError, match=message):
-        Segment.create(segment_path, instance_id=b"x", **sizes)
+        Segment.create(segment_path, instance_id=b"x", **{"page_bytes": 16_384, "clients_max": 16, **sizes})
     assert not segment_path.exists()
 
 
 @pytest.mark.parametrize("clients_max", [CLIENTS.least, CLIENTS.most])
 def test_the_least_and_most_clients_of_the_setting_can_be(tmp_path: Path, clients_max: int) -> None:
     path = tmp_path / "segment"
-    Segment.create(path, buffer_memory_bytes=1 << 20, clients_max=clients_max, instance_id=b"x").close()
+    Segment.create(
+        path, page_bytes=16_384, buffer_memory_bytes=1 << 20, clients_max=clients_max, instance_id=b"x"
+    ).close()
     again = Segment.attach(path)
     assert again.clients.capacity == clients_max
     again.close()
@@ -138,7 +142,9 @@ def test_the_least_and_most_clients_of_the_setting_can_be(tmp_path: Path, client
 
 def test_an_existing_file_is_not_overwritten(segment: Segment, segment_path: Path) -> None:
     with pytest.raises(SegmentError, match="exists already"):
-        Segment.create(segment_path, buffer_memory_bytes=1 << 20, instance_id=b"x")
+        Segment.create(
+            segment_path, page_bytes=16_384, clients_max=16, buffer_memory_bytes=1 << 20, instance_id=b"x"
+        )
 
 
 def test_a_file_without_its_version_was_never_finished(segment: Segment, segment_path: Path) -> None:

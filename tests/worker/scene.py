@@ -18,11 +18,12 @@ from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.client_table import ClientRow
 from sidecar.shm.segment import Segment
 from sidecar.worker.session import ClientSession
-from tests.configs import producer_config
+from tests.configs import DEFAULTS, producer_config
 
 from .hand import EPOCH, KEY, HandWorker
 
 INCARNATION = 5
+GRACE_MS = DEFAULTS["daemon.client_grace_s"] * 1000
 
 
 class Scene:
@@ -34,7 +35,9 @@ class Scene:
         config: ProducerConfig | None = None,
         patterns: dict[str, dict[str, Any]] | None = None,
     ) -> None:
-        self.segment = Segment.create(path, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test")
+        self.segment = Segment.create(
+            path, page_bytes=16_384, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test"
+        )
         self.worker = HandWorker(
             self.segment,
             incarnation=INCARNATION,

@@ -94,7 +94,9 @@ def test_silence_is_not_saved_up_for_more_than_the_burst() -> None:
 
 def test_clocks_of_the_segment_are_found_by_name_until_all_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    segment = Segment.create(path, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test")
+    segment = Segment.create(
+        path, page_bytes=16_384, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test"
+    )
     other = Segment.attach(path)
     try:
         mine, theirs = find_clock(segment, "rate a"), find_clock(other, "rate a")
@@ -152,7 +154,11 @@ def test_a_clock_from_before_the_host_was_started_again_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segment = Segment.create(
-        tmp_path / "segment", buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test"
+        tmp_path / "segment",
+        page_bytes=16_384,
+        buffer_memory_bytes=1 << 20,
+        clients_max=16,
+        instance_id=b"test",
     )
     try:
         clock = find_clock(segment, "rate a")

@@ -11,9 +11,9 @@ from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
 from sidecar.worker.session import ClientSession, StreamState
-from sidecar.worker.sessions import ROW_GRACE_MS, SILENCE_MS_MAX
+from sidecar.worker.sessions import SILENCE_MS_MAX
 from sidecar.worker.topic_queue import TopicQueue
-from tests.worker.scene import EPOCH, KEY, Scene
+from tests.worker.scene import EPOCH, GRACE_MS, KEY, Scene
 
 
 def fields_of(client_id: bytes, /, **changes: Any) -> list[Any]:
@@ -104,11 +104,11 @@ def test_a_gone_clients_row_outlives_its_grace_while_records_of_it_live(scene: S
     session = scene.client()
     session.unsettled_records = 1
     scene.sessions.detach(session, 0.0)
-    assert scene.sessions.reclaim(ROW_GRACE_MS - 1) == []
-    assert scene.sessions.reclaim(ROW_GRACE_MS) == [session]  # its grace is over, its row is not free
+    assert scene.sessions.reclaim(GRACE_MS - 1) == []
+    assert scene.sessions.reclaim(GRACE_MS) == [session]  # its grace is over, its row is not free
     assert scene.sessions.of_row(session.row.index) is session
     scene.sessions.records_settled(session.row.index, session.row.generation, 1, 10)
-    scene.sessions.reclaim(ROW_GRACE_MS + 1)
+    scene.sessions.reclaim(GRACE_MS + 1)
     assert scene.sessions.of_row(session.row.index) is None
 
 
@@ -126,10 +126,10 @@ def test_who_was_given_up_comes_back_as_somebody_else(scene: Scene) -> None:
     gone, _ = scene.sessions.attach(b"first", fields_of(client_id), 0.0)
     gone.unsettled_records = 1
     scene.sessions.detach(gone, 0.0)
-    (over,) = scene.sessions.reclaim(ROW_GRACE_MS)
+    (over,) = scene.sessions.reclaim(GRACE_MS)
     scene.teller.abandon(over)
     with pytest.raises(Refused, match="given up") as refused:
-        scene.sessions.attach(b"second", fields_of(client_id, secret=gone.row.secret), ROW_GRACE_MS + 1)
+        scene.sessions.attach(b"second", fields_of(client_id, secret=gone.row.secret), GRACE_MS + 1)
     assert refused.value.code == "NOT_ADMITTED", "the stub takes a new id, and fails what it had sent"
 
 

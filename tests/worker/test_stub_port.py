@@ -120,7 +120,11 @@ def test_the_largest_submission_is_taken_and_one_byte_more_fails(stage: PortStag
 def test_the_largest_submission_follows_the_settings(scene: Scene, tmp_path: Path) -> None:
     assert largest_submission(1 << 20, scene.pool) == scene.pool.entry_bytes_max - 256  # a pool of 1 MiB
     segment = Segment.create(
-        tmp_path / "larger", buffer_memory_bytes=1 << 30, clients_max=16, instance_id=b"test"
+        tmp_path / "larger",
+        page_bytes=16_384,
+        buffer_memory_bytes=1 << 30,
+        clients_max=16,
+        instance_id=b"test",
     )
     try:
         segment.prepare_slot(0)
@@ -140,7 +144,11 @@ def test_a_full_submission_fits_half_of_the_pool_in_any_format(
 ) -> None:
     """One topic may hold half of the pool. The smallest rows grow most when columns become records."""
     segment = Segment.create(
-        tmp_path / "pool", buffer_memory_bytes=pool_bytes, clients_max=16, instance_id=b"test"
+        tmp_path / "pool",
+        page_bytes=16_384,
+        buffer_memory_bytes=pool_bytes,
+        clients_max=16,
+        instance_id=b"test",
     )
     try:
         segment.prepare_slot(0)

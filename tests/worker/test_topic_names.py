@@ -17,10 +17,11 @@ from sidecar.shm import chain_table as chain_table_module
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import LaneRows
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
-from sidecar.worker.sessions import ROW_GRACE_MS
 from sidecar.worker.topics import NAMES_PER_FREE_ROW, VACATE_MS
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import INCARNATION, Scene
+
+from .scene import GRACE_MS
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_a_name_is_kept_while_records_of_it_wait_though_its_client_is_gone(scene
     peer = stage.client()
     peer.submit(1, topic="waits")
     peer.send([Kind.BYE, False])
-    scene.sessions.reclaim(stage.clock.advance(ROW_GRACE_MS + 1))
+    scene.sessions.reclaim(stage.clock.advance(GRACE_MS + 1))
     queue = stage.topics.get("waits")
     assert queue is not None and queue.chain.live_entries == 1
     stage.topics._vacate_unused()
