@@ -241,7 +241,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "metadata.recovery.strategy",
         "rebootstrap",
         ("none", "rebootstrap"),
-        "When no known broker answers: start again from bootstrap.servers (KIP-899), or go on trying those known.",
+        "When no known broker answers: start again from bootstrap.servers (KIP-899), or go on trying the known ones.",
         any_case=True,
     ),
     _integer(
@@ -268,7 +268,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "daemon.run_dir",
         ValueKind.TEXT,
         "",
-        "Folder of sockets and lock; --run-dir wins. Default: see README.",
+        "Directory of sockets and lock; --run-dir wins. Its default is at the top of this page.",
     ),
     _integer("daemon.workers", 2, 1, 64, "Worker processes."),
     Setting(
@@ -332,7 +332,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "daemon.heartbeat_timeout_s",
         ValueKind.NUMBER,
         3.0,
-        "A worker whose loop is silent this long in three looks is killed and replaced.",
+        "A worker whose loop is silent this long, at three checks in a row, is killed and replaced.",
         0.5,
         3_600,
     ),
@@ -340,15 +340,16 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "daemon.standby",
         ValueKind.BOOLEAN,
         True,
-        "One more worker process waits with everything imported (20 MiB of memory of its own), so that a worker that "
-        "dies is replaced without a Python start.",
+        "One more worker process waits with everything imported (20 MiB of its own), so a dead worker is replaced "
+        "without a Python start.",
     ),
     _integer(
         "daemon.restart_backoff_max_ms",
         10_000,
         0,
         600_000,
-        "A worker that dies again and again within a second is replaced after pauses that double up to this.",
+        "Longest pause before a worker that dies within a second, again and again, is replaced; pauses double up "
+        "to it.",
     ),
     # [pool]
     Setting(
@@ -387,18 +388,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "dead_letters.path",
         ValueKind.TEXT,
         "",
-        'Folder for records that failed when their client was gone; "": dead-letters in the run dir, which a reboot '
-        "empties where it is under /run.",
+        'Directory for the failed records of clients that are gone; "": dead-letters in the run directory, which a '
+        "reboot empties where it is under /run.",
     ),
     _integer(
-        "dead_letters.max_bytes", 256 << 20, 1 << 16, LONG_MAX, "Bytes of dead letters that are kept there."
+        "dead_letters.max_bytes", 256 << 20, 1 << 16, LONG_MAX, "Bound for the bytes of all dead letters."
     ),
     _choice(
         "dead_letters.when_full",
         "hold",
         ("hold", "drop_oldest"),
-        "When they are used up. hold: further ones stay in the pool, which they fill until somebody replays or removes "
-        "some. drop_oldest: the oldest file goes, counted and logged.",
+        "At max_bytes. hold: further letters stay in the pool until some are replayed or removed. "
+        "drop_oldest: the oldest file is removed, counted and logged.",
     ),
     # [http]
     Setting(
