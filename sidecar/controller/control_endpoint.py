@@ -83,11 +83,6 @@ class ControlEndpoint:
         self._topics = topics
         self.ask_again()
 
-    @property
-    def waiting(self) -> int:
-        """HELLOs that are kept."""
-        return len(self._waiting)
-
     def ask_again(self) -> None:
         """A worker is ready, or the daemon's state has changed: look again at every HELLO that waits."""
         waiting, self._waiting = self._waiting, {}

@@ -73,6 +73,7 @@ class Daemon:
         self._started_ms = time.time_ns() // 1_000_000
         self._epoch = max(run_dir.last_epoch() + 1, self._started_ms // 1000)
         self._systemd = Systemd()
+        self._shown_state = ""
         self._assignment = Assignment()
         seats = store.seats(config.integer("daemon.workers"))
         self._dead_letters = dead_letter_folder(config, run_dir)
@@ -204,7 +205,8 @@ class Daemon:
             return
         where = f", metrics at http://{self.exporter.address}/metrics" if self.exporter else ""
         log.info("Taking clients at %s%s.", self.run_dir.control_socket, where)
-        self._systemd.ready("Running")
+        self._shown_state = self.health().sentence or "Running"
+        self._systemd.ready(self._shown_state)
         on_ready()
 
     async def _remind(self) -> None:
@@ -370,8 +372,16 @@ class Daemon:
         if self._publish_handle is None:
             self._publish_handle = self._loop.call_soon(self._publish)
 
+    def _note_state(self) -> None:
+        """`systemctl status` shows the sentence of /healthz."""
+        shown = self.health().sentence or "Running"
+        if shown != self._shown_state:
+            self._shown_state = shown
+            self._systemd.status(shown)
+
     def _publish(self) -> None:
         self._publish_handle = None
+        self._note_state()
         try:
             self.run_dir.publish(self.status())
             self.run_dir.store_epoch(self.supervisor.last_epoch)

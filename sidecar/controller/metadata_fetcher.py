@@ -96,10 +96,6 @@ class MetadataFetcher:
     def snapshot(self) -> MetadataSnapshot:
         return self.metadata.snapshot
 
-    @property
-    def topics_in_use(self) -> frozenset[str]:
-        return self.metadata.topics
-
     def start(self) -> None:
         """Start the task; the first request goes out at once."""
         self.metadata.request_update()

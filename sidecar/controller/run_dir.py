@@ -140,11 +140,6 @@ class RunDir:
         except NotOurs as error:
             raise RunDirError(str(error)) from None
 
-    @property
-    def is_held(self) -> bool:
-        """By this process."""
-        return self._lock_fd is not None
-
     def holder(self) -> int | None:
         """Pid of the live daemon that holds the run dir, -1 when it is not told, None when there is none.
 

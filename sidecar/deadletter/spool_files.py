@@ -91,12 +91,6 @@ def read_lines(path: Path) -> Iterator[bytes]:
         yield from file.lines()
 
 
-def read_letters(path: Path) -> Iterator[tuple[int, Letter | ValueError]]:
-    """(line number from 1, letter, or why that line is none)."""
-    with SpoolFile.open(path) as file:
-        yield from file.letters()
-
-
 class SpoolFile:
     """One file, held open while it is read: its writer may close it, and anybody may remove it, meanwhile."""
 

@@ -83,7 +83,6 @@ class Metadata:
         self._unknown_since: dict[str, tuple[float, int]] = {}
         self._gone: set[str] = set()
         """Topics in use that were taken as deleted, and have not come again."""
-        self._last_seen_epochs: dict[tuple[str, int], int] = {}
         self._last_refresh_ms = NEVER_MS
         self._last_success_ms = NEVER_MS
         self._failures = 0
@@ -114,11 +113,6 @@ class Metadata:
     def topic_errors(self) -> Mapping[str, TopicError]:
         """The topics in use that the last answer about them refused (M9: each for itself)."""
         return dict(self._errors)
-
-    def expiry_ms(self, topic: str) -> float | None:
-        """When the topic is dropped if it stays unused; EXPIRY_NOT_SET before its first update; None if
-        not in use."""
-        return self._expiry_ms.get(topic)
 
     # What is wished
 
@@ -154,19 +148,6 @@ class Metadata:
             return
         if now_ms - self._last_success_ms >= interval_ms:
             self._need_update = True
-
-    def note_leader_epoch(self, topic: str, partition: int, leader_epoch: int) -> bool:
-        """A broker spoke of this leader epoch: True, and an update is asked for, when it is newer than
-        any seen."""
-        if leader_epoch < 0:
-            return False
-        key = (topic, partition)
-        known = max(self._last_seen_epochs.get(key, -1), self.snapshot.leader_epoch(topic, partition))
-        if leader_epoch <= known:
-            return False
-        self._last_seen_epochs[key] = leader_epoch
-        self._need_update = True
-        return True
 
     # When to ask
 
@@ -286,13 +267,7 @@ class Metadata:
                 self._unknown_since.pop(topic, None)
                 self._gone.discard(topic)
                 expired.add(topic)
-        self._forget_epochs(expired)
         return frozenset(expired)
-
-    def _forget_epochs(self, topics: set[str]) -> None:
-        """Another topic under the same name counts its leader epochs from 0."""
-        for key in [key for key in self._last_seen_epochs if key[0] in topics]:
-            del self._last_seen_epochs[key]
 
     def _topic_state(
         self, name: str, heard: TopicAnswer | None, old: TopicState | None, now_ms: float, *, was_asked: bool
@@ -306,10 +281,7 @@ class Metadata:
             self._errors.pop(name, None)
             self._unknown_since.pop(name, None)
             self._gone.discard(name)
-            merged = merge_topic(heard, old)
-            if old is not None and old.topic_id != merged.topic_id:
-                self._forget_epochs({name})
-            return merged
+            return merge_topic(heard, old)
         if heard.error_code == 0:
             self._errors[name] = TopicError(NO_PARTITIONS, str(EmptyPartitionListError(name)))
             return old
@@ -320,7 +292,6 @@ class Metadata:
         answers += 1
         if answers >= DELETION_ANSWERS and now_ms - since_ms >= DELETION_MS:
             self._unknown_since.pop(name, None)
-            self._forget_epochs({name})
             self._gone.add(name)
             return None
         self._unknown_since[name] = (since_ms, answers)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sidecar.common.model import Node, TopicPartition
+from sidecar.common.model import Node
 
 NO_LEADER: Final = -1
 LEADER_DURING_DELETE: Final = -2
@@ -31,9 +31,6 @@ class PartitionState(NamedTuple):
     isr: tuple[int, ...] = ()
     replicas: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
-
-
-NO_PARTITION_STATE: Final = PartitionState(NO_LEADER)
 
 
 class LeaderHint(NamedTuple):
@@ -133,13 +130,6 @@ class MetadataSnapshot:
     def topic_id(self, topic: str) -> UUID | None:
         found = self.topics.get(topic)
         return None if found is None else found.topic_id
-
-    def partitions(self) -> Iterable[TopicPartition]:
-        """Every partition that has a state, topic by topic."""
-        for name, topic in self.topics.items():
-            for index, state in enumerate(topic.partitions):
-                if state is not None:
-                    yield TopicPartition(name, index)
 
     def with_leaders(self, hints: Iterable[LeaderHint], endpoints: Iterable[Node] = ()) -> MetadataSnapshot:
         """A snapshot with newer leaders, as Produce responses tell them (KIP-951), under the same version.

@@ -118,10 +118,6 @@ class ClusterLinks:
         can be used or connected now, ``inf`` while connecting (``on_state`` will tell)."""
         return self._states.delay_ms(node_id, now_ms)
 
-    def last_error(self, node_id: int) -> str | None:
-        """Why the node was last lost, None while connected."""
-        return self._states.last_error(node_id)
-
     @property
     def connection_count(self) -> int:
         """Links that are ready."""

@@ -45,11 +45,6 @@ class ControlChannel:
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._readable)
 
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes not yet taken by the kernel."""
-        return self._queued_bytes
-
     def send(self, message: ControlMessage) -> None:
         """Send or queue; never blocks, never raises for a dead peer (``on_closed`` tells that)."""
         if self.is_closed:

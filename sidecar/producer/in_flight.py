@@ -162,8 +162,5 @@ class InFlightRequests:
         """Brokers that may be sent nothing more until they answer."""
         return [node for node, requests in self._by_node.items() if len(requests) >= self._max_per_node]
 
-    def nodes(self) -> list[int]:
-        return list(self._by_node)
-
     def __len__(self) -> int:
         return sum(len(requests) for requests in self._by_node.values())

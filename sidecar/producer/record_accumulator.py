@@ -17,7 +17,6 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from sidecar.common.model import broker_of, second_of
-from sidecar.producer.accumulator_answers import APPEND_RESULTS, AppendResult, FlushMark, ReadyCheck
 from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, NO_SEQUENCE
@@ -97,7 +96,7 @@ class RecordAccumulator:
         *,
         expedited: bool = False,
         accepted_ms: Callable[[int], float] | None = None,
-    ) -> AppendResult:
+    ) -> None:
         """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open
         batches.
 
@@ -108,7 +107,6 @@ class RecordAccumulator:
         was accepted, where that is not now: a batch is as old as its first record.
         """
         queues = self._topics[lane].get(topic) or {}
-        full = opened = False
         growth = self._growth_bytes
         if topic in self._growth_by_topic:
             growth = self._growth_by_topic[topic]
@@ -123,7 +121,7 @@ class RecordAccumulator:
                 if batch is None or batch.closed:
                     born_ms = now_ms if accepted_ms is None else accepted_ms(position)
                     batch = self._open_batch(queue, block, born_ms, expedited)
-                    opened = changed = True
+                    changed = True
                 taken = batch.records.try_append(block, position, stop, growth)
                 queue.next_order += taken
                 position += taken
@@ -131,14 +129,13 @@ class RecordAccumulator:
                     queue.grown(batch)
                 if position < stop or batch.records.size_bytes >= limit:
                     if not batch.full:
-                        batch.full = full = changed = True
+                        batch.full = changed = True
                     batch.closed = position < stop or batch.records.size_bytes >= growth
                 if position >= stop:
                     break
             queue.grown(batch)
             if changed:
                 self.touch(queue, now_ms)
-        return APPEND_RESULTS[full][opened]
 
     def adopt(self, batch: ProducerBatch, count: int) -> None:
         """Take over a batch that a dead worker sent and got no answer for, behind what is in its queue already.
@@ -316,17 +313,6 @@ class RecordAccumulator:
                 self._backing_off.discard(queue)
                 self.touch(queue, now_ms)
 
-    def ready(self, snapshot: MetadataSnapshot, now_ms: float) -> ReadyCheck:
-        """Rule A4: brokers with a sendable batch, ms until the next one is due, topics whose leader is
-        unknown.
-        """
-        self.advance(snapshot, now_ms)
-        return ReadyCheck(
-            frozenset(self.lines.ready_nodes()),
-            max(0.0, self.next_due_ms - now_ms),
-            frozenset(queue.topic for queue in self.lines.leaderless),
-        )
-
     def has_next_with_descriptor(self, broker: int) -> bool:
         """The next batch of one of the broker's partitions has a descriptor: it goes now, or when its backoff ends."""
         lines = self.lines
@@ -503,15 +489,6 @@ class RecordAccumulator:
             if not batch.closed and not batch.expedited:
                 batch.expedited = True
                 self.touch(queue, now_ms)
-
-    def flush(self, now_ms: float) -> FlushMark:
-        """End linger for all that is here now; the mark tells when it is settled (rule A9)."""
-        incomplete = self.incomplete.oldest_first()
-        for batch in incomplete:
-            if not batch.closed:
-                batch.expedited = True
-                self.touch(batch.queue, now_ms)
-        return FlushMark(incomplete)
 
     def set_exhausted(self, exhausted: bool, now_ms: float) -> None:
         """Somebody waits for the buffer pool: while that is so nothing lingers (rule A4)."""

@@ -532,10 +532,6 @@ class Sender:
             self._fates.fail(batch, LocalCode.ABORTED, text, now_ms)
 
     @property
-    def is_closing(self) -> bool:
-        return self._closing
-
-    @property
     def is_idle(self) -> bool:
         """Nothing unsent, nothing in flight, nothing decided and untold."""
         return not (self._accumulator.incomplete or len(self._in_flight) or self._fates.completed)
@@ -543,6 +539,3 @@ class Sender:
     @property
     def in_flight_count(self) -> int:
         return len(self._in_flight)
-
-    def in_flight_to(self, node_id: int) -> int:
-        return self._in_flight.count(node_id)

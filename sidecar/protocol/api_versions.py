@@ -40,10 +40,6 @@ class VersionRange(NamedTuple):
     max: int
 
 
-class UnsupportedVersion(ProtocolError):
-    """Broker and client have no version of an API in common."""
-
-
 def api_versions_request(version: int, software_version: str) -> RequestMessage:
     module = request_module(ApiKey.API_VERSIONS, version)
     if version >= 3:

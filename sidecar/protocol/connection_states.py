@@ -57,10 +57,6 @@ class ConnectionStates:
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
 
-    def status(self, node_id: int) -> ConnectionStatus:
-        state = self._nodes.get(node_id)
-        return ConnectionStatus.DISCONNECTED if state is None else state.status
-
     def last_error(self, node_id: int) -> str | None:
         """Why the node was last left, None while it is ready."""
         state = self._nodes.get(node_id)

@@ -26,7 +26,6 @@ DEAD_AFTER_MS: Final = 3_000.0
 class Waiter(NamedTuple):
     waiter: Any
     pages: int
-    deadline_ms: float
 
 
 class BufferPool:
@@ -65,7 +64,6 @@ class BufferPool:
         self._hint = (segment.page_count // layout.SLOT_COUNT) * self._slot
         self.waiters: deque[Waiter] = deque()
         """The line of this worker. Only the pool itself changes it."""
-        self._closed = False
         self._store(layout.SLOT_BORROWED_OFFSET, 0)
         self._store(layout.SLOT_TAKEN_OFFSET, 0)
         self._has_ticket = True  # perhaps that of a dead owner of the slot, before whom others wait
@@ -108,15 +106,13 @@ class BufferPool:
         """So many pages of a dead worker are this one's now; they may be more than it could have taken."""
         self._count(count)
 
-    def enqueue(self, waiter: Hashable, count: int, deadline_ms: float) -> None:
-        """Wait for ``count`` pages until ``deadline_ms`` (inf: for ever); :meth:`poll` tells.
+    def enqueue(self, waiter: Hashable, count: int) -> None:
+        """Wait for ``count`` pages until :meth:`poll` grants them, or :meth:`cancel`.
 
-        Raises ValueError for more pages than can ever be had, RuntimeError on a closed pool.
+        Raises ValueError for more pages than can ever be had.
         """
         self._check(count)
-        if self._closed:
-            raise RuntimeError("the buffer pool is closed")
-        self.waiters.append(Waiter(waiter, count, deadline_ms))
+        self.waiters.append(Waiter(waiter, count))
         if len(self.waiters) == 1:
             self._draw_ticket()
 
@@ -125,16 +121,11 @@ class BufferPool:
         self.waiters = deque(entry for entry in self.waiters if entry.waiter != waiter)
         self._end_of_line()
 
-    def poll(self, now_ms: float) -> tuple[list[tuple[Any, list[int]]], list[Any]]:
-        """Serve the line: (granted [(waiter, pages)], expired waiters). Call when pages went back, and in time."""
+    def poll(self, now_ms: float) -> list[tuple[Any, list[int]]]:
+        """Serve the line: the waiters that have their pages now. Call when pages went back."""
         granted: list[tuple[Any, list[int]]] = []
-        expired: list[Any] = []
         if not self.waiters:
-            return granted, expired
-        late = [entry for entry in self.waiters if entry.deadline_ms <= now_ms]
-        if late:
-            expired = [entry.waiter for entry in late]
-            self.waiters = deque(entry for entry in self.waiters if entry.deadline_ms > now_ms)
+            return granted
         while self.waiters and self._is_my_turn(self.waiters[0].pages, now_ms):
             pages = self._acquire(self.waiters[0].pages)
             if pages is None:
@@ -145,15 +136,7 @@ class BufferPool:
         self._end_of_line()
         if granted and self.waiters:
             self._wake_who_waits()  # it is another's turn now
-        return granted, expired
-
-    def close(self) -> list[Any]:
-        """Nobody waits any more: returns those who did, to be told BufferExhausted."""
-        self._closed = True
-        waiting = [entry.waiter for entry in self.waiters]
-        self.waiters.clear()
-        self._end_of_line()
-        return waiting
+        return granted
 
     # ---- inside ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -76,11 +75,6 @@ class ClientRow:
         for stream, position in self._streams.items():
             (chain,) = struct.unpack_from("<I", self._area, position + 4)
             yield stream, chain - 1, load_acquire_u64(self._area, position + 8)
-
-    def stream_position(self, stream: int) -> int | None:
-        """The last accepted seq of a stream, None for one without a place."""
-        position = self._streams.get(stream)
-        return None if position is None else load_acquire_u64(self._area, position + 8)
 
     def place_stream(self, stream: int, chain_id: int) -> bool:
         """Give a stream its place, before its first record is accepted; False when all 200 are given."""
@@ -255,13 +249,6 @@ class ClientTable:
         while index >= 0:
             yield index
             index = states.find(state, index + 1)
-
-    def find(self, client_id: bytes) -> ClientRow | None:
-        """The live row of a client, whichever slot it belongs to."""
-        for row in self.rows():
-            if hmac.compare_digest(row.client_id, client_id):
-                return row
-        return None
 
     def slot_of(self, client_id: bytes) -> int | None:
         """The slot that has the client's live row, None when there is none. For any reader; cheap enough per HELLO."""

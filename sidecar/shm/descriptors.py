@@ -42,7 +42,6 @@ _PUBLISHED: Final = struct.Struct("<IHHIIQIIQqii qqiI QQQQ")
 _RESULT: Final = struct.Struct("<qqiI")
 _RESULT_OFFSET: Final = 64
 _SERIAL_OFFSET: Final = 88
-_PUBLISHED_OFFSET: Final = 96
 _COUNTED_OFFSET: Final = 104
 _DEAD_COUNTED_OFFSET: Final = 112
 _WORDS: Final = layout.DESCRIPTOR_BYTES // 8
@@ -368,9 +367,3 @@ class LaneRows:
             position = self._places.pop(key)
             store_release_u64(self._table, position, _NO_CHAIN)
             self._vacant.append(position)
-
-    def load(self, chain: int, partition: int) -> tuple[int, int]:
-        """(epoch, next sequence); (0, 0) for a partition without a row."""
-        position = self._places.get((chain, partition))
-        word = 0 if position is None else load_acquire_u64(self._table, position + 8)
-        return word >> 32, word & 0xFFFFFFFF

@@ -36,7 +36,6 @@ SLOT_COUNT: Final = 64
 
 # Header. The version is written last, alone: a file without it was never finished.
 HEADER_BYTES: Final = 4096
-MAGIC_OFFSET: Final = 0
 VERSION_OFFSET: Final = 8
 HEADER_FIELDS: Final = struct.Struct("<IIQIIQQ16s16sQqQQQQQQ")
 """page_bytes, zero, page_count, slot_count, clients_max, slot_stride, client_stride, instance, boot, controller
@@ -82,11 +81,9 @@ SLOT_HEADER_BYTES: Final = 4096
 INCARNATION_OFFSET: Final = 0
 HEARTBEAT_OFFSET: Final = 8
 PID_OFFSET: Final = 16
-CPU_OFFSET: Final = 20
 START_TIME_OFFSET: Final = 24
 STATE_OFFSET: Final = 32
 PRODUCER_ID_OFFSET: Final = 56
-PRODUCER_EPOCH_OFFSET: Final = 64
 DEAD_LETTERING_OFFSET: Final = 72
 """u64: dead lettered records of the step of the ledger that is under way (0: none)."""
 SPARED_OFFSET: Final = 80

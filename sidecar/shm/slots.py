@@ -15,8 +15,6 @@ from sidecar.shm.counters import ROW_INDEX
 
 STATE_FREE: Final = 0
 STATE_LIVE: Final = 1
-STATE_HELD: Final = 2
-"""A dead worker's, with records that wait for adoption."""
 
 READ_TRIES_MAX: Final = 64
 _FIRST: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
@@ -164,11 +162,6 @@ class SlotView:
         return load_acquire_u64(self.area, layout.START_TIME_OFFSET)
 
     @property
-    def cpu(self) -> int:
-        """The CPU the worker is pinned to, -1 when it is not."""
-        return int(struct.unpack_from("<i", self.area, layout.CPU_OFFSET)[0])
-
-    @property
     def state(self) -> int:
         return int(struct.unpack_from("<I", self.area, layout.STATE_OFFSET)[0])
 
@@ -199,12 +192,6 @@ class SlotView:
         self.store_heartbeat(now_ns)
         struct.pack_into("<q", self.area, layout.SLOT_CLOCK_STOOD_OFFSET, 0)
         return float(ahead_ns) / 1e6
-
-    @property
-    def producer(self) -> tuple[int, int]:
-        """(producer id, epoch) of the idempotent lane, (-1, -1) before it has one."""
-        producer_id, epoch = struct.unpack_from("<qi", self.area, layout.PRODUCER_ID_OFFSET)
-        return int(producer_id), int(epoch)
 
     def store_producer(self, producer_id: int, epoch: int) -> None:
         struct.pack_into("<qi", self.area, layout.PRODUCER_ID_OFFSET, producer_id, epoch)

@@ -163,10 +163,6 @@ class Inquiry:
             self.unanswered.setdefault(batch.queue, []).append((batch, 0))
             self._turns.wake()
 
-    @property
-    def waiting_partitions(self) -> int:
-        return len(self.unanswered)
-
     def step(self, now_ms: float) -> None:
         """Ask whom can be asked now. Called every turn until all have answered."""
         if now_ms < self._retry_at_ms:

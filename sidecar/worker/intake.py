@@ -266,7 +266,7 @@ class Intake:
                 self._hold(stream, "the buffer pool is full")
                 stream.waiting_pages = needed
                 self._counters.inc("buffer_exhausted_total")
-                self._pool.enqueue(stream, needed, float("inf"))
+                self._pool.enqueue(stream, needed)
                 return
             chain.link_pages(pages)
         entry = chain.append(

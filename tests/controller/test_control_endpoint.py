@@ -83,10 +83,10 @@ def test_a_hello_waits_for_its_worker(short_dir: Path, monkeypatch: pytest.Monke
 
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         waiting = asyncio.ensure_future(ask(msgpack.packb([Kind.HELLO, "later"])))
-        while not endpoint.waiting:  # noqa: ASYNC110 - a count, seen between two turns of the loop
+        while not endpoint._waiting:  # noqa: ASYNC110 - a count, seen between two turns of the loop
             await asyncio.sleep(0)
         endpoint.ask_again()
-        assert endpoint.waiting == 1, "still not ready"
+        assert len(endpoint._waiting) == 1, "still not ready"
         READY.add("later")
         endpoint.ask_again()
         assert await waiting == [Kind.ASSIGNED, "ipc://worker", 17, b"ticket"]
@@ -95,7 +95,7 @@ def test_a_hello_waits_for_its_worker(short_dir: Path, monkeypatch: pytest.Monke
         assert (await ask(msgpack.packb([Kind.HELLO, "later"])))[:2] == [Kind.REFUSED, "NOT_READY"]
         monkeypatch.setattr("sidecar.controller.control_endpoint.HELLOS_WAITING_MAX", 0)
         assert (await ask(msgpack.packb([Kind.HELLO, "later"])))[:2] == [Kind.REFUSED, "NOT_READY"]
-        assert endpoint.waiting == 0
+        assert not endpoint._waiting
 
     perform(short_dir, play)
 

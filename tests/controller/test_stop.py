@@ -70,7 +70,9 @@ def test_systemd_hears_ready_watchdog_and_stopping(
 
         hear(b"READY=1")
         hear(b"WATCHDOG=1")
+        hear(b"STATUS=Running")
         assert daemon.stop() == ExitStatus.OK
         hear(b"STOPPING=1")
+        assert b"STATUS=The daemon waits for its workers" in b"".join(said)
     assert daemon.process is not None
     assert f"MAINPID={daemon.process.pid}".encode() in b"".join(said)

@@ -13,9 +13,10 @@ from sidecar.deadletter.progress import progress_file
 from sidecar.deadletter.replay import Replay
 from sidecar.deadletter.same_record import content_of
 from sidecar.deadletter.spool import SpoolWriter
-from sidecar.deadletter.spool_files import read_letters, spool_files
+from sidecar.deadletter.spool_files import spool_files
 from tests.deadletter.groups import group
 from tests.deadletter.test_replay import Topic
+from tests.reading_back import read_letters
 
 SHARED = "row-0.0/1/1/0"
 """What every letter after a crash of the host was called by versions before."""

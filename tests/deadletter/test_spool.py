@@ -14,8 +14,9 @@ import pytest
 from sidecar.deadletter import letters, spool
 from sidecar.deadletter.letters import Letter, lines
 from sidecar.deadletter.spool import LetterTooLarge, SpoolFull, SpoolWriter
-from sidecar.deadletter.spool_files import close_leftovers, read_letters, spool_files
+from sidecar.deadletter.spool_files import close_leftovers, spool_files
 from tests.deadletter.groups import group
+from tests.reading_back import read_letters
 
 
 def writer(folder: Path, name: str = "w", **arguments: Any) -> SpoolWriter:

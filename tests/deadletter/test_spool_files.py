@@ -19,7 +19,6 @@ from sidecar.deadletter.spool_files import (
     close_dead_files,
     close_leftovers,
     drop_file,
-    read_letters,
     replace_file,
     spool_files,
     writer_of,
@@ -27,6 +26,7 @@ from sidecar.deadletter.spool_files import (
 )
 from tests.deadletter.groups import group
 from tests.deadletter.test_replay import Topic
+from tests.reading_back import read_letters
 
 NOBODY = 65_534
 

@@ -375,7 +375,7 @@ def test_all_topics_are_fetched_beside_those_in_use() -> None:
             assert {each.name: len(each.partitions) for each in answer.topics} == {"a": 1, "b": 2}
             answer = await fetcher.fetch_all_topics(topics=["b", "none"])
             assert {each.name: each.error_code for each in answer.topics} == {"b": 0, "none": 3}
-            assert fetcher.topics_in_use == frozenset()
+            assert fetcher.metadata.topics == frozenset()
 
     run(test)
 

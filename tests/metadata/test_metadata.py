@@ -50,20 +50,20 @@ def test_a_topic_added_while_a_request_is_under_way_is_asked_for_next(
     metadata.add("second", clock.now_ms())
     metadata.update(answer(good("first")), clock.now_ms(), asked=asked)
     assert metadata.need_update
-    assert metadata.expiry_ms("second") == EXPIRY_NOT_SET
+    assert metadata._expiry_ms.get("second") == EXPIRY_NOT_SET
     assert metadata.topics == {"first", "second"}
 
 
 @pytest.mark.rule("M2")
 def test_expiry_starts_at_the_first_update_and_use_renews_it(metadata: Metadata, clock: ManualClock) -> None:
     metadata.add("orders", clock.now_ms())
-    assert metadata.expiry_ms("orders") == EXPIRY_NOT_SET
+    assert metadata._expiry_ms.get("orders") == EXPIRY_NOT_SET
     clock.advance(1_000_000)  # the first update may be very late: the topic is still wanted
     metadata.update(answer(good("orders")), clock.now_ms())
-    assert metadata.expiry_ms("orders") == clock.now_ms() + 300_000
+    assert metadata._expiry_ms.get("orders") == clock.now_ms() + 300_000
     clock.advance(299_999)
     metadata.add("orders", clock.now_ms())
-    assert metadata.expiry_ms("orders") == clock.now_ms() + 300_000
+    assert metadata._expiry_ms.get("orders") == clock.now_ms() + 300_000
 
 
 @pytest.mark.rule("M2")
@@ -301,17 +301,6 @@ def test_leader_epochs_never_go_back_within_a_topic_id(metadata: Metadata, clock
     assert leader_after(-1, -1) == (-1, 10), "no leader is believed, the epoch kept"
     assert leader_after(2, 5, id_number=8) == (2, 5), "another topic under the same name"
     assert leader_after(1, 4, id_number=8) == (2, 5)
-
-
-def test_a_refresh_is_asked_for_only_at_newer_epochs(metadata: Metadata, clock: ManualClock) -> None:
-    metadata.add("t", clock.now_ms())
-    metadata.update(answer(topic("t", partition(0, 1, 41))), clock.now_ms())
-    asked_at = []
-    for epoch in (42, 42, 41, 41, 42, 43, 43, 42, 41, 44, -1):
-        if metadata.note_leader_epoch("t", 0, epoch):
-            asked_at.append(epoch)
-            assert metadata.need_update
-    assert asked_at == [42, 43, 44]
 
 
 def test_a_partition_left_out_of_an_answer_is_leaderless_not_gone(

@@ -137,10 +137,10 @@ def test_messages_cross_in_order_beyond_the_socket_buffer(run: Run) -> None:
         for message in big:
             ends.left.send(message)
             ends.right.send(Drained(1))
-        assert ends.left.queued_bytes > 0, "this test needs a send that would block"
+        assert ends.left._queued_bytes > 0, "this test needs a send that would block"
         await until(lambda: len(ends.heard["right"]) == 20 and len(ends.heard["left"]) == 20)
         assert ends.heard["right"] == big
-        assert ends.left.queued_bytes == 0
+        assert ends.left._queued_bytes == 0
         ends.close()
         assert ends.closed == {"left": [], "right": []}, "our own close is no news"
 

@@ -10,7 +10,6 @@ from uuid import UUID
 from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
-from sidecar.producer.accumulator_answers import AppendResult
 from sidecar.producer.core import Core as ProducerCore
 from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
@@ -163,10 +162,10 @@ class Core:
         topic: str = TOPIC,
         record_bytes: int = 100,
         age_ms: int = 0,
-    ) -> AppendResult:
+    ) -> None:
         stamp_ms = self.clock.timestamp_ms() - age_ms
         block = FakeBlock([(partition, payload) for payload in payloads], record_bytes, stamp_ms)
-        return self.accumulator.append(topic, self.lane, block, self.now_ms)  # type: ignore[arg-type]
+        self.accumulator.append(topic, self.lane, block, self.now_ms)  # type: ignore[arg-type]
 
     def poll(self, advance_ms: float = 0.0) -> list[ProduceRequest]:
         """Move time, poll once, carry out what the core asked for; returns the requests that left."""

@@ -90,7 +90,9 @@ class Model:
         """Brokers that are there, have something due and nothing in flight, though a descriptor is free."""
         core = self.core
         ready = core.accumulator.lines.ready_nodes()
-        idle = [each for each in ready if each not in core.links.down and not core.sender.in_flight_to(each)]
+        idle = [
+            each for each in ready if each not in core.links.down and not core.sender._in_flight.count(each)
+        ]
         self.happened["waited for a descriptor"] += len(idle)
         return idle if core.descriptors.free_count else []
 

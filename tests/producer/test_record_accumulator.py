@@ -16,10 +16,11 @@ from .harness import TOPIC, Core, answer, payloads_of, snapshot_of
 @pytest.mark.rule("A1")
 def test_records_join_the_last_open_batch_until_the_exact_size_is_reached() -> None:
     core = Core(batch_size=61 + 3 * 100, linger_ms=50)
-    assert core.append("a") == (False, True)
-    assert core.append("b") == (False, False)
-    assert core.append("c") == (True, False), "the batch is exactly full: the sender must hear of it"
-    assert core.append("d") == (False, True)
+    core.append("a", "b")
+    assert core.poll() == []
+    core.append("c")
+    assert list(core.accumulator.lines.ready_nodes()) == [1], "the batch is exactly full: it does not linger"
+    core.append("d")
     batches = core.accumulator.incomplete.oldest_first()
     assert [batch.count for batch in batches] == [3, 1]
     assert [batch.closed for batch in batches] == [True, False]
@@ -28,8 +29,7 @@ def test_records_join_the_last_open_batch_until_the_exact_size_is_reached() -> N
 @pytest.mark.rule("A1")
 def test_one_submission_may_fill_several_batches_in_order() -> None:
     core = Core(batch_size=61 + 2 * 100, linger_ms=50)
-    result = core.append(*range(5))
-    assert result == (True, True)
+    core.append(*range(5))
     batches = core.accumulator.incomplete.oldest_first()
     assert [batch.count for batch in batches] == [2, 2, 1]
     assert payloads_of(batches) == [0, 1, 2, 3, 4]
@@ -63,14 +63,16 @@ def test_next_check_is_the_earliest_linger_end() -> None:
     """Append for broker 1 at t=0, for broker 2 at t=5: look again after 10, then after 5 more (AC-04)."""
     core = Core(leaders=(1, 2), linger_ms=10)
     core.append("a", partition=0)
-    assert core.accumulator.ready(core.snapshot, core.now_ms).next_check_delay_ms == 10
+    start_ms = core.now_ms
+    assert core.poll() == []
+    assert core.sender.next_wakeup_ms == start_ms + 10
     core.clock.advance(5)
     core.append("b", partition=1)
-    check = core.accumulator.ready(core.snapshot, core.now_ms)
-    assert check == (frozenset(), 5, frozenset())
-    core.clock.advance(5)
-    check = core.accumulator.ready(core.snapshot, core.now_ms)
-    assert check == (frozenset({1}), 5, frozenset())
+    assert core.poll() == []
+    assert core.sender.next_wakeup_ms == start_ms + 10
+    (request,) = core.poll(5)
+    assert (request.node_id, payloads_of(request.batches)) == (1, ["a"])
+    assert core.sender.next_wakeup_ms == start_ms + 15
 
 
 @pytest.mark.rule("A4")
@@ -104,9 +106,6 @@ def test_topics_without_a_leader_are_named_and_asked_for() -> None:
     core = Core(leaders=(-1, 1))
     core.append("a", partition=0)
     core.append("b", partition=1)
-    check = core.accumulator.ready(core.snapshot, core.now_ms)
-    assert check.unknown_leader_topics == {TOPIC}
-    assert check.nodes == {1}
     requests = core.poll()
     assert payloads_of(requests[0].batches) == ["b"], "one without a leader holds nobody else"
     assert core.of(NeedMetadata) == [NeedMetadata(frozenset({TOPIC}))]
@@ -275,30 +274,15 @@ def test_a_retry_does_not_wait_its_backoff_when_the_leader_has_changed() -> None
 
 
 @pytest.mark.rule("A9")
-def test_flush_ends_linger_and_waits_for_what_was_there_only() -> None:
+def test_a_flush_ends_linger_of_what_was_there_only() -> None:
     core = Core(linger_ms=10_000)
     core.append("a")
-    mark = core.accumulator.flush(core.now_ms)
+    core.accumulator.expedite(TOPIC, 0, core.now_ms)
     (request,) = core.poll()
+    assert payloads_of(request.batches) == ["a"]
     core.append("later")
-    assert not mark.is_done
     core.acknowledge(request)
-    assert mark.is_done, "records accepted after the call do not delay it"
-    assert core.poll() == [], "and they linger as usual"
-
-
-@pytest.mark.rule("A9")
-def test_a_flush_waits_for_both_halves_of_a_batch_that_was_split_meanwhile() -> None:
-    core = Core()
-    request = core.send("a", "b")
-    mark = core.accumulator.flush(core.now_ms)
-    core.respond(request, answer(0, 10))
-    (request,) = core.poll()
-    assert not mark.is_done
-    core.acknowledge(request)
-    assert not mark.is_done
-    core.acknowledge(core.poll()[0])
-    assert mark.is_done
+    assert core.poll() == [], "records accepted after the call linger as usual"
 
 
 @pytest.mark.rule("A9")
@@ -391,8 +375,8 @@ def test_plain_lane_with_more_in_flight_does_not_wait() -> None:
 @pytest.mark.rule("A4")
 def test_a_full_batch_is_sendable_at_once_and_grows_until_it_has_its_turn() -> None:
     core = Core(batch_size=61 + 2 * 100, batch_growth_bytes=61 + 5 * 100, linger_ms=50)
-    assert core.append("a", "b") == (True, True)
-    assert core.append("c") == (False, False)
+    core.append("a", "b")
+    core.append("c")
     (request,) = core.poll()
     assert payloads_of(request.batches) == ["a", "b", "c"]
     core.append(*range(7))

@@ -568,6 +568,7 @@ def test_graceful_close_delivers_everything_without_linger() -> None:
     assert core.sender.is_idle
 
 
+@pytest.mark.rule("A9")
 @pytest.mark.rule("S2")
 def test_forced_close_fails_everything_with_a_clear_error() -> None:
     core = Core(leaders=(1, 2))

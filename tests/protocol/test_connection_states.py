@@ -11,7 +11,6 @@ from sidecar.common.clock import ManualClock
 from sidecar.protocol.connection_states import (
     ConnectionConfig,
     ConnectionStates,
-    ConnectionStatus,
 )
 from tests.configs import config_with
 
@@ -76,7 +75,6 @@ def test_closing_in_good_order_owes_no_backoff(states: ConnectionStates) -> None
     states.connecting(1)
     states.ready(1)
     states.closed(1)
-    assert states.status(1) is ConnectionStatus.DISCONNECTED
     assert states.may_connect(1, 0.0)
     states.disconnected(1, 0.0, "x")
     states.forget(1)

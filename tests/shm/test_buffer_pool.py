@@ -12,7 +12,6 @@ from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.segment import Segment
 from tests.shm.conftest import PAGES
 
-FOREVER = float("inf")
 NOW = 50_000.0
 
 
@@ -57,7 +56,7 @@ def test_more_than_the_pool_fails_at_once(segment: Segment) -> None:
     with pytest.raises(ValueError, match="can never be had"):
         pool.take(PAGES + 1)
     with pytest.raises(ValueError, match=r"raise buffer\.memory"):
-        pool.enqueue("a", PAGES + 1, FOREVER)
+        pool.enqueue("a", PAGES + 1)
     with pytest.raises(ValueError, match="can never be had"):
         pool.take(0)
 
@@ -67,48 +66,36 @@ def test_waiters_are_served_in_turn(segment: Segment) -> None:
     pool = pool_of(segment, 0, workers=1)
     pages = pool.take(PAGES)
     assert pages is not None
-    pool.enqueue("large", 10, FOREVER)
-    pool.enqueue("small", 1, FOREVER)
+    pool.enqueue("large", 10)
+    pool.enqueue("small", 1)
     pool.give(pages[:5])
-    assert pool.poll(NOW) == ([], []), "the small request does not overtake the large one"
+    assert pool.poll(NOW) == [], "the small request does not overtake the large one"
     assert pool.take(1) is None, "nor does who comes later"
     pool.give(pages[5:11])
-    granted, expired = pool.poll(NOW)
+    granted = pool.poll(NOW)
     assert [(waiter, len(got)) for waiter, got in granted] == [("large", 10), ("small", 1)]
-    assert expired == [] and pool.waiting_count == 0
+    assert pool.waiting_count == 0
     assert taken_words(segment) == pool.taken_count == PAGES
 
 
 @pytest.mark.rule("A2")
-def test_who_runs_out_of_time_leaves_no_trace(segment: Segment) -> None:
+def test_who_leaves_the_line_leaves_no_trace(segment: Segment) -> None:
     pool = pool_of(segment, 0, workers=1)
     pages = pool.take(PAGES)
     assert pages is not None
-    pool.enqueue("late", PAGES, NOW + 10)
-    pool.enqueue("patient", 2, FOREVER)
-    assert pool.poll(NOW + 9) == ([], [])
-    assert pool.poll(NOW + 10) == ([], ["late"])
+    pool.enqueue("gone", PAGES)
+    pool.enqueue("patient", 2)
+    assert pool.poll(NOW) == []
     pool.cancel("nobody")
-    pool.give(pages)
-    granted, _ = pool.poll(NOW + 11)
-    assert [waiter for waiter, _ in granted] == ["patient"]
-    pool.enqueue("gone", 3, FOREVER)
     pool.cancel("gone")
-    assert pool.poll(NOW + 12) == ([], [])
+    pool.give(pages)
+    granted = pool.poll(NOW)
+    assert [waiter for waiter, _ in granted] == ["patient"]
+    pool.enqueue("gone too", 3)
+    pool.cancel("gone too")
+    assert pool.poll(NOW) == []
     pool.give(granted[0][1])
     assert taken_words(segment) == pool.taken_count == 0
-
-
-@pytest.mark.rule("A2")
-def test_closing_wakes_all(segment: Segment) -> None:
-    pool = pool_of(segment, 0, workers=1)
-    pool.take(PAGES)
-    pool.enqueue("a", 1, FOREVER)
-    pool.enqueue("b", 1, FOREVER)
-    assert pool.close() == ["a", "b"]
-    assert pool.poll(NOW) == ([], [])
-    with pytest.raises(RuntimeError, match="closed"):
-        pool.enqueue("c", 1, FOREVER)
 
 
 def test_a_floor_is_nobody_elses(segment: Segment) -> None:
@@ -131,47 +118,43 @@ def test_workers_take_turns_by_ticket(segment: Segment) -> None:
     two = pool_of(segment, 1, workers=2, floor_pages=0, wake_others=lambda: rung.append(2))
     pages = one.take(PAGES)
     assert pages is not None
-    two.enqueue("two-a", 20, FOREVER)
-    two.enqueue("two-b", 1, FOREVER)
-    one.enqueue("one-a", 2, FOREVER)
+    two.enqueue("two-a", 20)
+    two.enqueue("two-b", 1)
+    one.enqueue("one-a", 2)
     one.give(pages[:10])
     assert rung == [1], "the other worker must be woken"
-    assert one.poll(NOW) == ([], []), "it is not our turn"
-    assert two.poll(NOW) == ([], [])
+    assert one.poll(NOW) == [], "it is not our turn"
+    assert two.poll(NOW) == []
     one.give(pages[10:30])
-    granted, _ = two.poll(NOW)
+    granted = two.poll(NOW)
     assert [waiter for waiter, _ in granted] == ["two-a"], "after one request the turn passes"
     assert rung.count(2) == 1, "and who has it now is told"
-    granted, _ = one.poll(NOW)
+    granted = one.poll(NOW)
     assert [waiter for waiter, _ in granted] == ["one-a"]
-    granted, _ = two.poll(NOW)
+    granted = two.poll(NOW)
     assert [waiter for waiter, _ in granted] == ["two-b"]
     rung.clear()
     one.give(pages[30:31])
     assert not rung, "nobody waits"
 
 
-@pytest.mark.parametrize("way", ["cancel", "close", "expire", "die"])
+@pytest.mark.parametrize("way", ["cancel", "die"])
 def test_who_leaves_the_line_wakes_the_next_worker(segment: Segment, way: str) -> None:
     rung: list[str] = []
     first = pool_of(segment, 0, workers=2, floor_pages=0, wake_others=lambda: rung.append(way))
     second = pool_of(segment, 1, workers=2, floor_pages=0)
     pages = second.take(PAGES)
     assert pages is not None
-    first.enqueue("large", PAGES, NOW + 10 if way == "expire" else FOREVER)
-    second.enqueue("small", 1, FOREVER)
+    first.enqueue("large", PAGES)
+    second.enqueue("small", 1)
     second.give(pages[:1])
-    assert second.poll(NOW) == ([], []), "it is the other's turn"
+    assert second.poll(NOW) == [], "it is the other's turn"
     if way == "cancel":
         first.cancel("large")
-    elif way == "close":
-        first.close()
-    elif way == "expire":
-        first.poll(NOW + 10)
     else:
         pool_of(segment, 0, workers=2, floor_pages=0, wake_others=lambda: rung.append(way))
     assert rung == [way]
-    granted, _ = second.poll(NOW)
+    granted = second.poll(NOW)
     assert [waiter for waiter, _ in granted] == ["small"]
 
 
@@ -179,11 +162,11 @@ def test_a_dead_worker_does_not_hold_up_the_line(segment: Segment) -> None:
     dead, live = (pool_of(segment, slot, workers=2, floor_pages=0) for slot in (0, 1))
     pages = live.take(PAGES)
     assert pages is not None
-    dead.enqueue("dead", 1, FOREVER)
-    live.enqueue("live", 1, FOREVER)
+    dead.enqueue("dead", 1)
+    live.enqueue("live", 1)
     live.give(pages[:3])
-    assert live.poll(NOW) == ([], [])
-    granted, _ = live.poll(NOW + 3_001)
+    assert live.poll(NOW) == []
+    granted = live.poll(NOW + 3_001)
     assert [waiter for waiter, _ in granted] == ["live"]
 
 
@@ -191,7 +174,7 @@ def test_below_its_floor_nobody_waits_for_a_ticket(segment: Segment) -> None:
     one, two = (pool_of(segment, slot, workers=2, floor_pages=8) for slot in (0, 1))
     pages = one.take(PAGES - 8)
     assert pages is not None
-    one.enqueue("one", 5, FOREVER)
+    one.enqueue("one", 5)
     assert two.take(8) is not None
 
 
@@ -212,12 +195,12 @@ def test_random_walk_keeps_the_books(segment: Segment) -> None:
             if pages:
                 held[me].append(pages)
         elif what < 0.5:
-            pool.enqueue(step, rng.randint(1, 20), now + rng.choice([1.0, 500.0, FOREVER]))
+            pool.enqueue(step, rng.randint(1, 20))
         elif what < 0.55:
             pool.cancel(step - rng.randint(1, 40))
         elif held[me]:
             pool.give(held[me].pop(rng.randrange(len(held[me]))))
-        granted, _ = pool.poll(now)
+        granted = pool.poll(now)
         held[me] += [pages for _, pages in granted]
         owned = [page for pages in held[me] for page in pages]
         assert len(owned) == len(set(owned)) == pool.taken_count
@@ -226,7 +209,8 @@ def test_random_walk_keeps_the_books(segment: Segment) -> None:
         borrowed = list(segment.header[start : start + 24].cast("Q"))
         assert borrowed == [max(0, each.taken_count - 6) for each in pools]
     for pool, pages in zip(pools, held, strict=True):
-        pool.close()
+        for entry in list(pool.waiters):
+            pool.cancel(entry.waiter)
         for each in pages:
             pool.give(each)
     assert bytes(segment.owners) == bytes(len(segment.owners))

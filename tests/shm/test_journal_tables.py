@@ -15,6 +15,7 @@ from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorState, DescriptorTable, LaneRows
 from sidecar.shm.segment import Segment, describe_undelivered
+from tests.reading_back import lane_row, row_of
 
 
 class Slot:
@@ -160,12 +161,12 @@ def test_a_descriptor_becomes_true_by_one_store(worker: Slot, segment: Segment) 
 
 def test_lane_rows(segment: Segment, slot: int) -> None:
     rows = LaneRows(segment, slot)
-    assert rows.load(0, 0) == (0, 0)
+    assert lane_row(rows, 0, 0) == (0, 0)
     rows.store(0, 0, 3, (1 << 31) - 1)
     rows.store(0, 5, 0, 0)
     rows.store(0, 0, 4, 1)
     again = LaneRows(segment, slot)
-    assert (len(again), again.load(0, 0), again.load(0, 5)) == (2, (4, 1), (0, 0))
+    assert (len(again), lane_row(again, 0, 0), lane_row(again, 0, 5)) == (2, (4, 1), (0, 0))
 
 
 def test_a_full_table_of_lane_rows_takes_no_new_partition_and_counts_it(segment: Segment, slot: int) -> None:
@@ -180,7 +181,11 @@ def test_a_full_table_of_lane_rows_takes_no_new_partition_and_counts_it(segment:
     rows.store(9, 10, 1, 2)
     assert counters.get("lane_rows_full_total") == 2
     again = LaneRows(segment, slot)
-    assert (len(again), again.load(10, 0), again.load(9, 10)) == (layout.LANE_ROWS_MAX, (0, 0), (1, 2))
+    assert (len(again), lane_row(again, 10, 0), lane_row(again, 9, 10)) == (
+        layout.LANE_ROWS_MAX,
+        (0, 0),
+        (1, 2),
+    )
     assert bytes(segment.slot(slot).area[layout.LANE_RECORDS_OFFSET :]) == before
 
 
@@ -233,11 +238,11 @@ def test_a_reclaimed_slot_is_whole_for_the_next_worker(worker: Slot, segment: Se
     tail = chain.tail
     assert segment.reclaim_slot(0) == worker.pool.taken_count > 0
     assert bytes(segment.owners) == bytes(len(segment.owners))
-    assert segment.clients.find(b"c" * 20) is None
+    assert row_of(segment.clients, b"c" * 20) is None
     segment.slot(0).claim(incarnation=2)
     again = Slot(segment, 0, incarnation=2)
     assert again.descriptors.free_count == again.descriptors.capacity
-    assert LaneRows(segment, 0).load(0, 1) == (0, 0)
+    assert lane_row(LaneRows(segment, 0), 0, 1) == (0, 0)
     chain, entry = again.accept("orders", 3)
     assert entry.position >= tail, "a cursor of before never names a record of after"
     assert [row[:3] for row in describe_undelivered(segment)] == [(0, "orders", 3)]

@@ -17,6 +17,7 @@ from sidecar.shm.client_table import ClientRow
 from sidecar.shm.descriptors import DescriptorState, DescriptorTable
 from sidecar.shm.recovery import linked_pages
 from sidecar.shm.segment import Segment, describe_undelivered
+from tests.reading_back import row_of, stream_position
 from tests.shm.test_journal_tables import Slot
 
 TOLD = struct.Struct("<BQ")
@@ -91,7 +92,7 @@ def test_killed_anywhere(segment: Segment, segment_path: Path, slot: int, seed: 
     assert chain.damage == []
     live = {entry.seq: entry for entry in chain.entries()}
     descriptors = list(DescriptorTable(segment, 0))
-    row = segment.clients.find(CLIENT)
+    row = row_of(segment.clients, CLIENT)
     assert row is not None
     # Accepted and not delivered: still there, whole. At most one entry more than was told. The one whose words
     # became done just before the kill could not be said on the pipe any more: its outcome stands in the ring.
@@ -99,7 +100,7 @@ def test_killed_anywhere(segment: Segment, segment_path: Path, slot: int, seed: 
     assert len(unsaid) <= 1
     assert unsaid <= {outcome.seq for outcome in outcomes_of(row)}
     assert len(set(live) - accepted) <= 1
-    assert max(accepted, default=0) - 1 <= (row.stream_position(1) or 0) <= max(accepted, default=0) + 1
+    assert max(accepted, default=0) - 1 <= (stream_position(row, 1) or 0) <= max(accepted, default=0) + 1
     for seq in set(live) & delivered:
         raise AssertionError(f"submission {seq} was delivered, and its words do not say so")
     for descriptor in descriptors:

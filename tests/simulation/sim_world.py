@@ -477,7 +477,9 @@ class SimWorld:
             self.sender.on_request_not_sent(request, self.now_ms)
             return
         request.begun = True
-        assert self.sender.in_flight_to(request.node_id) <= self.config.max_in_flight_requests_per_connection
+        assert (
+            self.sender._in_flight.count(request.node_id) <= self.config.max_in_flight_requests_per_connection
+        )
         assert len({(batch.topic, batch.partition) for batch in request.batches}) == len(request.batches)
         if not connection.untaken:
             connection.taken_ms = self.now_ms

@@ -17,6 +17,7 @@ from sidecar.shm.segment import Segment, describe_undelivered
 from sidecar.worker import adoption
 from sidecar.worker.inquiry import Verdict
 from tests.configs import producer_config
+from tests.reading_back import row_of, stream_position
 
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
 
@@ -46,9 +47,9 @@ def check_end(stage: SlotStage, submissions: int, *, count: int = 4) -> None:
     assert counters["records_accepted_total"] == submissions * count
     assert counters["records_delivered_total"] == submissions * count
     assert counters["records_failed_total"] == 0
-    row = stage.segment.clients.find(CLIENT_ID)
+    row = row_of(stage.segment.clients, CLIENT_ID)
     assert row is not None
-    assert row.stream_position(1) == submissions
+    assert stream_position(row, 1) == submissions
     offsets = told_offsets(stage)
     for number in range(submissions):
         for index, (value, partition) in enumerate(zip(*submission(number, count), strict=True)):
@@ -67,7 +68,7 @@ def check_end(stage: SlotStage, submissions: int, *, count: int = 4) -> None:
 
 def told_offsets(stage: SlotStage) -> dict[tuple[int, int], set[int]]:
     """(seq, record index) → the offsets it was told at."""
-    row = stage.segment.clients.find(CLIENT_ID)
+    row = row_of(stage.segment.clients, CLIENT_ID)
     assert row is not None
     news = row.ring_slice_from(1)
     told: dict[tuple[int, int], set[int]] = {}
@@ -346,7 +347,7 @@ def restore(segment: Segment, moment: bytes) -> None:
 
 def finish_client(stage: SlotStage, submissions: int) -> None:
     """The stub sends again what was not accepted."""
-    row = stage.segment.clients.find(CLIENT_ID)
+    row = row_of(stage.segment.clients, CLIENT_ID)
     session, _ = stage.attach(None if row is None else row.secret)
     position = session.streams[1].position if 1 in session.streams else 0
     accept(stage, session, range(position, submissions))

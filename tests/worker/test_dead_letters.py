@@ -10,7 +10,7 @@ import pytest
 from client_stub.wire import LocalCode
 from sidecar.deadletter.letters import Letter, lines, parse
 from sidecar.deadletter.spool import SpoolWriter
-from sidecar.deadletter.spool_files import read_letters, spool_files
+from sidecar.deadletter.spool_files import spool_files
 from sidecar.kernel import BatchRecords, fail_remaining, index
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
@@ -22,6 +22,7 @@ from sidecar.worker.session import ClientSession
 from sidecar.worker.tellings import BatchTelling, Part
 from sidecar.worker.topic_queue import TopicQueue
 from tests.configs import producer_config
+from tests.reading_back import read_letters
 from tests.worker.scene import Scene, told
 
 

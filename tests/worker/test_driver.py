@@ -10,7 +10,6 @@ import pytest
 
 from client_stub.wire import Format, Kind, LocalCode, SubmitFlag
 from sidecar.common.control import (
-    LiveBroker,
     NeedTopics,
     PartitionUpdate,
     TopicError,
@@ -19,7 +18,7 @@ from sidecar.common.control import (
 )
 from sidecar.common.model import Node
 from sidecar.shm.share_words import ShareWords
-from sidecar.worker.driver import UNSENT_RETRY_MS
+from sidecar.worker.driver import IDLE_TRIM_MS, UNSENT_RETRY_MS
 from sidecar.worker.stub_port import POSITION_DELAY_MS
 from tests.configs import producer_config
 
@@ -60,7 +59,7 @@ class Stage(PortStage):
         self.driver.turn_now()
 
     def know(self, topic: str) -> None:
-        broker = LiveBroker.of(Node(1, "broker", 9092))
+        broker = Node(1, "broker", 9092)
         partitions = (PartitionUpdate(topic, None, 0, 1),)
         self.driver.on_update_metadata(UpdateMetadata(1, 1, EPOCH, (broker,), partitions, version=1))
         self.loop.run()
@@ -166,3 +165,24 @@ def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(
         stage.loop.run()
     assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, seq - 1]]
     assert stage.host.woken > woken
+
+
+def test_an_idle_worker_keeps_no_memory_for_request_buffers(stage: Stage) -> None:
+    stage.know("t")
+    buffers = stage.driver._sender.room.buffers
+    lent = buffers.take(1_000)
+    assert lent is not None
+    buffers.give(lent)
+    for now_ms in (0.0, IDLE_TRIM_MS - 1):
+        stage.driver._trim_buffers(now_ms)
+    stage.submit(stage.client())  # the broker cannot be reached: it stays
+    for now_ms in (IDLE_TRIM_MS, 2 * IDLE_TRIM_MS):
+        stage.driver._trim_buffers(now_ms)
+    assert buffers.free_bytes > 0, "there is something to send"
+    stage.driver._sender.force_close(stage.clock.now_ms())
+    stage.turns.wake()
+    stage.loop.run()
+    for now_ms in (3 * IDLE_TRIM_MS, 4 * IDLE_TRIM_MS):
+        assert buffers.free_bytes > 0
+        stage.driver._trim_buffers(now_ms)
+    assert buffers.free_bytes == 0

@@ -39,7 +39,7 @@ class FakePool:
     def give(self, pages: list[int]) -> None:
         self.free += pages
 
-    def enqueue(self, waiter: Any, pages: int, deadline_ms: float) -> None:
+    def enqueue(self, waiter: Any, pages: int) -> None:
         self.waiters.append((waiter, pages))
 
     def cancel(self, waiter: Any) -> None:

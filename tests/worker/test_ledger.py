@@ -13,6 +13,7 @@ from sidecar.shm.segment import Segment, describe_undelivered
 from sidecar.shm.slots import Counters
 from sidecar.worker import settlement
 from sidecar.worker.session import ClientSession
+from tests.reading_back import row_of
 
 from . import test_adoption
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
@@ -57,7 +58,7 @@ def step(stage: SlotStage) -> None:
 
 def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:
     """The client sends what it still has; it says that it knows of failures, or never does."""
-    row = stage.segment.clients.find(CLIENT_ID)
+    row = row_of(stage.segment.clients, CLIENT_ID)
     session: ClientSession = stage.attach(None if row is None else row.secret)[0]
     at = session.streams[1].position if 1 in session.streams else first
     for number in range(at, len(SUBMISSIONS)):

@@ -304,9 +304,9 @@ def test_pages_kept_for_a_stub_that_go_back_wake_the_other_worker(hands: MakeHan
     one.submit("t")  # waits for a page
     stream = one.clients["client of t"].streams[sum(map(ord, "t"))]
     one.pool.give(held[:2])
-    ((waiter, pages),) = one.pool.poll(NOW)[0]
+    ((waiter, pages),) = one.pool.poll(NOW)
     one.intake.pool_granted(waiter, pages, NOW)
-    two.pool.enqueue("waits", two.pool.pages_max, float("inf"))
+    two.pool.enqueue("waits", two.pool.pages_max)
     one.rung = 0
     one.intake.reclaim_reservations([stream], NOW + RESERVATION_MS_MAX + 1)
     assert one.rung == 1

@@ -18,6 +18,7 @@ from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import LaneRows
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
 from sidecar.worker.topics import NAMES_PER_FREE_ROW, VACATE_MS
+from tests.reading_back import lane_row
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import INCARNATION, Scene
 
@@ -180,11 +181,11 @@ def test_a_row_with_another_name_keeps_its_tail_and_loses_its_sequences(scene: S
     assert pages is not None
     again.chain.link_pages(pages)
     read = LaneRows(scene.segment, 0)
-    assert [read.load(chain_id, partition) for partition in (0, 7)] == [(0, 0), (0, 0)]
-    assert read.load(99, 0) == (0, 77)
+    assert [lane_row(read, chain_id, partition) for partition in (0, 7)] == [(0, 0), (0, 0)]
+    assert lane_row(read, 99, 0) == (0, 77)
     scene.lane_rows.store(chain_id, 3, 1, 5)
     read = LaneRows(scene.segment, 0)
-    assert (read.load(chain_id, 3), len(read)) == ((1, 5), 2), "the rows are used again"
+    assert (lane_row(read, chain_id, 3), len(read)) == ((1, 5), 2), "the rows are used again"
 
 
 def test_a_death_at_any_store_of_it_leaves_a_table_that_can_be_read(

@@ -1,0 +1,55 @@
+"""Goal: every part of the product is run by the product; a rule proven on code that no record passes is not proven."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from tests.conventions.unused import product_files, unused
+
+KEPT: Final = {
+    # Called by a library, by its name.
+    "LazyGroup.list_commands": "click",
+    "LazyGroup.get_command": "click",
+    "Since.convert": "click",
+    "KafkaSidecarDataSource.streamWriter": "Spark",
+    # About to be used.
+    "AwaitableMetadata.wait_on_metadata": "who asks for a topic's partitions",
+    # Given to users.
+    "AsyncProducer.send_and_wait": "the stub's API",
+    "ManualClock": "the clock of users' and our tests, beside the one it stands for",
+    "give_order": "the test kit's way to a kill point (docs/testing.md)",
+    "safe_environment": "for processes that bench and demo start, beside the command they take",
+}
+"""Names that nothing in the product uses, and why they stay."""
+
+
+def test_nothing_is_there_for_its_tests_only() -> None:
+    found = {".".join((*each.scope, each.name)): each for each in unused(product_files())}
+    needless = [str(each) for name, each in found.items() if name not in KEPT]
+    assert not needless, "used by nobody, or by tests only: put it to use or remove it\n" + "\n".join(
+        needless
+    )
+    assert found.keys() >= KEPT.keys(), f"used by now: {KEPT.keys() - found.keys()}"
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        ([("a.py", "def f(): ...")], ["f"]),
+        ([("a.py", "def f(): ...\nf()")], []),
+        ([("a.py", "def f():\n    f()")], ["f"]),
+        ([("a.py", "def f(): ..."), ("b.py", "from a import f\n\nf()")], []),
+        ([("a.py", "def f(): ..."), ("b.py", "from a import f")], ["f"]),
+        ([("a.py", "class C:\n    def m(self): ...\nC()")], ["m"]),
+        ([("a.py", "class C:\n    def m(self): ...\nC().m()")], []),
+        ([("a.py", "class C:\n    @property\n    def p(self): ...\nC()")], ["p"]),
+        ([("a.py", "LIMIT = 5\n__all__ = ['f']\ndef f(): ...")], ["LIMIT"]),
+        ([("a.py", '"""f is fine."""\ndef f():\n    """f"""')], ["f"]),
+        ([("a.py", "@group.command()\ndef f(): ...")], []),
+        ([("a.py", "def f(): ..."), ("b.pyx", "from a import f")], []),
+    ],
+)
+def test_the_test_can_fail(files: list[tuple[str, str]], names: list[str]) -> None:
+    assert [each.name for each in unused(files)] == names

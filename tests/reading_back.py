@@ -1,0 +1,35 @@
+"""What the tests read back of the product's state, where the product itself only writes it or looks at it otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sidecar.deadletter.letters import Letter
+from sidecar.deadletter.spool_files import SpoolFile
+from sidecar.kernel import load_acquire_u64
+from sidecar.shm.client_table import ClientRow, ClientTable
+from sidecar.shm.descriptors import LaneRows
+
+
+def row_of(clients: ClientTable, client_id: bytes) -> ClientRow | None:
+    """The live row of a client, whichever slot it belongs to."""
+    return next((row for row in clients.rows() if row.client_id == client_id), None)
+
+
+def stream_position(row: ClientRow, stream: int) -> int | None:
+    """The last accepted seq of a stream, None for one without a place."""
+    return {number: position for number, _, position in row.streams()}.get(stream)
+
+
+def lane_row(rows: LaneRows, chain: int, partition: int) -> tuple[int, int]:
+    """(epoch, next sequence); (0, 0) for a partition without a row."""
+    position = rows._places.get((chain, partition))
+    word = 0 if position is None else load_acquire_u64(rows._table, position + 8)
+    return word >> 32, word & 0xFFFFFFFF
+
+
+def read_letters(path: Path) -> Iterator[tuple[int, Letter | ValueError]]:
+    """(line number from 1, letter, or why that line is none)."""
+    with SpoolFile.open(path) as file:
+        yield from file.letters()
