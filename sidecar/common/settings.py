@@ -315,7 +315,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "daemon.client_ack_timeout_s",
         ValueKind.NUMBER,
         30.0,
-        "A client whose ring of unread outcomes stays full this long is cut.",
+        "A client whose outcome ring stays full this long is cut.",
         0.1,
         3_600,
     ),
