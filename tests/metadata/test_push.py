@@ -252,6 +252,10 @@ def test_a_slow_worker_delays_nobody_and_then_gets_one_full_update() -> None:
         pusher.replied(
             0, UpdateMetadataReply(UpdateError.NONE, 99)
         )  # of an earlier incarnation: not this one's
+        new = snapshot(version + 1, {"t": [1, 2]})
+        pusher.snapshot_changed(old, new)
+        old = new
+        await until(lambda: workers.caches[1].current.topics == old.topics)
         assert len(workers.got[0]) == 1
         pusher.replied(0, UpdateMetadataReply(UpdateError.NONE, 1))
         await until(lambda: workers.caches[0].current.topics == old.topics)
