@@ -45,9 +45,7 @@ class Cluster:
             client_id=config.text("client.id"),
             metadata_config=config_of(MetadataConfig, config.values),
             connection_config=config_of(ConnectionConfig, config.values),
-            on_snapshot=self._on_snapshot,
-            on_topic_errors=self._on_topic_errors,
-            on_error=self._on_error,
+            listener=self,
         )
 
     @property
@@ -132,19 +130,22 @@ class Cluster:
         if any(self.snapshot.partition_count(topic) is None for topic in wanted):
             self._fetcher.request_update()
 
-    # ---- what the fetcher tells
+    # ---- from the fetcher
 
-    def _on_snapshot(self, result: UpdateResult) -> None:
+    def snapshot_changed(self, result: UpdateResult) -> None:
+        """Push what differs to the workers."""
         if not result.old.nodes:
             log.info("Kafka answers: cluster %s, %d brokers.", result.new.cluster_id, len(result.new.nodes))
         self._pusher.snapshot_changed(*result)
         self._on_change()
 
-    def _on_topic_errors(self, errors: Mapping[str, TopicError]) -> None:
+    def topic_errors_changed(self, errors: Mapping[str, TopicError]) -> None:
+        """Let the workers fail or hold the records of these topics."""
         self._topic_errors = dict(errors)
-        self._tell_workers()
+        self._send_errors()
 
-    def _on_error(self, text: str) -> None:
+    def cluster_error_changed(self, text: str) -> None:
+        """Log it when it comes and when it goes, and let the workers know."""
         if text and not self.error:
             log.warning("%s", text)
         elif self.error and not text:
@@ -152,10 +153,10 @@ class Cluster:
         changed = text != self.error
         self.error = text
         if changed:
-            self._tell_workers()
+            self._send_errors()
             self._on_change()
 
-    def _tell_workers(self) -> None:
+    def _send_errors(self) -> None:
         for worker in self._workers.values():
             worker.channel.send(TopicErrors(self._topic_errors, self.error))
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random as random_module
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import TopicError
@@ -34,16 +35,25 @@ log = logging.getLogger(__name__)
 
 IDLE_WAIT_MS = 60_000.0
 
-OnSnapshot = Callable[[UpdateResult], None]
+
+class MetadataListener(Protocol):
+    """What the fetcher needs of its owner."""
+
+    def snapshot_changed(self, result: UpdateResult) -> None:
+        """The cluster has answered."""
+        ...
+
+    def topic_errors_changed(self, errors: Mapping[str, TopicError]) -> None:
+        """The answer refuses these topics; empty when it refuses none any more."""
+        ...
+
+    def cluster_error_changed(self, text: str) -> None:
+        """After each failed attempt, one sentence; "" when a broker answers again."""
+        ...
 
 
 class MetadataFetcher:
-    """The task that keeps the controller's Metadata up to date. Belongs to the loop's thread.
-
-    ``on_snapshot(result)`` after each update; ``on_topic_errors(errors)`` after each answer that refuses topics or
-    no longer does; ``on_error(text)`` after each failed attempt with one sentence, and with "" when the cluster
-    answers again.
-    """
+    """The task that keeps the controller's Metadata up to date. Belongs to the loop's thread."""
 
     def __init__(
         self,
@@ -52,10 +62,8 @@ class MetadataFetcher:
         client_id: str | None,
         metadata_config: MetadataConfig,
         connection_config: ConnectionConfig,
+        listener: MetadataListener,
         allow_auto_create_topics: bool = True,
-        on_snapshot: OnSnapshot = lambda result: None,
-        on_topic_errors: Callable[[Mapping[str, TopicError]], None] = lambda errors: None,
-        on_error: Callable[[str], None] = lambda text: None,
         clock: MonotonicClock | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
@@ -75,11 +83,9 @@ class MetadataFetcher:
         self._failed: set[int] = set()
         self._connected: set[int] = set()
         self._auto_create = allow_auto_create_topics
-        self._on_snapshot = on_snapshot
-        self._on_topic_errors = on_topic_errors
-        self._on_error = on_error
+        self._listener = listener
         self._random = random
-        self._told_errors: Mapping[str, TopicError] = {}
+        self._reported_errors: Mapping[str, TopicError] = {}
         self._links = ClusterLinks(
             client_id=client_id,
             config=connection_config,
@@ -199,7 +205,7 @@ class MetadataFetcher:
             return
         if answer.error_code == CLUSTER_AUTHORIZATION_FAILED:
             self.metadata.failed_update(self._clock.now_ms(), f"{link.node} refuses us: not authorized.")
-            self._tell_error(f"{link.node} refuses us: not authorized.")
+            self._report_error(f"{link.node} refuses us: not authorized.")
             return
         if answer.error_code or not answer.brokers:
             # A broker that is just starting knows no brokers; believing it would lose all we know.
@@ -215,13 +221,13 @@ class MetadataFetcher:
             bootstrap_link = self._links.link(node.id)
             if bootstrap_link is not None and bootstrap_link.in_flight_count == 0:
                 self._links.close(node.id)
-        self._tell_error("")
-        self._on_snapshot(result)
+        self._report_error("")
+        self._listener.snapshot_changed(result)
         errors = self.metadata.topic_errors
-        if errors or self._told_errors:
+        if errors or self._reported_errors:
             # Also what was told before: records that came since wait for this answer.
-            self._told_errors = errors
-            self._on_topic_errors(errors)
+            self._reported_errors = errors
+            self._listener.topic_errors_changed(errors)
         self.awaitable.notify()
 
     async def _ask(
@@ -327,7 +333,7 @@ class MetadataFetcher:
         if node is not None:
             self._note_failure(node.id, text)
         else:
-            self._tell_error(text)
+            self._report_error(text)
 
     def _note_failure(self, node_id: int, text: str) -> None:
         """One broker failed. That is news for others only when none is left to ask."""
@@ -336,15 +342,15 @@ class MetadataFetcher:
         if self._may_rebootstrap or not everyone:
             everyone += [node.id for node in self._bootstrap]
         if self._failed.issuperset(everyone):
-            self._tell_error(text)
+            self._report_error(text)
 
-    def _tell_error(self, text: str) -> None:
+    def _report_error(self, text: str) -> None:
         if text:
             addresses = ", ".join(f"{node.host}:{node.port}" for node in self._bootstrap)
             text = f"Kafka is not reachable (bootstrap.servers {addresses}): {text}"
         if text or self.last_error:
             self.last_error = text
-            self._on_error(text)
+            self._listener.cluster_error_changed(text)
             self.awaitable.notify()
 
     async def _wait(self, delay_ms: float) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from net.fake_cluster import FakeCluster
 from net.links import until
 
-from sidecar.common.control import TopicError
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.metadata.errors import (
     InvalidPartitionError,
@@ -20,19 +19,11 @@ from sidecar.metadata.errors import (
     TopicAuthorizationError,
 )
 from sidecar.metadata.metadata import MetadataConfig
-from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.connector import LinkError
 from sidecar.protocol.connection_states import ConnectionConfig
 from tests.configs import config_with
 
-
-class Told:
-    """What the fetcher's owner is told."""
-
-    def __init__(self) -> None:
-        self.snapshots: list[MetadataSnapshot] = []
-        self.errors: list[str] = []
-        self.topic_errors: list[Mapping[str, TopicError]] = []
+from .listener import NotingListener
 
 
 @contextlib.asynccontextmanager
@@ -44,8 +35,8 @@ async def fetching(
     recovery: str = "rebootstrap",
     trigger_ms: float = 300_000.0,
     **connection: Any,
-) -> AsyncIterator[tuple[MetadataFetcher, Told]]:
-    told = Told()
+) -> AsyncIterator[tuple[MetadataFetcher, NotingListener]]:
+    told = NotingListener()
     fetcher = MetadataFetcher(
         bootstrap,
         client_id="test",
@@ -60,9 +51,7 @@ async def fetching(
         connection_config=config_with(
             ConnectionConfig, **{"reconnect_backoff_ms": 10.0, "reconnect_backoff_max_ms": 50.0, **connection}
         ),
-        on_snapshot=lambda result: told.snapshots.append(result.new),
-        on_topic_errors=told.topic_errors.append,
-        on_error=told.errors.append,
+        listener=told,
     )
     fetcher.start()
     try:
@@ -401,4 +390,5 @@ def test_no_bootstrap_is_an_error() -> None:
             client_id=None,
             metadata_config=config_with(MetadataConfig),
             connection_config=config_with(ConnectionConfig),
+            listener=NotingListener(),
         )

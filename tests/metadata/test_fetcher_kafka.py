@@ -23,6 +23,8 @@ from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
 from tests.configs import config_with
 
+from .listener import NotingListener
+
 pytestmark = pytest.mark.kafka
 
 
@@ -50,6 +52,7 @@ def test_topics_of_a_real_cluster(kafka: KafkaCluster, new_topic: NewTopic) -> N
             client_id="test",
             metadata_config=config_with(MetadataConfig),
             connection_config=config_with(ConnectionConfig),
+            listener=NotingListener(),
             allow_auto_create_topics=False,
         )
         fetcher.start()
