@@ -106,6 +106,11 @@ class ClusterLinks:
         link = self._links.get(node_id)
         return link if link is not None and link.is_ready else None
 
+    def stalled_since_ms(self, node_id: int) -> float | None:
+        """Since when the kernel has taken no byte of those that wait; None: none wait, or there is no ready link."""
+        link = self.link(node_id)
+        return None if link is None else link.stalled_since_ms
+
     def is_ready(self, node_id: int) -> bool:
         """Whether a request could be sent to that node now; never starts anything."""
         link = self._links.get(node_id)

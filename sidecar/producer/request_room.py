@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ class Descriptors(Protocol):
     """The slot's table of batch descriptors, as far as it is counted here."""
 
     @property
-    def free_count(self) -> int:
-        """How many are free now."""
+    def free_indexes(self) -> Sized:
+        """Those that are free now."""
 
 
 class RequestRoom:
@@ -72,7 +73,7 @@ class RequestRoom:
         """What was promised before is published, or was given back. Puts ``ready`` in order: who waits comes first.
         ``splits`` are carried out before this poll's requests: each takes one descriptor more than it gives back."""
         self._promised = splits
-        self._free_when_promised = self._descriptors.free_count
+        self._free_when_promised = len(self._descriptors.free_indexes)
         self.is_shared = brokers > 1
         self.lacks_descriptors = False
         if self.waiting:
@@ -87,7 +88,7 @@ class RequestRoom:
     def new_batches(self, under_way: int) -> int:
         """How many batches without a descriptor a broker's next request may have, with ``under_way`` of its batches
         drained before and without a fate."""
-        free = self._descriptors.free_count - self._promised - DESCRIPTORS_RESERVED
+        free = len(self._descriptors.free_indexes) - self._promised - DESCRIPTORS_RESERVED
         if self.is_shared:
             free = (free - under_way + 1) // 2
         return max(0, min(free, NEW_BATCHES_MAX))
@@ -95,7 +96,7 @@ class RequestRoom:
     def new_batches_of_stuck(self) -> int:
         """The same for a broker none of whose descriptors can come back before a batch without one is sent: with
         nothing in flight, and no such batch next in its partition. One may be of those kept for splits."""
-        free = self._descriptors.free_count - self._promised
+        free = len(self._descriptors.free_indexes) - self._promised
         return max(self.new_batches(0), min(free, 1))
 
     def request_bytes(self, *, is_first: bool) -> int:
@@ -111,5 +112,5 @@ class RequestRoom:
     @property
     def has_freed_descriptors(self) -> bool:
         """Some were freed since the poll whose batches found none."""
-        free = self._descriptors.free_count
+        free = len(self._descriptors.free_indexes)
         return self.lacks_descriptors and free > self._free_when_promised - self._promised

@@ -90,10 +90,10 @@ class DescriptorTable:
         # Nobody writes while the table is read by words: its owner, or the next one after its death.
         self._words = self._table.cast("Q")
         self._states = self._words[::_WORDS]
-        self._free = [i for i, state in enumerate(self._states.tolist()) if not state]
-        self._free.reverse()
+        self.free_indexes = [i for i, state in enumerate(self._states.tolist()) if not state]
+        self.free_indexes.reverse()
         # What a dead owner left in use is the next owner's to free.
-        self._taken: set[int] = set(range(layout.DESCRIPTORS_MAX)) - set(self._free)
+        self._taken: set[int] = set(range(layout.DESCRIPTORS_MAX)) - set(self.free_indexes)
         # Also of free ones: a serial is never given twice.
         serials = self._words[_SERIAL_OFFSET // 8 :: _WORDS]
         self._serial = max(serials.tolist())
@@ -107,7 +107,7 @@ class DescriptorTable:
     @property
     def free_count(self) -> int:
         """How many :meth:`take` would give."""
-        return len(self._free)
+        return len(self.free_indexes)
 
     @property
     def capacity(self) -> int:
@@ -122,9 +122,9 @@ class DescriptorTable:
 
     def take(self) -> int | None:
         """A free descriptor's index, None when all are in use. Its state stays free until it is published."""
-        if not self._free:
+        if not self.free_indexes:
             return None
-        index = self._free.pop()
+        index = self.free_indexes.pop()
         self._taken.add(index)
         return index
 
@@ -254,7 +254,7 @@ class DescriptorTable:
         store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.FREE)
         if ARMED:
             passed("free.state")
-        self._free.append(index)
+        self.free_indexes.append(index)
 
     def read(self, index: int) -> Descriptor:
         position = index * layout.DESCRIPTOR_BYTES

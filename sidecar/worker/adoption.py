@@ -48,8 +48,8 @@ RUN_ENTRIES: Final = 65_536
 """Submissions that are read at a time, with a heartbeat before each: its controller waits as long as it gets on."""
 RUN_RECORDS: Final = 262_144
 """Records after which a run of submissions ends as well."""
-TOLD_BEAT: Final = 1_024
-"""Failures that are told between two heartbeats."""
+COMPLETED_BEAT: Final = 1_024
+"""Failures that are completed between two heartbeats."""
 ACCEPTED_SECONDS: Final = 65_535
 """The seconds that an entry's time of acceptance counts before it begins anew: 18 hours."""
 AHEAD_SECONDS: Final = 3_600
@@ -130,7 +130,7 @@ class Adoption:
         passed("adopt.indexed")
         self._balance(open_records)
         passed("adopt.balanced")
-        self._tell(now_ms)
+        self._complete(now_ms)
         passed("adopt.told")
         sent = self._sent(now_ms)
         passed("adopt.sent")
@@ -408,8 +408,8 @@ class Adoption:
         counters.add(corrections)
         view.dead_lettering = 0
 
-    def _tell(self, now_ms: float) -> None:
-        """Told batches end, settled ones and failures are told (again)."""
+    def _complete(self, now_ms: float) -> None:
+        """Complete batches end; settled ones and failures are completed (again)."""
         for each in list(self._all_ranges()):
             self._memory.beat()
             descriptor, batch = each.descriptor, each.batch
@@ -431,9 +431,9 @@ class Adoption:
                 persistence=descriptor.persistence if descriptor.code else Persistence.PERSISTED,
                 text=_text_of(descriptor.code),
             )
-            self._settlement.tell(batch, now_ms)
+            self._settlement.complete(batch, now_ms)
         for number, (queue, entry, failures) in enumerate(self._failures):
-            if number % TOLD_BEAT == 0:
+            if number % COMPLETED_BEAT == 0:
                 self._memory.beat()
             self._settlement.fail_records(queue, entry, failures, now_ms)
 

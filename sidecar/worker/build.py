@@ -15,6 +15,7 @@ from client_stub.wire import SUBMIT_HEAD_BYTES_MAX
 from sidecar.metadata.cache import MetadataCache
 from sidecar.producer.core import Core
 from sidecar.shm.share_words import ShareWords
+from sidecar.worker.acker import Acker
 from sidecar.worker.adoption import Adoption
 from sidecar.worker.client_processes import ClientProcesses
 from sidecar.worker.dead_letters import DeadLetters
@@ -32,7 +33,6 @@ from sidecar.worker.sessions import Sessions
 from sidecar.worker.settlement import Settlement
 from sidecar.worker.shares import Shares
 from sidecar.worker.stub_port import StubPort
-from sidecar.worker.tellings import Teller
 from sidecar.worker.topics import Topics
 from sidecar.worker.turns import Turns
 
@@ -101,7 +101,7 @@ class Rooms:
     cache: MetadataCache
     topics: Topics
     stubs: Stubs
-    teller: Teller
+    acker: Acker
     settlement: Settlement
     dead_letters: DeadLetters
     brokers: Brokers
@@ -140,15 +140,8 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         now_ms=clock.now_ms,
         turns=turns,
     )
-    teller = Teller(on_gone=dead_letters.put, sessions=sessions, outboxes=outboxes)
-    settlement = Settlement(
-        config=config,
-        teller=teller,
-        descriptors=memory.descriptors,
-        lane_rows=memory.lane_rows,
-        slot=memory.slot,
-        sessions=sessions,
-    )
+    acker = Acker(sessions, outboxes, dead_letters)
+    settlement = Settlement(config=config, memory=memory, sessions=sessions, acker=acker)
     topics = Topics(
         config=config,
         rules=settings.rules,
@@ -162,7 +155,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         settlement=settlement,
     )
     stubs = _build_stubs(
-        start, settings, memory, outside, turns, topics, sessions, outboxes, settlement, teller
+        start, settings, memory, outside, turns, topics, sessions, outboxes, settlement, acker
     )
     brokers = _build_brokers(settings, memory, outside, turns, cache, core)
     driver = Driver(
@@ -196,7 +189,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         cache=cache,
         topics=topics,
         stubs=stubs,
-        teller=teller,
+        acker=acker,
         settlement=settlement,
         dead_letters=dead_letters,
         brokers=brokers,
@@ -215,7 +208,7 @@ def _build_stubs(
     sessions: Sessions,
     outboxes: Outboxes,
     settlement: Settlement,
-    teller: Teller,
+    acker: Acker,
 ) -> Stubs:
     config, segment = settings.config, memory.segment
     shares = Shares(
@@ -266,7 +259,7 @@ def _build_stubs(
         processes=processes,
         intake=intake,
         topics=topics,
-        teller=teller,
+        acker=acker,
         outboxes=outboxes,
         counters=memory.counters,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sidecar.deadletter.spool import LetterTooLarge
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sidecar.deadletter.spool import SpoolWriter
     from sidecar.shm.client_table import ClientRow
     from sidecar.shm.slots import Counters
-    from sidecar.worker.tellings import NameOf, Part
+    from sidecar.worker.completions import Completion, NameOf
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -58,20 +58,20 @@ class DeadLetters:
         self._counters = counters
         self._now_ms = now_ms
         self._turns = turns
-        self._waiting: deque[Part] = deque()
-        self._writing: list[tuple[Part, int]] = []
+        self._waiting: deque[Completion] = deque()
+        self._writing: list[tuple[Completion, int]] = []
         """What is handed to the spool now, each with its letters."""
         self._on_disk = 0
         """Letters of what is handed to the spool, or waits first, that are on disk already."""
-        self._too_large: list[Part] = []
+        self._too_large: list[Completion] = []
         """With a letter that is larger than the whole spool: held until a daemon with a larger one starts."""
         self._retry_ms = float("-inf")
         self._said_ms = float("-inf")
         self._last_write_ms: float | None = None
 
-    def put(self, parts: list[Part]) -> None:
+    def put(self, completions: Sequence[Completion]) -> None:
         """Take over failures that nobody is there to be told of; each is finished once it is on disk."""
-        self._waiting += parts
+        self._waiting += completions
         self.step(self._now_ms())
 
     @property
@@ -88,11 +88,11 @@ class DeadLetters:
         groups: list[Undelivered] = []
         size = 0
         while self._waiting and size < STEP_BYTES:
-            part = self._waiting.popleft()
-            found = part.undelivered(self._row_of(part.row, part.generation), self._name_of)
+            each = self._waiting.popleft()
+            found = each.undelivered(self._row_of(each.row, each.generation), self._name_of)
             groups += found
             size += sum(len(group.payload) for group in found)
-            self._writing.append((part, sum(len(group.indexes) for group in found)))
+            self._writing.append((each, sum(len(group.indexes) for group in found)))
         self._submit(lambda: self._write(groups), self._written)
 
     def close(self) -> None:
@@ -122,14 +122,14 @@ class DeadLetters:
         if self._on_disk:
             self._last_write_ms = now_ms
         while writing and self._on_disk >= writing[0][1]:
-            part, letters = writing.popleft()
+            each, letters = writing.popleft()
             self._on_disk -= letters
-            part.finish(dead=True)
+            each.finish(dead=True)
             self._turns.wake()
         if isinstance(error, LetterTooLarge):
             self._too_large.append(writing.popleft()[0])
             self._on_disk = 0
-        self._waiting.extendleft(part for part, _ in reversed(writing))
+        self._waiting.extendleft(each for each, _ in reversed(writing))
         if error is None:
             self._retry_ms = self._said_ms = float("-inf")
         else:

@@ -112,14 +112,14 @@ class Driver:
         self._idle_since_ms: float | None = None
         self._totals = RunningTotals(memory.counters)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
-            Completed: self._completed,
-            SendProduce: self._send_produce,
+            Completed: self._settlement.settle,
+            SendProduce: self._produce_port.send,
             Connect: self._connect,
             CloseLink: self._close_link,
             NeedMetadata: self._need_metadata,
             LeaderHints: self._leader_hints,
             InitProducerId: self._init_producer_id,
-            AskBroker: self._ask_broker,
+            AskBroker: self._inquiry.ask_later,
             Split: self._split,
             Renumbered: self._renumbered,
         }
@@ -232,7 +232,7 @@ class Driver:
         if self._inquiry.unanswered:
             self._inquiry.step(now_ms)
         self._counters.inc("wakeups_total")
-        for effect in sender.poll(self._cache.current, self._produce_port, now_ms):
+        for effect in sender.poll(self._cache.current, self._links, now_ms):
             try:
                 self._handlers[type(effect)](effect, now_ms)
             except Exception:
@@ -288,7 +288,7 @@ class Driver:
 
     def _give_pages_back(self, now_ms: float) -> None:
         for chain in self._settlement.take_finished_chains():
-            queue = self._topics.queue_of(chain)
+            queue = self._topics.by_chain[chain.chain_id]
             queue.last_settled_ms = now_ms
             if self._commit is not None:
                 self._commit.entries_ended(chain, queue.topic)
@@ -315,15 +315,6 @@ class Driver:
 
     # --- effects -------------------------------------------------------------------------------------------
 
-    def _completed(self, effect: Completed, now_ms: float) -> None:
-        for number, batch in enumerate(effect.batches):
-            if number:  # a backlog that expires at once is minutes of work, and no silence
-                self._memory.beat()
-            self._settlement.settle_batch(batch, now_ms)
-
-    def _send_produce(self, effect: SendProduce, now_ms: float) -> None:
-        self._produce_port.send(effect.request, now_ms)
-
     def _connect(self, effect: Connect, now_ms: float) -> None:
         self._produce_port.connect(effect.node_id)
         delay_ms = self._links.next_attempt_delay_ms(effect.node_id, now_ms)
@@ -343,9 +334,6 @@ class Driver:
             topics = {hint.topic for hint in effect.hints}
             self._host.send_control(NeedTopics(topics=tuple(topics), refresh=True))
             self._turns.wake()
-
-    def _ask_broker(self, effect: AskBroker, now_ms: float) -> None:
-        self._inquiry.ask_later(effect, now_ms)
 
     def _init_producer_id(self, effect: InitProducerId, now_ms: float) -> None:
         self._producer_id_port.init_producer_id()

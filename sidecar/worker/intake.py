@@ -333,9 +333,10 @@ class Intake:
 
     def acceptance(self, session: ClientSession) -> list[Any]:
         """The fields of ACCEPTED for everything that moved in this turn, with the credit that follows from it."""
-        self.grant_credit(session)
-        positions = [[stream.stream, stream.accepted] for stream in session.accepted_streams]
-        session.accepted_streams.clear()
+        session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
+        positions = []
+        for stream in session.accepted_streams:
+            positions.append([stream.stream, stream.accepted])
         return [session.credit_bytes, positions]
 
     def grant_credit(self, session: ClientSession) -> None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
 from sidecar.kernel import entry_words, fail_records
 from sidecar.shm.in_work import KILLS_MAX, NUMBER_BITS, Suspects, batch_word, entry_word, name_of
-from sidecar.worker.tellings import POISON_TEXT, BatchTelling, FailurePart, NameOf
+from sidecar.worker.completions import NameOf, batch_undelivered, records_undelivered
+from sidecar.worker.failure_texts import POISON_TEXT
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
@@ -114,18 +115,20 @@ class Poison:
             batch.in_doubt = True
             fail(batch, int(LocalCode.POISON_SUBMISSION), POISON_TEXT)
             assert batch.persistence == Persistence.POSSIBLY_PERSISTED
-            for part in BatchTelling(batch, lambda telling: None).parts(lambda *settled: None):
-                letters += part.undelivered(row_of(part.row, part.generation), self._submission_name)
+            for index in range(batch.records.slice_count):
+                row, generation, *_ = batch.records.slice_share(index)
+                letters.append(
+                    batch_undelivered(batch, index, row_of(row, generation), self._submission_name)
+                )
         return letters
 
     def letters_of(
         self, chain: Chain, topic: str, entry: Entry, failures: Failures, row: ClientRow | None
     ) -> list[Undelivered]:
         """What was set aside, as dead letters; again at each adoption until it has ended, the same each time."""
-        part = FailurePart(
-            chain, entry, failures, POISON_TEXT, topic, lambda part, dead: None, lambda *settled: None
+        return records_undelivered(
+            chain, entry, failures, row, self._submission_name, topic=topic, text=POISON_TEXT
         )
-        return part.undelivered(row, self._submission_name)
 
     def forget_ended(self, chains: Iterable[Chain], descriptors: Iterable[Descriptor]) -> None:
         """What has ended is not looked for any more: its row is free for another suspect."""

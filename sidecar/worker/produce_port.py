@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sidecar.net.broker_link import BrokerLink
     from sidecar.net.cluster_links import ClusterLinks
     from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.effects import SendProduce
     from sidecar.producer.in_flight import ProduceRequest
     from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
     from sidecar.producer.sender import Sender
@@ -41,10 +42,12 @@ class _Prepared:
 
     __slots__ = ("buffer", "encoded", "request")
 
-    def __init__(self, request: ProduceRequest, buffer: RequestBuffer) -> None:
+    def __init__(
+        self, request: ProduceRequest, buffer: RequestBuffer, encoded: list[EncodedBatch] | None
+    ) -> None:
         self.request = request
         self.buffer = buffer
-        self.encoded: list[EncodedBatch] | None = None
+        self.encoded = encoded
 
 
 class ProducePort:
@@ -81,15 +84,6 @@ class ProducePort:
         self._leader_endpoints: dict[int, Node] = {}
         """By broker, addresses that came with leader hints (KIP-951) since they were last taken."""
 
-    # --- what the core asks before it drains (LinkView) --------------------------------------------------------
-
-    def is_ready(self, node_id: int) -> bool:
-        return self._links.is_ready(node_id)
-
-    def stalled_since_ms(self, node_id: int) -> float | None:
-        link = self._links.link(node_id)
-        return None if link is None else link.stalled_since_ms
-
     def take_leader_endpoints(self) -> list[Node]:
         """The addresses that came with leader hints."""
         endpoints, self._leader_endpoints = self._leader_endpoints, {}
@@ -107,41 +101,36 @@ class ProducePort:
         if node is not None:
             self._links.ready(node._replace(id=node_id))
 
-    def send(self, request: ProduceRequest, now_ms: float) -> None:
+    def send(self, effect: SendProduce, now_ms: float) -> None:
         """Prepare and send one request. What cannot be prepared goes back to the core as not sent."""
+        request = effect.request
         buffer = request.buffer
         assert buffer is not None
         # An effect before this one may have ended its connection, and its batches are back in their queues by now.
         published_ms = time.time_ns() // 1_000_000
         if request.ended or not publish_all(self._descriptors, request.batches, published_ms):
-            self._buffers.give(buffer)
-            self._sender.on_request_not_sent(request, now_ms)
+            self._not_sent(request, buffer, now_ms)
             return
-        prepared = _Prepared(request, buffer)
+        encoded: list[EncodedBatch] | None = None
         plain: list[CopiedBatch] = []
-        is_synchronous = self._encoder.is_synchronous(request.batches)
-        if is_synchronous:
+        if self._encoder.is_synchronous(request.batches):
             encoded, unsendable = self._encoder.encode(request.batches, buffer.view)
-            prepared.encoded = encoded
         else:
             plain, unsendable = self._encoder.copy_records(request.batches, buffer.view)
         for batch, reason in unsendable:
             log.error("ALARM: the records of %r cannot be read back and are not sent: %s", batch, reason)
             self._sender.on_batch_unsendable(request, batch, reason, now_ms)
         if not request.batches:
-            self._buffers.give(buffer)
-            self._sender.on_request_not_sent(request, now_ms)
-            return
-        if is_synchronous and request.node_id not in self._preparing:
-            self._put(prepared, now_ms)
-            return
-        self._preparing.setdefault(request.node_id, deque()).append(prepared)
-        if is_synchronous:
-            self._send_prepared(request.node_id)
+            self._not_sent(request, buffer, now_ms)
+        elif encoded is not None and request.node_id not in self._preparing:
+            self._put(request, buffer, encoded, now_ms)
         else:
-            task = self._loop.create_task(self._compress(prepared, plain))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            prepared = _Prepared(request, buffer, encoded)
+            self._preparing.setdefault(request.node_id, deque()).append(prepared)
+            if encoded is None:
+                task = self._loop.create_task(self._compress(prepared, plain))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     # --- events of the links -----------------------------------------------------------------------------------
 
@@ -187,25 +176,29 @@ class ProducePort:
     def _send_prepared(self, node_id: int) -> None:
         queue = self._preparing.get(node_id)
         while queue and queue[0].encoded is not None:
-            self._put(queue.popleft(), self._clock.now_ms())
+            ready = queue.popleft()
+            assert ready.encoded is not None
+            self._put(ready.request, ready.buffer, ready.encoded, self._clock.now_ms())
         if queue is not None and not queue:
             del self._preparing[node_id]
 
-    def _put(self, prepared: _Prepared, now_ms: float) -> None:
-        assert prepared.encoded is not None
-        request, buffer = prepared.request, prepared.buffer
+    def _not_sent(self, request: ProduceRequest, buffer: RequestBuffer, now_ms: float) -> None:
+        self._buffers.give(buffer)
+        self._sender.on_request_not_sent(request, now_ms)
+
+    def _put(
+        self, request: ProduceRequest, buffer: RequestBuffer, encoded: list[EncodedBatch], now_ms: float
+    ) -> None:
         link = self._links.link(request.node_id)
         if link is None:
-            self._buffers.give(buffer)
-            self._sender.on_request_not_sent(request, now_ms)
+            self._not_sent(request, buffer, now_ms)
             return
         version = link.version(ApiKey.PRODUCE)
         if version is None:
-            self._buffers.give(buffer)
-            self._sender.on_request_not_sent(request, now_ms)
+            self._not_sent(request, buffer, now_ms)
             link.close(f"{link.node} offers no Produce version that this daemon speaks.")
             return
-        topics, version = self._topics(request, prepared.encoded, version)
+        topics, version = self._topics(request, encoded, version)
         correlation_id = link.take_correlation_id()
         if request.acks != 0:
             self._awaited[request.node_id, correlation_id] = request, version

@@ -22,7 +22,7 @@ def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], 
     for batch in batches:
         if batch.descriptor == NO_DESCRIPTOR:
             without.append(batch)
-    if len(without) > descriptors.free_count:
+    if len(without) > len(descriptors.free_indexes):
         return False
     for batch in without:
         index = descriptors.take()

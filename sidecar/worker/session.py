@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
-    from sidecar.worker.tellings import Part
+    from sidecar.worker.completions import Completion
     from sidecar.worker.topic_queue import TopicQueue
 
 OUTBOX_FRAMES_MAX = 4096
@@ -71,14 +71,14 @@ class ClientSession:
         "ring_full_since_ms",
         "routing_id",
         "row",
+        "sent_number",
         "share_line",
         "streams",
-        "told_number",
         "unacked",
         "unopened",
         "unsettled_bytes",
         "unsettled_records",
-        "untold",
+        "unwritten",
     )
 
     def __init__(self, routing_id: bytes, row: ClientRow, name: str, now_ms: float) -> None:
@@ -96,7 +96,7 @@ class ClientSession:
         self.accepted_streams: set[StreamState] = set()
         """Streams whose ACCEPTED has not been told yet: one message a turn tells them all."""
         self.outbox: deque[list[bytes]] = deque()
-        self.told_number = row.acked_number
+        self.sent_number = row.acked_number
         """Outcomes up to this number were put on the socket of this session."""
         self.unsettled_records = 0
         """Accepted and not yet told: the client's row must outlive them."""
@@ -104,10 +104,10 @@ class ClientSession:
         """What they count for the client's share, spread evenly over the records of each submission."""
         self.share_line = 0
         """Streams that wait for this client's share of the pool."""
-        self.untold: deque[Part] = deque()
-        """Tellings that found the ring full, in order; retried when the stub ACKs."""
-        self.unacked: deque[tuple[int, Part, float]] = deque()
-        """Failures in the ring that were not acknowledged yet: outcome number, part, when it was written."""
+        self.unwritten: deque[Completion] = deque()
+        """Completions that found the ring full, in order; written when the stub ACKs."""
+        self.unacked: deque[tuple[int, Completion, float]] = deque()
+        """Failures in the ring that were not acknowledged yet: outcome number, completion, when it was written."""
         self.is_gone = False
         """Nobody will come back for outcomes: it said goodbye, was cut, or its grace is over."""
         self.has_cancelled = False

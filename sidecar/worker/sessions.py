@@ -55,8 +55,10 @@ class Sessions:
         self._instance_key = instance_key
         self._counters = counters
         self._process_rows_max = max(1, int(table.capacity * PROCESS_SHARE))
-        self._by_routing_id: dict[bytes, ClientSession] = {}
-        self._by_row: dict[int, ClientSession] = {}
+        self.by_routing_id: dict[bytes, ClientSession] = {}
+        """The attached ones. Only this object changes it."""
+        self.by_row: dict[int, ClientSession] = {}
+        """By row, attached or within its grace. Only this object changes it."""
         self._rows: dict[int, ClientRow] = {}
         self._by_client_id: dict[bytes, ClientRow] = {}
         self._process_rows: dict[int, int] = {}
@@ -65,14 +67,11 @@ class Sessions:
 
     def __iter__(self) -> Iterator[ClientSession]:
         """The attached sessions; safe against attach and detach while iterating."""
-        return iter(list(self._by_routing_id.values()))
-
-    def get(self, routing_id: bytes) -> ClientSession | None:
-        return self._by_routing_id.get(routing_id)
+        return iter(list(self.by_routing_id.values()))
 
     def of_row(self, row: int) -> ClientSession | None:
         """The row's session, attached or within its grace."""
-        return self._by_row.get(row)
+        return self.by_row.get(row)
 
     def row(self, index: int, generation: int) -> ClientRow | None:
         """The row an entry names, if it still belongs to the same client."""
@@ -88,7 +87,7 @@ class Sessions:
 
     def records_settled(self, row: int, generation: int, count: int, share_bytes: int) -> None:
         """So many records of that client are told and done; ``share_bytes`` as they were counted for its share."""
-        session = self._by_row.get(row)
+        session = self.by_row.get(row)
         if session is not None and session.row.generation == generation:
             session.unsettled_records -= count
             session.unsettled_bytes -= share_bytes
@@ -133,13 +132,13 @@ class Sessions:
         if row is not None:
             if secret is None or not hmac.compare_digest(row.secret, secret):
                 raise Refused("NOT_ADMITTED", "Another client already uses this client id.")
-            before = self._by_row[row.index]
+            before = self.by_row[row.index]
             if before.is_gone:
                 # Some of its outcomes went to the dead letters, others nowhere: it would wait for them for ever.
                 raise Refused(
                     "NOT_ADMITTED", "This client was given up; its failed records are dead letters."
                 )
-            self._by_routing_id.pop(before.routing_id, None)
+            self.by_routing_id.pop(before.routing_id, None)
             before.attached = False
         else:
             if process and self._process_rows.get(process, 0) >= self._process_rows_max:
@@ -162,15 +161,15 @@ class Sessions:
         session = ClientSession(routing_id, row, name, now_ms)
         if before is not None:
             # The streams and what could not be told yet go over to the new connection of the same client.
-            session.streams, session.untold = before.streams, before.untold
+            session.streams, session.unwritten = before.streams, before.unwritten
             session.unacked = before.unacked
             session.unsettled_records = before.unsettled_records
             session.unsettled_bytes = before.unsettled_bytes
             for stream in session.streams.values():
                 stream.session = session
                 stream.awaited = None
-        self._by_routing_id[routing_id] = session
-        self._by_row[row.index] = session
+        self.by_routing_id[routing_id] = session
+        self.by_row[row.index] = session
         self._count()
         return session, known
 
@@ -179,7 +178,7 @@ class Sessions:
         session = ClientSession(b"", row, row.name, now_ms)
         session.attached = False
         self._keep(row)
-        self._by_row[row.index] = session
+        self.by_row[row.index] = session
         self._gone_since_ms[row.index] = now_ms
         return session
 
@@ -193,22 +192,22 @@ class Sessions:
                 self._gone_since_ms[session.row.index] = float("-inf")
             return
         session.attached = False
-        self._by_routing_id.pop(session.routing_id, None)
+        self.by_routing_id.pop(session.routing_id, None)
         self._gone_since_ms[session.row.index] = float("-inf") if for_good else now_ms
         self._count()
 
     def absent(self) -> list[ClientSession]:
         """The sessions within their grace: not attached, and not given up."""
-        return [self._by_row[index] for index in self._gone_since_ms if not self._by_row[index].is_gone]
+        return [self.by_row[index] for index in self._gone_since_ms if not self.by_row[index].is_gone]
 
     def expel_silent(self, now_ms: float) -> list[ClientSession]:
         """The sessions not heard of for too long; the caller ends them."""
-        return [s for s in self._by_routing_id.values() if now_ms - s.last_heard_ms > SILENCE_MS_MAX]
+        return [s for s in self.by_routing_id.values() if now_ms - s.last_heard_ms > SILENCE_MS_MAX]
 
     def reclaim(self, now_ms: float) -> list[ClientSession]:
         """Release rows whose client is gone for longer than the grace and whose records are all done.
 
-        Returns the sessions whose grace is over (their untold outcomes count as told); a row goes at a later
+        Returns the sessions whose grace is over (their outcomes count as complete); a row goes at a later
         call, once nothing in the journal names it.
         """
         over: list[ClientSession] = []
@@ -216,11 +215,11 @@ class Sessions:
             if now_ms - since_ms < self._grace_ms:
                 continue
             row = self._rows[index]
-            if self._by_row[index].unsettled_records:
-                over.append(self._by_row[index])
+            if self.by_row[index].unsettled_records:
+                over.append(self.by_row[index])
                 continue
             del self._gone_since_ms[index]
-            over.append(self._by_row.pop(index))
+            over.append(self.by_row.pop(index))
             self._release(row)
         return over
 
@@ -239,14 +238,14 @@ class Sessions:
 
     def _forget(self, row: ClientRow) -> None:
         """Release a blank row: nobody depends on it."""
-        session = self._by_row.pop(row.index)
+        session = self.by_row.pop(row.index)
         session.attached = False
-        self._by_routing_id.pop(session.routing_id, None)
+        self.by_routing_id.pop(session.routing_id, None)
         self._gone_since_ms.pop(row.index, None)
         self._release(row)
 
     def _count(self) -> None:
-        self._counters.set("clients_connected", len(self._by_routing_id))
+        self._counters.set("clients_connected", len(self.by_routing_id))
 
 
 def welcome(session: ClientSession, known: bool, worker_epoch: int, limits: dict[str, int]) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Settlement: what a decided batch still owes the journal, in the one order that survives a crash.
+"""Settlement: the facts that a decided batch owes the journal, in the one order that survives a crash.
 
-descriptor settled (code, base offset, append time) → outcomes in the clients' rings → descriptor told →
-words done → lane row stored → descriptor free → pages back to the pool.
+descriptor settled (code, base offset, append time) → outcomes in the clients' rings (Acker) → descriptor complete
+(state TOLD) → words done → lane row stored → descriptor free → pages back to the pool. A crash between any two steps
+leaves a state from which the next reader goes on; at worst a client gets an outcome twice and completes it once.
 """
 
 from __future__ import annotations
@@ -14,47 +15,51 @@ from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
+from sidecar.worker.completions import BatchCompletion, RecordsCompletion, SharedBatch
+from sidecar.worker.failure_texts import local_failure_text
 from sidecar.worker.publication import free_descriptor, split
-from sidecar.worker.tellings import BatchTelling, FailurePart, Teller, local_failure_text
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
     from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.effects import Completed
     from sidecar.producer.producer_batch import ProducerBatch
-    from sidecar.shm.descriptors import DescriptorTable, LaneRows
-    from sidecar.shm.slots import Counters, SlotView
+    from sidecar.shm.slots import SlotView
+    from sidecar.worker.acker import Acker
     from sidecar.worker.intake import Refusal
     from sidecar.worker.sessions import Sessions
+    from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.topic_queue import TopicQueue
 
 
 class Settlement:
-    """Brings fates to the journal and to the clients. Owned by the worker's loop."""
+    """Brings fates to the journal, and to the clients by the acker. Owned by the worker's loop."""
 
     def __init__(
-        self,
-        *,
-        config: ProducerConfig,
-        teller: Teller,
-        descriptors: DescriptorTable,
-        lane_rows: LaneRows,
-        slot: SlotView,
-        sessions: Sessions,
+        self, *, config: ProducerConfig, memory: SlotMemory, sessions: Sessions, acker: Acker
     ) -> None:
         self._config = config
-        self._teller = teller
-        self._descriptors = descriptors
-        self._lane_rows = lane_rows
-        self._slot = slot
-        self._counters: Counters = slot.counters
-        self._on_records_settled = sessions.records_settled
-        self._untold = 0
-        """Descriptors of batches whose fate is a fact and not told yet."""
+        self._memory = memory
+        self._acker = acker
+        self._descriptors = memory.descriptors
+        self._lane_rows = memory.lane_rows
+        self._slot = memory.slot
+        self._counters = memory.counters
+        self.sessions = sessions
+        self._incomplete = 0
+        """Descriptors of batches whose fate is a fact and not complete yet."""
         self.finished_chains: set[Chain] = set()
         """Chains in which something became done since :meth:`take_finished_chains`."""
 
+    def settle(self, effect: Completed, now_ms: float) -> None:
+        """Batches whose fate the core has decided. A backlog that expires at once is minutes of work: no silence."""
+        for number, batch in enumerate(effect.batches):
+            if number:
+                self._memory.beat()
+            self.settle_batch(batch, now_ms)
+
     def settle_batch(self, batch: ProducerBatch, now_ms: float) -> None:
-        """A batch's fate is decided: make it a fact, then tell."""
+        """A batch's fate is decided: make it a fact, then complete it."""
         count = batch.records.count
         if batch.descriptor != NO_DESCRIPTOR:
             delivered = 0 if batch.code else self._counters.get("records_delivered_total") + count
@@ -76,20 +81,24 @@ class Settlement:
             self._counters.inc("records_possibly_persisted_total", count)
         if ARMED:
             passed("done.counted")
-        self.tell(batch, now_ms)
+        self.complete(batch, now_ms)
 
-    def tell(self, batch: ProducerBatch, now_ms: float) -> None:
-        """Tell a batch whose fate is a fact and counted; also once more, when nobody knows whether it was told."""
+    def complete(self, batch: ProducerBatch, now_ms: float) -> None:
+        """Give the clients of a batch their outcomes, its fate being a fact; also once more, after a death."""
         if batch.descriptor != NO_DESCRIPTOR:
-            self._untold += 1
-        telling = BatchTelling(batch, self._batch_told)
-        self._teller.tell(telling.parts(self._on_records_settled), now_ms)
+            self._incomplete += 1
+        clients = batch.records.slice_count
+        shared = SharedBatch(clients) if clients > 1 else None
+        completions = []
+        for index in range(clients):
+            completions.append(BatchCompletion(self, batch, index, shared))
+        self._acker.complete(completions, now_ms)
 
     @property
     def descriptors_are_scarce(self) -> bool:
         """More than half of the table is held by batches that their clients do not read: they must not take the rest.
         Those on their way to a broker do not count: of them there may be as many as the table has."""
-        return self._untold > self._descriptors.capacity // 2
+        return self._incomplete > self._descriptors.capacity // 2
 
     def fail_records(
         self,
@@ -102,16 +111,8 @@ class Settlement:
         """Records that fail before sending; their words carry the codes already. ``text`` None: what the code says."""
         if text is None:
             text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
-        part = FailurePart(
-            queue.chain,
-            entry,
-            failures,
-            text,
-            queue.topic,
-            self._failure_told,
-            self._on_records_settled,
-        )
-        self._teller.tell([part], now_ms)
+        completion = RecordsCompletion(self, queue.chain, entry, failures, text, queue.topic)
+        self._acker.complete([completion], now_ms)
 
     def refuse(self, queue: TopicQueue, entry: Entry, refusal: Refusal, now_ms: float) -> None:
         """An entry that stands for records which were not taken fails whole. A successor finds it unreadable."""
@@ -132,8 +133,8 @@ class Settlement:
         chains, self.finished_chains = self.finished_chains, set()
         return chains
 
-    def _batch_told(self, telling: BatchTelling) -> None:
-        batch, dead = telling.batch, telling.dead
+    def end_batch(self, batch: ProducerBatch, dead: int) -> None:
+        """Every client of the batch has its outcomes; ``dead`` of its records are dead letters."""
         index = batch.descriptor
         if index == NO_DESCRIPTOR:
             with _WordsThenCounted(self._slot, batch.records.count, dead):
@@ -142,7 +143,7 @@ class Settlement:
                     passed("words.done")
         else:
             if batch.code:
-                self._count_told(index, batch.records.count - dead, dead)
+                self._complete_failed(index, batch.records.count - dead, dead)
             else:
                 self._descriptors.told(index)
             finished = batch.records.mark_done()
@@ -154,12 +155,12 @@ class Settlement:
                 self._lane_rows.store(batch.chain.chain_id, batch.partition, batch.epoch, batch.next_sequence)
             self._descriptors.free(index)
             batch.descriptor = NO_DESCRIPTOR
-            self._untold -= 1
+            self._incomplete -= 1
         if finished:
             self.finished_chains.add(batch.chain)
 
-    def _count_told(self, index: int, failed: int, dead: int) -> None:
-        """Told and how it counts are one fact: the descriptor has the counters as they are to be."""
+    def _complete_failed(self, index: int, failed: int, dead: int) -> None:
+        """Complete and counted is one fact: the descriptor has the counters as they are to be."""
         counters = self._counters
         self._descriptors.told(
             index,
@@ -174,11 +175,12 @@ class Settlement:
             }
         )
 
-    def _failure_told(self, part: FailurePart, dead: bool) -> None:
-        count = len(part.failures)
+    def end_records(self, completion: RecordsCompletion, *, dead: bool) -> None:
+        """The client has the outcomes of these records, or they are ``dead`` letters."""
+        count = len(completion.failures)
         with _WordsThenCounted(self._slot, count, count if dead else 0):
-            mark_failed_done(part.chain, part.entry, [index for index, _ in part.failures])
-        self.finished_chains.add(part.chain)
+            mark_failed_done(completion.chain, completion.entry, [index for index, _ in completion.failures])
+        self.finished_chains.add(completion.chain)
 
 
 class _WordsThenCounted:

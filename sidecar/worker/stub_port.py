@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.net.endpoint import Endpoint
     from sidecar.shm.slots import Counters
+    from sidecar.worker.acker import Acker
     from sidecar.worker.client_processes import ClientProcesses
     from sidecar.worker.intake import Intake
     from sidecar.worker.outboxes import Outboxes
-    from sidecar.worker.tellings import Teller
     from sidecar.worker.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class StubPort:
         processes: ClientProcesses,
         intake: Intake,
         topics: Topics,
-        teller: Teller,
+        acker: Acker,
         outboxes: Outboxes,
         counters: Counters,
     ) -> None:
@@ -79,7 +79,7 @@ class StubPort:
         self._sessions = sessions
         self._processes = processes
         self._intake = intake
-        self._teller = teller
+        self._acker = acker
         self._counters = counters
         self._topics = topics
         self._outboxes = outboxes
@@ -104,7 +104,7 @@ class StubPort:
         """
         self.has_heard = True
         now_ms = self._clock.now_ms()
-        session = self._sessions.get(routing_id)
+        session = self._sessions.by_routing_id.get(routing_id)
         try:
             kind, fields = _unpack(frames[0])
             if session is None:
@@ -154,7 +154,7 @@ class StubPort:
         sessions, outboxes.pending = outboxes.pending, set()
         for session in sessions:
             later.pop(session, None)
-            if session.attached and not self._tell(session):
+            if session.attached and not self._write(session):
                 outboxes.pending.add(session)
 
     def _detach_overfull(self, now_ms: float) -> None:
@@ -202,13 +202,13 @@ class StubPort:
         full_for_ms = {
             session: now_ms - session.ring_full_since_ms
             for session in self._sessions
-            if session.untold and session.ring_full_since_ms is not None
+            if session.unwritten and session.ring_full_since_ms is not None
         }
         late = [each for each, waited_ms in full_for_ms.items() if waited_ms >= self._client_ack_timeout_ms]
         if not late and descriptors_are_scarce:
             # Not at once: a ring that is full for an instant is a busy client's, not a deaf one's.
             deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]
-            late = [max(deaf, key=lambda session: len(session.untold))] if deaf else []
+            late = [max(deaf, key=lambda session: len(session.unwritten))] if deaf else []
         for session in late:
             log.warning(
                 "client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s)",
@@ -236,20 +236,20 @@ class StubPort:
                 self._counters.inc("clients_cut_total")
                 self.end(worst, now_ms, for_good=True)
             else:
-                self._teller.abandon(worst)
+                self._acker.abandon(worst)
 
     def give_up_all(self) -> None:
         """The daemon ends: what was not acknowledged by now cannot be told any more."""
         for session in (*self._sessions, *self._sessions.absent()):
-            if session.unacked or session.untold:
-                self._teller.abandon(session)
+            if session.unacked or session.unwritten:
+                self._acker.abandon(session)
 
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
         self._intake.forget(session)
         self._sessions.detach(session, now_ms, for_good=for_good)
         session.outbox.clear()
         if for_good:
-            self._teller.abandon(session)
+            self._acker.abandon(session)
 
     def reclaim_rows(self, now_ms: float) -> None:
         """Give back the rows of those who will not come back: dead, or gone for longer than the grace.
@@ -262,7 +262,7 @@ class StubPort:
                 log.info("client %s has died; what it had accepted is delivered", session.name)
                 self.end(session, now_ms, for_good=True)
         for session in self._sessions.reclaim(now_ms):
-            self._teller.abandon(session)
+            self._acker.abandon(session)
             if self._sessions.of_row(session.row.index) is None:
                 self._processes.forget(session.row.index)
 
@@ -296,7 +296,7 @@ class StubPort:
         self._intake.grant_credit(session)
         message = welcome(session, known, self._worker_epoch, self._limits)
         session.outbox.append([self._pack(message)])
-        self._teller.acked(session, now_ms)
+        self._acker.acked(session, now_ms)
         self._outboxes.pending.add(session)
         log.debug("client %s attached", session.name)
 
@@ -329,7 +329,7 @@ class StubPort:
             told = session.row.next_number - 1
             raise MalformedFrame(f"ACK of outcome {up_to_number}, but only {told} were told")
         session.row.ring_ack(up_to_number)
-        self._teller.acked(session, now_ms)
+        self._acker.acked(session, now_ms)
         if self._intake.ring_held:
             self._intake.ring_acked(session)
 
@@ -349,35 +349,40 @@ class StubPort:
     def _on_ping(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         self._outboxes.send(session, [Kind.PONG])
 
-    def _tell(self, session: ClientSession) -> bool:
+    def _write(self, session: ClientSession) -> bool:
         """Write what this stub has to hear; False when it does not read and something is left."""
+        endpoint = self.endpoint
+        assert endpoint is not None
         while session.outbox:
-            if not self._put(session, session.outbox[0]):
-                return not session.attached
+            taken = endpoint.send(session.routing_id, session.outbox[0])
+            if not taken:
+                return self._not_taken(session, taken)
             session.outbox.popleft()
-        streams = set(session.accepted_streams)
-        acceptance = self._intake.acceptance(session) if streams else []
-        news = session.row.ring_slice_from(session.told_number + 1)
+        streams = session.accepted_streams
+        news = session.row.ring_slice_from(session.sent_number + 1)
         if news is not None:
             first, last, data = news
-            frames = [self._pack([Kind.OUTCOMES, first, last, *acceptance]), data]
+            head = [Kind.OUTCOMES, first, last]
+            if streams:
+                head += self._intake.acceptance(session)
+            frames = [self._pack(head), data]
         elif streams:
-            frames = [self._pack([Kind.ACCEPTED, *acceptance])]
+            frames = [self._pack([Kind.ACCEPTED, *self._intake.acceptance(session)])]
         else:
             return True
-        if not self._put(session, frames):
-            session.accepted_streams |= streams
-            return not session.attached
+        taken = endpoint.send(session.routing_id, frames)
+        if not taken:
+            return self._not_taken(session, taken)
+        streams.clear()
         if news is not None:
-            session.told_number = last
+            session.sent_number = last
         return True
 
-    def _put(self, session: ClientSession, frames: list[bytes]) -> bool:
-        assert self.endpoint is not None
-        taken = self.endpoint.send(session.routing_id, frames)
+    def _not_taken(self, session: ClientSession, taken: bool | None) -> bool:
+        """None: the connection is gone, and the session with it."""
         if taken is None:
             self.end(session, self._clock.now_ms())
-        return bool(taken)
+        return not session.attached
 
     def _send_now(self, routing_id: bytes, message: list[Any]) -> None:
         assert self.endpoint is not None

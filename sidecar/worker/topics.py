@@ -74,7 +74,8 @@ class Topics:
         self._work = in_work
         self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
-        self._by_chain: dict[int, TopicQueue] = {}
+        self.by_chain: dict[int, TopicQueue] = {}
+        """By chain id. Only this object changes it."""
         self._brought: dict[int, int] = {}
         """By process: topics here that its clients were the first to name."""
         self._kept_lanes: dict[str, int] = {}
@@ -138,7 +139,7 @@ class Topics:
         in_use |= {chain.chain_id for chain in self._settlement.finished_chains}
         unused: list[tuple[float, int, str]] = []
         for (lane, topic), chain_id in self._chain_table.ids().items():
-            queue = self._by_chain.get(chain_id)
+            queue = self.by_chain.get(chain_id)
             if chain_id in in_use or (queue is not None and not queue.is_empty):
                 continue
             unused.append((queue.last_used_ms if queue is not None else float("-inf"), lane, topic))
@@ -146,7 +147,7 @@ class Topics:
         for _, lane, topic in unused[: (len(unused) + 1) // 2]:
             self._lane_rows.vacate(self._chain_table.ids()[lane, topic])
             chain_id = self._chain_table.vacate(lane, topic)
-            queue = self._by_chain.pop(chain_id, None)
+            queue = self.by_chain.pop(chain_id, None)
             if queue is not None:
                 del self._queues[queue.topic]
                 self._brought_less(queue.brought_by)
@@ -168,7 +169,7 @@ class Topics:
                 return None
             rate = self._rates.of(topic, settings)
             queue = self._queues[topic] = TopicQueue(topic, settings.lane, chain, settings, rate)
-            self._by_chain[chain.chain_id] = queue
+            self.by_chain[chain.chain_id] = queue
             if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
                 self.missing.add(topic)
         return queue
@@ -184,9 +185,6 @@ class Topics:
             self._used.add(topic)
             queue.waiting.extend(ordinals, now_ms)
             self._waits(queue)
-
-    def queue_of(self, chain: Chain) -> TopicQueue:
-        return self._by_chain[chain.chain_id]
 
     def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float, flush_follows: bool = False) -> None:
         """An entry was accepted: partition it now, or queue it behind those that wait (strictly in order).

@@ -46,13 +46,7 @@ class Turns:
     def wake(self) -> None:
         """Ask for a turn in this iteration of the loop; any number of asks make one turn."""
         if self._handle is None:
-            self._handle = self._loop.call_soon(self._run)
-
-    def run_now(self) -> None:
-        """Run a turn without waiting for the loop; it is the one that was asked for, too."""
-        if self._handle is not None:
-            self._handle.cancel()
-        self._run()
+            self._handle = self._loop.call_soon(self.run_now)
 
     def halt(self) -> None:
         """No turn runs any more: what comes behind a fault must not overtake what it struck."""
@@ -66,8 +60,11 @@ class Turns:
         elif self._due_ms < NEVER_MS:
             self._arm()  # what it was set for has been settled since
 
-    def _run(self) -> None:
-        self._handle = None
+    def run_now(self) -> None:
+        """Run a turn without waiting for the loop; it is the one that was asked for, too."""
+        if self._handle is not None:
+            self._handle.cancel()  # nothing, when it is the loop that calls
+            self._handle = None
         if self._halted:
             return
         now_ms = self._clock.now_ms()

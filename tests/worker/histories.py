@@ -148,7 +148,7 @@ class World:
         if news is not None:
             self.stub.hear(unpack_outcomes(news[2]))
             session.row.ring_ack(news[1])
-        self.stage.teller.acked(session, self.stage.now_ms)
+        self.stage.acker.acked(session, self.stage.now_ms)
 
     def check(self) -> None:
         """Every record once, in order, told once and rightly; nothing is left anywhere; the counters balance."""
@@ -187,7 +187,7 @@ class World:
         assert (counters["records_dead_lettered_total"], counters["records_held"]) == (0, 0)
         assert describe_undelivered(stage.segment) == []
         assert list(stage.descriptors) == []
-        assert all(session.unsettled_records == 0 for session in stage.sessions._by_row.values())
+        assert all(session.unsettled_records == 0 for session in stage.sessions.by_row.values())
         row = row_of(self.segment.clients, CLIENT_ID)
         assert row is not None
         assert stream_position(row, 1) in (len(self.submissions), None)

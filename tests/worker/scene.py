@@ -50,7 +50,7 @@ class Scene:
         self.counters, self.pool, self.chain_table = memory.counters, memory.pool, memory.chain_table
         self.descriptors, self.lane_rows = memory.descriptors, memory.lane_rows
         self.sessions, self.outboxes = rooms.stubs.sessions, rooms.stubs.outboxes
-        self.teller, self.settlement = rooms.teller, rooms.settlement
+        self.acker, self.settlement = rooms.acker, rooms.settlement
         chain = self.chain_table.open(IDEMPOTENT_LANE, "t")
         assert chain is not None
         self.chain: Chain = chain

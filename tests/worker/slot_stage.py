@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgpack
@@ -25,10 +26,10 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.segment import Segment
+from sidecar.worker.completions import Completion
 from sidecar.worker.inquiry import Verdict, judge, take_acked
 from sidecar.worker.publication import publish_all
 from sidecar.worker.session import ClientSession, StreamState
-from sidecar.worker.tellings import Part
 from tests.configs import producer_config
 
 from .hand import EPOCH, KEY, HandWorker
@@ -166,10 +167,9 @@ class SlotStage:
         self.descriptors, self.lane_rows = memory.descriptors, memory.lane_rows
         self.ids, self.accumulator, self.buffers, self.sender = rooms.core
         self.sessions, self.topics = rooms.stubs.sessions, rooms.topics
-        self.teller, self.settlement = rooms.teller, rooms.settlement
+        self.acker, self.settlement = rooms.acker, rooms.settlement
         # Dead letters stand in the broker's spool, at once.
         rooms.dead_letters.put = self._bury  # type: ignore[method-assign]
-        self.teller._on_gone = self._bury
         self.adopted = rooms.adoption.run(self.now_ms)
         self.broker.spool += rooms.adoption.give_up_poison(self.sender, self.now_ms)
         self.verdicts: list[Verdict] = []
@@ -186,20 +186,20 @@ class SlotStage:
     def _beat(self) -> None:
         self.beats.append(sum(batch.count for batch in self.accumulator.incomplete.oldest_first()))
 
-    def _bury(self, parts: list[Part]) -> None:
-        for part in parts:
-            self.broker.spool += part.undelivered(self.sessions.row(part.row, part.generation), self.name_of)
-            part.finish(dead=True)
+    def _bury(self, completions: Sequence[Completion]) -> None:
+        for each in completions:
+            self.broker.spool += each.undelivered(self.sessions.row(each.row, each.generation), self.name_of)
+            each.finish(dead=True)
 
     def acknowledge(self, session: ClientSession) -> None:
         """The client knows all that it was told."""
         session.row.ring_ack(session.row.next_number - 1)
-        self.teller.acked(session, self.now_ms)
+        self.acker.acked(session, self.now_ms)
 
     def give_up(self) -> None:
         """The grace of everybody who is not attached is over."""
         for session in self.sessions.reclaim(float("inf")):
-            self.teller.abandon(session)
+            self.acker.abandon(session)
 
     def ask(self, now_wall_ms: int = 1) -> None:
         """As Inquiry does, with the broker's answer at hand."""

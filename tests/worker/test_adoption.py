@@ -57,7 +57,7 @@ def check_end(stage: SlotStage, submissions: int, *, count: int = 4) -> None:
             assert len(found) == 1, "told again is told the same"
             (offset,) = found
             assert stage.broker.log[partition or 0][offset] == value
-    assert all(session.unsettled_records == 0 for session in stage.sessions._by_row.values())
+    assert all(session.unsettled_records == 0 for session in stage.sessions.by_row.values())
     for chain in list(stage.chain_table):
         pages = chain.release_idle()
         if pages:
@@ -147,7 +147,7 @@ def test_the_client_comes_back(segment: Segment) -> None:
     assert known
     assert again.streams[1].position == 3
     assert again.streams[1].topic_queue.topic == "t"
-    news = again.row.ring_slice_from(again.told_number + 1)
+    news = again.row.ring_slice_from(again.sent_number + 1)
     assert news is not None
     assert news[0] == 2, "what was not acknowledged is told again"
     accept(second, again, range(3, 6))
@@ -249,7 +249,7 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
     session, _ = first.attach()
     accept(first, session, range(1))
     settled: list[ProducerBatch] = []
-    first.settlement._teller.tell = lambda parts, now_ms: None  # type: ignore[method-assign]
+    first.settlement._acker.complete = lambda completions, now_ms: None  # type: ignore[method-assign]
     settle = first.settlement.settle_batch
 
     def settle_and_note(batch: ProducerBatch, now_ms: float) -> None:

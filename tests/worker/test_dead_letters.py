@@ -17,9 +17,9 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.segment import describe_undelivered
 from sidecar.shm.submission_name import submission_name
+from sidecar.worker.completions import Completion, batch_undelivered
 from sidecar.worker.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
 from sidecar.worker.session import ClientSession
-from sidecar.worker.tellings import BatchTelling, Part
 from sidecar.worker.topic_queue import TopicQueue
 from tests.configs import producer_config
 from tests.reading_back import read_letters
@@ -45,7 +45,7 @@ class Office:
             now_ms=lambda: self.clock.now_ms,
             turns=scene.rooms.turns,
         )
-        scene.teller._on_gone = self.letters.put
+        scene.acker._dead_letters = self.letters
 
     def run(self) -> None:
         self.scene.worker.host.run_work()
@@ -92,7 +92,7 @@ def test_a_client_that_comes_back_within_its_grace_hears_of_it(scene: Scene, off
     assert ledger(scene) == (4, 0, 0, 0, 4)
     assert [outcome.seq for outcome in told(client.row)] == [1, 2]
     client.row.ring_ack(2)
-    scene.teller.acked(client, 2.0)
+    scene.acker.acked(client, 2.0)
     office.run()
     assert ledger(scene) == (4, 0, 4, 0, 0)
     assert office.found() == []
@@ -103,7 +103,7 @@ def test_a_client_that_does_not_come_back_leaves_letters(scene: Scene, office: O
     accept(scene, client, 1, 3)
     scene.sessions.detach(client, 0.0)
     (over,) = scene.sessions.reclaim(60_000.0)
-    scene.teller.abandon(over)
+    scene.acker.abandon(over)
     assert ledger(scene) == (3, 0, 0, 0, 3), "not before it is on disk"
     assert office.letters.is_writing
     office.run()
@@ -128,7 +128,7 @@ def test_a_client_that_said_goodbye_without_waiting_knows_already(scene: Scene, 
     accept(scene, client, 1, 2)
     client.has_cancelled = True
     scene.sessions.detach(client, 0.0, for_good=True)
-    scene.teller.abandon(client)
+    scene.acker.abandon(client)
     accept(scene, client, 2, 1)
     office.run()
     assert ledger(scene) == (3, 0, 3, 0, 0)
@@ -142,11 +142,11 @@ def test_a_batch_of_two_clients_of_which_one_is_gone(scene: Scene, office: Offic
     batch.done(code=29, text="not allowed")
     scene.settlement.settle_batch(batch, 1.0)
     scene.sessions.detach(gone, 0.0, for_good=True)
-    scene.teller.abandon(gone)
+    scene.acker.abandon(gone)
     office.run()
     assert ledger(scene) == (5, 0, 0, 0, 5), "one batch counts at once"
     here.row.ring_ack(here.row.next_number - 1)
-    scene.teller.acked(here, 2.0)
+    scene.acker.acked(here, 2.0)
     assert ledger(scene) == (5, 0, 2, 3, 0)
     assert [(letter.error, letter.text) for letter in office.found()] == [
         ("TOPIC_AUTHORIZATION_FAILED", "not allowed")
@@ -158,7 +158,7 @@ def test_deliveries_of_a_gone_client_count_as_told(scene: Scene, office: Office)
     scene.counters.add({"records_accepted_total": 2, "records_held": 2})
     batch = scene.batch(scene.accept(client, 1, 2))
     scene.sessions.detach(client, 0.0, for_good=True)
-    scene.teller.abandon(client)
+    scene.acker.abandon(client)
     batch.done(base_offset=5)
     scene.settlement.settle_batch(batch, 1.0)
     office.run()
@@ -173,7 +173,7 @@ def test_what_the_spool_cannot_take_is_held_and_tried_again(
     (tmp_path / "blocked").write_text("a file where the folder should be")
     client = scene.client()
     scene.sessions.detach(client, 0.0, for_good=True)
-    scene.teller.abandon(client)
+    scene.acker.abandon(client)
     accept(scene, client, 1, 2)
     accept(scene, client, 2, 1)
     office.run()
@@ -201,7 +201,7 @@ def test_what_the_spool_cannot_take_is_held_and_tried_again(
 def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(scene: Scene, office: Office) -> None:
     client = scene.client()
     scene.sessions.detach(client, 0.0, for_good=True)
-    scene.teller.abandon(client)
+    scene.acker.abandon(client)
     accept(scene, client, 1, 1)
     office.run()
     assert [path.suffix for path in spool_files(office.folder)] == [".open"]
@@ -216,10 +216,10 @@ def test_much_is_written_in_pieces(scene: Scene, office: Office, monkeypatch: py
     client = scene.client()
     for seq in range(1, 11):
         accept(scene, client, seq, 20)
-    parts: list[Part] = [part for _, part, _ in client.unacked]
-    assert len(parts) == 10
+    completions: list[Completion] = [each for _, each, _ in client.unacked]
+    assert len(completions) == 10
     scene.sessions.detach(client, 0.0, for_good=True)
-    scene.teller.abandon(client)
+    scene.acker.abandon(client)
     waiting = scene.worker.host.work
     assert len(waiting) == 1, "one at a time"
     pieces = 0
@@ -235,7 +235,7 @@ def test_much_is_written_in_pieces(scene: Scene, office: Office, monkeypatch: py
 def gone_client(scene: Scene) -> ClientSession:
     client = scene.client()
     scene.sessions.detach(client, 0.0, for_good=True)
-    scene.teller.abandon(client)
+    scene.acker.abandon(client)
     return client
 
 
@@ -301,8 +301,8 @@ def test_a_batchs_letters_copy_only_its_own_records(scene: Scene) -> None:
         batch = ProducerBatch(
             queue=queue, records=records, chain=scene.chain, order=0, created_ms=0.0, deadline_ms=1e9
         )
-        for part in BatchTelling(batch, lambda telling: None).parts(lambda *settled: None):
-            groups += part.undelivered(client.row, lambda entry: bytes(16))
+        for part in range(records.slice_count):
+            groups.append(batch_undelivered(batch, part, client.row, lambda entry: bytes(16)))
     assert len(groups) == 6
     assert sum(len(group.payload) for group in groups) == entry.payload_bytes
     values = [parse(line).value for line in lines(groups, 1)]

@@ -26,7 +26,7 @@ def failures(stage: SlotStage) -> list[tuple[int, int, int, int, int]]:
     found = unpack_outcomes(news[2]) if news else []
     if news:
         session.row.ring_ack(news[1])
-    stage.teller.acked(session, stage.now_ms)
+    stage.acker.acked(session, stage.now_ms)
     return [
         (each.seq, each.first_index, each.count, each.code, each.persistence)
         for each in found

@@ -127,7 +127,7 @@ def test_who_was_given_up_comes_back_as_somebody_else(scene: Scene) -> None:
     gone.unsettled_records = 1
     scene.sessions.detach(gone, 0.0)
     (over,) = scene.sessions.reclaim(GRACE_MS)
-    scene.teller.abandon(over)
+    scene.acker.abandon(over)
     with pytest.raises(Refused, match="given up") as refused:
         scene.sessions.attach(b"second", fields_of(client_id, secret=gone.row.secret), GRACE_MS + 1)
     assert refused.value.code == "NOT_ADMITTED", "the stub takes a new id, and fails what it had sent"

@@ -64,14 +64,14 @@ def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(scene: Scene
     scene.settlement.settle_batch(shared, 1.0)
 
     assert [outcome.base_offset for outcome in told(other.row)] == [8]
-    assert len(deaf.untold) == 1
+    assert len(deaf.unwritten) == 1
     assert deaf.ring_full_since_ms == 1.0
     assert scene.descriptors.state(descriptor) == DescriptorState.SETTLED
     assert entry_words(scene.chain, mine) != [0xFFFE]
 
     last = deaf.row.next_number - 1
     deaf.row.ring_ack(last)
-    scene.teller.acked(deaf, 2.0)
+    scene.acker.acked(deaf, 2.0)
     assert [outcome.base_offset for outcome in told(deaf.row, last + 1)] == [7]
     assert scene.descriptors.state(descriptor) == DescriptorState.FREE
     assert mine.remaining == 0
@@ -83,10 +83,10 @@ def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> Non
     batch = scene.batch(entry)
     descriptor = batch.descriptor
     batch.done(base_offset=7)
-    deaf.untold.append(_Blocked())
+    deaf.unwritten.append(_Blocked())
     scene.settlement.settle_batch(batch, 1.0)
     assert told(deaf.row) == []
-    scene.teller.abandon(deaf)
+    scene.acker.abandon(deaf)
     assert not scene.worker.host.work, "nothing for the dead letters"
     assert scene.descriptors.state(descriptor) == DescriptorState.FREE
     assert describe_undelivered(scene.segment) == []
@@ -134,7 +134,7 @@ def test_a_batch_that_fails_before_it_was_drained_is_a_fact_by_its_words(scene: 
     assert entry.remaining == 2, "kept until the client has acknowledged it"
     assert scene.counters.get("records_failed_total") == 0
     client.row.ring_ack(outcome.number)
-    scene.teller.acked(client, 2.0)
+    scene.acker.acked(client, 2.0)
     assert entry.remaining == 0
     assert scene.counters.get("records_failed_total") == 2
 
@@ -150,7 +150,7 @@ def test_failures_before_partitioning_are_told_in_runs(scene: Scene) -> None:
     assert (outcome.first_index, outcome.count, outcome.code) == (0, 5, LocalCode.METADATA_TIMEOUT)
     assert "Topic t not present in metadata after 60000 ms" in outcome.text
     client.row.ring_ack(outcome.number)
-    scene.teller.acked(client, 2.0)
+    scene.acker.acked(client, 2.0)
     assert scene.chain.live_entries == 0
 
 

@@ -21,10 +21,10 @@ TIMEOUT_MS = 30_000.0
 class FullSession:
     """As a ClientSession whose ring has been full since a time (None: it has room)."""
 
-    def __init__(self, name: str, full_since_ms: float | None, untold: int) -> None:
+    def __init__(self, name: str, full_since_ms: float | None, unwritten: int) -> None:
         self.name = name
         self.ring_full_since_ms = full_since_ms
-        self.untold = [object()] * untold
+        self.unwritten = [object()] * unwritten
         self.unacked: list[Any] = []
         self.outbox: list[Any] = []
 
@@ -94,7 +94,7 @@ def test_who_is_cut(full_for_ms: dict[str, float | None], scarce: bool, cut: lis
         sessions=cast(Any, table),
         processes=cast(Any, None),
         intake=cast(Any, Quiet()),
-        teller=cast(Any, Quiet()),
+        acker=cast(Any, Quiet()),
         counters=cast(Any, counts),
         topics=cast(Any, Quiet()),
         outboxes=Outboxes(),

@@ -1,0 +1,97 @@
+"""Acker: writes outcomes to the clients' rings and keeps, for each client, what it has not acknowledged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sidecar.worker.completions import Completion
+    from sidecar.worker.dead_letters import DeadLetters
+    from sidecar.worker.outboxes import Outboxes
+    from sidecar.worker.session import ClientSession
+    from sidecar.worker.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+
+class Acker:
+    """Belongs to the worker's loop.
+
+    A completion waits only behind those of its own client: a client that does not read its outcomes delays nobody else.
+    Failures of a client that is gone become dead letters.
+    """
+
+    def __init__(self, sessions: Sessions, outboxes: Outboxes, dead_letters: DeadLetters) -> None:
+        self._sessions = sessions.by_row
+        self._outboxes = outboxes
+        self._dead_letters = dead_letters
+
+    def complete(self, completions: Sequence[Completion], now_ms: float) -> None:
+        """Write the outcomes to each client's ring, or queue them behind its earlier ones."""
+        gone: list[Completion] = []
+        for each in completions:
+            session = self._sessions.get(each.row)
+            if (
+                session is None
+                or session.row.generation != each.generation
+                or (session.is_gone and each.is_failure)
+            ):
+                # Nobody reads that ring any more, or it is somebody else's: a delivery counts as complete.
+                if each.is_failure and not (session is not None and session.has_cancelled):
+                    gone.append(each)
+                else:
+                    each.finish()
+            elif session.unwritten:
+                session.unwritten.append(each)
+            elif each.write(session.row):
+                self._outboxes.pending.add(session)
+                if each.is_failure and not session.has_cancelled:
+                    session.unacked.append((session.row.next_number - 1, each, now_ms))
+                else:
+                    each.finish()
+            else:
+                session.unwritten.append(each)
+                if session.ring_full_since_ms is None:
+                    session.ring_full_since_ms = now_ms
+        if gone:
+            self._dead_letters.put(gone)
+
+    def acked(self, session: ClientSession, now_ms: float) -> None:
+        """The client has acknowledged: its failures up to there are complete; write those that waited for room."""
+        acked_number = session.row.acked_number
+        while session.unacked and session.unacked[0][0] <= acked_number:
+            session.unacked.popleft()[1].finish()
+        while session.unwritten:
+            each = session.unwritten[0]
+            if not each.write(session.row):
+                session.ring_full_since_ms = now_ms  # it has read something: its time begins again
+                self._outboxes.pending.add(session)
+                return
+            session.unwritten.popleft()
+            self._outboxes.pending.add(session)
+            if each.is_failure and not session.has_cancelled:
+                session.unacked.append((session.row.next_number - 1, each, now_ms))
+            else:
+                each.finish()
+        session.ring_full_since_ms = None
+
+    def abandon(self, session: ClientSession) -> None:
+        """The client is gone: its deliveries count as complete, so that shared batches are freed; its failures become
+        dead letters, unless it said itself that it does not wait for them."""
+        session.is_gone = True
+        if session.unwritten:
+            log.warning(
+                "client %s is gone with %d outcomes it never read", session.name, len(session.unwritten)
+            )
+        completions = [each for _, each, _ in session.unacked] + list(session.unwritten)
+        session.unacked.clear()
+        session.unwritten.clear()
+        session.ring_full_since_ms = None
+        dead = [each for each in completions if each.is_failure and not session.has_cancelled]
+        for each in completions:
+            if not each.is_failure or session.has_cancelled:
+                each.finish()
+        if dead:
+            self._dead_letters.put(dead)

@@ -1,0 +1,264 @@
+"""Completions: decided fates on their way to the clients that wait for them, one for each client and fate.
+
+A delivery is complete when its outcome stands in the client's ring. A failure is complete when the client has
+acknowledged it: until then its records keep their pages, so that they can go to the dead letters if it never does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from client_stub.wire import NO_PARTITION, Outcome, OutcomeKind, Shape, pack_outcome
+from sidecar.deadletter.letters import Undelivered, persistence_of
+from sidecar.kernel import entry_payload, held_bytes
+
+if TYPE_CHECKING:
+    from sidecar.kernel import Chain, Entry
+    from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.shm.client_table import ClientRow
+    from sidecar.worker.settlement import Settlement
+
+log = logging.getLogger(__name__)
+
+_TEXT_BYTES = 512
+"""Of the text of an outcome; the rest is cut off."""
+NameOf: TypeAlias = Callable[["Entry"], bytes]
+"""The name of the submission that an entry is (sidecar/shm/submission_name.py)."""
+
+
+class Completion(Protocol):
+    """The outcomes of one fate for one client: at most one ring entry at a time, resumable."""
+
+    row: int
+    generation: int
+
+    @property
+    def is_failure(self) -> bool: ...
+
+    def write(self, row: ClientRow) -> bool:
+        """Write the outcomes to the ring; False when it is full. What was written is not written again."""
+
+    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
+        """The records as dead letters; ``row`` None: it belongs to somebody else by now, or to nobody."""
+
+    def finish(self, *, dead: bool = False) -> None:
+        """The client has its outcomes, or its records are ``dead`` letters: the words may become done."""
+
+
+class SharedBatch:
+    """Counts the clients of a batch that has several: it is complete when each of them is."""
+
+    __slots__ = ("dead", "remaining")
+
+    def __init__(self, clients: int) -> None:
+        self.remaining = clients
+        self.dead = 0
+        """Records that went to the dead letters."""
+
+
+class BatchCompletion:
+    """One slice of a settled ProducerBatch: the records of one submission, for the one client that sent it."""
+
+    __slots__ = (
+        "_settlement",
+        "_share",
+        "_shared",
+        "batch",
+        "count",
+        "generation",
+        "index",
+        "is_failure",
+        "row",
+    )
+
+    def __init__(
+        self, settlement: Settlement, batch: ProducerBatch, index: int, shared: SharedBatch | None
+    ) -> None:
+        self._settlement = settlement
+        self._shared = shared
+        self.batch = batch
+        self.index = index
+        self.is_failure = batch.code != 0
+        self.row, self.generation, self.count, self._share = batch.records.slice_share(index)
+
+    def write(self, row: ClientRow) -> bool:
+        batch = self.batch
+        data = batch.records.outcomes(
+            self.index,
+            number=row.next_number,
+            kind=OutcomeKind.FAILED if self.is_failure else OutcomeKind.DELIVERED,
+            persistence=batch.persistence,
+            code=batch.code,
+            partition=batch.partition,
+            base_offset=batch.base_offset,
+            append_time_ms=batch.append_time_ms,
+            text=batch.text.encode()[:_TEXT_BYTES] if batch.text else b"",
+        )
+        return row.ring_append(data)
+
+    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
+        return [batch_undelivered(self.batch, self.index, row, name_of)]
+
+    def finish(self, *, dead: bool = False) -> None:
+        settlement, shared = self._settlement, self._shared
+        settlement.sessions.records_settled(self.row, self.generation, self.count, self._share)
+        dead_count = self.count if dead else 0
+        if shared is not None:
+            shared.remaining -= 1
+            shared.dead += dead_count
+            if shared.remaining:
+                return
+            dead_count = shared.dead
+        settlement.end_batch(self.batch, dead_count)
+
+
+class RecordsCompletion:
+    """Records of one entry that failed before sending: their words already carry the code."""
+
+    __slots__ = (
+        "_done_to",
+        "_settlement",
+        "chain",
+        "entry",
+        "failures",
+        "generation",
+        "row",
+        "text",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        settlement: Settlement,
+        chain: Chain,
+        entry: Entry,
+        failures: list[tuple[int, int]],
+        text: str,
+        topic: str,
+    ) -> None:
+        """``failures``: (record index, code), by index."""
+        self._settlement = settlement
+        self.chain = chain
+        self.entry = entry
+        self.row = entry.client_row
+        self.generation = entry.client_generation
+        self.failures = failures
+        self.text = text
+        self.topic = topic
+        self._done_to = 0
+
+    @property
+    def is_failure(self) -> bool:
+        return True
+
+    def write(self, row: ClientRow) -> bool:
+        """One outcome per run of equal codes and adjacent indexes: a frame that is all bad is one outcome."""
+        failures = self.failures
+        while self._done_to < len(failures):
+            start = self._done_to
+            first_index, code = failures[start]
+            stop = start + 1
+            while stop < len(failures) and failures[stop] == (first_index + stop - start, code):
+                stop += 1
+            data = pack_outcome(
+                Outcome(
+                    kind=OutcomeKind.FAILED,
+                    persistence=persistence_of(code),
+                    shape=Shape.RANGE,
+                    number=row.next_number,
+                    stream=self.entry.stream,
+                    code=code,
+                    seq=self.entry.seq,
+                    partition=NO_PARTITION,
+                    first_index=first_index,
+                    count=stop - start,
+                    base_offset=-1,
+                    append_time_ms=-1,
+                    indexes=b"",
+                    text=self.text,
+                )
+            )
+            if not row.ring_append(data):
+                return False
+            self._done_to = stop
+        return True
+
+    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
+        return records_undelivered(
+            self.chain, self.entry, self.failures, row, name_of, topic=self.topic, text=self.text
+        )
+
+    def finish(self, *, dead: bool = False) -> None:
+        entry, count = self.entry, len(self.failures)
+        share = held_bytes(entry.count, entry.payload_bytes) * count // entry.count
+        self._settlement.sessions.records_settled(self.row, self.generation, count, share)
+        self._settlement.end_records(self, dead=dead)
+
+
+def batch_undelivered(
+    batch: ProducerBatch, index: int, row: ClientRow | None, name_of: NameOf
+) -> Undelivered:
+    """One slice of a failed batch as dead letters."""
+    records = batch.records
+    entry = records.slice_entry(index)
+    indexes = records.slice_indexes(index)
+    try:
+        payload = records.slice_payload(index)
+    except ValueError as error:
+        payload = _not_readable(batch.topic, error)
+    return Undelivered.of(
+        entry,
+        row,
+        payload,
+        numbers=indexes,
+        name=name_of(entry),
+        topic=batch.topic,
+        partition=batch.partition,
+        indexes=indexes,
+        code=batch.code,
+        text=batch.text,
+        persistence=batch.persistence,
+    )
+
+
+def records_undelivered(
+    chain: Chain,
+    entry: Entry,
+    failures: list[tuple[int, int]],
+    row: ClientRow | None,
+    name_of: NameOf,
+    *,
+    topic: str,
+    text: str,
+) -> list[Undelivered]:
+    """Records of an entry that failed before sending, (index, code), as dead letters; one for each code."""
+    by_code: dict[int, list[int]] = {}
+    for index, code in failures:
+        by_code.setdefault(code, []).append(index)
+    try:
+        payload = entry_payload(chain, entry)
+    except ValueError as error:
+        payload = _not_readable(topic, error)
+    return [
+        Undelivered.of(
+            entry,
+            row,
+            payload,
+            numbers=range(entry.count),
+            name=name_of(entry),
+            topic=topic,
+            partition=None,
+            indexes=indexes,
+            code=code,
+            text=text,
+            persistence=persistence_of(code),
+        )
+        for code, indexes in by_code.items()
+    ]
+
+
+def _not_readable(topic: str, error: ValueError) -> bytes:
+    log.error("ALARM: a failed submission to topic %s cannot be read back: %s", topic, error)
+    return b""
