@@ -142,7 +142,8 @@ class HandWorker:
         *,
         slot: int = 0,
         incarnation: int = 5,
-        clock: ManualClock | None = None,
+        clock: Any = None,
+        loop: Any = None,
         config: ProducerConfig | None = None,
         patterns: dict[str, dict[str, Any]] | None = None,
         links: Any = None,
@@ -150,8 +151,12 @@ class HandWorker:
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.clock = clock or ManualClock()
-        self.loop = HandLoop(self.clock)
-        self.host = self.loop.host = HandHost()
+        self.loop = loop or HandLoop(self.clock)
+        self.host = HandHost()
+        if isinstance(self.loop, HandLoop):
+            self.loop.host = self.host
+        else:
+            self.host.set_timer = self._ring_later  # type: ignore[method-assign]
         values = DEFAULTS | {"topics": {}} | (settings or {})
         config = config or producer_config()
         self.settings = dataclasses.replace(
@@ -192,6 +197,10 @@ class HandWorker:
             ),
         )
         self.host.on_timer = self.rooms.turns.on_timer
+
+    def _ring_later(self, at_ms: float) -> None:
+        """On a real loop: TurnTimer's part."""
+        self.loop.call_later(max(0.0, at_ms - self.clock.now_ms()) / 1000, self.rooms.turns.on_timer)
 
 
 class NoLinks:

@@ -34,9 +34,12 @@ class Scene:
         path: Path,
         config: ProducerConfig | None = None,
         patterns: dict[str, dict[str, Any]] | None = None,
+        pool_bytes: int = 1 << 20,
+        **real: Any,
     ) -> None:
+        """``real``: loop, clock and links for HandWorker, in place of those that are moved by hand."""
         self.segment = Segment.create(
-            path, page_bytes=16_384, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"test"
+            path, page_bytes=16_384, buffer_memory_bytes=pool_bytes, clients_max=16, instance_id=b"test"
         )
         self.worker = HandWorker(
             self.segment,
@@ -44,6 +47,7 @@ class Scene:
             config=config,
             patterns=patterns,
             spool=path.parent / "spool",
+            **real,
         )
         self.rooms = rooms = self.worker.rooms
         memory = rooms.memory
