@@ -69,7 +69,7 @@ def test_a_second_client_cannot_take_the_id_of_another(scene: Scene) -> None:
     for secret in (None, b"\0" * 16):
         with pytest.raises(Refused, match="already uses"):
             scene.sessions.attach(b"thief", fields_of(client_id, secret=secret), 0.0)
-    assert scene.sessions.get(b"first") is not None
+    assert scene.sessions.by_routing_id.get(b"first") is not None
 
 
 def test_a_client_that_never_heard_of_its_row_gets_another(scene: Scene) -> None:
@@ -80,8 +80,8 @@ def test_a_client_that_never_heard_of_its_row_gets_another(scene: Scene) -> None
     assert not known
     assert second.row.secret != first.row.secret
     assert [row.client_id for row in scene.segment.clients.rows()] == [client_id]
-    assert scene.sessions.get(b"first") is None
-    assert scene.sessions.get(b"second") is second
+    assert scene.sessions.by_routing_id.get(b"first") is None
+    assert scene.sessions.by_routing_id.get(b"second") is second
 
 
 def test_a_client_that_comes_back_finds_its_streams_and_its_untold_outcomes(scene: Scene) -> None:
@@ -97,7 +97,7 @@ def test_a_client_that_comes_back_finds_its_streams_and_its_untold_outcomes(scen
     assert after.streams[1].position == 41
     assert after.streams[1].session is after
     assert after.unsettled_records == 7
-    assert scene.sessions.get(b"first") is None
+    assert scene.sessions.by_routing_id.get(b"first") is None
 
 
 def test_a_gone_clients_row_outlives_its_grace_while_records_of_it_live(scene: Scene) -> None:
