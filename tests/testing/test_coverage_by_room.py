@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import coverage_by_room
-from tests.coverage_by_room import FLOOR, PACKAGES, Room, main, room_of, rooms, table
+from tests.coverage_by_room import FLOOR, PACKAGES, TOOLS, Room, main, room_of, rooms, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +54,14 @@ def test_a_room_under_its_floor_fails_and_is_named(
     assert "sidecar/shm" not in printed.splitlines()[-1]
     report["sidecar/net/a.py"] = summary(1_000, 900)
     assert main() == 0
+
+
+def test_only_tools_have_a_floor_of_their_own() -> None:
+    report = {f"{name}/a.py": summary(1_000, 899) for name in TOOLS} | {
+        "client_stub/a.py": summary(1_000, 899)
+    }
+    assert [room.name for room in rooms(report) if room.is_low] == ["client_stub"]
+    assert all((ROOT / name).is_dir() for name in TOOLS)
 
 
 def test_the_table_marks_what_is_low() -> None:
