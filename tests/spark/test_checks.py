@@ -1,0 +1,140 @@
+"""What the driver checks before any task, and the way of streams that hand over rows (PySpark 4.0).
+
+The calls are Spark's own; a session is not needed for them, and in one they run in a process of Spark's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from client_stub.spark import writer
+from client_stub.spark.columns import Columns, find_columns
+from client_stub.spark.datasource import ROWS_PER_BATCH, KafkaSidecarDataSource, RowStreamWriter
+from client_stub.spark.options import WINDOW_BATCHES, read_options
+from client_stub.spark.producers import ProducerCache
+from tests.stub.column_reader import read_columns
+from tests.stub.fake_daemon import FakeDaemon
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+
+def schema(**kinds: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerCache]:
+    made = ProducerCache()
+    monkeypatch.setattr(writer, "_cache", made)
+    yield made
+    for producer in made._producers.values():
+        producer.close(0)
+
+
+def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
+    found = read_options({"sidecar.run_dir": str(tmp_path)})
+    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("delivery", "exactly_once", "delivery=exactly_once is not available"),
+        ("delivery", "twice", "delivery=twice is not known"),
+        ("topic", " ", "option topic is empty"),
+        ("window", "0", "window=0 must be at least 1"),
+        ("window", "many", "window=many must be a whole number"),
+        ("max.block.ms", "1s", "max.block.ms=1s must be a whole number"),
+        ("kafka.key.serializer", "x", "keys and values are written as string or binary columns"),
+        ("kafka.acks", "all", "set acks in the daemon's configuration"),
+        ("kafka.bootstrap.servers", "other:9092", "is not the cluster of the daemon"),
+    ],
+)
+def test_an_option_that_cannot_be_honoured_is_one_sentence(
+    tmp_path: Path, name: str, value: str, sentence: str
+) -> None:
+    (tmp_path / "daemon.json").write_text(json.dumps({"bootstrap": "one:9092,two:9092"}))
+    with pytest.raises(ValueError, match=r"^kafka_sidecar: [^\n]+$") as raised:
+        read_options({"sidecar.run_dir": str(tmp_path), name: value})
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "said", ['{"bootstrap": "one:9092,two:9092"}', '{"bootstrap": ["two:9092"]}', "{}", "torn", None]
+)
+def test_the_daemons_own_cluster_or_none_that_can_be_known_is_no_fault(
+    tmp_path: Path, said: str | None
+) -> None:
+    """Executors may have a daemon of their own where the driver has none."""
+    if said is not None:
+        (tmp_path / "daemon.json").write_text(said)
+    read_options({"sidecar.run_dir": str(tmp_path), "kafka.bootstrap.servers": "two:9092, three:9092"})
+
+
+def test_columns_are_found_by_name_else_without_regard_to_case() -> None:
+    found = find_columns(
+        schema(Value=BinaryType(), other=LongType(), key=StringType(), KEY=LongType(), headers=HEADERS), "t"
+    )
+    assert found == Columns(value=0, key=2, topic=None, partition=None, headers=4)
+    by_column = find_columns(schema(topic=StringType(), value=StringType(), partition=IntegerType()), None)
+    assert by_column == Columns(value=1, key=None, topic=0, partition=2, headers=None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "sentence"),
+    [
+        (schema(value=BinaryType()), None, "topic option required"),
+        (schema(key=BinaryType()), "t", "Required attribute 'value' not found"),
+        (schema(value=LongType()), "t", "value attribute unsupported type bigint"),
+        (schema(value=BinaryType(), topic=BinaryType()), "t", "topic attribute unsupported type binary"),
+        (schema(value=BinaryType(), partition=LongType()), "t", "partition must be a(n) int"),
+        (schema(value=BinaryType(), headers=ArrayType(StringType())), "t", "headers attribute unsupported"),
+        (schema(VALUE=BinaryType(), Value=BinaryType()), "t", "ambiguous, could be: VALUE, Value"),
+    ],
+)
+def test_a_missing_or_wrong_column_is_named_in_sparks_words(
+    columns: StructType, topic: str | None, sentence: str
+) -> None:
+    with pytest.raises(ValueError) as raised:
+        find_columns(columns, topic)
+    assert sentence in str(raised.value)
+
+
+def test_a_writer_is_made_for_each_mode_but_overwrite(tmp_path: Path) -> None:
+    source = KafkaSidecarDataSource({"topic": "t", "sidecar.run_dir": str(tmp_path)})
+    assert source.name() == "kafka_sidecar"
+    columns = schema(value=BinaryType())
+    assert source.writer(columns, overwrite=False)
+    assert source.streamWriter(columns, overwrite=True), "complete mode"
+    with pytest.raises(ValueError, match="Overwrite not allowed"):
+        source.writer(columns, overwrite=True)
+
+
+def test_rows_of_a_stream_are_gathered_into_batches(daemon: FakeDaemon, cache: ProducerCache) -> None:
+    """PySpark 4.0 has no Arrow writer for streams."""
+    count = ROWS_PER_BATCH + 1
+    sink = RowStreamWriter(
+        schema(value=BinaryType(), n=LongType()), {"topic": "t", "sidecar.run_dir": str(daemon.run_dir)}
+    )
+    batches = list(sink._batches(iter([Row(value=b"v", n=number) for number in range(count)])))
+    assert [batch.num_rows for batch in batches] == [ROWS_PER_BATCH, 1]
+    assert batches[1].column("n").to_pylist() == [ROWS_PER_BATCH]
+    message = sink.write(iter([Row(value=b"v%d" % number, n=number) for number in range(5)]))
+    assert message.rows == 5  # type: ignore[attr-defined]
+    sent = [record[1] for submit in daemon.received for record in read_columns(submit.payload)]
+    assert sent == [b"v%d" % number for number in range(5)]
