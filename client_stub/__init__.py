@@ -12,6 +12,7 @@ from client_stub.delivery import BulkDelivery, Delivery
 from client_stub.errors import SidecarError
 from client_stub.producer import Producer
 from client_stub.record_metadata import RecordMetadata
+from client_stub.topic_lookup import PartitionInfo
 
 if TYPE_CHECKING:
     from client_stub.async_producer import AsyncProducer
@@ -20,6 +21,7 @@ __all__ = [
     "AsyncProducer",
     "BulkDelivery",
     "Delivery",
+    "PartitionInfo",
     "Producer",
     "RecordMetadata",
     "SidecarError",

@@ -24,6 +24,7 @@ from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.packer import Headers
 from client_stub.producer import JOIN_S, MAX_BLOCK_MS, Producer
 from client_stub.record_metadata import RecordMetadata
+from client_stub.topic_lookup import PartitionInfo, TopicLookup
 
 if TYPE_CHECKING:
     import pyarrow
@@ -112,6 +113,21 @@ class AsyncProducer:
         """As Producer.send_arrow(); else as send_many()."""
         return await self._enter(topic, self._producer._table_call(topic, table))
 
+    async def partitions_for(
+        self,
+        topic: str,
+        timeout: float | None = None,  # noqa: ASYNC109 (Producer's argument)
+    ) -> tuple[PartitionInfo, ...]:
+        """As Producer.partitions_for(), on the loop: no thread waits."""
+        loop = asyncio.get_running_loop()
+        lookup = self._producer._lookup(topic, self._max_block_ms / 1e3 if timeout is None else timeout)
+        try:
+            while (found := lookup.step(loop.time() * 1e3, 0.0)) is None:
+                await _readable(loop, lookup)
+            return found
+        finally:
+            lookup.close()
+
     async def flush(
         self,
         timeout: float | None = None,  # noqa: ASYNC109 (Producer's argument)
@@ -197,3 +213,18 @@ class AsyncProducer:
             line = self._lines[loop] = LoopLine(loop, self._producer, self._max_block_ms)
         self._last = line
         return line
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, lookup: TopicLookup) -> None:
+    """Wait until the lookup's next step finds something: bytes, the end of a pause, or of the caller's patience."""
+    now_ms = loop.time() * 1e3
+    fd = lookup.fileno()
+    if fd is None:
+        await asyncio.sleep(lookup.pause_ms(now_ms) / 1e3)
+        return
+    arrived: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(fd, lambda: None if arrived.done() else arrived.set_result(None))
+    try:
+        await asyncio.wait([arrived], timeout=lookup.answer_ms(now_ms) / 1e3)
+    finally:
+        loop.remove_reader(fd)

@@ -82,7 +82,7 @@ class BufferExhausted(SidecarError):
 
 
 class DaemonUnreachable(SidecarError):
-    """No daemon answered at the run directory within max.block.ms."""
+    """No daemon answered at the run directory within connect_timeout_ms."""
 
     default_name = "DAEMON_UNREACHABLE"
     default_retriable = True

@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from client_stub import producer_core
 from client_stub.delivery import BulkDelivery
-from client_stub.errors import RecordTooLarge, SidecarError
+from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.flush_wait import FlushWait
 from client_stub.hot import OnDelivery, OpenStream, native
 
@@ -33,6 +34,7 @@ from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
 from client_stub.run_dir import control_path
 from client_stub.session import Session
+from client_stub.topic_lookup import PartitionInfo, TopicLookup
 from client_stub.wire import TOPIC_BYTES_MAX, LocalCode
 
 if TYPE_CHECKING or native is None:
@@ -52,6 +54,13 @@ DELIVERY_TIMEOUT_MS: Final = 120_000.0
 EXIT_FLUSH_S: Final = 10.0
 NAME_BYTES_MAX: Final = 64
 JOIN_S: Final = 5.0
+
+
+def _check_topic(topic: str) -> None:
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be str, not {type(topic).__name__}.")
+    if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
+        raise ValueError(f"Topic name {topic!r:.60} is not valid: it must have 1 to {TOPIC_BYTES_MAX} bytes.")
 
 
 class Producer(ProducerCore):
@@ -135,6 +144,31 @@ class Producer(ProducerCore):
             and outbox.fatal is None
             and all(stream.refusal is None for stream in tuple(outbox.streams.values()))
         )
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:
+        """The topic's partitions as the daemon knows them (Kafka's ``partitionsFor``). Opens no stream.
+
+        A known topic is answered at once. Another is looked up for ``timeout`` seconds (None: max_block_ms); a cluster
+        that creates topics on first use creates it. Raises MetadataTimeout, TopicAuthorizationFailed, InvalidTopic,
+        DaemonUnreachable, DaemonRefused, ProducerClosed. Thread-safe; not for a callback, which would wait.
+        """
+        lookup = self._lookup(topic, timeout)
+        try:
+            while (found := lookup.step(time.monotonic() * 1e3)) is None:
+                time.sleep(lookup.pause_ms(time.monotonic() * 1e3) / 1e3)
+            return found
+        finally:
+            lookup.close()
+
+    def _lookup(self, topic: str, timeout: float | None) -> TopicLookup:
+        _check_topic(topic)
+        if timeout is not None and timeout < 0:
+            raise ValueError("The timeout cannot be negative.")
+        self._outbox.refuse_wait_in_callback("partitions_for()")
+        if self._outbox.closed:
+            raise ProducerClosed("Cannot perform operation after producer has been closed.")
+        timeout_ms = self._max_block_ms if timeout is None else timeout * 1e3
+        return TopicLookup(self._path, topic, timeout_ms, time.monotonic() * 1e3)
 
     # --- waiting ------------------------------------------------------------------------------------
 
@@ -233,12 +267,7 @@ class Producer(ProducerCore):
         return TableCall(self, stream, table)
 
     def _open_stream(self, topic: str) -> OpenStream:
-        if not isinstance(topic, str):
-            raise TypeError(f"topic must be str, not {type(topic).__name__}.")
-        if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
-            raise ValueError(
-                f"Topic name {topic!r:.60} is not valid: it must have 1 to {TOPIC_BYTES_MAX} bytes."
-            )
+        _check_topic(topic)
         # In this order: what is known as a stream has an io thread that sends it.
         outbox = self._outbox
         if not outbox.closed:

@@ -50,7 +50,7 @@ for this client holds 252 KiB of outcomes, and a message of its own for each ack
 all else about it."""
 ACK_OUTCOMES_MAX: Final = 64
 ACK_BYTES_MAX: Final = 32 << 10
-FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "BAD_TOKEN", "NOT_ALLOWED", "MALFORMED_FRAME"})
+FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
 """Asking again would get the same answer. Everything else (draining, no worker yet, table full) may pass."""
 
 
@@ -299,8 +299,6 @@ class Session:
             if len(message) > 3:
                 self._accepted(message[3], message[4])
             self._outcomes(frames[1], message[2])
-        elif kind == Kind.CREDIT:
-            self._credit_bytes = message[1]
         elif kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
             window = self.streams.get(message[1])
             if window is not None:

@@ -140,6 +140,11 @@ class Transport:
         self._watch(link)
         return True
 
+    def control_fileno(self) -> int | None:
+        """Of the connection that ``open_control`` made; None once it is gone."""
+        link = self._links.get("control")
+        return None if link is None else link.fd
+
     def poll(self, timeout_ms: float | None) -> list[Message]:
         """Wait for messages, broken connections, room to write, or the bell; at most one bounded turn."""
         wait_ms = None if timeout_ms is None else max(0, int(timeout_ms + 0.999))

@@ -37,8 +37,10 @@ class Kind(IntEnum):
     HELLO = 1  # stub: version, client_id, name, pid, token|nil
     ASSIGNED = 2  # daemon: worker_endpoint, worker_epoch, ticket
     REFUSED = 3  # daemon: code (str), text, stream|nil  (either endpoint; a stream when only that is refused)
-    TOPICS = 4  # stub: [topic, ...]|nil
-    TOPICS_REPLY = 5  # daemon: [[topic, error_code, [[partition, leader, [isr...]], ...]], ...]
+    # stub: [topic, ...]|nil[, max_wait_ms]; with the time it waits for these topics, and partitions have all fields
+    TOPICS = 4
+    # daemon: [[topic, error_code, [[partition, leader, [isr...][, [replicas...], [offline...]]], ...]], ...]
+    TOPICS_REPLY = 5
 
     # Worker endpoint ({run_dir}/worker-N.EPOCH.sock).
     ATTACH = 10  # stub: version, client_id, name, pid, worker_epoch, ticket, secret|nil
@@ -56,8 +58,10 @@ class Kind(IntEnum):
     ACK = 19  # stub: outcomes_up_to
     FLUSH = 20  # stub: stream, up_to_seq
     BYE = 21  # stub: cancel
-    CREDIT = 22  # daemon: credit_bytes
-    DRAINING = 23  # daemon: text
+    # 22 was never sent: credit comes with WELCOME, ACCEPTED and OUTCOMES.
+    DRAINING = (
+        23  # daemon: text[, [[stream, position], ...]]  (its last word: nothing behind these was accepted)
+    )
     PING = 24
     PONG = 25
 
@@ -155,7 +159,7 @@ WORD_FAILED_MIN: Final = 0xFF00
 
 # One outcome, little-endian, a multiple of 8 bytes; the same bytes stand in the client's ring in the segment:
 #
-#   0  u32 length          4 u8 kind  5 u8 persistence  6 u8 shape  7 u8 attempt-free flags (0)
+#   0  u32 length          4 u8 kind  5 u8 persistence  6 u8 shape  7 u8 zero
 #   8  u64 number         16 u32 stream                20 i32 code (0, Kafka's, or a LocalCode)
 #  24  u64 seq            32 u32 partition (0xFFFFFFFF none)  36 u32 first_index
 #  40  u32 count          44 u16 index_bytes           46 u16 text_bytes

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from sidecar.common.config_rules import config_of, parse_address
 from sidecar.common.control import NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
@@ -14,7 +15,14 @@ from sidecar.common.settings import SidecarConfig
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
-from sidecar.metadata.errors import MetadataError
+from sidecar.metadata.errors import (
+    InvalidTopicError,
+    MetadataAuthenticationError,
+    MetadataClosed,
+    MetadataError,
+    MetadataTimeout,
+    TopicAuthorizationError,
+)
 from sidecar.metadata.metadata import MetadataConfig, UpdateResult
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.connector import LinkError
@@ -25,6 +33,21 @@ log = logging.getLogger(__name__)
 
 TOPICS_TIMEOUT_MS = 10_000.0
 TOPICS_TIMEOUT_UNREACHABLE_MS = 2_000.0
+TOPICS_WAIT_MS_MAX = 30_000.0
+"""One question waits no longer; its connection to the control endpoint lasts for twice of it."""
+TOPICS_WAITED_MAX = 100
+"""Topics that one question may wait for."""
+LOOKED_UP_MAX = 10_000
+"""With so many topics in use no further one is looked up for a question: whoever asks needs no token."""
+
+
+_REFUSALS: Final[dict[type[MetadataError], str]] = {
+    MetadataTimeout: "METADATA_TIMEOUT",
+    TopicAuthorizationError: "TOPIC_AUTHORIZATION_FAILED",
+    InvalidTopicError: "INVALID_TOPIC_EXCEPTION",
+    MetadataAuthenticationError: "KAFKA_UNREACHABLE",
+    MetadataClosed: "NOT_READY",
+}
 
 
 class Cluster:
@@ -162,8 +185,14 @@ class Cluster:
 
     # ---- the CLI's question
 
-    async def topics(self, names: list[str] | None) -> list[list[object]]:
-        """TOPICS_REPLY's list for these topics or all. Raises Refused when no broker answers."""
+    async def topics(self, names: list[str] | None, max_wait_ms: float | None = None) -> list[list[object]]:
+        """TOPICS_REPLY's list for these topics or all, as the cluster says now; nothing is created by that.
+
+        With ``max_wait_ms`` it waits for these topics (rule M5) as a first record would. Raises Refused when no broker
+        answers, or when a topic cannot be had.
+        """
+        if names is not None and max_wait_ms is not None:
+            return await self._wait_for(names, min(max_wait_ms, TOPICS_WAIT_MS_MAX))
         timeout_ms = TOPICS_TIMEOUT_UNREACHABLE_MS if self.error else TOPICS_TIMEOUT_MS
         try:
             answer = await self._fetcher.fetch_all_topics(timeout_ms, names)
@@ -178,3 +207,38 @@ class Cluster:
             for topic in answer.topics
             if names is not None or not topic.is_internal
         ]
+
+    async def _wait_for(self, names: list[str], max_wait_ms: float) -> list[list[object]]:
+        unknown = [name for name in names if self.snapshot.partition_count(name) is None]
+        if (
+            len(names) > TOPICS_WAITED_MAX
+            or len(self._fetcher.metadata.topics) + len(unknown) > LOOKED_UP_MAX
+        ):
+            raise Refused("TOO_MANY_TOPICS", "Too many topics are looked up; ask for fewer, or later.")
+        wait = self._fetcher.awaitable.wait_on_metadata
+        try:
+            async with asyncio.TaskGroup() as group:
+                waits = [group.create_task(wait(name, max_wait_ms)) for name in names]
+        except* MetadataError as errors:
+            raise refused(errors.exceptions[0]) from None
+        return [
+            [
+                name,
+                0,
+                [
+                    [index, state.leader, list(state.isr), list(state.replicas), list(state.offline)]
+                    for index, state in enumerate(each.result().partitions)
+                    if state is not None
+                ],
+            ]
+            for name, each in zip(names, waits, strict=True)
+        ]
+
+
+def refused(error: BaseException) -> Refused:
+    """The answer to a TOPICS that waited in vain."""
+    code = next((code for kind, code in _REFUSALS.items() if isinstance(error, kind)), "FAILED")
+    why = error.__cause__
+    return Refused(
+        code, f"{error} {why}" if isinstance(error, MetadataTimeout) and why is not None else str(error)
+    )

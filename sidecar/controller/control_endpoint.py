@@ -29,7 +29,7 @@ HELLOS_WAITING_MAX = 4096
 
 Topics = list[list[object]]
 Hello = Callable[[list[Any]], tuple[str, int, bytes] | None]
-AskTopics = Callable[[list[str] | None], Awaitable[Topics]]
+AskTopics = Callable[[list[str] | None, float | None], Awaitable[Topics]]
 
 
 class ControlEndpoint:
@@ -37,7 +37,7 @@ class ControlEndpoint:
 
     ``hello(fields)`` returns (endpoint, epoch, ticket), raises Refused, or returns None: its worker is not ready. Such
     a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
-    ``topics(names | None)`` answers TOPICS_REPLY's list or raises Refused.
+    ``topics(names | None, max_wait_ms | None)`` answers TOPICS_REPLY's list or raises Refused.
     """
 
     def __init__(
@@ -149,7 +149,13 @@ class ControlEndpoint:
             if len(self._tasks) >= TOPICS_UNDER_WAY_MAX:
                 self._refuse(routing_id, Refused("NOT_READY", "Too many ask for topics; try again."))
                 return
-            task = self._loop.create_task(self._answer_topics(routing_id, names))
+            wait_ms = message[2] if len(message) > 2 else None
+            if wait_ms is not None and not (isinstance(wait_ms, int | float) and wait_ms >= 0):
+                self._refuse(
+                    routing_id, Refused("MALFORMED_FRAME", "TOPICS waits for a time of 0 ms or more.")
+                )
+                return
+            task = self._loop.create_task(self._answer_topics(routing_id, names, wait_ms))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif kind is Kind.PING:
@@ -160,11 +166,11 @@ class ControlEndpoint:
                 Refused("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint."),
             )
 
-    async def _answer_topics(self, routing_id: bytes, names: list[str] | None) -> None:
+    async def _answer_topics(self, routing_id: bytes, names: list[str] | None, wait_ms: float | None) -> None:
         try:
             if self._topics is None:
                 raise Refused("NOT_READY", "The daemon is taking over from another; try again.")
-            self._send(routing_id, [Kind.TOPICS_REPLY, await self._topics(names)])
+            self._send(routing_id, [Kind.TOPICS_REPLY, await self._topics(names, wait_ms)])
         except Refused as refusal:
             self._refuse(routing_id, refusal)
         except Exception as error:

@@ -15,7 +15,7 @@ from typing import Protocol
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import TopicError
 from sidecar.common.model import Node
-from sidecar.controller.awaitable_metadata import AwaitableMetadata, TopicMetadata
+from sidecar.controller.awaitable_metadata import AwaitableMetadata
 from sidecar.controller.event_wait import happens_within
 from sidecar.metadata.answer import MetadataAnswer, parse_metadata
 from sidecar.metadata.errors import (
@@ -362,4 +362,4 @@ class MetadataFetcher:
         await happens_within(self._woken, min(delay_ms, IDLE_WAIT_MS) / 1000)
 
 
-__all__ = ["AwaitableMetadata", "MetadataFetcher", "TopicMetadata"]
+__all__ = ["AwaitableMetadata", "MetadataFetcher"]

@@ -54,17 +54,6 @@ class InvalidTopicError(MetadataError):
         self.topic = topic
 
 
-class InvalidPartitionError(MetadataError, ValueError):
-    """An explicit partition that the topic does not have."""
-
-    def __init__(self, partition: int, count: int) -> None:
-        super().__init__(
-            f"Invalid partition given with record: {partition} is not in the range [0...{count})."
-        )
-        self.partition = partition
-        self.partition_count = count
-
-
 class EmptyPartitionListError(MetadataError):
     """The cluster knows the topic, says no error, and names no partition."""
 

@@ -18,7 +18,6 @@ from sidecar.metadata.errors import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     EmptyPartitionListError,
-    InvalidPartitionError,
     InvalidTopicError,
     MetadataAuthenticationError,
     MetadataClosed,
@@ -228,8 +227,8 @@ class Metadata:
             raise MetadataClosed
         return False
 
-    def check_topic(self, topic: str, partition: int | None) -> int | None:
-        """The topic's partition count when a record can go, None when metadata must be waited for (M5).
+    def check_topic(self, topic: str) -> TopicState | None:
+        """The topic when a record can go, None when metadata must be waited for (M5).
 
         Raises TopicAuthorizationError or InvalidTopicError at once: waiting does not help.
         """
@@ -238,16 +237,11 @@ class Metadata:
             raise TopicAuthorizationError(topic)
         if error is not None and error.code == INVALID_TOPIC_EXCEPTION:
             raise InvalidTopicError(topic)
-        count = self.snapshot.partition_count(topic)
-        if count is None or (partition is not None and partition >= count):
-            return None
-        return count
+        found = self.snapshot.topics.get(topic)
+        return found if found is not None and found.partitions else None
 
-    def why_not(self, topic: str, partition: int | None) -> MetadataError | None:
+    def why_not(self, topic: str) -> MetadataError | None:
         """The last known reason why a record of this topic cannot go yet; None when nothing was heard."""
-        count = self.snapshot.partition_count(topic)
-        if count is not None and partition is not None and partition >= count:
-            return InvalidPartitionError(partition, count)
         error = self._errors.get(topic)
         if error is None:
             return None

@@ -91,7 +91,7 @@ class ClientSession:
         self.unopened: set[int] = set()
         """Streams that did not begin with their first submission and were told to."""
         self.accepted_bytes = 0
-        """Payload bytes accepted since WELCOME; CREDIT is told as an absolute limit over this count."""
+        """Payload bytes accepted since WELCOME; the credit is an absolute limit over this count."""
         self.credit_bytes = 0
         self.accepted_streams: set[StreamState] = set()
         """Streams whose ACCEPTED has not been told yet: one message a turn tells them all."""

@@ -13,9 +13,13 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from client_stub import AsyncProducer, PartitionInfo
+from client_stub.errors import InvalidTopic, TopicAuthorizationFailed
 from client_stub.wire import Kind
 from sidecar.common.errors import Refused
+from sidecar.controller.cluster import refused
 from sidecar.controller.control_endpoint import ControlEndpoint
+from sidecar.metadata.errors import InvalidTopicError, TopicAuthorizationError
 
 Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awaitable[None]]
 
@@ -31,9 +35,12 @@ def hello(fields: list[Any]) -> tuple[str, int, bytes] | None:
     return "ipc://worker", 17, b"ticket"
 
 
-async def topics(names: list[str] | None) -> list[list[object]]:
+async def topics(names: list[str] | None, max_wait_ms: float | None) -> list[list[object]]:
     if names == ["broken"]:
         raise RuntimeError("a bug")
+    if names in (["secret"], ["un/fit"]) and max_wait_ms is not None:
+        kind = TopicAuthorizationError if names == ["secret"] else InvalidTopicError
+        raise refused(kind(names[0]))
     return [[name, 0, [[0, 1, [1]]]] for name in names or ["all"]]
 
 
@@ -117,7 +124,7 @@ def test_so_many_may_ask_for_topics_at_once_and_the_next_asks_again(
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         go_on = asyncio.Event()
 
-        async def slow(names: list[str] | None) -> list[list[object]]:
+        async def slow(names: list[str] | None, max_wait_ms: float | None) -> list[list[object]]:
             await go_on.wait()
             return []
 
@@ -173,6 +180,8 @@ def test_a_connection_stays_for_a_while_only(short_dir: Path, monkeypatch: pytes
         msgpack.packb([Kind.SUBMIT, 1]),
         msgpack.packb([Kind.TOPICS, "not a list"]),
         msgpack.packb([Kind.TOPICS, [1]]),
+        msgpack.packb([Kind.TOPICS, ["a"], -1]),
+        msgpack.packb([Kind.TOPICS, ["a"], "long"]),
     ],
 )
 def test_malformed_frames_are_answered_and_counted(short_dir: Path, frame: bytes) -> None:
@@ -181,5 +190,19 @@ def test_malformed_frames_are_answered_and_counted(short_dir: Path, frame: bytes
         assert answer[:2] == [Kind.REFUSED, "MALFORMED_FRAME"]
         assert endpoint.malformed == 1
         assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
+
+    perform(short_dir, play)
+
+
+@pytest.mark.rule("M5")
+def test_partitions_that_nobody_may_have_fail_at_once(short_dir: Path) -> None:
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        async with AsyncProducer(run_dir=short_dir) as producer:
+            with pytest.raises(TopicAuthorizationFailed, match="Not authorized to access topic 'secret'"):
+                await producer.partitions_for("secret")
+            with pytest.raises(InvalidTopic, match="'un/fit' is not a valid topic name"):
+                await producer.partitions_for("un/fit")
+            found = await producer.partitions_for("a")
+            assert found == (PartitionInfo("a", 0, 1, (), (1,), ()),), "an older daemon names no replicas"
 
     perform(short_dir, play)

@@ -14,8 +14,6 @@ KEPT: Final = {
     "LazyGroup.get_command": "click",
     "Since.convert": "click",
     "KafkaSidecarDataSource.streamWriter": "Spark",
-    # About to be used.
-    "AwaitableMetadata.wait_on_metadata": "who asks for a topic's partitions",
     # Given to users.
     "AsyncProducer.send_and_wait": "the stub's API",
     "ManualClock": "the clock of users' and our tests, beside the one it stands for",

@@ -13,7 +13,6 @@ from net.links import until
 
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.metadata.errors import (
-    InvalidPartitionError,
     MetadataClosed,
     MetadataTimeout,
     TopicAuthorizationError,
@@ -130,13 +129,10 @@ def test_what_is_cached_returns_at_once_without_a_request() -> None:
         cluster = FakeCluster()
         cluster.topics["t"] = [1, 1]
         async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, _):
-            first = await fetcher.awaitable.wait_on_metadata("t", None, 5_000)
-            assert first.partition_count == 2
-            assert first.waited_ms > 0
+            first = await fetcher.awaitable.wait_on_metadata("t", 5_000)
+            assert len(first.partitions) == 2
             asked = len(cluster.asked)
-            for partition in (None, 0, 1):
-                assert await fetcher.awaitable.wait_on_metadata("t", partition, 5_000) == (2, 0.0)
-            assert await fetcher.awaitable.wait_on_metadata("t", 1, 0) == (2, 0.0), "even with no time at all"
+            assert await fetcher.awaitable.wait_on_metadata("t", 0) is first, "even with no time at all"
             assert len(cluster.asked) == asked
             assert not fetcher.metadata.need_update
 
@@ -151,42 +147,14 @@ def test_a_missing_topic_times_out_by_the_callers_own_wait_and_a_late_one_is_fou
             with pytest.raises(
                 MetadataTimeout, match=r"^Topic late not present in metadata after 150 ms\.$"
             ) as caught:
-                await fetcher.awaitable.wait_on_metadata("late", None, 150)
+                await fetcher.awaitable.wait_on_metadata("late", 150)
             assert "'late' does not exist in the cluster" in str(caught.value.__cause__)
             assert told.topic_errors[-1]["late"].code == 3
-            waiting = asyncio.create_task(fetcher.awaitable.wait_on_metadata("late", None, 10_000))
+            waiting = asyncio.create_task(fetcher.awaitable.wait_on_metadata("late", 10_000))
             await until(lambda: len([each for each in cluster.asked if each.topics == ["late"]]) > 3)
             cluster.topics["late"] = [1]
-            assert (await waiting).partition_count == 1
+            assert len((await waiting).partitions) == 1
             assert told.topic_errors[-1] == {}
-
-    run(test)
-
-
-@pytest.mark.rule("M5")
-def test_a_partition_out_of_range_waits_for_the_topic_to_grow() -> None:
-    """The later Kafka behaviour; with wait_for_partition=False the earlier one: one update, then the error."""
-
-    async def test() -> None:
-        cluster = FakeCluster()
-        cluster.topics["t"] = [1]
-        async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, _):
-            await fetcher.awaitable.wait_on_metadata("t", None, 5_000)
-            version = fetcher.metadata.version
-            with pytest.raises(
-                InvalidPartitionError,
-                match=r"^Invalid partition given with record: 1 is not in the range \[0\.\.\.1\)\.$",
-            ):
-                await fetcher.awaitable.wait_on_metadata("t", 1, 5_000, wait_for_partition=False)
-            assert fetcher.metadata.version == version + 1
-            with pytest.raises(
-                MetadataTimeout, match="Partition 1 of topic t with partition count 1 is not present"
-            ):
-                await fetcher.awaitable.wait_on_metadata("t", 1, 100)
-            waiting = asyncio.create_task(fetcher.awaitable.wait_on_metadata("t", 1, 10_000))
-            await asyncio.sleep(0)
-            cluster.topics["t"] = [1, 1]
-            assert (await waiting).partition_count == 2
 
     run(test)
 
@@ -198,10 +166,10 @@ def test_an_unauthorized_topic_fails_at_once_while_others_go_on() -> None:
         cluster = FakeCluster()
         cluster.topics |= {"secret": 29, "fine": [1]}
         async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, _):
-            lost = asyncio.create_task(fetcher.awaitable.wait_on_metadata("unknown", None, 60_000))
+            lost = asyncio.create_task(fetcher.awaitable.wait_on_metadata("unknown", 60_000))
             with pytest.raises(TopicAuthorizationError, match="Not authorized to access topic 'secret'"):
-                await fetcher.awaitable.wait_on_metadata("secret", None, 60_000)
-            assert (await fetcher.awaitable.wait_on_metadata("fine", 0, 5_000)).partition_count == 1
+                await fetcher.awaitable.wait_on_metadata("secret", 60_000)
+            assert len((await fetcher.awaitable.wait_on_metadata("fine", 5_000)).partitions) == 1
             assert not lost.done()
             lost.cancel()
 
@@ -216,7 +184,7 @@ def test_many_askers_cause_few_requests() -> None:
         async with cluster.running(1), fetching(cluster.bootstrap(1), backoff_ms=60.0) as (fetcher, _):
             await fetcher.awaitable.await_update(0, 5_000)
             waiters = [
-                asyncio.create_task(fetcher.awaitable.wait_on_metadata("t", None, 10_000)) for _ in range(100)
+                asyncio.create_task(fetcher.awaitable.wait_on_metadata("t", 10_000)) for _ in range(100)
             ]
             await until(lambda: len(cluster.asked) >= 4)
             cluster.topics["t"] = [1]
@@ -259,7 +227,7 @@ def test_when_all_known_brokers_are_gone_the_bootstrap_is_asked_again() -> None:
             port = await cluster.stop(2)
             cluster.listed = [1]
             async with fetching(bootstrap) as (fetcher, told):
-                await fetcher.awaitable.wait_on_metadata("t", None, 5_000)
+                await fetcher.awaitable.wait_on_metadata("t", 5_000)
                 assert set(fetcher.snapshot.nodes) == {1}
                 await cluster.stop(1)
                 cluster.listed = [2]
@@ -342,7 +310,7 @@ def test_an_answer_without_brokers_is_not_believed() -> None:
         cluster = FakeCluster()
         cluster.topics["t"] = [1]
         async with cluster.running(1), fetching(cluster.bootstrap(1)) as (fetcher, told):
-            await fetcher.awaitable.wait_on_metadata("t", None, 5_000)
+            await fetcher.awaitable.wait_on_metadata("t", 5_000)
             version = fetcher.metadata.version
             cluster.listed = []
             fetcher.request_update()

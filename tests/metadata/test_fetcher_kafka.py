@@ -57,17 +57,17 @@ def test_topics_of_a_real_cluster(kafka: KafkaCluster, new_topic: NewTopic) -> N
         )
         fetcher.start()
         try:
-            assert (await fetcher.awaitable.wait_on_metadata(name, 2, 30_000)).partition_count == 3
+            assert len((await fetcher.awaitable.wait_on_metadata(name, 30_000)).partitions) == 3
             assert fetcher.snapshot.available_partitions(name) == (0, 1, 2)
             assert fetcher.snapshot.topic_id(name) is not None
             assert fetcher.snapshot.leader_epoch(name, 0) >= 0
             assert fetcher.snapshot.cluster_id
             with pytest.raises(InvalidTopicError, match="not a valid topic name"):
-                await fetcher.awaitable.wait_on_metadata("no/such name", None, 30_000)
+                await fetcher.awaitable.wait_on_metadata("no/such name", 30_000)
             with pytest.raises(
                 TimeoutError, match="Topic missing-topic not present in metadata after 400 ms"
             ):
-                await fetcher.awaitable.wait_on_metadata("missing-topic", None, 400)
+                await fetcher.awaitable.wait_on_metadata("missing-topic", 400)
             answer = await fetcher.fetch_all_topics()
             assert name in {topic.name for topic in answer.topics}
         finally:

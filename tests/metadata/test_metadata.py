@@ -10,7 +10,6 @@ from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.errors import (
     EmptyPartitionListError,
-    InvalidPartitionError,
     InvalidTopicError,
     MetadataAuthenticationError,
     MetadataClosed,
@@ -92,7 +91,7 @@ def test_an_expired_topic_stays_until_an_update(metadata: Metadata, clock: Manua
     metadata.update(answer(good("orders")), clock.now_ms())
     clock.advance(400_000)
     assert metadata.topics == {"orders"}
-    assert metadata.check_topic("orders", None) == 2
+    assert metadata.snapshot.partition_count("orders") == 2
 
 
 @pytest.mark.rule("M3")
@@ -132,15 +131,10 @@ def test_a_waiter_sees_versions_close_and_authentication_once(metadata: Metadata
 
 @pytest.mark.rule("M5")
 def test_a_record_can_go_once_its_partition_is_known(metadata: Metadata, clock: ManualClock) -> None:
-    assert metadata.check_topic("orders", None) is None
+    assert metadata.check_topic("orders") is None
     metadata.add("orders", clock.now_ms())
     metadata.update(answer(good("orders", 3)), clock.now_ms())
-    assert metadata.check_topic("orders", None) == 3
-    assert metadata.check_topic("orders", 2) == 3
-    assert metadata.check_topic("orders", 3) is None
-    why = metadata.why_not("orders", 3)
-    assert isinstance(why, InvalidPartitionError)
-    assert str(why) == "Invalid partition given with record: 3 is not in the range [0...3)."
+    assert metadata.snapshot.partition_count("orders") == 3
 
 
 @pytest.mark.rule("M5")
@@ -153,11 +147,11 @@ def test_hopeless_topics_fail_at_once_and_alone(
         metadata.add(name, clock.now_ms())
     metadata.update(answer(topic("bad", error=code), good("fine")), clock.now_ms())
     with pytest.raises(error, match="bad"):
-        metadata.check_topic("bad", None)
-    assert metadata.check_topic("fine", None) == 2
+        metadata.check_topic("bad")
+    assert metadata.snapshot.partition_count("fine") == 2
     assert not metadata.need_update, "asking again at once does not help"
     metadata.update(answer(good("bad"), good("fine")), clock.now_ms())
-    assert metadata.check_topic("bad", None) == 2
+    assert metadata.snapshot.partition_count("bad") == 2
     assert not metadata.topic_errors
 
 
@@ -277,8 +271,8 @@ def test_no_partitions_without_an_error_is_an_error_of_its_own(
 ) -> None:
     metadata.add("orders", clock.now_ms())
     metadata.update(answer(topic("orders")), clock.now_ms())
-    assert metadata.check_topic("orders", None) is None
-    assert isinstance(metadata.why_not("orders", None), EmptyPartitionListError)
+    assert metadata.check_topic("orders") is None
+    assert isinstance(metadata.why_not("orders"), EmptyPartitionListError)
     assert "orders" in metadata.topic_errors["orders"].text
 
 
@@ -325,14 +319,14 @@ def test_a_known_topic_is_gone_only_when_several_answers_say_so(
     for _ in range(2):
         metadata.update(answer(topic("t", error=3)), clock.now_ms())
         clock.advance(1_500)
-    assert metadata.check_topic("t", None) == 2
+    assert metadata.snapshot.partition_count("t") == 2
     metadata.update(answer(good("t")), clock.now_ms())  # it was only late: counting starts over
     for _ in range(2):
         metadata.update(answer(topic("t", error=3)), clock.now_ms())
         clock.advance(1_500)
-    assert metadata.check_topic("t", None) == 2
+    assert metadata.snapshot.partition_count("t") == 2
     metadata.update(answer(topic("t", error=3)), clock.now_ms())
-    assert metadata.check_topic("t", None) is None
+    assert metadata.check_topic("t") is None
     assert metadata.topic_errors["t"].code == 3
     assert "'t' does not exist" in metadata.topic_errors["t"].text
 
@@ -344,8 +338,8 @@ def test_one_bad_topic_never_blocks_another(metadata: Metadata, clock: ManualClo
     bad = [topic(name, error=code) for name, code in (("unknown", 3), ("forbidden", 29), ("invalid", 17))]
     metadata.update(answer(*bad, good("fine")), clock.now_ms())
     assert set(metadata.topic_errors) == {"unknown", "forbidden", "invalid"}
-    assert metadata.check_topic("fine", 1) == 2
-    assert metadata.check_topic("unknown", None) is None
+    assert metadata.snapshot.partition_count("fine") == 2
+    assert metadata.check_topic("unknown") is None
 
 
 @pytest.mark.rule("M2")
@@ -392,4 +386,4 @@ def test_a_topic_that_expired_and_is_there_is_not_gone(metadata: Metadata, clock
         clock.advance(900)
         heard = good("orders") if error == 0 else topic("orders", error=error)
         assert metadata.update(answer(heard), clock.now_ms()).gone == frozenset()
-    assert metadata.check_topic("orders", None) == 2
+    assert metadata.snapshot.partition_count("orders") == 2

@@ -95,5 +95,5 @@ def test_a_random_history_keeps_the_rules(seed: int) -> None:
     clock.advance(1_000)
     assert metadata.time_to_next_update(clock.now_ms()) == 0
     metadata.update(answer(*(good(name) for name in NAMES)), clock.now_ms())
-    assert all(metadata.check_topic(name, 1) == 2 for name in NAMES)
+    assert all(metadata.snapshot.partition_count(name) == 2 for name in NAMES)
     assert not metadata.need_update

@@ -38,7 +38,7 @@ def write(daemon: FakeDaemon, topic: str = "t", max_block_ms: float = 10_000) ->
     return writer.write_batches(iter([ROWS]), COLUMNS, options).rows
 
 
-@pytest.mark.parametrize("code", ["MALFORMED_FRAME", "BAD_TOKEN"])
+@pytest.mark.parametrize("code", ["MALFORMED_FRAME", "NOT_ADMITTED"])
 def test_a_client_that_was_turned_away_ends_one_task_and_no_other(daemon: FakeDaemon, code: str) -> None:
     """The second task of the process comes as a client of its own."""
     assert write(daemon) == 2

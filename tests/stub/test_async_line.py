@@ -313,7 +313,7 @@ def test_what_ends_the_producer_is_told_to_all_who_wait(make_stage: MakeStage) -
         await fill(stage)
         tasks = [asyncio.create_task(stage.producer.send("t", bytes(500))) for _ in range(600)]
         await settle()
-        stage.outbox.fatal = errors.DaemonRefused("The daemon refused this client.", name="BAD_TOKEN")
+        stage.outbox.fatal = errors.DaemonRefused("The daemon refused this client.", name="NOT_ADMITTED")
         stage.outbox.notify()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results} == {errors.DaemonRefused}

@@ -1,0 +1,148 @@
+"""TopicLookup: one question for a topic's partitions, on a connection of its own to the daemon's control socket.
+
+It shares nothing with the io thread: a producer that only asks starts no thread, and a fork carries nothing over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from client_stub.errors import DaemonRefused, DaemonUnreachable, MetadataTimeout, SidecarError, error_for
+from client_stub.transport import Transport
+from client_stub.wire import Kind, LocalCode
+
+RETRY_MS: Final = 50.0
+"""Between two tries while nobody answers, or the daemon cannot answer yet."""
+ANSWER_MS: Final = 2_000.0
+"""What a known topic needs at most, beside the time that it may be waited for."""
+ASKED_MS: Final = 30_000.0
+"""The daemon holds one question no longer; a caller with more patience asks again."""
+_PASSES: Final = frozenset({"METADATA_TIMEOUT", "NOT_READY", "KAFKA_UNREACHABLE", "FAILED"})
+"""Refusals that another try may not meet."""
+_CODES: Final = {
+    "METADATA_TIMEOUT": LocalCode.METADATA_TIMEOUT,
+    "TOPIC_AUTHORIZATION_FAILED": LocalCode.TOPIC_UNAUTHORIZED,
+    "INVALID_TOPIC_EXCEPTION": LocalCode.INVALID_TOPIC,
+}
+
+
+class PartitionInfo(NamedTuple):
+    """One partition of a topic, as Kafka's PartitionInfo; brokers are named by id. ``leader`` is None without one."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+class TopicLookup:
+    """Drive it by ``step`` until that returns partitions or raises; then ``close`` it. Not thread-safe.
+
+    Times are milliseconds of the caller's monotonic clock.
+    """
+
+    def __init__(self, control_path: str, topic: str, timeout_ms: float, now_ms: float) -> None:
+        self._path = control_path
+        self._topic = topic
+        self._timeout_ms = timeout_ms
+        self._deadline_ms = now_ms + timeout_ms
+        self._transport: Transport | None = None
+        self._retry_at_ms = now_ms
+        self._why: SidecarError | None = None
+        """The answer of the last try."""
+        self._answer_by_ms = now_ms
+
+    def step(self, now_ms: float, wait_ms: float | None = None) -> tuple[PartitionInfo, ...] | None:
+        """Ask, and wait at most ``wait_ms`` (None: to the end) for the answer; None when it is not there yet.
+
+        Raises MetadataTimeout, DaemonUnreachable, DaemonRefused, or the topic's own error.
+        """
+        if self._transport is None:
+            if now_ms < self._retry_at_ms:
+                return None
+            if now_ms >= self._deadline_ms and self._why is not None:
+                raise self._timeout()
+            asked_ms = min(self.left_ms(now_ms), ASKED_MS)
+            self._answer_by_ms = now_ms + asked_ms + ANSWER_MS
+            self._transport = Transport(self._path)
+            self._transport.open_control([msgpack.packb([Kind.TOPICS, [self._topic], asked_ms])])
+        elif now_ms >= self._answer_by_ms:
+            raise DaemonUnreachable(f"The daemon at {self._path} does not answer.")
+        answer_ms = self._answer_by_ms - now_ms
+        for source, frames in self._transport.poll(answer_ms if wait_ms is None else min(wait_ms, answer_ms)):
+            if source == "lost":
+                self._try_again(now_ms, DaemonUnreachable(f"No daemon answers at {self._path}."))
+                return None
+            answer = self._read(msgpack.unpackb(frames[0], strict_map_key=False), now_ms)
+            if answer is not None or self._transport is None:
+                return answer
+        return None
+
+    def pause_ms(self, now_ms: float) -> float:
+        """How long nothing need be done: no try is under way."""
+        return 0.0 if self._transport is not None else max(0.0, self._retry_at_ms - now_ms)
+
+    def fileno(self) -> int | None:
+        """The socket whose next bytes bring the answer nearer; None while no try is under way."""
+        return None if self._transport is None else self._transport.control_fileno()
+
+    def left_ms(self, now_ms: float) -> float:
+        """Until the caller's patience ends."""
+        return max(0.0, self._deadline_ms - now_ms)
+
+    def answer_ms(self, now_ms: float) -> float:
+        """How long the try under way may take."""
+        return max(0.0, self._answer_by_ms - now_ms)
+
+    def close(self) -> None:
+        """End the connection; nothing when there is none."""
+        if self._transport is not None:
+            self._transport.close(None)
+            self._transport = None
+
+    def _read(self, message: Sequence[Any], now_ms: float) -> tuple[PartitionInfo, ...] | None:
+        if message[0] == Kind.TOPICS_REPLY:
+            for name, code, partitions in message[1]:
+                if name == self._topic and not code:
+                    return tuple(_partition(name, *fields) for fields in partitions)
+                if name == self._topic:
+                    raise error_for(code)
+        elif message[0] == Kind.REFUSED:
+            name, text = message[1:3]
+            code = _CODES.get(name)
+            error = DaemonRefused(text, name=name) if code is None else error_for(code, text)
+            if name not in _PASSES:
+                raise error
+            self._try_again(now_ms, error)
+        return None
+
+    def _try_again(self, now_ms: float, why: SidecarError) -> None:
+        self.close()
+        self._why = why
+        self._retry_at_ms = now_ms + RETRY_MS
+
+    def _timeout(self) -> SidecarError:
+        if self._why is not None and not isinstance(self._why, MetadataTimeout):
+            return self._why
+        return error_for(
+            LocalCode.METADATA_TIMEOUT,
+            f"Topic {self._topic} not present in metadata after {self._timeout_ms:g} ms.",
+        )
+
+
+def _partition(
+    topic: str,
+    partition: int,
+    leader: int,
+    isr: Sequence[int],
+    replicas: Sequence[int] = (),
+    offline: Sequence[int] = (),
+) -> PartitionInfo:
+    return PartitionInfo(
+        topic, partition, leader if leader >= 0 else None, tuple(replicas), tuple(isr), tuple(offline)
+    )
