@@ -1,8 +1,8 @@
 """Types of the compiled hot path; the same API as ``pure.py`` and ``producer_core.py``."""
 
 from client_stub.producer_core import ProducerCore as ProducerCore
-from client_stub.pure import Bits as Bits
 from client_stub.pure import Delivery as Delivery
+from client_stub.pure import Fate as Fate
 from client_stub.pure import OpenStream as OpenStream
 from client_stub.pure import RecordPacker as RecordPacker
 from client_stub.pure import SubmissionCore as SubmissionCore

@@ -101,8 +101,8 @@ cdef Py_ssize_t BIN_MAX = 0xFFFFFFFF
 
 
 include "_native_packer.pxi"
+include "_native_fate.pxi"
 include "_native_submission.pxi"
 include "_native_outbox.pxi"
 include "_native_callbacks.pxi"
-include "_native_bits.pxi"
 include "_native_calls.pxi"

@@ -1,33 +1,23 @@
 # The callbacks of one outcome as one loop, and the index lists of outcomes.
 
 
-def run_callbacks(
-    SubmissionCore submission not None,
-    topic,
-    mask,
-    news,
-    Py_ssize_t partition,
-    int64_t base_offset,
-    int64_t timestamp_ms,
-    dict timestamps,
-    error,
-    failed,
-):
-    """Call back the records whose bits are set in ``news``; offsets count along the bits of ``mask``.
+def run_callbacks(SubmissionCore submission not None, Fate fate not None, news, failed):
+    """Call back the records of ``fate`` whose bits are set in ``news``.
 
-    ``timestamps`` are the records' own, ``timestamp_ms`` that of the others. ``failed()`` is called in the handler
-    of an Exception that a callback raised; the others go on.
+    ``failed()`` is called in the handler of an Exception that a callback raised; the others go on.
     """
     cdef bytes news_bytes = words_of(news)
-    cdef bytes mask_bytes = news_bytes if mask == news else words_of(mask)
+    cdef bytes mask_bytes = news_bytes if fate.mask == news else words_of(fate.mask)
     cdef const char* news_data = PyBytes_AS_STRING(news_bytes)
     cdef const char* mask_data = PyBytes_AS_STRING(mask_bytes)
     cdef Py_ssize_t words = PyBytes_GET_SIZE(news_bytes) // 8, word
     cdef bint same = mask_bytes is news_bytes
     cdef list callbacks = submission.callbacks
     cdef object only = submission.callback
-    cdef object partition_number = partition
-    cdef object usual_time = timestamp_ms
+    cdef int64_t base_offset = fate.base_offset
+    cdef dict timestamps = fate.timestamps
+    cdef object error = fate.error
+    cdef object usual_time = fate.timestamp_ms
     cdef object own_time
     cdef PyTypeObject* kind = <PyTypeObject*> RecordMetadata
     cdef PyObject* callback
@@ -76,8 +66,8 @@ def run_callbacks(
                         metadata = NULL
                         metadata = ks_metadata(
                             kind,
-                            <PyObject*> topic,
-                            <PyObject*> partition_number,
+                            <PyObject*> fate.topic,
+                            <PyObject*> fate.partition,
                             offset,
                             <PyObject*> own_time,
                         )

@@ -10,6 +10,7 @@ cdef class OutboxCore:
     cdef public dict pending
     cdef public object fatal
     cdef public bint closed
+    cdef public bint forked
     cdef readonly bint is_asleep
     cdef public long long closed_bytes
     cdef int wake_fd

@@ -25,6 +25,24 @@ cdef class SubmissionCore:
     cdef public object callback
     cdef public list callbacks
     cdef public dict timestamps
+    cdef public list fates
+
+    cdef Fate fate_of(self, Py_ssize_t index, Py_ssize_t* rank):
+        """What has become of the record, None while it is undecided; how many stand before it in that fate."""
+        cdef Fate fate
+        for fate in self.fates:
+            rank[0] = fate.rank_of(index)
+            if rank[0] >= 0:
+                return fate
+        return None
+
+    def find(self, Py_ssize_t index):
+        """The record's (error, metadata), None while it is undecided. Any thread."""
+        cdef Py_ssize_t rank
+        cdef Fate fate = self.fate_of(index, &rank)
+        if fate is None:
+            return None
+        return (None, fate.metadata_of(index, rank)) if fate.error is None else (fate.error, None)
 
     def append(self, record, Py_ssize_t size, on_delivery, timestamp_ms):
         """Append a checked record; its index, -1 when the room is taken by now."""
@@ -203,16 +221,17 @@ cdef class OpenStream:
 cdef class Delivery:
     """The future of one record. Thread-safe."""
 
-    cdef readonly object _submission
+    cdef readonly SubmissionCore _submission
     cdef readonly Py_ssize_t _index
 
-    def __init__(self, outbox, submission, index):
+    def __init__(self, outbox, SubmissionCore submission not None, Py_ssize_t index):
         self._submission = submission
         self._index = index
 
     def done(self) -> bool:
         """True once the record was delivered or has failed."""
-        return self._submission.find(self._index) is not None
+        cdef Py_ssize_t rank
+        return self._submission is not None and self._submission.fate_of(self._index, &rank) is not None
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait at most ``timeout`` seconds for the record's place in the log.
@@ -220,7 +239,14 @@ cdef class Delivery:
         Raises the record's own error (a SidecarError), TimeoutError when the patience ends first (the record
         goes on), ForkedProducer in a forked child.
         """
-        error, metadata = self._submission.wait_for(self._index, timeout)
+        cdef SubmissionCore submission = self._submission
+        cdef Py_ssize_t rank
+        cdef Fate fate
+        if submission is not None and submission.outbox is not None and not submission.outbox.forked:
+            fate = submission.fate_of(self._index, &rank)
+            if fate is not None and fate.error is None:
+                return fate.metadata_of(self._index, rank)
+        error, metadata = submission.wait_for(self._index, timeout)
         if error is not None:
             raise error
         return metadata

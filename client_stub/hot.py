@@ -27,8 +27,8 @@ native: Final = _load()
 
 if TYPE_CHECKING or native is None:
     from client_stub.pure import (
-        Bits,
         Delivery,
+        Fate,
         OpenStream,
         OutboxCore,
         PartCore,
@@ -42,8 +42,8 @@ if TYPE_CHECKING or native is None:
         run_callbacks,
     )
 else:
-    Bits = native.Bits
     Delivery = native.Delivery
+    Fate = native.Fate
     OpenStream = native.OpenStream
     OutboxCore = native.OutboxCore
     PartCore = native.PartCore
@@ -57,8 +57,8 @@ else:
     run_callbacks = native.run_callbacks
 
 __all__ = [
-    "Bits",
     "Delivery",
+    "Fate",
     "OnDelivery",
     "OpenStream",
     "OutboxCore",

@@ -76,7 +76,6 @@ class Outbox(OutboxCore):
         self.attached_once = False
         self.last_word = ""
         """What the io thread last heard or saw while not attached; becomes part of error texts."""
-        self.forked = False
         self.io_thread_id = 0
         self.flush_requested = False
         self.bell: Bell | None = None

@@ -23,7 +23,7 @@ from client_stub.record_metadata import RecordMetadata
 
 if TYPE_CHECKING:
     from client_stub.bell import Bell
-    from client_stub.errors import SidecarError
+    from client_stub.errors import DeliveryFailed, SidecarError
     from client_stub.outbox import Outbox
     from client_stub.submission import Submission
 
@@ -74,6 +74,7 @@ class SubmissionCore:
         "callback",
         "callbacks",
         "count",
+        "fates",
         "is_closed",
         "outbox",
         "packer",
@@ -101,6 +102,15 @@ class SubmissionCore:
         """One for each record, once they differ."""
         self.timestamps: dict[int, int] | None = None
         """The records' own timestamps, where given; metadata repeats them under CreateTime."""
+        self.fates: list[Fate] = []
+
+    def find(self, index: int) -> tuple[DeliveryFailed | None, RecordMetadata | None] | None:
+        """The record's (error, metadata), None while it is undecided. Any thread."""
+        for fate in self.fates:
+            rank = fate.rank(index)
+            if rank >= 0:
+                return (None, fate.metadata(index, rank)) if fate.error is None else (fate.error, None)
+        return None
 
     def append(
         self, record: tuple[Any, ...], size: int, on_delivery: OnDelivery | None, timestamp_ms: int | None
@@ -180,6 +190,8 @@ class OutboxCore:
         are atomic under the GIL."""
         self.fatal: SidecarError | None = None
         self.closed = False
+        self.forked = False
+        """It is a forked child's copy, which nobody serves."""
         self._asleep: list[int] = []
         """The bell's descriptor while the io thread sleeps and must be woken; taken by whoever wakes it."""
         self.closed_bytes = 0
@@ -319,23 +331,12 @@ def plain_pairs(records: list[Any]) -> list[int] | None:
     ]
 
 
-def run_callbacks(
-    submission: SubmissionCore,
-    topic: str,
-    mask: int,
-    news: int,
-    partition: int,
-    base_offset: int,
-    timestamp_ms: int,
-    timestamps: dict[int, int] | None,
-    error: SidecarError | None,
-    failed: Callable[[], object],
-) -> None:
-    """Call back the records whose bits are set in ``news``; offsets count along the bits of ``mask``.
+def run_callbacks(submission: SubmissionCore, fate: Fate, news: int, failed: Callable[[], object]) -> None:
+    """Call back the records of ``fate`` whose bits are set in ``news``.
 
-    ``timestamps`` are the records' own, ``timestamp_ms`` that of the others. ``failed()`` is called in the handler
-    of an Exception that a callback raised; the others go on.
+    ``failed()`` is called in the handler of an Exception that a callback raised; the others go on.
     """
+    mask, base_offset, timestamps = fate.mask, fate.base_offset, fate.timestamps
     # Only the span that is covered is walked: a batch holds records that lie near each other.
     first = (news & -news).bit_length() - 1
     span = range(first, news.bit_length())
@@ -347,8 +348,8 @@ def run_callbacks(
         callbacks = [each or _no_callback for each in compress(submission.callbacks[first:], selectors)]
     else:
         callbacks = repeat(submission.callback, news.bit_count())
-    if error is not None:
-        _run(callbacks, repeat(error), repeat(None), failed)
+    if fate.error is not None:
+        _run(callbacks, repeat(fate.error), repeat(None), failed)
         return
     if base_offset < 0:
         offsets: Iterable[int] = repeat(-1)
@@ -358,10 +359,10 @@ def run_callbacks(
         offsets = (
             base_offset + (mask & ((1 << index) - 1)).bit_count() for index in compress(span, selectors)
         )
-    times: Iterable[int] = repeat(timestamp_ms)
+    times: Iterable[int] = repeat(fate.timestamp_ms)
     if timestamps is not None:
         times = map(timestamps.get, compress(span, selectors), times)
-    fields = zip(repeat(topic), repeat(partition), offsets, times, strict=False)
+    fields = zip(repeat(fate.topic), repeat(fate.partition), offsets, times, strict=False)
     _run(callbacks, repeat(None), map(_TO_METADATA, repeat(RecordMetadata), fields), failed)
 
 
@@ -383,27 +384,70 @@ def receive(fd: int, buffer: memoryview) -> int:
     return os.readv(fd, (buffer,))
 
 
-class Bits:
-    """A bit set that tells the rank of each member: made once of an outcome's mask, asked for each record."""
+class Fate:
+    """What one outcome says about the records whose bits are set in ``mask``. Any thread may ask; nothing changes.
 
-    __slots__ = ("_before", "_words")
+    Offsets count along the bits of ``mask``; -1: the broker gave none. ``timestamps`` are the records' own,
+    ``timestamp_ms`` that of the others.
+    """
 
-    def __init__(self, mask: int) -> None:
-        size = (mask.bit_length() + 63) // 64
-        self._words = array("Q", mask.to_bytes(8 * size, sys.byteorder))
-        if sys.byteorder == "big":
-            self._words.reverse()
-        self._before = [0, *accumulate(word.bit_count() for word in self._words)]
+    __slots__ = (
+        "_ranks",
+        "base_offset",
+        "error",
+        "mask",
+        "partition",
+        "timestamp_ms",
+        "timestamps",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        mask: int,
+        topic: str,
+        partition: int,
+        base_offset: int,
+        timestamp_ms: int,
+        timestamps: dict[int, int] | None,
+        error: DeliveryFailed | None,
+    ) -> None:
+        self.mask = mask
+        self.topic = topic
+        self.partition = partition
+        self.base_offset = base_offset
+        self.timestamp_ms = timestamp_ms
+        self.timestamps = timestamps
+        self.error = error
+        self._ranks: tuple[array[int], list[int]] | None = None
+        """(words of the mask, members before each); made for the first question: most fates are never asked."""
 
     def rank(self, index: int) -> int:
-        """How many members are below ``index``; -1 when it is none itself."""
+        """How many of its records stand before ``index``; -1 when that is none of them."""
+        words, before = self._ranks or self._count()
         word = index >> 6
-        if not 0 <= word < len(self._words):
+        if not 0 <= word < len(words):
             return -1
-        bits, place = self._words[word], index & 63
+        bits, place = words[word], index & 63
         if not bits >> place & 1:
             return -1
-        return self._before[word] + (bits & ((1 << place) - 1)).bit_count()
+        return before[word] + (bits & ((1 << place) - 1)).bit_count()
+
+    def _count(self) -> tuple[array[int], list[int]]:
+        size = (self.mask.bit_length() + 63) // 64
+        words = array("Q", self.mask.to_bytes(8 * size, sys.byteorder))
+        if sys.byteorder == "big":
+            words.reverse()
+        self._ranks = ranks = words, [0, *accumulate(word.bit_count() for word in words)]
+        return ranks
+
+    def metadata(self, index: int, rank: int) -> RecordMetadata:
+        """Of the record ``index``, which has ``rank`` of the others before it."""
+        timestamp_ms = self.timestamp_ms
+        if self.timestamps is not None:
+            timestamp_ms = self.timestamps.get(index, timestamp_ms)
+        offset = self.base_offset + rank if self.base_offset >= 0 else -1
+        return RecordMetadata(self.topic, self.partition, offset, timestamp_ms)
 
 
 def mask_of_indexes(indexes: bytes) -> int:

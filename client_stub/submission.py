@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
-from client_stub.hot import Bits, PartCore, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
+from client_stub.hot import Fate, PartCore, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape
 
@@ -19,29 +19,6 @@ if TYPE_CHECKING:
     from client_stub.outbox import Outbox
 
 log = logging.getLogger("client_stub")
-
-
-class Fate:
-    """What one outcome says about the records whose bits are set in ``mask``."""
-
-    __slots__ = ("_bits", "append_time_ms", "base_offset", "error", "mask", "partition")
-
-    def __init__(
-        self, mask: int, partition: int, base_offset: int, append_time_ms: int, error: DeliveryFailed | None
-    ) -> None:
-        self.mask = mask
-        self.partition = partition
-        self.base_offset = base_offset
-        self.append_time_ms = append_time_ms
-        self.error = error
-        self._bits: Bits | None = None
-
-    def rank(self, index: int) -> int:
-        """How many of its records stand before ``index``; -1 when that is none of them."""
-        bits = self._bits
-        if bits is None:
-            bits = self._bits = Bits(self.mask)  # most submissions are never asked by index
-        return bits.rank(index)
 
 
 class BulkPart(PartCore):
@@ -74,7 +51,6 @@ class Submission(SubmissionCore):
         "_done_mask",
         "base_timestamp_ms",
         "failed_count",
-        "fates",
         "first_error",
         "flags",
         "format",
@@ -107,7 +83,7 @@ class Submission(SubmissionCore):
         self.remaining = 0
         self.first_error: DeliveryFailed | None = None
         self.failed_count = 0
-        self.fates: list[Fate] = []
+        self.fates = []
         self._data: bytes | None = None
         self._done_mask = 0
         self._counted: dict[int, tuple[int, bool]] = {}
@@ -162,19 +138,6 @@ class Submission(SubmissionCore):
     @property
     def undecided_count(self) -> int:
         return max(0, self.remaining) if self.sealed else self.count
-
-    def find(self, index: int) -> tuple[DeliveryFailed | None, RecordMetadata | None] | None:
-        """The record's (error, metadata), None while it is undecided."""
-        for fate in self.fates:
-            before = fate.rank(index)
-            if before >= 0:
-                if fate.error is not None:
-                    return fate.error, None
-                offset = fate.base_offset + before if fate.base_offset >= 0 else -1
-                return None, RecordMetadata(
-                    self.topic, fate.partition, offset, self._timestamp_ms(index, fate.append_time_ms)
-                )
-        return None
 
     def failures_of(self, first: int, count: int) -> tuple[DeliveryFailed | None, int]:
         """(first error, how many failed) of the ``count`` records from ``first`` on, so far."""
@@ -267,12 +230,22 @@ class Submission(SubmissionCore):
             # Offsets count along the told records; a partial repeat cannot be cut without breaking that.
             log.warning("outcome for %s repeats some of its records; they keep their first fate", self.topic)
         self._done_mask |= news
-        self.fates.append(Fate(mask, partition, base_offset, append_time_ms, error))
+        appended = append_time_ms >= 0
+        fate = Fate(
+            mask,
+            self.topic,
+            partition,
+            base_offset,
+            append_time_ms if appended else self.base_timestamp_ms,
+            None if appended else self.timestamps,
+            error,
+        )
+        self.fates.append(fate)
         if error is not None:
             self._note(error, news.bit_count())
         try:
             if self.callbacks is not None or self.callback is not None:
-                self._call_back(mask, news, self.fates[-1])
+                run_callbacks(self, fate, news, _log_failed_callback)
         finally:
             # Last, because flush() returns on it: by then the callbacks have run.
             self.remaining -= news.bit_count()
@@ -281,28 +254,6 @@ class Submission(SubmissionCore):
         self.failed_count += count
         if self.first_error is None:
             self.first_error = error
-
-    def _call_back(self, mask: int, news: int, fate: Fate) -> None:
-        appended = fate.append_time_ms >= 0
-        run_callbacks(
-            self,
-            self.topic,
-            mask,
-            news,
-            fate.partition,
-            fate.base_offset,
-            fate.append_time_ms if appended else self.base_timestamp_ms,
-            None if appended else self.timestamps,
-            fate.error,
-            _log_failed_callback,
-        )
-
-    def _timestamp_ms(self, index: int, append_time_ms: int) -> int:
-        if append_time_ms >= 0:
-            return append_time_ms
-        if self.timestamps is None:
-            return self.base_timestamp_ms
-        return self.timestamps.get(index, self.base_timestamp_ms)
 
 
 def _log_failed_callback() -> None:

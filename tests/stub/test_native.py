@@ -76,14 +76,34 @@ def test_both_pack_the_same_bytes(some: list[Any]) -> None:
 
 
 @given(st.sets(st.integers(0, 700), max_size=300))
-def test_bits_tell_the_rank_of_each_member(members: set[int]) -> None:
+def test_a_fate_tells_the_rank_of_each_record(members: set[int]) -> None:
     mask = sum(1 << member for member in members)
     for path in (_native, pure):
-        bits = path.Bits(mask)
-        ranks = {index: bits.rank(index) for index in range(-1, 800)}
+        fate = path.Fate(mask, "t", 0, 0, 0, None, None)
+        ranks = {index: fate.rank(index) for index in range(-1, 800)}
         assert {index: rank for index, rank in ranks.items() if rank >= 0} == {
             member: rank for rank, member in enumerate(sorted(members))
         }
+
+
+def test_the_first_fate_of_a_record_counts_and_gives_its_metadata(path: ModuleType) -> None:
+    submission = path.SubmissionCore()
+    error = errors.DeliveryFailed("expired")
+    submission.fates = [
+        path.Fate(0b0101, "t", 3, 70, 1_000, {2: 5}, None),
+        path.Fate(0b1110, "t", 4, -1, 2_000, None, None),
+        path.Fate(0b110000, "t", 4, -1, 2_000, None, error),
+    ]
+    assert [submission.find(index) for index in range(7)] == [
+        (None, RecordMetadata("t", 3, 70, 1_000)),
+        (None, RecordMetadata("t", 4, -1, 2_000)),
+        (None, RecordMetadata("t", 3, 71, 5)),
+        (None, RecordMetadata("t", 4, -1, 2_000)),
+        (error, None),
+        (error, None),
+        None,
+    ]
+    assert all(type(submission.find(index)[1]) is RecordMetadata for index in range(4))
 
 
 @given(st.lists(records, min_size=1, max_size=RECORDS_MAX), st.data())
@@ -199,7 +219,8 @@ def _called(path: ModuleType, core: Any, mask: int, news: int, base: int, own: A
     def failed() -> None:
         log.append(("failed", repr(sys.exception())))
 
-    path.run_callbacks(submission, "t", mask, news, 3, base, 1_000, own, error, failed)
+    fate = path.Fate(mask, "t", 3, base, 1_000, own, error)
+    path.run_callbacks(submission, fate, news, failed)
     assert [tuple(metadata) for metadata, _ in kept if metadata is not None] == [
         was for metadata, was in kept if metadata is not None
     ]
@@ -230,7 +251,8 @@ def test_what_is_no_exception_ends_the_loop(path: ModuleType) -> None:
     submission = path.SubmissionCore()
     submission.callback = leave
     with pytest.raises(SystemExit):
-        path.run_callbacks(submission, "t", 7, 7, 0, 0, 0, None, None, lambda: told.append("failed"))
+        fate = path.Fate(7, "t", 0, 0, 0, None, None)
+        path.run_callbacks(submission, fate, 7, lambda: told.append("failed"))
     assert told == [0]
 
 
