@@ -1,0 +1,82 @@
+"""What doctor finds on a host that lacks something: each check by itself, on real folders, limits and sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.cli.doctor import _brokers, _limits, _memory, _run_dir
+from sidecar.common.settings import SidecarConfig
+from sidecar.controller.config_loader import load_config
+from sidecar.controller.run_dir import RunDir
+
+
+def config(**settings: object) -> SidecarConfig:
+    overrides = [f"{name.replace('__', '.')}={value}" for name, value in settings.items()]
+    return load_config(None, overrides, environment={}, need_servers=False)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[RunDir]:
+    """A run dir that a daemon (this process) holds."""
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.acquire()
+    yield run_dir
+    run_dir.release(forget_segment=False)
+
+
+def found(findings: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(mark, text) for mark, text in findings]
+
+
+def test_a_pool_that_does_not_fit_is_named_with_both_sizes(tmp_path: Path) -> None:
+    ((mark, text), *_) = found(_memory(config(buffer__memory=1 << 50), RunDir(tmp_path)))
+    assert mark == "FAIL" and f"buffer.memory needs {1 << 30} MiB" in text
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    settings = config(pool__path=tmp_path / "absent" / "pool")
+    ((mark, text),) = found(_memory(settings, RunDir(tmp_path)))
+    assert mark == "FAIL" and "does not exist" in text
+
+
+def test_few_open_files_and_many_workers_are_warned_of(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        findings = found(_limits(config(daemon__workers=64), RunDir(tmp_path)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [mark for mark, _ in findings] == ["warn", "warn"][: 1 + (len(os.sched_getaffinity(0)) < 64)]
+    assert "At most 256 open files" in findings[0][1]
+
+
+def test_a_daemon_that_takes_no_records_is_named_with_its_sentence(held: RunDir) -> None:
+    info = {"takes_records": False, "sentence": "Kafka is unreachable.", "held_slots": [1]}
+    held.daemon_json.write_text(json.dumps(info))
+    marks = found(_run_dir(config(), held))
+    assert [mark for mark, _ in marks] == ["FAIL", "warn"]
+    assert "Kafka is unreachable." in marks[0][1]
+
+
+def test_a_segment_of_an_earlier_daemon_is_warned_of(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    segment = tmp_path / "segment"
+    segment.touch()
+    run_dir.segment_json.write_text(json.dumps({"path": str(segment)}))
+    assert [mark for mark, _ in found(_run_dir(config(), run_dir))] == ["ok", "warn"]
+
+
+def test_one_broker_of_two_is_enough(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        both = found(_brokers(config(bootstrap__servers=f"127.0.0.1:{port},127.0.0.1:1"), RunDir(tmp_path)))
+    assert [mark for mark, _ in both] == ["ok", "warn"]
+    none = found(_brokers(config(bootstrap__servers="127.0.0.1:1,127.0.0.1:2"), RunDir(tmp_path)))
+    assert [mark for mark, _ in none] == ["warn", "warn", "FAIL"]
