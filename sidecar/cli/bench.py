@@ -13,7 +13,7 @@ DEFAULT_TOPIC = "bench"
 
 @click.command()
 @click.option("--bootstrap-servers", help="Measure on this cluster instead of an embedded one.")
-@click.option("--topic", help="Its topic, made by you (needed with --bootstrap-servers).")
+@click.option("--topic", help="An existing topic of that cluster (needed with --bootstrap-servers).")
 @click.option("--records", type=click.IntRange(min=1_000), default=1_000_000, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side.")
 @click.option("--only", multiple=True, metavar="PART", help="One part (repeatable); see below.")
@@ -35,8 +35,8 @@ def bench(
     """Measure this machine: the sidecar and the clients it replaces, same broker, records and guarantees.
 
     Starts daemons of its own on temporary run dirs. Runs alternate between the sides; medians are shown with their
-    spread. On your own cluster the records stay in the topic you name. A part that fails is named at the end and
-    exits 1; what was measured is printed and written all the same.
+    spread. On your own cluster the records stay in the topic you name. A failed part is named at the end, and the
+    command exits 1; the other results are printed and written anyway.
 
     \b
     kafka-sidecar bench                                        everything, on an embedded Kafka: about an hour

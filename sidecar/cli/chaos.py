@@ -1,4 +1,4 @@
-"""``kafka-sidecar chaos``: does nothing get lost on *your* cluster, whoever is killed?"""
+"""``kafka-sidecar chaos``: does *your* cluster lose a record, whichever process is killed?"""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from sidecar.cli.common import fail
 
 @click.command()
 @click.option("--bootstrap", metavar="HOST:PORT,...", help="Use this running cluster, not an embedded one.")
-@click.option("--topic", help="Write to this topic [default: one of its own, deleted afterwards].")
-@click.option("--partitions", default=6, show_default=True, help="Of a topic that is made for the run.")
+@click.option("--topic", help="Write to this topic [default: a temporary one].")
+@click.option("--partitions", default=6, show_default=True, help="Partitions of a topic created for the run.")
 @click.option(
-    "--seed", type=int, help="Of the plan of faults; the same seed is the same plan [default: random]."
+    "--seed",
+    type=int,
+    help="Seed of the plan of faults; the same seed gives the same plan [default: random].",
 )
-@click.option("--kills", type=click.IntRange(1), help="Go on until so many kills.")
-@click.option("--duration", type=float, metavar="S", help="Go on for so many seconds [default: 60].")
-@click.option("--records", type=int, default=0, help="Go on until so many records were sent.")
+@click.option("--kills", type=click.IntRange(1), help="Run until this many kills.")
+@click.option("--duration", type=float, metavar="S", help="Run for this many seconds [default: 60].")
+@click.option("--records", type=int, default=0, help="Run until this many records were sent.")
 @click.option("--clients", type=click.IntRange(1, 64), default=4, show_default=True, help="Client processes.")
 @click.option("--rate", default=20_000.0, show_default=True, help="Records/s of all clients; 0: unlimited.")
 @click.option("--value-bytes", type=click.IntRange(16, 100_000), default=64, show_default=True)
@@ -38,12 +40,12 @@ def chaos(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Kill workers, clients and the whole daemon under load, and count what became of every record.
+    """Kill workers, clients and the whole daemon under load, and check the outcome of every record.
 
-    A daemon of its own on a temporary run dir, clients in processes of their own, a fault proxy before the
-    cluster. By a seeded plan workers, the daemon and clients are killed with SIGKILL, processes are stopped for
-    shorter and longer than their heartbeat, connections are cut and answers lost. Then a consumer that is not
-    ours reads everything back. Exit 0 only when nothing was lost, doubled, reordered or told wrongly.
+    The run has its own daemon, client processes and a fault proxy before the cluster. A seeded plan kills workers,
+    the daemon and clients with SIGKILL, stops processes for shorter and longer than their heartbeat, cuts
+    connections and loses answers. Then an independent consumer reads everything back. Exit 0 only when no record
+    was lost, duplicated or reordered, and no outcome was wrong.
 
     \b
     kafka-sidecar chaos --kills 100

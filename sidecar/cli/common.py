@@ -1,4 +1,4 @@
-"""What the commands share: --run-dir, ending with one sentence, finding the daemon and what it tells."""
+"""Shared by the commands: --run-dir, failing with one sentence, finding the daemon and reading its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kafka-sidecar config check|show``: is a configuration good, and what does it come to."""
+"""``kafka-sidecar config check|show``: check a configuration, show the values in force."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TABLES = ("kafka", "daemon", "pool", "http", "recover", "dead_letters")
 
 @click.group()
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path), hidden=True, help="Taken for uniformity; not used."
+    "--run-dir", type=click.Path(path_type=Path), hidden=True, help="Accepted for uniformity; not used."
 )
 def config(run_dir: Path | None) -> None:
     """Check or show a configuration, without any daemon."""

@@ -1,4 +1,4 @@
-"""``kafka-sidecar doctor``: look at host, installation, configuration and daemon; say what to do."""
+"""``kafka-sidecar doctor``: check host, installation, configuration and daemon; suggest a remedy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Check = Callable[[SidecarConfig, RunDir], Iterator[Finding]]
 @click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML).")
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated.")
 def doctor(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...]) -> None:
-    """Check what the daemon needs, and say in one sentence each what to do about what is missing.
+    """Check the requirements of the daemon, and suggest a remedy for each that is missing.
 
     Give it the configuration of `run` and it also tries the brokers. Exit 1 when something fails.
 
@@ -107,29 +107,29 @@ def _installation(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
 def _worker(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     """A worker process is started as the daemon would, and ended once it has imported everything."""
     try:
-        from sidecar.controller.bare_worker import BareWorker, last_line
+        from sidecar.controller.standby_worker import StandbyWorker, last_line
     except ImportError:
         return  # said above, with the missing package
     try:
-        bare = BareWorker()
+        standby = StandbyWorker()
     except OSError as error:
         yield Finding("FAIL", f"A worker process cannot be made: {error.strerror or error}.")
         return
 
     async def wait() -> bool:
         async with asyncio.timeout(WORKER_TIMEOUT_S):
-            return await bare.wait_warm()
+            return await standby.wait_warm()
 
     try:
         if asyncio.run(wait()):
             yield Finding("ok", "A worker process starts.")
         else:
-            words = last_line(bare.take_words())
+            words = last_line(standby.take_words())
             yield Finding("FAIL", f"A worker process ends while it is loaded: {words}: install again.")
     except TimeoutError:
         yield Finding("FAIL", f"A worker process is not loaded after {WORKER_TIMEOUT_S:g} s.")
     finally:
-        bare.end()
+        standby.end()
 
 
 def _memory(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 REASONS_SHOWN = 3
 INTERRUPTED_S = 2.0
-"""Behind Ctrl-C, and when the daemon takes no more, the outcomes of what was handed over are waited for so long."""
+"""After Ctrl-C, or when the daemon takes no more, pending outcomes are awaited this long."""
 
 
 class _Outcomes:
-    """What became of the records; told from the stub's thread, read after flush()."""
+    """Outcomes of the records; counted on the stub's thread, read after flush()."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -54,7 +54,7 @@ class _Outcomes:
     type=click.Choice(BINARY_FORMS),
     default=BINARY_FORMS[0],
     show_default=True,
-    help="What bytes of Parquet are in JSON; as text they must be UTF-8.",
+    help="Form of Parquet bytes in JSON; as text they must be UTF-8.",
 )
 @click.option(
     "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds to wait for the last outcome."
@@ -68,8 +68,8 @@ def produce(
     sent as a JSON object by column; CSV fields are text, dates and times ISO 8601, decimals text. A key is the text of
     its field, as it stands; bytes of Parquet as they are.
 
-    What JSON cannot say (NaN, Infinity, two columns of one name) ends the command, naming the place; what is
-    before it is sent. Exit 0 only when every record was delivered.
+    Values that JSON cannot express (NaN, Infinity, two columns of one name) end the command with an error that
+    names the place; earlier records are sent. Exit 0 only when every record was delivered.
 
     \b
     echo '{"id": 1}' | kafka-sidecar produce orders
@@ -91,7 +91,7 @@ def produce(
 
 
 def _stdin() -> IO[bytes]:
-    if sys.stdin is None:  # closed by who started us
+    if sys.stdin is None:  # closed by our parent
         fail("stdin is closed: name a file.", ExitStatus.USAGE)
     return sys.stdin.buffer
 

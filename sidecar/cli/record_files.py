@@ -1,6 +1,6 @@
 """Files of records for ``produce``: lines, jsonl, csv, parquet as (key, value) pairs, read as a stream.
 
-Nothing is changed or left out on the way: what JSON or the file's form cannot say is refused, naming its place.
+Nothing is changed or left out on the way: a value that JSON cannot express is refused, naming its place.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_records(
 
     ``lines``: value = the line without its end. ``jsonl``: value = the line as it stands. ``csv``, ``parquet``:
     value = a JSON object by column. ``key`` names the field whose text becomes the key (null: no key; bytes: as they
-    are). ``binary``: what bytes of Parquet are in JSON: text, which must be UTF-8, or base64.
+    are). ``binary``: form of Parquet bytes in JSON: text, which must be UTF-8, or base64.
     """
     readers: dict[str, Callable[[], Iterator[Pair]]] = {
         "lines": lambda: ((None, _without_end(line)) for _, line in _bounded(stream, name)),
@@ -75,7 +75,7 @@ def _without_end(line: bytes) -> bytes:
 
 
 class _Number(str):
-    """A number as the line has it: its text becomes the key, not what Python makes of it."""
+    """A number as the line has it: its text becomes the key, not Python's repr."""
 
     __slots__ = ()
 

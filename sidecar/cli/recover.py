@@ -1,4 +1,4 @@
-"""``kafka-sidecar recover``: what is in a segment that no daemon goes on with."""
+"""``kafka-sidecar recover``: list or deliver the records of a segment that no daemon uses."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ DAMAGE_SHOWN = 5
 @click.command()
 @run_dir_option
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Say what is in FILE; write and send nothing.")
-@click.option("--spool-only", is_flag=True, help="Write the dead letters; leave sending them to `replay`.")
-@click.option("--remove", is_flag=True, help="Delete FILE once all that is in it stands in the dead letters.")
+@click.option("--dry-run", is_flag=True, help="Show the contents of FILE; write and send nothing.")
+@click.option(
+    "--spool-only", is_flag=True, help="Write the dead letters, but do not send them; use `replay` later."
+)
+@click.option("--remove", is_flag=True, help="Delete FILE once all its records are dead letters.")
 @click.option("--path", "folder", type=click.Path(path_type=Path), help="Folder for the dead letters.")
 @click.option(
     "--clients-max",
@@ -54,15 +56,15 @@ def recover(
     clients_max: int | None,
     timeout_s: float,
 ) -> None:
-    """List segments without a daemon, or deliver what is in FILE.
+    """List segments without a daemon, or deliver the records in FILE.
 
     A daemon that finds a segment it cannot read (another layout version, a damaged header) keeps it as
-    NAME.set-aside-MILLISECONDS. Without FILE all of this run dir are listed. With FILE its undelivered records
-    become dead letters, and go out through the running daemon as `replay` sends them; without a daemon they stay
-    dead letters. FILE is never changed, and deleted only with --remove, when everything in it could be read.
+    NAME.set-aside-MILLISECONDS. Without FILE, all segments of this run dir are listed. With FILE, its undelivered
+    records become dead letters, and the running daemon sends them as in `replay`; without a daemon they stay dead
+    letters. FILE is never changed, and deleted only with --remove, when everything in it could be read.
 
-    Exit 0 when all that was asked for is done, 1 when something could not be read or failed again, 2 when FILE is a
-    running daemon's or the next daemon's business.
+    Exit 0 on success, 1 when something could not be read or failed again, 2 when FILE belongs to a running daemon
+    or to the next one.
 
     \b
     kafka-sidecar recover
@@ -83,8 +85,8 @@ def recover(
                 raise SystemExit(int(ExitStatus.FAILED if salvage.found.damage else ExitStatus.OK))
             if not remove and _is_next(run_dir, file):
                 fail(
-                    f"{file} is what the next daemon on run dir {run_dir.path} goes on with: start that, and it "
-                    "delivers it. To take it out of its hands: --remove.",
+                    f"{file} belongs to the next daemon on run dir {run_dir.path}: start that to deliver it. "
+                    "To recover it without a daemon, add --remove.",
                     ExitStatus.USAGE,
                 )
             if not remove and accept_log_folder(str(file)).exists():
@@ -148,7 +150,7 @@ def _counts(file: Path, found: SalvageCounts) -> str:
     lines = [
         f"{file}",
         f"  undelivered         {found.undelivered:>12,}",
-        f"  failed, not told    {found.failed:>12,}",
+        f"  failed, unacked     {found.failed:>12,}",
         f"  possibly persisted  {found.possibly_persisted:>12,}  of these were sent: they may be there already",
         f"  unreadable          {len(found.damage):>12,}  places",
         f"  topics              {topics}",
@@ -168,7 +170,7 @@ def _listed(run_dir: RunDir, clients_max: int | None) -> str:
                 for _ in salvage.undelivered():
                     pass
                 found = salvage.found
-                what = f"{found.undelivered:,} undelivered, {found.failed:,} failed and not told"
+                what = f"{found.undelivered:,} undelivered, {found.failed:,} failed and unacked"
                 if found.damage:
                     what += f", {len(found.damage):,} unreadable places"
                 state = "the next daemon's" if _is_next(run_dir, path) else "set aside"
@@ -181,7 +183,7 @@ def _listed(run_dir: RunDir, clients_max: int | None) -> str:
         rows.append([str(path), size, state, what])
     if not rows:
         return f"No segment of run dir {run_dir.path} is left anywhere."
-    return table(["segment", "memory", "state", "what is in it"], rows)
+    return table(["segment", "memory", "state", "contents"], rows)
 
 
 def _candidates(run_dir: RunDir) -> list[Path]:

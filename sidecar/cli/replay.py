@@ -21,14 +21,20 @@ REASONS_SHOWN = 3
 
 @click.command()
 @run_dir_option
-@click.option("--dry-run", is_flag=True, help="Show what is there; send and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the dead letters; send and change nothing.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
-@click.option("--since", type=Since(), help="Only what failed since then: 90m, 2h, 1d, or 2026-11-21T03:00.")
 @click.option(
-    "--certain-only", is_flag=True, help="Leave out what may be in its topic already (possibly persisted)."
+    "--since", type=Since(), help="Only records that failed since: 90m, 2h, 1d, or 2026-11-21T03:00."
 )
 @click.option(
-    "--with-poison", is_flag=True, help="Also what killed its worker three times; it may do so again."
+    "--certain-only",
+    is_flag=True,
+    help="Skip records that may be in their topic already (possibly persisted).",
+)
+@click.option(
+    "--with-poison",
+    is_flag=True,
+    help="Also records that killed their worker three times; they may do so again.",
 )
 @click.option(
     "--path", "folder", type=click.Path(path_type=Path), help="Another folder [default: the daemon's]."
@@ -52,8 +58,8 @@ def replay(
 ) -> None:
     """Send dead letters again: records that failed when their client was gone.
 
-    What is delivered leaves the folder, what fails again stays. Ctrl-C ends it after the chunk under way; run it
-    again to go on. A replay that was killed may send its last chunk (500 records) twice.
+    Delivered records leave the folder; records that fail again stay. Ctrl-C stops after the current chunk; run the
+    command again to continue. A replay that was killed may send its last chunk (500 records) twice.
 
     Exit 0 when everything chosen was delivered, 1 when something failed or cannot be sent, 69 when no daemon
     runs, 75 when outcomes did not come in time.
@@ -108,14 +114,14 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
             hand_over(letters, outcomes)
             producer.flush(timeout=timeout_s)
         except BaseException:
-            # Nothing more of it leaves from here on, and what was under way is told to be so: the outcomes are final.
+            # Nothing leaves from here on, and records under way complete as such: the outcomes are final.
             producer.close(0)
             raise
 
     def hand_over(letters: list[Letter], outcomes: list[str | None]) -> None:
         for place, letter in enumerate(letters):
 
-            def told(error: Exception | None, _metadata: object, place: int = place) -> None:
+            def on_delivery(error: Exception | None, _metadata: object, place: int = place) -> None:
                 is_unknown = (
                     isinstance(error, DeliveryCancelled) and error.persistence != Persistence.NOT_PERSISTED
                 )
@@ -130,7 +136,7 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
                     headers=letter.headers or None,
                     partition=letter.partition,
                     timestamp_ms=letter.timestamp_ms,
-                    on_delivery=told,
+                    on_delivery=on_delivery,
                 )
             except (DaemonUnreachable, BufferExhausted):
                 outcomes[place] = NOT_SENT

@@ -22,7 +22,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @click.option(
     "--takeover",
     is_flag=True,
-    help="Take the place of the daemon on this run dir, if one runs: clients keep sending.",
+    help="Replace the daemon on this run dir, if one runs; clients keep sending.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log details too.")
 @click.pass_context
@@ -36,9 +36,9 @@ def run(
 ) -> None:
     """Run the daemon in the foreground; it logs to stderr and ends on SIGTERM or Ctrl-C.
 
-    On the first signal it takes nothing new and delivers what it has (daemon.shutdown_timeout_s); on the
-    second it fails what is left to its senders. With --takeover it first prepares everything, then ends the
-    daemon that holds the run dir and goes on where that one stopped; an upgrade so costs clients nothing.
+    On the first signal it accepts no new records and delivers the rest (daemon.shutdown_timeout_s); on the second
+    it fails the rest to their senders. With --takeover it prepares everything, then stops the daemon that holds
+    the run dir and continues its work; clients keep sending through such an upgrade.
 
     \b
     kafka-sidecar run -X bootstrap.servers=localhost:9092

@@ -1,4 +1,4 @@
-"""``kafka-sidecar status``: does the daemon take records, and what does it hold."""
+"""``kafka-sidecar status``: is the daemon accepting records, and how many does it hold?"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def status(run_dir: RunDir, as_json: bool) -> None:
     by_slot = counters_of(info)
     info["counters"] = sum_counters(by_slot) if by_slot else {}
     for worker in info["workers"]:
-        # daemon.json is written on changes only; what moves all the time is read from the segment.
+        # daemon.json is written on changes only; live figures are read from the segment.
         worker["clients"] = by_slot.get(worker["slot"], {}).get("clients_connected", 0)
     if as_json:
         click.echo(json.dumps(info, indent=1))
@@ -103,7 +103,5 @@ def describe(info: dict[str, Any]) -> str:
                 f"{info['dead_letters']} cannot take them (see the log)"
             )
         elif dead:
-            lines.append(
-                f"  letters   {info['dead_letters']}: `kafka-sidecar replay --dry-run` shows what is there"
-            )
+            lines.append(f"  letters   {info['dead_letters']}: `kafka-sidecar replay --dry-run` lists them")
     return "\n".join(lines)

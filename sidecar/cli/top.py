@@ -36,7 +36,7 @@ _GAUGES = (
 @run_dir_option
 @click.option("--interval", "interval_s", default=1.0, show_default=True, type=click.FloatRange(0.1, 3600))
 @click.option(
-    "-n", "--iterations", type=click.IntRange(1), help="End after so many looks [default: until Ctrl-C]."
+    "-n", "--iterations", type=click.IntRange(1), help="Stop after this many updates [default: until Ctrl-C]."
 )
 def top(run_dir: RunDir, interval_s: float, iterations: int | None) -> None:
     """Watch rates per second and totals. Reads the shared segment only: works on a hung daemon too.

@@ -1,4 +1,4 @@
-"""``kafka-sidecar topics``: what the cluster has, as the daemon sees it."""
+"""``kafka-sidecar topics``: topics of the cluster, as the daemon sees them."""
 
 from __future__ import annotations
 

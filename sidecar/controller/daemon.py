@@ -19,13 +19,13 @@ from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.admission import check_hello
 from sidecar.controller.assignment import Assignment
-from sidecar.controller.bare_worker import BareWorker
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.health import Health, disk_sentence
 from sidecar.controller.run_dir import RunDir
 from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.controller.segment_store import SegmentStore
+from sidecar.controller.standby_worker import StandbyWorker
 from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.systemd import Systemd
 from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
@@ -61,10 +61,10 @@ class Daemon:
         instance: bytes,
         cluster: Cluster,
         *,
-        bare: deque[BareWorker] | None = None,
+        standbys: deque[StandbyWorker] | None = None,
         control: ControlEndpoint | None = None,
     ) -> None:
-        """``cluster`` is started already; ``bare`` workers and ``control`` too where they were made ahead."""
+        """``cluster`` is started already; ``standbys`` and ``control`` too where they were made ahead."""
         self.config = config
         self.run_dir = run_dir
         self.store = store
@@ -75,13 +75,13 @@ class Daemon:
         self._systemd = Systemd()
         self._shown_state = ""
         self._assignment = Assignment()
-        seats = store.seats(config.integer("daemon.workers"))
+        worker_slots = store.worker_slots(config.integer("daemon.workers"))
         self._dead_letters = dead_letter_folder(config, run_dir)
-        self._wake_fds = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in seats)
+        self._wake_fds = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in worker_slots)
         # What lies in the segment is as large as its maker wanted it; all workers that share it divide it.
         self._worker_config = config.to_mapping() | {
             "buffer.memory": store.buffer_memory_bytes,
-            "daemon.workers": len(seats),
+            "daemon.workers": len(worker_slots),
             "dead_letters.path": str(self._dead_letters),
         }
         self._is_stopping = False
@@ -92,7 +92,7 @@ class Daemon:
         self._loop = asyncio.get_running_loop()
         self.supervisor = Supervisor(
             workers=config.integer("daemon.workers"),
-            seats=seats,
+            worker_slots=worker_slots,
             cpus=self._configured_cpus(),
             heartbeat_timeout_s=config.number("daemon.heartbeat_timeout_s"),
             restart_backoff_max_ms=config.number("daemon.restart_backoff_max_ms"),
@@ -101,7 +101,7 @@ class Daemon:
             cluster=cluster,
             last_epoch=self._epoch,
             with_standby=bool(config.values["daemon.standby"]),
-            bare=bare,
+            standbys=standbys,
         )
         self.cluster = cluster
         self.cluster.became_active(self._epoch, self.changed)

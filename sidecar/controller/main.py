@@ -19,10 +19,10 @@ from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
-from sidecar.controller.bare_worker import BareWorker, last_line
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
 from sidecar.controller.run_dir import RunDir, RunDirError, usual_run_dir
 from sidecar.controller.slot_holders import end_slot_holders
+from sidecar.controller.standby_worker import StandbyWorker, last_line
 from sidecar.controller.systemd import Systemd
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ class _Service:
         self.forget_segment = False
         """A refused one stays findable."""
         self.is_handed_over = False
-        self.bare: deque[BareWorker] = deque()
+        self.standbys: deque[StandbyWorker] = deque()
 
     def start_workers(self) -> None:
         """Before anything else: they import at the same time as we do, and end with us if we are refused."""
         count = self.config.integer("daemon.workers")
         try:
             for _ in range(count):
-                self.bare.append(BareWorker())
+                self.standbys.append(StandbyWorker())
         except OSError as error:
             raise RunDirError(f"A worker process cannot be started: {error}.") from None
 
@@ -146,8 +146,8 @@ class _Service:
             return runner.run(self._serve())
 
     def end(self) -> None:
-        while self.bare:
-            self.bare.popleft().end()
+        while self.standbys:
+            self.standbys.popleft().end()
         self.run_dir.release(forget_segment=self.forget_segment, handed_over=self.is_handed_over)
         self._let_go_of_predecessor()
 
@@ -194,7 +194,9 @@ class _Service:
     ) -> int:
         from sidecar.controller.daemon import Daemon
 
-        daemon = Daemon(self.config, self.run_dir, store, instance, cluster, bare=self.bare, control=control)
+        daemon = Daemon(
+            self.config, self.run_dir, store, instance, cluster, standbys=self.standbys, control=control
+        )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, daemon.ask_stop, number.name)
@@ -237,10 +239,10 @@ class _Service:
             log.warning("Kafka has not told of all topics in use; taking over all the same.")
         with contextlib.suppress(TimeoutError):  # late ones finish their imports afterwards
             async with asyncio.timeout(PREPARE_S):
-                for bare in self.bare:
-                    if not await bare.wait_warm():
+                for standby in self.standbys:
+                    if not await standby.wait_warm():
                         raise RunDirError(
-                            f"The workers of this version cannot be started ({last_line(bare.take_words())}). "
+                            f"The workers of this version cannot be started ({last_line(standby.take_words())}). "
                             "The daemon that runs goes on."
                         )
         Systemd().take_main_process()

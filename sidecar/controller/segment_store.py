@@ -124,7 +124,7 @@ class SegmentStore:
     def buffer_memory_bytes(self) -> int:
         return self.segment.page_count * self.segment.page_bytes
 
-    def seats(self, workers: int) -> list[int]:
+    def worker_slots(self, workers: int) -> list[int]:
         """A slot for each worker: first those with content, then free ones; more than ``workers`` if need be."""
         full = [slot for slot in self.segment.prepared_slots() if has_content(self.segment, slot)]
         free = [slot for slot in range(SLOT_COUNT) if slot not in full]

@@ -1,11 +1,11 @@
 """Supervisor: the table of workers. Starts, pins, watches, restarts and drains them.
 
-Each worker has a seat: an index and a slot of the segment, for the daemon's life. A worker that dies is replaced
-on its seat, at once the first time, then after a backoff; the replacement adopts what is in the slot. A slot moves
+Each worker has an index and a slot of the segment, for the daemon's life. A worker that dies is replaced under
+both, at once the first time, then after a backoff; the replacement adopts what is in the slot. A slot moves
 whole or not at all: where a dead daemon left more slots with content than workers are wanted, further workers are
 started for those, and ended when their clients are gone and their records have ended.
 
-A standby is a worker process without a seat, with everything imported: the next one that dies is replaced by it.
+A standby is a worker process without an index, with everything imported: the next one that dies is replaced by it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sidecar.common.control import (
     UpdateMetadataReply,
     Warm,
 )
-from sidecar.controller.bare_worker import WORKER_COMMAND, BareWorker, last_line
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.run_dir import process_state
+from sidecar.controller.standby_worker import WORKER_COMMAND, StandbyWorker, last_line
 from sidecar.controller.worker_process import (
     FATAL_EXITS,
     WorkerIdentity,
@@ -119,7 +119,7 @@ class Supervisor:
         self,
         *,
         workers: int,
-        seats: Sequence[int],
+        worker_slots: Sequence[int],
         cpus: Sequence[int] | None,
         heartbeat_timeout_s: float,
         restart_backoff_max_ms: float,
@@ -128,12 +128,12 @@ class Supervisor:
         cluster: Cluster,
         last_epoch: int,
         with_standby: bool,
-        bare: deque[BareWorker] | None = None,
+        standbys: deque[StandbyWorker] | None = None,
         worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
-        """``bare``: processes that were started ahead; whatever is still in it is ours to end."""
+        """``standbys``: processes that were started ahead; whatever is still in it is ours to end."""
         self._count = workers
-        self._seats = list(seats)
+        self._worker_slots = list(worker_slots)
         """Slot by index; from ``workers`` on those that only finish what a dead daemon left."""
         self._cpus = choose_cpus(workers, cpus)
         self._look_s = heartbeat_timeout_s / MISSES_MAX
@@ -144,16 +144,16 @@ class Supervisor:
         self.last_epoch = last_epoch
         self._worker_command = worker_command
         self._with_standby = with_standby
-        self._bare: deque[BareWorker] = deque() if bare is None else bare
+        self._standbys: deque[StandbyWorker] = deque() if standbys is None else standbys
         self._standby_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self.workers: list[WorkerProcess | None] = [None] * len(seats)
+        self.workers: list[WorkerProcess | None] = [None] * len(worker_slots)
         self.held_slots: set[int] = set()
         self.restarts = 0
         self.last_death = ""
         self._failed_starts = 0
-        self._backoff_ms = [0.0] * len(seats)
-        self._ended_seats: set[int] = set()
+        self._backoff_ms = [0.0] * len(worker_slots)
+        self._ended: set[int] = set()
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._is_stopping = False
         self._changed = asyncio.Event()
@@ -170,12 +170,12 @@ class Supervisor:
     @property
     def wanted(self) -> int:
         """How many workers there should be now."""
-        return len(self._seats) - len(self._ended_seats)
+        return len(self._worker_slots) - len(self._ended)
 
     @property
     def standby_pid(self) -> int | None:
         """The process that will replace the next worker that dies; None while there is none."""
-        return self._bare[0].pid if self._bare else None
+        return self._standbys[0].pid if self._standbys else None
 
     def is_for_new_clients(self, worker: WorkerProcess) -> bool:
         """False for one that only finishes what a dead daemon left."""
@@ -183,9 +183,9 @@ class Supervisor:
 
     def start(self) -> None:
         """Spawn every worker and begin to watch them."""
-        for bare in self._bare:
-            self._watch_bare(bare)
-        for index in range(len(self._seats)):
+        for standby in self._standbys:
+            self._watch_standby(standby)
+        for index in range(len(self._worker_slots)):
             self._spawn(index)
         self._watch = self._loop.create_task(self._watch_heartbeats(), name="heartbeats")
 
@@ -223,8 +223,8 @@ class Supervisor:
         for timer in (*self._timers.values(), self._standby_timer):
             if timer is not None:
                 timer.cancel()
-        while self._bare:
-            self._drop_bare(self._bare[0])
+        while self._standbys:
+            self._drop_standby(self._standbys[0])
         for worker in self.alive:
             worker.channel.send(Stop())
         deadline = self._loop.time() + STOP_GRACE_S
@@ -241,7 +241,7 @@ class Supervisor:
         self._timers.pop(index, None)
         if self._is_stopping:
             return
-        slot = self._seats[index]
+        slot = self._worker_slots[index]
         try:
             self._slots.prepare(slot)
         except Exception as error:
@@ -259,7 +259,7 @@ class Supervisor:
             self.workers[index] = WorkerProcess(
                 identity,
                 self._owner.start_message(identity),
-                self._take_bare() or BareWorker(self._worker_command),
+                self._take_standby() or StandbyWorker(self._worker_command),
                 cpu=cpu,
                 slots=self._slots,
                 supervisor=self,
@@ -272,37 +272,37 @@ class Supervisor:
 
     # ---- the standby
 
-    def _take_bare(self) -> BareWorker | None:
-        while self._bare:
-            bare = self._bare[0]
-            if bare.is_usable:
-                self._bare.popleft()
-                self._loop.remove_reader(bare.pidfd)
-                return bare
-            self._drop_bare(bare)
+    def _take_standby(self) -> StandbyWorker | None:
+        while self._standbys:
+            standby = self._standbys[0]
+            if standby.is_usable:
+                self._standbys.popleft()
+                self._loop.remove_reader(standby.pidfd)
+                return standby
+            self._drop_standby(standby)
         return None
 
-    def _watch_bare(self, bare: BareWorker) -> None:
-        self._loop.add_reader(bare.pidfd, self._bare_died, bare)
+    def _watch_standby(self, standby: StandbyWorker) -> None:
+        self._loop.add_reader(standby.pidfd, self._standby_died, standby)
 
-    def _bare_died(self, bare: BareWorker) -> None:
-        words = last_line(bare.take_words())
-        self._drop_bare(bare)
+    def _standby_died(self, standby: StandbyWorker) -> None:
+        words = last_line(standby.take_words())
+        self._drop_standby(standby)
         log.warning(
             "The standby worker (pid %d) has ended%s; another is started.",
-            bare.pid,
+            standby.pid,
             f" ({words})" if words else "",
         )
         self._want_standby(STANDBY_RETRY_S)
 
-    def _drop_bare(self, bare: BareWorker) -> None:
-        self._bare.remove(bare)
-        self._loop.remove_reader(bare.pidfd)
-        bare.end()
+    def _drop_standby(self, standby: StandbyWorker) -> None:
+        self._standbys.remove(standby)
+        self._loop.remove_reader(standby.pidfd)
+        standby.end()
         self._change()
 
     def _want_standby(self, delay_s: float) -> None:
-        if not self._with_standby or self._is_stopping or self._bare:
+        if not self._with_standby or self._is_stopping or self._standbys:
             return
         if self._standby_timer is not None:
             self._standby_timer.cancel()
@@ -310,16 +310,16 @@ class Supervisor:
 
     def _start_standby(self) -> None:
         self._standby_timer = None
-        if self._is_stopping or self._bare:
+        if self._is_stopping or self._standbys:
             return
         try:
-            bare = BareWorker(self._worker_command)
+            standby = StandbyWorker(self._worker_command)
         except OSError as error:
             log.error("A standby worker cannot be started: %s.", error)
             self._want_standby(STANDBY_RETRY_S)
             return
-        self._bare.append(bare)
-        self._watch_bare(bare)
+        self._standbys.append(standby)
+        self._watch_standby(standby)
         self._change()
 
     # ---- what workers say
@@ -362,7 +362,7 @@ class Supervisor:
         """Its process has been reaped: replace it, unless it was to end."""
         index, slot = worker.identity.index, worker.identity.slot
         self._owner.worker_left(worker)
-        if self._is_stopping or index in self._ended_seats:
+        if self._is_stopping or index in self._ended:
             self._change()
             return
         self.held_slots.add(slot)
@@ -405,11 +405,11 @@ class Supervisor:
     def _end_if_over(self, worker: WorkerProcess) -> None:
         """A worker for a slot of before ends once nothing is in it: no client can come back to it then."""
         index, slot = worker.identity.index, worker.identity.slot
-        if self.is_for_new_clients(worker) or not worker.is_ready or index in self._ended_seats:
+        if self.is_for_new_clients(worker) or not worker.is_ready or index in self._ended:
             return
         if not self._slots.has_content(slot):
             log.info("Worker %d has finished what was left in slot %d; it ends.", index, slot)
-            self._ended_seats.add(index)
+            self._ended.add(index)
             worker.state = WorkerState.DRAINING
             worker.channel.send(Stop())
             self._change()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.common.control import Start
 from sidecar.common.model import ExitStatus
-from sidecar.controller.bare_worker import BareWorker, last_line
+from sidecar.controller.standby_worker import StandbyWorker, last_line
 from sidecar.net.control_channel import ControlChannel
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ FATAL_EXITS = {
 
 
 class WorkerProcess:
-    """``bare`` gets its identity by the constructor and is ours from then on. Belongs to the controller's loop.
+    """``standby`` gets its identity by the constructor and is ours from then on. Belongs to the controller's loop.
 
     The supervisor hears each control message, and once, after the process has been reaped (its pidfd became readable),
     that it has ended, with ``exit_code`` set as subprocess tells it.
@@ -60,7 +60,7 @@ class WorkerProcess:
         self,
         identity: WorkerIdentity,
         start: Start,
-        bare: BareWorker,
+        standby: StandbyWorker,
         *,
         cpu: int | None,
         slots: SlotStore,
@@ -78,25 +78,25 @@ class WorkerProcess:
         """Records not delivered when its drain ended; None before."""
         self.missed_heartbeats = 0
         self.last_heartbeat = -1
-        self._bare = bare
+        self._standby = standby
         self._slots = slots
         self._supervisor = supervisor
         self._loop = asyncio.get_running_loop()
         self.started_ms = self._loop.time() * 1000.0
         self.moved_ms = self.started_ms
         """When its heartbeat was last seen to change, or it was started."""
-        self.process = bare.process
-        self.pid = bare.pid
-        self.start_time = bare.start_time
-        self._pidfd = bare.pidfd
+        self.process = standby.process
+        self.pid = standby.pid
+        self.start_time = standby.start_time
+        self._pidfd = standby.pidfd
         if cpu is not None:
             # Before START: libzmq's threads inherit the pin of the thread that makes the context.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(self.pid, {cpu})
         self._loop.add_reader(self._pidfd, self._exited)
-        bare.hand_over(start)
+        standby.hand_over(start)
         self.channel = ControlChannel(
-            bare.socket,
+            standby.socket,
             on_message=partial(supervisor.heard, self),
             on_closed=self._channel_closed,
         )
@@ -154,7 +154,7 @@ class WorkerProcess:
         # One turn later: its last messages (Drained) are in the socket and are heard first.
         if not self.channel.is_closed:
             self.channel.close()
-        words = self._bare.take_words()
+        words = self._standby.take_words()
         if not self.is_warm:
             self.last_words = last_line(words)
             sys.stderr.write(words)

@@ -88,7 +88,7 @@ def test_recover_lists_and_says_what_is_in_a_file(tmp_path: Path, segment: Path)
     listed = invoke(tmp_path, "recover")
     assert listed.exit_code == 0
     assert f"{segment}" in listed.output
-    assert "set aside  40 undelivered, 0 failed and not told" in listed.output
+    assert "set aside  40 undelivered, 0 failed and unacked" in listed.output
     looked = invoke(tmp_path, "recover", "--dry-run", str(segment))
     assert looked.exit_code == 0
     assert "undelivered                   40" in looked.output

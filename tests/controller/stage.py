@@ -53,13 +53,13 @@ class Stage:
         behaviour: str,
         workers: int,
         heartbeat_timeout_s: float,
-        seats: Sequence[int],
+        worker_slots: Sequence[int],
         with_standby: bool,
         worker_command: Sequence[str] = FAKE_WORKER,
         restart_backoff_max_ms: float = 10_000.0,
     ) -> None:
         self.slots = FakeSlots()
-        self.slots.left.update(seats)
+        self.slots.left.update(worker_slots)
         self.joined: list[WorkerIdentity] = []
         self.left: list[WorkerIdentity] = []
         self.needed: list[NeedTopics] = []
@@ -70,7 +70,7 @@ class Stage:
         self.slots.on_look = self._changed.set
         self.supervisor = Supervisor(
             workers=workers,
-            seats=seats or range(workers),
+            worker_slots=worker_slots or range(workers),
             cpus=None,
             heartbeat_timeout_s=heartbeat_timeout_s,
             restart_backoff_max_ms=restart_backoff_max_ms,
@@ -134,7 +134,7 @@ def on_stage(
     *,
     workers: int = 1,
     heartbeat_timeout_s: float = 60.0,
-    seats: Sequence[int] = (),
+    worker_slots: Sequence[int] = (),
     with_standby: bool = False,
     worker_command: Sequence[str] = FAKE_WORKER,
 ) -> Callable[[Callable[[Stage], Awaitable[None]]], Callable[[], None]]:
@@ -142,7 +142,7 @@ def on_stage(
 
     def decorate(play: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
         async def perform() -> None:
-            stage = Stage(behaviour, workers, heartbeat_timeout_s, seats, with_standby, worker_command)
+            stage = Stage(behaviour, workers, heartbeat_timeout_s, worker_slots, with_standby, worker_command)
             stage.supervisor.start()
             try:
                 await asyncio.wait_for(play(stage), 40.0)

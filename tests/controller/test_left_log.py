@@ -93,7 +93,7 @@ def test_of_another_boot_the_log_counts(place: Path, caplog: pytest.LogCaptureFi
     write_log(place, 5, 2)
     store = open_store(place)
     assert records_in(store) == [(0, "orders", 3), (5, "orders", 2)]
-    assert store.seats(1) == [0, 5], "a slot moves whole"
+    assert store.worker_slots(1) == [0, 5], "a slot moves whole"
     assert store.slot_of(b"c" * 20) is None, "its client died with the host"
     assert store.total("records_resent_unknown_total") == 5
     assert "5 accepted records" in caplog.text

@@ -67,11 +67,11 @@ def test_no_room_names_the_remedy(short_dir: Path) -> None:
 
 def test_seats_and_incarnations(short_dir: Path) -> None:
     store = open_store(RunDir(short_dir), short_dir / "a")
-    assert store.seats(2) == [0, 1]
+    assert store.worker_slots(2) == [0, 1]
     store.prepare(3)
     assert store.segment.clients.take_row(b"c" * 20, "billing", 1, 3, b"s" * 16) is not None
-    assert store.seats(2) == [3, 0], "who finds his records there comes first"
-    assert store.seats(0) == [3]
+    assert store.worker_slots(2) == [3, 0], "who finds his records there comes first"
+    assert store.worker_slots(0) == [3]
     assert store.slot_of(b"c" * 20) == 3
     assert store.slot_of(b"d" * 20) is None
     assert len({store.next_incarnation() for _ in range(5)}) == 5

@@ -47,7 +47,7 @@ async def test_a_killed_worker_is_replaced_under_a_new_identity(it: Stage) -> No
     assert it.supervisor.restarts == 1
 
 
-@on_stage(seats=[5, 9], heartbeat_timeout_s=0.3)
+@on_stage(worker_slots=[5, 9], heartbeat_timeout_s=0.3)
 async def test_more_slots_than_workers(it: Stage) -> None:
     """A dead daemon left two slots and one worker is wanted: a second one finishes its slot, then ends."""
     await it.supervisor.wait_all_ready()
@@ -212,7 +212,7 @@ async def test_workers_that_cannot_be_loaded_end_the_daemon_with_what_they_said(
 
 
 def test_workers_that_cannot_be_loaded_any_more_leave_those_that_serve_alone(tmp_path: Path) -> None:
-    """As after half an upgrade: who is ready goes on, and the seat is filled once its files are whole again."""
+    """As after half an upgrade: who is ready goes on, and the slot is filled once its files are whole again."""
     program = tmp_path / "worker.py"
     whole, half = "from tests.controller.fake_worker import main; main()", "raise ImportError('half')"
     program.write_text(whole)

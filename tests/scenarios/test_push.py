@@ -35,8 +35,8 @@ from sidecar.common.control import (
 )
 from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
-from sidecar.controller.bare_worker import BareWorker
 from sidecar.controller.config_loader import load_config
+from sidecar.controller.standby_worker import StandbyWorker
 from sidecar.metadata.snapshot import LEADER_DURING_DELETE, WHOLE_TOPIC
 from sidecar.shm.segment import Segment
 from sidecar.testing.daemon import StartDaemon
@@ -161,7 +161,7 @@ class OwnController:
         self._heard: list[ControlMessage] = []
         servers = [f"bootstrap.servers={bootstrap_servers}", "buffer.memory=8388608", "linger.ms=0"]
         self._endpoint = f"ipc://{folder}/worker-0.sock"
-        self._worker = BareWorker()
+        self._worker = StandbyWorker()
         self._worker.socket.settimeout(TIMEOUT_S)
         with self._path.open("r+b") as file:
             start = Start(

@@ -20,7 +20,7 @@ WORKER_COMMAND = tuple(python_command("sidecar.worker"))
 WORDS_BYTES_MAX = 64 << 10
 
 
-class BareWorker:
+class StandbyWorker:
     """Started by the constructor, from the main thread; needs no event loop yet.
 
     It holds no slot and no part of the segment: what it may touch comes with START. When this process ends before,

@@ -11,33 +11,33 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli.main import cli
-from sidecar.controller.bare_worker import WORDS_BYTES_MAX, BareWorker, last_line
+from sidecar.controller.standby_worker import WORDS_BYTES_MAX, StandbyWorker, last_line
 
 pytestmark = pytest.mark.process
 
 
-def ended(program: str) -> BareWorker:
-    bare = BareWorker((sys.executable, "-c", program))
-    assert asyncio.run(bare.wait_warm()) is False
-    bare.process.wait(20)
-    return bare
+def ended(program: str) -> StandbyWorker:
+    standby = StandbyWorker((sys.executable, "-c", program))
+    assert asyncio.run(standby.wait_warm()) is False
+    standby.process.wait(20)
+    return standby
 
 
 @pytest.mark.parametrize("said", [0, WORDS_BYTES_MAX - 6, 20 * WORDS_BYTES_MAX])
 def test_the_last_words_of_one_that_cannot_be_loaded_are_kept_to_a_bound(said: int) -> None:
-    bare = ended(f"import sys; sys.stderr.write('x' * {said} + '\\nlast\\n'); sys.exit(1)")
-    words = bare.take_words()
+    standby = ended(f"import sys; sys.stderr.write('x' * {said} + '\\nlast\\n'); sys.exit(1)")
+    words = standby.take_words()
     assert len(words) == min(said + 6, WORDS_BYTES_MAX)
     assert last_line(words) == "last"
-    assert bare.take_words() == ""
-    bare.end()
+    assert standby.take_words() == ""
+    standby.end()
 
 
 def test_one_that_is_loaded_says_so_and_one_that_ends_does_not() -> None:
-    bare = ended("pass")
-    assert last_line(bare.take_words()) == ""
-    bare.end()
-    warm = BareWorker()
+    standby = ended("pass")
+    assert last_line(standby.take_words()) == ""
+    standby.end()
+    warm = StandbyWorker()
     assert asyncio.run(warm.wait_warm()) is True
     assert asyncio.run(warm.wait_warm()) is True, "the message stays in the socket"
     warm.end()
