@@ -44,7 +44,7 @@ class Assignment:
         return chosen
 
     def worker_left(self, index: int) -> None:
-        """Its clients will ask again and be spread anew."""
+        """Its clients will ask again and be spread over the others."""
         for client_id in [each for each, worker in self._worker_of.items() if worker == index]:
             del self._worker_of[client_id]
         self._recent = deque(each for each in self._recent if each[1] != index)

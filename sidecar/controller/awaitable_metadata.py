@@ -13,7 +13,7 @@ from sidecar.metadata.snapshot import TopicState
 
 
 class AwaitableMetadata:
-    """Waiting for Metadata in asyncio (rules M4, M5). ``wake`` asks whoever does the updating to look now.
+    """Waiting for Metadata in asyncio (rules M4, M5). ``wake`` asks the updater to look now.
 
     Waiters only look: they never hold up the updating. Belongs to the loop's thread.
     """
@@ -60,9 +60,9 @@ class AwaitableMetadata:
                 text = f"Topic {topic} not present in metadata after {max_wait_ms:g} ms."
                 raise MetadataTimeout(text) from (self.metadata.why_not(topic) or timeout)
 
-    async def _await_update(self, last_version: int, wait_ms: float, told_ms: float) -> None:
+    async def _await_update(self, last_version: int, wait_ms: float, max_wait_ms: float) -> None:
         deadline_ms = self._clock.now_ms() + wait_ms
         while not self.metadata.check_update(last_version):
             left_ms = deadline_ms - self._clock.now_ms()
             if left_ms <= 0 or not await happens_within(self._changed, left_ms / 1000):
-                raise MetadataTimeout(f"Failed to update metadata after {told_ms:g} ms.")
+                raise MetadataTimeout(f"Failed to update metadata after {max_wait_ms:g} ms.")

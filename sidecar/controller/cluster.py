@@ -38,7 +38,7 @@ TOPICS_WAIT_MS_MAX = 30_000.0
 TOPICS_WAITED_MAX = 100
 """Topics that one question may wait for."""
 LOOKED_UP_MAX = 10_000
-"""With so many topics in use no further one is looked up for a question: whoever asks needs no token."""
+"""With so many topics in use no further one is looked up for a question, since callers need no token."""
 
 
 _REFUSALS: Final[dict[type[MetadataError], str]] = {
@@ -149,7 +149,7 @@ class Cluster:
         wanted = list(topics)
         self._fetcher.recheck(wanted)
         self._fetcher.add_topics(wanted)
-        # A topic that was asked for before and refused is not new: it needs an update all the same.
+        # A topic that was asked for before and refused is not new: it still needs an update.
         if any(self.snapshot.partition_count(topic) is None for topic in wanted):
             self._fetcher.request_update()
 

@@ -21,7 +21,7 @@ from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX
 log = logging.getLogger(__name__)
 
 CONNECTION_S = 60.0
-"""How long a connection may stay: a HELLO is answered within 2 s, TOPICS when the cluster has told them."""
+"""How long a connection may stay: a HELLO is answered within 2 s, TOPICS when the cluster has reported them."""
 TOPICS_UNDER_WAY_MAX = 64
 HELLO_WAIT_S = 2.0
 """So long a HELLO waits for its worker; a stub waits 5 s for the answer."""
@@ -175,7 +175,7 @@ class ControlEndpoint:
             self._refuse(routing_id, refusal)
         except Exception as error:
             log.exception("TOPICS failed.")
-            self._refuse(routing_id, Refused("FAILED", f"Topics cannot be told: {error}."))
+            self._refuse(routing_id, Refused("FAILED", f"Topics cannot be listed: {error}."))
 
     def _refuse(self, routing_id: bytes, refusal: Refused) -> None:
         if refusal.code == "MALFORMED_FRAME":

@@ -144,7 +144,7 @@ class Daemon:
                 self._control.ask_again()
             self.changed()
         else:
-            log.warning("%s again: what is not delivered now is failed to its senders.", why)
+            log.warning("%s again: records not delivered yet fail to their senders.", why)
             self._spawn(self.supervisor.drain(0.0))
 
     def hand_over(self) -> None:

@@ -29,6 +29,6 @@ def disk_sentence(code: int, pool_path: str) -> str:
     if code in {errno.ENOSPC, errno.EDQUOT}:
         return f"The disk of pool.path {pool_path} is full: no record is accepted until it has room again."
     return (
-        f"The disk of pool.path {pool_path} failed ({os.strerror(code)}): no record is accepted any more, what is here "
-        "is still delivered. Look after the disk, then restart the daemon."
+        f"The disk of pool.path {pool_path} failed ({os.strerror(code)}): no record is accepted any more; records "
+        "accepted before are still delivered. Repair the disk, then restart the daemon."
     )

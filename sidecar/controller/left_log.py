@@ -71,7 +71,7 @@ class LeftLog:
         return False
 
     def restore(self, path: Path, *, page_bytes: int, buffer_memory_bytes: int, clients_max: int) -> Segment:
-        """A fresh segment that holds what the logs hold. They stay until the workers have logged it anew."""
+        """A fresh segment that holds what the logs hold. They stay until the workers have logged its entries again."""
         assert self.folder is not None
         damage = [each for contents in self._contents.values() for each in contents.damage]
         before = next(each.instance_id for each in self._contents.values() if each.instance_id)
@@ -89,11 +89,11 @@ class LeftLog:
         for each in (*damage, *restored.damage):
             log.error("ALARM: the log of accepted records %s is damaged: %s", self.folder.path, each)
         if damage or restored.damage:
-            log.error("What could not be read is kept in %s.", self._set_aside(self.folder))
+            log.error("The unreadable entries are kept in %s.", self._set_aside(self.folder))
         log.warning(
             "The host has crashed, or the segment is gone: %d accepted records (%d submissions) are taken from %s. "
-            "What their brokers have of them is not known; some may be delivered twice. A segment that was set aside "
-            "holds nothing that is not in this one.",
+            "Their brokers may have some of them already, which are then delivered twice. A segment that was set aside "
+            "holds no other records.",
             restored.records,
             restored.submissions,
             self.folder.path,

@@ -236,7 +236,7 @@ class _Service:
 
         topics = look_ahead(predecessor.segment_path)
         if not await cluster.know(topics, PREPARE_S):
-            log.warning("Kafka has not told of all topics in use; taking over all the same.")
+            log.warning("Metadata is missing for some topics in use; taking over anyway.")
         with contextlib.suppress(TimeoutError):  # late ones finish their imports afterwards
             async with asyncio.timeout(PREPARE_S):
                 for standby in self.standbys:

@@ -125,7 +125,7 @@ class MetadataFetcher:
                 self.wake()
 
     def recheck(self, topics: Iterable[str]) -> None:
-        """Find out anew whether these are gone, and tell it."""
+        """Check again whether these topics are gone, and report it."""
         self.metadata.recheck(topics)
 
     def records_sent(self, topics: Iterable[str]) -> None:
@@ -225,7 +225,7 @@ class MetadataFetcher:
         self._listener.snapshot_changed(result)
         errors = self.metadata.topic_errors
         if errors or self._reported_errors:
-            # Also what was told before: records that came since wait for this answer.
+            # Also errors reported before: records that came since wait for this answer.
             self._reported_errors = errors
             self._listener.topic_errors_changed(errors)
         self.awaitable.notify()

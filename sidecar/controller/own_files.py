@@ -20,7 +20,7 @@ class NotOurs(RuntimeError):
 def check_folder(path: Path) -> None:
     """Raises NotOurs unless ``path`` is a folder of this user that nobody else may write.
 
-    Every folder and symbolic link on the way must be this user's or root's: whoever owns one decides where it leads.
+    Every folder and symbolic link on the way must be this user's or root's: its owner decides where it leads.
     OSError when it cannot be looked at.
     """
     pending = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100 - links are walked one by one
@@ -73,7 +73,7 @@ def check_file(fd: int, path: Path) -> None:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _WRITABLE_BY_OTHERS:
         raise NotOurs(
-            f"{path} belongs to uid {found.st_uid} and has mode {_mode(found)}: what is in it cannot be trusted by "
+            f"{path} belongs to uid {found.st_uid} and has mode {_mode(found)}: its contents cannot be trusted by "
             f"uid {os.geteuid()}. Move it away, or run as its owner."
         )
 

@@ -70,8 +70,8 @@ class Predecessor:
 
     @property
     def segment_path(self) -> Path | None:
-        told = read_json(self._run_dir.segment_json) or {}
-        return Path(told["path"]) if isinstance(told.get("path"), str) else None
+        found = read_json(self._run_dir.segment_json) or {}
+        return Path(found["path"]) if isinstance(found.get("path"), str) else None
 
     async def end(self) -> None:
         """Make it let go of the run dir, and hold that. Returns with the predecessor and its workers not writing."""

@@ -141,7 +141,7 @@ class RunDir:
             raise RunDirError(str(error)) from None
 
     def holder(self) -> int | None:
-        """Pid of the live daemon that holds the run dir, -1 when it is not told, None when there is none.
+        """Pid of the live daemon that holds the run dir, -1 when it is unknown, None when there is none.
 
         Looks only: nothing of it is held for a moment, so no start is disturbed. Raises RunDirError when this user may
         see neither lock nor daemon.json.
@@ -153,7 +153,7 @@ class RunDir:
         return None if held is None else held.pid
 
     def holder_start_time(self) -> int | None:
-        """When the process that ``holder`` names was started, as it wrote itself; None: not told."""
+        """When the process that ``holder`` names was started, as it wrote itself; None: unknown."""
         held = look_at_lock(self.path / LOCK_FILE)
         return None if held is None or held.pid < 0 else held.start_time
 
@@ -203,7 +203,7 @@ class RunDir:
 
     def publish(self, info: Mapping[str, object]) -> None:
         """Replace daemon.json in one step; readers never see half of it."""
-        # Its group may read it: `status` is for whoever may send records.
+        # Its group may read it: `status` is for every user that may send records.
         _write(self.daemon_json, json.dumps(info, indent=1) + "\n", 0o640)
 
     def publish_segment(self, path: Path) -> None:
@@ -243,7 +243,7 @@ class RunDir:
 def _write(path: Path, text: str, mode: int = 0o600) -> None:
     """Replace ``path`` in one step. Whatever the umask says, nobody but its owner writes there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # of a process of before with our number, or of nobody we know
+    temporary.unlink(missing_ok=True)  # left by an earlier process with our pid, or by an unknown one
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)

@@ -23,10 +23,10 @@ _TEXT_BYTES: Final = 48
 
 
 class Holder(NamedTuple):
-    """As it wrote itself: with the start time a re-used pid, or that of another container, is told apart."""
+    """As it wrote itself: the start time distinguishes a re-used pid, or that of another container."""
 
     pid: int
-    """-1: not told."""
+    """-1: unknown."""
     start_time: int
 
 
@@ -77,19 +77,19 @@ def look_at_lock(path: Path) -> Holder | None:
     except OSError:
         return None
     try:
-        told = _told(os.pread(fd, 2 * _TEXT_BYTES, 0))
+        holder = _holder(os.pread(fd, 2 * _TEXT_BYTES, 0))
         if _is_held(fd):
-            return told or Holder(-1, -1)
+            return holder or Holder(-1, -1)
     except OSError:
         return None
     finally:
         os.close(fd)
     # An older version holds the flock alone, and says who it is.
-    is_there = told is not None and process_start_time(told.pid, alive=True) == told.start_time
-    return told if is_there else None
+    is_there = holder is not None and process_start_time(holder.pid, alive=True) == holder.start_time
+    return holder if is_there else None
 
 
-def _told(text: bytes) -> Holder | None:
+def _holder(text: bytes) -> Holder | None:
     with contextlib.suppress(ValueError, IndexError):
         pid, start_time = text.split()[:2]
         return Holder(int(pid), int(start_time))

@@ -1,4 +1,4 @@
-"""The shared segment from the controller's side: found again or made anew, slots given out, removed at the
+"""The shared segment from the controller's side: found again or created, slots given out, removed at the
 end."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SegmentStore:
     ) -> SegmentStore:
         """The segment of the daemon before, if anything is in it, else a fresh one.
 
-        The caller has made sure that no process of before is alive. One of ours that cannot be read is set aside
+        The caller has made sure that no earlier process is alive. One of ours that cannot be read is set aside
         under another name, never overwritten. After a crash of the host the log beside ``configured_path`` counts, and
         the segment is made again from it. Raises RunDirError with the sentence for the user: no room, another
         daemon's file.
@@ -66,8 +66,8 @@ class SegmentStore:
         recorded = Path(before["path"]) if before and isinstance(before.get("path"), str) else None
         if recorded is not None and not recorded.exists() and not left_log.has_entries:
             log.warning(
-                "The segment %s, which the daemon before had, is gone: it was deleted, or the host was started anew. "
-                "What was in it cannot be delivered; its clients are told.",
+                "The segment %s of the previous daemon is gone: it was deleted, or the host was rebooted. "
+                "Its records cannot be delivered; its clients get an error for each.",
                 recorded,
             )
         found = None
@@ -146,7 +146,7 @@ class SegmentStore:
     def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int) -> None:
         left = describe_undelivered(self.segment)
         log.warning(
-            "Going on with the segment %s of the daemon before: it holds %s.",
+            "Going on with the segment %s of the previous daemon: it holds %s.",
             self.path,
             describe(left) if left else "clients and no undelivered records",
         )
@@ -168,7 +168,7 @@ class SegmentStore:
         self.segment.slot(slot).spared = incarnation
 
     def spare_holders(self, slots: Iterable[int]) -> None:
-        """Whoever held these slots was killed by us, before we could say so there."""
+        """We killed the holders of these slots before we could note it there."""
         for slot in slots:
             if self.segment.is_slot_prepared(slot):
                 self.spare(slot, self.segment.slot(slot).incarnation)
@@ -215,15 +215,15 @@ def look_ahead(path: Path | None) -> set[str]:
     if path is None or not path.exists():
         where = "Its segment's file" if path is None else str(path)
         raise RunDirError(
-            f"{where} is not there, so what the daemon that runs has accepted cannot be taken over. That one goes on; "
-            "stop it (SIGTERM delivers what it has), then start this one."
+            f"{where} is not there, so the records of the running daemon cannot be taken over. That daemon goes on; "
+            "stop it (SIGTERM delivers its records), then start this one."
         )
     try:
         segment = Segment.attach(path)
     except SegmentError as error:
         raise RunDirError(
-            f"This version cannot go on with the segment of the daemon that runs ({error}). That one goes on; stop it "
-            "(SIGTERM delivers what it has), then start this one."
+            f"This version cannot go on with the segment of the running daemon ({error}). That daemon goes on; stop it "
+            "(SIGTERM delivers its records), then start this one."
         ) from None
     chains = linked_pages(segment).keys()
     topics = {
@@ -317,13 +317,11 @@ def _put_away(path: Path, error: SegmentError, *, is_ours: bool, is_logged: bool
     aside = path.with_name(f"{path.name}.{how}-{time.time_ns() // 1_000_000}")
     path.rename(aside)
     if is_logged:
-        log.error(
-            "%s It is kept as %s; what was accepted into it stands in its log and goes on.", what, aside
-        )
+        log.error("%s It is kept as %s; its accepted records are restored from the log.", what, aside)
         return
     log.error(
-        "%s What is in it is kept as %s and not delivered (`kafka-sidecar recover` says what that is, and delivers "
-        "it). Going on with a new segment.",
+        "%s Its records are kept as %s and not delivered (`kafka-sidecar recover` lists and delivers them). "
+        "Going on with a new segment.",
         what,
         aside,
     )

@@ -1,7 +1,7 @@
 """Who still holds a slot: the bytes of workers.lock, which only a process's death lets go of.
 
 A worker takes its slot's byte before it maps the segment. So a byte that is held names a process that may write
-there, whether daemon.json ever told of it or not.
+there, whether daemon.json ever named it or not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker process before it is told who it is: it imports everything, then waits for START on its socket."""
+"""A worker process without an identity: it imports everything, then waits for START on its socket."""
 
 from __future__ import annotations
 

@@ -350,7 +350,7 @@ class Supervisor:
         elif isinstance(message, Drained):
             worker.left = message.left
         elif isinstance(message, Warm):
-            worker.is_warm = True  # said before START; whoever waited for it has seen it in the socket
+            worker.is_warm = True  # said before START; a waiter has seen it in the socket
             self._failed_starts = 0
             return
         else:
@@ -403,12 +403,12 @@ class Supervisor:
                 self._end_if_over(worker)
 
     def _end_if_over(self, worker: WorkerProcess) -> None:
-        """A worker for a slot of before ends once nothing is in it: no client can come back to it then."""
+        """A worker for an earlier daemon's slot ends once nothing is in it: no client can come back to it then."""
         index, slot = worker.identity.index, worker.identity.slot
         if self.is_for_new_clients(worker) or not worker.is_ready or index in self._ended:
             return
         if not self._slots.has_content(slot):
-            log.info("Worker %d has finished what was left in slot %d; it ends.", index, slot)
+            log.info("Worker %d has finished the records of slot %d; it ends.", index, slot)
             self._ended.add(index)
             worker.state = WorkerState.DRAINING
             worker.channel.send(Stop())

@@ -101,7 +101,7 @@ class MetadataPusher:
     def became_active(self, controller_epoch: int) -> None:
         """This controller rules under ``controller_epoch``. Its workers join from now on, each with the full state.
 
-        None is there yet: a worker ends with its controller, so nobody has to be told of the change.
+        None is there yet: a worker ends with its controller, so nobody has to hear of the change.
         """
         assert not self._pushes, "a worker joined before its controller was active"
         self._controller_epoch = controller_epoch

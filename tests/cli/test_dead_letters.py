@@ -117,7 +117,7 @@ def test_recover_takes_the_next_daemon_s_segment_only_when_told(tmp_path: Path) 
     (tmp_path / "segment.json").write_text(json.dumps({"path": str(path)}))
     refused = invoke(tmp_path, "recover", str(path))
     assert refused.exit_code == 2
-    assert "start that, and it delivers it" in refused.stderr
+    assert "start that to deliver it" in refused.stderr
     assert invoke(tmp_path, "recover", "--remove", "--spool-only", str(path)).exit_code == 0
     assert not path.exists()
 

@@ -150,7 +150,7 @@ def test_a_segment_that_others_could_write_is_not_adopted(short_dir: Path, mode:
     store = open_store(run_dir, str(short_dir / "segment"))
     store.leave()
     (short_dir / "segment").chmod(mode)
-    with pytest.raises(RunDirError, match=rf"mode 0{mode:o}: what is in it cannot be trusted"):
+    with pytest.raises(RunDirError, match=rf"mode 0{mode:o}: its contents cannot be trusted"):
         open_store(run_dir, str(short_dir / "segment"))
     (short_dir / "segment").chmod(0o600)
     open_store(run_dir, str(short_dir / "segment")).close()

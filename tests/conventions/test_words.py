@@ -40,7 +40,6 @@ OPEN: Final = frozenset(
         "sidecar/bench",
         "sidecar/chaos",
         "sidecar/common",
-        "sidecar/controller",
         "sidecar/deadletter",
         "sidecar/demo",
         "sidecar/kernel",
