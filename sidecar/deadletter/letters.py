@@ -1,4 +1,4 @@
-"""A dead letter: a record that failed, or was never delivered, and has nobody left to be told.
+"""A dead letter: a record that failed or was never delivered, and has no client left to notify.
 
 One line of JSON per record, so that an operator can read a spool with ``jq`` and ``base64``. Its identity is the
 name of its submission and its index there, and names one record for all time: a record that was written twice is one
@@ -96,7 +96,7 @@ class Letter(NamedTuple):
 
     identity: str
     sender: str | None
-    """The name by which its client knew the record; None where it is not known, and in letters of before."""
+    """The name by which its client knew the record; None where it is not known, and in letters of earlier versions."""
     topic: str
     partition: int | None
     """The one its sender asked for; None: any."""
@@ -199,8 +199,8 @@ class _Record(NamedTuple):
 
 
 def _records(payload: bytes, count: int) -> Iterator[_Record]:
-    """The records of a payload. From the first unreadable one on nothing can be told apart: all the rest stands as
-    raw bytes in that one, and the ones behind it are empty."""
+    """The records of a payload. The first unreadable one holds all the remaining bytes, since its end is not
+    known, and the ones behind it are empty."""
     unpacker = msgpack.Unpacker(
         raw=False,
         unicode_errors="surrogateescape",

@@ -123,5 +123,5 @@ def _parsed(line: str) -> Delivered:
         try:
             return Delivered(name, bytes.fromhex(digest))
         except ValueError:
-            pass  # a name of before with a space in it: no digest
+            pass  # a name of an earlier version with a space in it: no digest
     return Delivered(line, None)

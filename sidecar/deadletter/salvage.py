@@ -90,7 +90,7 @@ class Salvage:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SegmentInUse(
-                    f"{path} is in use by a running daemon: that one delivers what is in it."
+                    f"{path} is in use by a running daemon, which delivers its records."
                 ) from None
             _check_name(path)
             segment, notes = _read(path, fd, clients_max)
@@ -236,7 +236,7 @@ def _check_log(path: Path, segment: Segment) -> None:
     if segment.boot_id != current_boot_id() and folder.is_dir() and logged_slots(Folder(folder)):
         segment.close()
         raise SalvageError(
-            f"The host was booted again since {path} was written, and what was accepted stands in {folder}: start a "
+            f"The host was booted again since {path} was written, and its accepted records are in {folder}: start a "
             f"daemon with -X pool.path={path} -X pool.sync=accept, which reads it and delivers it."
         )
 
@@ -244,8 +244,8 @@ def _check_log(path: Path, segment: Segment) -> None:
 def _check_name(path: Path) -> None:
     if ".superseded-" in path.name:
         raise SalvageError(
-            f"What was accepted into {path} was taken over from its log by the daemon that put it away: nothing is "
-            "to be recovered. Remove it when nobody wants to look at it."
+            f"The records of {path} were restored from its log by the daemon that set it aside: nothing is left to "
+            "recover. Remove the file when nobody needs it."
         )
 
 

@@ -1,9 +1,9 @@
-"""Which letters are the same record, written twice: what is taken for a double is not sent, and goes.
+"""Which letters are the same record, written twice: a duplicate is removed without being sent.
 
 Two letters are the same record when they share a name **and** all that would be sent. Names are the submission's
-own and the one that its client knew it by, each with the record's index. Letters of before had a third kind, made
-of a row of the client table, that different records could share: of these a double is one with the same
-content from another write to the spool, since one write never has a record twice.
+own and the one that its client knew it by, each with the record's index. Letters of earlier versions had a third
+kind, made of a row of the client table, that different records could share: there a duplicate has the same content
+from another write to the spool, since one write never has a record twice.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Delivered(NamedTuple):
 
     name: str
     content: bytes | None
-    """None in notes of before, which had names only."""
+    """None in notes of earlier versions, which had names only."""
 
 
 def names_one_record(name: str) -> bool:
-    """False for names of before that different records can share."""
+    """False for earlier versions' names, which different records can share."""
     return _OF_ONE_RECORD.fullmatch(name) is not None
 
 
@@ -90,7 +90,7 @@ class KnownRecords:
 
 
 class OneFile:
-    """What tells letters apart, within one spool file, that share a name of before."""
+    """Distinguishes letters of one spool file that share an earlier version's name."""
 
     def __init__(self, delivered: list[Delivered]) -> None:
         """``delivered``: what the file's own notes say. Which of several copies it was does not matter."""

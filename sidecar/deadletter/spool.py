@@ -67,7 +67,7 @@ class SpoolWriter:
         self.written = 0
         """Letters of the last append() that are on disk, also when it raised."""
         self.dropped: list[tuple[Path, int]] = []
-        """Files removed for room, with their records; whoever reads it empties it."""
+        """Files removed for room, with their records; the reader empties it."""
 
     def append(self, groups: Iterable[Undelivered], *, skip: int = 0) -> int:
         """Write every record of the groups and force them to disk; returns how many.

@@ -1,8 +1,8 @@
-"""The files of a spool, read and tidied while writers add to it: who may touch what, and what is left of the dead.
+"""The files of a spool, read and tidied while writers add to it: locks of living writers, and files of dead ones.
 
 A writer holds a lock (flock) on its open file for as long as it may add to it, so the kernel says who lives. A file
-that nobody holds and nobody wrote to for a minute is closed by whoever comes by; the minute is for writers of
-before, which held no lock.
+that nobody holds and nobody wrote to for a minute is closed by the next reader; the minute is for writers of
+earlier versions, which held no lock.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def close_leftovers(folder: Path, writers: str) -> int:
 
 
 def close_dead_files(folder: Path) -> int:
-    """Close the files that no living writer has, whoever began them; returns how many."""
+    """Close the files that no living writer has; returns how many."""
     found = folder.glob(f"*{SUFFIX}{OPEN_SUFFIX}")
     return sum(_close(path) for path in found if not may_be_written_to(path))
 

@@ -68,7 +68,7 @@ class MetadataCache:
         return tuple(deleted)
 
     def apply_leader_hints(self, hints: Iterable[LeaderHint], endpoints: Iterable[Node] = ()) -> bool:
-        """Overlay newer leaders told by Produce responses (KIP-951) until the next update.
+        """Overlay newer leaders from Produce responses (KIP-951) until the next update.
 
         Returns True if any hint was newer than what was known.
         """
@@ -109,7 +109,7 @@ def _apply(
         old = topics.get(name)
         states: dict[int, PartitionState] = {}
         topic_id = _topic_id(updates, old)
-        # A topic made anew under its old name has another id: nothing of the old one may shine through.
+        # A topic recreated under its old name has another id: nothing of the old one may shine through.
         is_recreated = old is not None and None not in (topic_id, old.topic_id) and topic_id != old.topic_id
         if old is not None and not request.is_full and not is_recreated:
             states = {index: state for index, state in enumerate(old.partitions) if state is not None}
@@ -122,9 +122,9 @@ def _apply(
             before = known[update.partition] if update.partition < len(known) else None
             if update.leader == LEADER_DURING_DELETE:
                 states.pop(update.partition, None)
-                known = ()  # what follows in this request is of a topic made anew
+                known = ()  # the rest of this request is of a recreated topic
             elif before is not None and 0 <= update.leader_epoch < before.leader_epoch:
-                # The broker that led told us itself of a newer leader (KIP-951); the controller will hear of it.
+                # The former leader itself has named a newer one (KIP-951); the controller will hear of it.
                 states[update.partition] = before
             else:
                 states[update.partition] = PartitionState(

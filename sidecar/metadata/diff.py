@@ -35,11 +35,11 @@ def diff_snapshots(
     expired: frozenset[str] = frozenset(),
     gone: frozenset[str] = frozenset(),
 ) -> SnapshotDiff:
-    """What a worker in step with ``old`` must hear to be in step with ``new``.
+    """The updates that bring a worker from ``old`` to ``new``.
 
     Topics in ``expired`` are missing from ``new`` only because nobody uses them; they are not deletions. Topics in
     ``gone`` are deletions though they are missing from ``old``, because they had expired: workers may know them still.
-    A topic under a new id is deleted and told anew in one update: nothing of the old one may remain.
+    A topic under a new id is deleted and added in one update: nothing of the old one may remain.
     """
     updates = [
         PartitionUpdate(name, None, WHOLE_TOPIC, LEADER_DURING_DELETE, NO_LEADER_EPOCH)

@@ -1,5 +1,4 @@
-"""What a caller that waits for metadata can be told. Texts name the topic, the partition, or the caller's
-own wait."""
+"""Errors of a caller that waits for metadata. Texts name the topic, the partition, or the caller's own wait."""
 
 from __future__ import annotations
 

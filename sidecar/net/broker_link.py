@@ -396,7 +396,7 @@ class BrokerLink:
             future.set_exception(error)
 
     def _fail_soon(self, reason: str) -> None:
-        # Found inside a caller's send: it is told in a turn of its own, so that its state is whole by then.
+        # Found inside a caller's send: it is reported in a turn of its own, when the caller's state is whole.
         # What the broker still said before is read first: it may answer requests that did arrive.
         if not self._is_failing:
             self._is_failing = True

@@ -24,8 +24,8 @@ TIMER_MS_MIN = 5.0
 """Deadlines closer together than this are looked at in one go."""
 
 SECOND_MAX_IDLE_MS = 30_000.0
-"""A broker's second connection is used in bursts. Between them it is not kept until a box on the way has forgotten it,
-which nobody would notice before request.timeout.ms; nothing waits for it to be made anew."""
+"""A broker's second connection is used in bursts. Between them it is closed before a firewall on the way forgets it,
+which nobody would notice before request.timeout.ms; nothing waits for it to be opened again."""
 
 OnState = Callable[[int, bool, str | None], None]
 OnResponse = Callable[[BrokerLink, int, bytes, float], None]
@@ -132,7 +132,7 @@ class ClusterLinks:
     def ready_links(self) -> list[BrokerLink]:
         return [link for link in self._links.values() if link.is_ready]
 
-    # Telling the links
+    # Notifying the links
 
     def throttle(self, node_id: int, throttle_ms: float) -> None:
         """Mute that link for this long (throttle_time_ms of a response)."""

@@ -22,7 +22,7 @@ from sidecar.protocol.messages import ApiKey, ProtocolError, encode_request
 RECEIVE_BYTES: Final = 64 << 10
 
 SOFTWARE_VERSION: Final = "0.1.0"
-"""Told to the broker (KIP-511). A constant: asking importlib.metadata costs 30 ms at each start of a
+"""Sent to the broker (KIP-511). A constant: asking importlib.metadata costs 30 ms at each start of a
 worker."""
 
 

@@ -70,7 +70,7 @@ _ROUTING_ID: Final = struct.Struct(">Q")
 class Endpoint:
     """A listening ROUTER under an asyncio loop. Not thread-safe: everything runs on the loop's thread.
 
-    ``on_message(routing_id, frames, skipped_bytes)``: a message over ``message_bytes_max`` is told by its first frames.
+    ``on_message(routing_id, frames, skipped_bytes)``: a message over ``message_bytes_max`` comes with its first frames.
     A connection has 64 KiB and 5 s until its owner calls ``has_attached``; from then on it may send whole messages.
     """
 
@@ -190,9 +190,10 @@ class Endpoint:
         self._epoll.close()
 
     def _on_ready(self) -> None:
-        """Read who had no time in the last turn, then who has news, last who had more messages than a turn takes.
+        """Read first the connections left over from the last turn, then the readable ones, last the busy ones.
 
-        So who says little does not wait for who says much; of those at least one is read in each turn.
+        Busy connections have more messages than a turn takes; at least one of them is read in each turn. So a quiet
+        connection does not wait for them.
         """
         if self._closed:
             return
@@ -301,7 +302,9 @@ class Endpoint:
                     return
                 if messages == MESSAGES_PER_TURN_MAX:
                     if zmtp.has_part:
-                        self._unread[connection] = None  # its socket need not ring for what is here already
+                        self._unread[connection] = (
+                            None  # its socket need not wake us for messages that are here already
+                        )
                     break
                 if read and (count < SHORT_READ_BYTES or read >= BYTES_PER_TURN_MAX):
                     break
@@ -360,7 +363,9 @@ class Endpoint:
         if not connection.is_paused:
             connection.is_paused = True
             self._paused[connection] = None
-            self._epoll.unregister(connection.socket)  # all of it: the end of its peer would ring without end
+            self._epoll.unregister(
+                connection.socket
+            )  # all of it: the end of its peer would wake us without end
         if self._relief_timer is None:
             self._relief_timer = self._loop.call_later(RELIEF_S, self._relieve)
 

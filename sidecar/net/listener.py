@@ -76,7 +76,7 @@ class Listener:
         self._socket.bind(path)
         Path(path).chmod(0o660)
         self._socket.listen(BACKLOG)
-        # Given up for a moment when descriptors run out, to take a connection and close it: it would ring for ever.
+        # Given up for a moment when descriptors run out, to take a connection and close it: it would wake us for ever.
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.fd = self._socket.fileno()
         epoll.register(self.fd, select.EPOLLIN)

@@ -1,8 +1,8 @@
-"""Penalties: how long a process that only costs waits until its next connection is heard.
+"""Penalties: how long a misbehaving process waits until its next connection is heard.
 
 A connection has its bounds (messages a turn, bytes before ATTACH, malformed messages), and the next one begins them
-again. So what connections cost is counted by process as well, in points that time takes back: whoever uses a daemon as
-it is meant never gets near the bound, whoever strikes and comes back gets a connection or two a second.
+again. So what connections cost is counted by process as well, in points that time takes back: regular
+use never gets near the bound, and a process that offends and comes back gets a connection or two a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FREE_POINTS: Final = 512
 """What a process may have before its connections wait: as many connections as a quarter of all clients make twice."""
 POINTS_BACK_A_SECOND: Final = 100.0
 WAIT_MAX_S: Final = 2.0
-"""A stub waits 5 s for an answer: whoever shares a process with the one at fault is late, and not turned away."""
+"""A stub waits 5 s for an answer: a stub in the same process as the one at fault is late, but not refused."""
 PROCESSES_MAX: Final = 1_024
 """Processes remembered; beyond them the one that has been quiet longest is forgotten."""
 

@@ -27,11 +27,11 @@ _ONE_BYTE_MAX: Final = 0x7F
 
 
 class PartitionResult(NamedTuple):
-    """What the broker says about one partition of a Produce request.
+    """The broker's answer for one partition of a Produce request.
 
-    ``topic`` is None from v13 on, ``topic_id`` before. Offsets are -1 when not told; ``append_time_ms`` is -1
+    ``topic`` is None from v13 on, ``topic_id`` before. Offsets are -1 when absent; ``append_time_ms`` is -1
     for CreateTime topics. ``record_errors`` are (record index in the batch, text) pairs. The current
-    leader's id and epoch (-1 = not told) come with NOT_LEADER_OR_FOLLOWER from v10 on (KIP-951).
+    leader's id and epoch (-1 = absent) come with NOT_LEADER_OR_FOLLOWER from v10 on (KIP-951).
     """
 
     topic: str | None

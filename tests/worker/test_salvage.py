@@ -161,7 +161,7 @@ def test_a_damaged_page_is_said_and_the_rest_is_read(path: Path, tmp_path: Path)
 
 def test_one_that_its_log_replaced_is_not_sent_again(path: Path) -> None:
     put_away = path.rename(path.with_name(f"{path.name}.superseded-1766287000000"))
-    with pytest.raises(SalvageError, match="taken over from its log"):
+    with pytest.raises(SalvageError, match="restored from its log"):
         Salvage.open(put_away)
 
 
