@@ -15,25 +15,25 @@ from client_stub.wire import SUBMIT_HEAD_BYTES_MAX
 from sidecar.metadata.cache import MetadataCache
 from sidecar.producer.core import Core
 from sidecar.shm.share_words import ShareWords
-from sidecar.worker.acker import Acker
-from sidecar.worker.adoption import Adoption
-from sidecar.worker.client_processes import ClientProcesses
-from sidecar.worker.dead_letters import DeadLetters
+from sidecar.worker.adoption.adoption import Adoption
+from sidecar.worker.brokers.inquiry import Inquiry
+from sidecar.worker.brokers.produce_port import ProducePort
+from sidecar.worker.brokers.producer_id_port import ProducerIdPort
+from sidecar.worker.brokers.request_encoder import RequestEncoder
 from sidecar.worker.driver import Driver
-from sidecar.worker.group_commit import GroupCommit
-from sidecar.worker.inquiry import Inquiry
-from sidecar.worker.intake import Intake, full_submission, largest_submission
-from sidecar.worker.outboxes import Outboxes
-from sidecar.worker.placement import Placement
-from sidecar.worker.produce_port import ProducePort
-from sidecar.worker.producer_id_port import ProducerIdPort
-from sidecar.worker.rate_limit import RateLimits
-from sidecar.worker.request_encoder import RequestEncoder
-from sidecar.worker.sessions import Sessions
-from sidecar.worker.settlement import Settlement
-from sidecar.worker.shares import Shares
-from sidecar.worker.stub_port import StubPort
-from sidecar.worker.topics import Topics
+from sidecar.worker.fates.acker import Acker
+from sidecar.worker.fates.dead_letters import DeadLetters
+from sidecar.worker.fates.settlement import Settlement
+from sidecar.worker.stubs.client_processes import ClientProcesses
+from sidecar.worker.stubs.group_commit import GroupCommit
+from sidecar.worker.stubs.intake import Intake, full_submission, largest_submission
+from sidecar.worker.stubs.outboxes import Outboxes
+from sidecar.worker.stubs.sessions import Sessions
+from sidecar.worker.stubs.shares import Shares
+from sidecar.worker.stubs.stub_port import StubPort
+from sidecar.worker.topics.placement import Placement
+from sidecar.worker.topics.rate_limit import RateLimits
+from sidecar.worker.topics.topics import Topics
 from sidecar.worker.turns import Turns
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.in_work import InWork
 from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.submission_name import submission_name
-from sidecar.worker.poison import Poison
+from sidecar.worker.adoption.poison import Poison
 
 if TYPE_CHECKING:
     from sidecar.shm.segment import Segment

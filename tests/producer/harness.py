@@ -20,7 +20,7 @@ from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm import layout
 from sidecar.shm.descriptors import DescriptorTable
-from sidecar.worker.publication import free_descriptor, publish_all, split
+from sidecar.worker.fates.publication import free_descriptor, publish_all, split
 from tests.configs import producer_config
 
 from .fake_kernel import FakeBlock, FakeRecords

@@ -12,7 +12,7 @@ from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import LANES, PLAIN_LANE
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
 from sidecar.producer.sender import STALLED_MS_MAX
-from sidecar.worker.publication import publish_all
+from sidecar.worker.fates.publication import publish_all
 
 from .harness import Core, answer, descriptor_table, payloads_of
 

@@ -43,8 +43,8 @@ from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.produce_answer import PartitionResult
-from sidecar.worker.inquiry import Verdict, judge
-from sidecar.worker.publication import free_descriptor, publish_all, split
+from sidecar.worker.brokers.inquiry import Verdict, judge
+from sidecar.worker.fates.publication import free_descriptor, publish_all, split
 from tests.configs import producer_config
 
 from .broker_model import WireBatch

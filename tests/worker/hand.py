@@ -16,10 +16,10 @@ from sidecar.producer.config import ProducerConfig
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.segment import Segment
 from sidecar.worker.build import Outside, Rooms, build
-from sidecar.worker.outboxes import Outboxes
-from sidecar.worker.session import ClientSession
 from sidecar.worker.settings import WorkerSettings
 from sidecar.worker.slot_memory import SlotMemory
+from sidecar.worker.stubs.outboxes import Outboxes
+from sidecar.worker.stubs.session import ClientSession
 from tests.configs import DEFAULTS, producer_config
 
 INFINITY = float("inf")

@@ -26,10 +26,10 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.segment import Segment
-from sidecar.worker.completions import Completion
-from sidecar.worker.inquiry import Verdict, judge, take_acked
-from sidecar.worker.publication import publish_all
-from sidecar.worker.session import ClientSession, StreamState
+from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
+from sidecar.worker.fates.completions import Completion
+from sidecar.worker.fates.publication import publish_all
+from sidecar.worker.stubs.session import ClientSession, StreamState
 from tests.configs import producer_config
 
 from .hand import EPOCH, KEY, HandWorker

@@ -14,8 +14,8 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
 from sidecar.shm.descriptors import DescriptorState
 from sidecar.shm.segment import Segment, describe_undelivered
-from sidecar.worker import adoption
-from sidecar.worker.inquiry import Verdict
+from sidecar.worker.adoption import adoption
+from sidecar.worker.brokers.inquiry import Verdict
 from tests.configs import producer_config
 from tests.reading_back import row_of, stream_position
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from sidecar.worker.client_processes import ClientProcesses
+from sidecar.worker.stubs.client_processes import ClientProcesses
 
 Scenario = Callable[[ClientProcesses], Awaitable[None]]
 

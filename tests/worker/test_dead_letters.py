@@ -17,10 +17,10 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.segment import describe_undelivered
 from sidecar.shm.submission_name import submission_name
-from sidecar.worker.completions import Completion, batch_undelivered
-from sidecar.worker.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
-from sidecar.worker.session import ClientSession
-from sidecar.worker.topic_queue import TopicQueue
+from sidecar.worker.fates.completions import Completion, batch_undelivered
+from sidecar.worker.fates.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
+from sidecar.worker.stubs.session import ClientSession
+from sidecar.worker.topics.topic_queue import TopicQueue
 from tests.configs import producer_config
 from tests.reading_back import read_letters
 from tests.worker.scene import Scene, told
@@ -212,7 +212,7 @@ def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(scene: Scene, of
 
 
 def test_much_is_written_in_pieces(scene: Scene, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.worker.dead_letters.STEP_BYTES", 100)
+    monkeypatch.setattr("sidecar.worker.fates.dead_letters.STEP_BYTES", 100)
     client = scene.client()
     for seq in range(1, 11):
         accept(scene, client, seq, 20)

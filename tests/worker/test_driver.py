@@ -19,7 +19,7 @@ from sidecar.common.control import (
 from sidecar.common.model import Node
 from sidecar.shm.share_words import ShareWords
 from sidecar.worker.driver import IDLE_TRIM_MS, UNSENT_RETRY_MS
-from sidecar.worker.stub_port import POSITION_DELAY_MS
+from sidecar.worker.stubs.stub_port import POSITION_DELAY_MS
 from tests.configs import producer_config
 
 from .hand import EPOCH

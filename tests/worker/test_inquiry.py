@@ -19,7 +19,7 @@ from sidecar.protocol.describe_producers import (
     parse_describe_producers,
 )
 from sidecar.protocol.messages import decode_response, encode_request, response_module
-from sidecar.worker.inquiry import FRESH_MS, Verdict, judge
+from sidecar.worker.brokers.inquiry import FRESH_MS, Verdict, judge
 from tests.configs import producer_config
 
 NOW = 10_000_000

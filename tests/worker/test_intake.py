@@ -11,10 +11,10 @@ import pytest
 from client_stub.wire import Format, Kind
 from sidecar.kernel import StickyPartitioner
 from sidecar.shm.layout import STREAMS_MAX
-from sidecar.worker.intake import RESERVATION_MS_MAX, Intake, Refusal
-from sidecar.worker.session import ClientSession
-from sidecar.worker.shares import Shares
-from sidecar.worker.topic_queue import TopicQueue
+from sidecar.worker.stubs.intake import RESERVATION_MS_MAX, Intake, Refusal
+from sidecar.worker.stubs.session import ClientSession
+from sidecar.worker.stubs.shares import Shares
+from sidecar.worker.topics.topic_queue import TopicQueue
 
 from .hand import HandHost, ListedOutboxes
 

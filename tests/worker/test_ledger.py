@@ -11,8 +11,8 @@ from sidecar.deadletter.letters import lines, parse
 from sidecar.shm import slots
 from sidecar.shm.segment import Segment, describe_undelivered
 from sidecar.shm.slots import Counters
-from sidecar.worker import settlement
-from sidecar.worker.session import ClientSession
+from sidecar.worker.fates import settlement
+from sidecar.worker.stubs.session import ClientSession
 from tests.reading_back import row_of
 
 from . import test_adoption

@@ -24,7 +24,7 @@ from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.protocol.connection_states import ConnectionConfig
-from sidecar.worker import request_encoder
+from sidecar.worker.brokers import request_encoder
 from tests.configs import config_with, producer_config
 from tests.net.fake_broker import FakeBroker, Peer, Request, api_versions_body
 from tests.net.links import until

@@ -12,8 +12,8 @@ import pytest
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.in_work import InWork, batch_word
-from sidecar.worker import request_encoder
-from sidecar.worker.request_encoder import RequestEncoder
+from sidecar.worker.brokers import request_encoder
+from sidecar.worker.brokers.request_encoder import RequestEncoder
 from tests.configs import producer_config
 
 from .scene import Scene

@@ -10,9 +10,9 @@ import pytest
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
-from sidecar.worker.session import ClientSession, StreamState
-from sidecar.worker.sessions import SILENCE_MS_MAX
-from sidecar.worker.topic_queue import TopicQueue
+from sidecar.worker.stubs.session import ClientSession, StreamState
+from sidecar.worker.stubs.sessions import SILENCE_MS_MAX
+from sidecar.worker.topics.topic_queue import TopicQueue
 from tests.worker.scene import EPOCH, GRACE_MS, KEY, Scene
 
 

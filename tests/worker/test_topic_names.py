@@ -17,7 +17,7 @@ from sidecar.shm import chain_table as chain_table_module
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import LaneRows
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
-from sidecar.worker.topics import NAMES_PER_FREE_ROW, VACATE_MS
+from sidecar.worker.topics.topics import NAMES_PER_FREE_ROW, VACATE_MS
 from tests.reading_back import lane_row
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import INCARNATION, Scene

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.worker.outboxes import Outboxes
-from sidecar.worker.stub_port import UNACKED_MS_MAX, StubPort
+from sidecar.worker.stubs.outboxes import Outboxes
+from sidecar.worker.stubs.stub_port import UNACKED_MS_MAX, StubPort
 
 TIMEOUT_MS = 30_000.0
 

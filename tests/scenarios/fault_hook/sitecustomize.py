@@ -37,10 +37,10 @@ if "sidecar.worker" in sys.orig_argv:
     hide_hypothesis()
 
     from sidecar.producer.sender import Sender
+    from sidecar.worker.brokers.produce_port import ProducePort
     from sidecar.worker.driver import Driver
-    from sidecar.worker.produce_port import ProducePort
-    from sidecar.worker.settlement import Settlement
-    from sidecar.worker.topics import Topics
+    from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.topics.topics import Topics
 
     _raise_at(Sender, "poll", "iteration")
     _raise_at(Sender, "on_produce_response", "answer")

@@ -17,7 +17,7 @@ from sidecar.common.model import broker_of
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.produce import ProduceTopic, encode_produce
 from sidecar.protocol.produce_answer import PRODUCE_TOPIC_ID_VERSION, decode_produce_response
-from sidecar.worker.publication import publish_all
+from sidecar.worker.fates.publication import publish_all
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
     from sidecar.producer.sender import Sender
     from sidecar.shm.descriptors import DescriptorTable
-    from sidecar.worker.request_encoder import CopiedBatch, EncodedBatch, RequestEncoder
+    from sidecar.worker.brokers.request_encoder import CopiedBatch, EncodedBatch, RequestEncoder
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sidecar.worker.completions import Completion
-    from sidecar.worker.dead_letters import DeadLetters
-    from sidecar.worker.outboxes import Outboxes
-    from sidecar.worker.session import ClientSession
-    from sidecar.worker.sessions import Sessions
+    from sidecar.worker.fates.completions import Completion
+    from sidecar.worker.fates.dead_letters import DeadLetters
+    from sidecar.worker.stubs.outboxes import Outboxes
+    from sidecar.worker.stubs.session import ClientSession
+    from sidecar.worker.stubs.sessions import Sessions
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from sidecar.kernel import ENTRY_INDEX_BYTES, RECORD_INDEX_BYTES
 
 if TYPE_CHECKING:
     from sidecar.shm.share_words import ShareWords
-    from sidecar.worker.session import ClientSession
-    from sidecar.worker.topic_queue import TopicQueue
+    from sidecar.worker.stubs.session import ClientSession
+    from sidecar.worker.topics.topic_queue import TopicQueue
 
 TOPIC_SHARE = 0.5
 """One topic: a topic that does not drain leaves room for the rest."""

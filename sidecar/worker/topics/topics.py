@@ -12,7 +12,7 @@ from client_stub.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import entry_payload, fail_remaining, index, index_run
 from sidecar.shm.in_work import entry_word
-from sidecar.worker.topic_queue import EntryLine, TopicQueue
+from sidecar.worker.topics.topic_queue import EntryLine, TopicQueue
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry, RecordBlock
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from sidecar.shm.chain_table import ChainTable
     from sidecar.shm.descriptors import LaneRows
     from sidecar.shm.in_work import InWork
-    from sidecar.worker.placement import Placement
-    from sidecar.worker.rate_limit import RateLimits
-    from sidecar.worker.sessions import Sessions
-    from sidecar.worker.settlement import Settlement
+    from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.stubs.sessions import Sessions
+    from sidecar.worker.topics.placement import Placement
+    from sidecar.worker.topics.rate_limit import RateLimits
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import entry_payload, write_batch_header
 from sidecar.shm.in_work import batch_word
-from sidecar.worker.compression import CODEC_ATTRIBUTES, compress
+from sidecar.worker.brokers.compression import CODEC_ATTRIBUTES, compress
 
 if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch

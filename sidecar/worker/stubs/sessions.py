@@ -12,7 +12,7 @@ from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Ki
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
-from sidecar.worker.session import ClientSession
+from sidecar.worker.stubs.session import ClientSession
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow, ClientTable

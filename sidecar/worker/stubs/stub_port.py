@@ -21,20 +21,20 @@ from client_stub.wire import (
 )
 from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
-from sidecar.worker.intake import SUBMIT_FIELDS
-from sidecar.worker.malformed_frame import MalformedFrame
-from sidecar.worker.session import ClientSession
-from sidecar.worker.sessions import Sessions, TableFull, welcome
+from sidecar.worker.stubs.intake import SUBMIT_FIELDS
+from sidecar.worker.stubs.malformed_frame import MalformedFrame
+from sidecar.worker.stubs.session import ClientSession
+from sidecar.worker.stubs.sessions import Sessions, TableFull, welcome
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.net.endpoint import Endpoint
     from sidecar.shm.slots import Counters
-    from sidecar.worker.acker import Acker
-    from sidecar.worker.client_processes import ClientProcesses
-    from sidecar.worker.intake import Intake
-    from sidecar.worker.outboxes import Outboxes
-    from sidecar.worker.topics import Topics
+    from sidecar.worker.fates.acker import Acker
+    from sidecar.worker.stubs.client_processes import ClientProcesses
+    from sidecar.worker.stubs.intake import Intake
+    from sidecar.worker.stubs.outboxes import Outboxes
+    from sidecar.worker.topics.topics import Topics
 
 log = logging.getLogger(__name__)
 

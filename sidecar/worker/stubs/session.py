@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
-    from sidecar.worker.completions import Completion
-    from sidecar.worker.topic_queue import TopicQueue
+    from sidecar.worker.fates.completions import Completion
+    from sidecar.worker.topics.topic_queue import TopicQueue
 
 OUTBOX_FRAMES_MAX = 4096
 """Control messages (HOLD, RESUME, RESEND ...) that may wait for a stub that does not read its socket.

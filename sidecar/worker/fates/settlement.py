@@ -15,9 +15,9 @@ from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
-from sidecar.worker.completions import BatchCompletion, RecordsCompletion, SharedBatch
-from sidecar.worker.failure_texts import local_failure_text
-from sidecar.worker.publication import free_descriptor, split
+from sidecar.worker.fates.completions import BatchCompletion, RecordsCompletion, SharedBatch
+from sidecar.worker.fates.failure_texts import local_failure_text
+from sidecar.worker.fates.publication import free_descriptor, split
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from sidecar.producer.effects import Completed
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.slots import SlotView
-    from sidecar.worker.acker import Acker
-    from sidecar.worker.intake import Refusal
-    from sidecar.worker.sessions import Sessions
+    from sidecar.worker.fates.acker import Acker
     from sidecar.worker.slot_memory import SlotMemory
-    from sidecar.worker.topic_queue import TopicQueue
+    from sidecar.worker.stubs.intake import Refusal
+    from sidecar.worker.stubs.sessions import Sessions
+    from sidecar.worker.topics.topic_queue import TopicQueue
 
 
 class Settlement:

@@ -24,7 +24,7 @@ from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.descriptors import Descriptor, DescriptorState
 from sidecar.shm.in_work import entry_word
-from sidecar.worker.session import StreamState
+from sidecar.worker.stubs.session import StreamState
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from sidecar.producer.sender import Sender
     from sidecar.shm.chain_table import ChainName
     from sidecar.shm.slots import Counters
-    from sidecar.worker.sessions import Sessions
-    from sidecar.worker.settlement import Settlement
+    from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.slot_memory import SlotMemory
-    from sidecar.worker.topic_queue import TopicQueue
-    from sidecar.worker.topics import Topics
+    from sidecar.worker.stubs.sessions import Sessions
+    from sidecar.worker.topics.topic_queue import TopicQueue
+    from sidecar.worker.topics.topics import Topics
 
 log = logging.getLogger(__name__)
 

@@ -25,20 +25,20 @@ from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.shm.layout import STREAMS_MAX
-from sidecar.worker.malformed_frame import MalformedFrame
-from sidecar.worker.session import ClientSession, StreamState
-from sidecar.worker.shares import RESUME_AT
+from sidecar.worker.stubs.malformed_frame import MalformedFrame
+from sidecar.worker.stubs.session import ClientSession, StreamState
+from sidecar.worker.stubs.shares import RESUME_AT
 
 if TYPE_CHECKING:
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
-    from sidecar.worker.group_commit import GroupCommit
+    from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
-    from sidecar.worker.outboxes import Outboxes
-    from sidecar.worker.settlement import Settlement
-    from sidecar.worker.shares import Shares
-    from sidecar.worker.topic_queue import TopicQueue
-    from sidecar.worker.topics import Topics
+    from sidecar.worker.stubs.group_commit import GroupCommit
+    from sidecar.worker.stubs.outboxes import Outboxes
+    from sidecar.worker.stubs.shares import Shares
+    from sidecar.worker.topics.topic_queue import TopicQueue
+    from sidecar.worker.topics.topics import Topics
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.client_table import ClientRow
-    from sidecar.worker.settlement import Settlement
+    from sidecar.worker.fates.settlement import Settlement
 
 log = logging.getLogger(__name__)
 

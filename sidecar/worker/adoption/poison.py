@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
 from sidecar.kernel import entry_words, fail_records
 from sidecar.shm.in_work import KILLS_MAX, NUMBER_BITS, Suspects, batch_word, entry_word, name_of
-from sidecar.worker.completions import NameOf, batch_undelivered, records_undelivered
-from sidecar.worker.failure_texts import POISON_TEXT
+from sidecar.worker.fates.completions import NameOf, batch_undelivered, records_undelivered
+from sidecar.worker.fates.failure_texts import POISON_TEXT
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
