@@ -138,8 +138,9 @@ def test_too_few_replicas_in_sync(
         brokers.bootstrap_servers,
         settings={
             "client.id": "hasty",
-            "delivery.timeout.ms": 3_000,
-            "request.timeout.ms": 1_500,
+            # Longer than any answer takes on a busy machine: a request that times out leaves doubt.
+            "delivery.timeout.ms": 5_000,
+            "request.timeout.ms": 4_500,
             "linger.ms": 0,
         },
     )
@@ -155,7 +156,7 @@ def test_too_few_replicas_in_sync(
             wait_until(lambda: len(admin.partitions(other)[0].isrs) == 1, "the ISR to shrink")
             with Producer(run_dir=str(hasty.run_dir)) as producer:
                 lost = producer.send(other, value=b"x")
-                with pytest.raises(errors.DeliveryTimeout, match=r"delivery\.timeout\.ms=3000") as caught:
+                with pytest.raises(errors.DeliveryTimeout, match=r"delivery\.timeout\.ms=5000") as caught:
                     lost.result(timeout=PATIENCE_S)
                 assert caught.value.persistence == Persistence.NOT_PERSISTED
             assert NOT_ENOUGH_REPLICAS in produce_answers(brokers, "hasty")
