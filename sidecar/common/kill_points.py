@@ -2,7 +2,7 @@
 
 A worker that is started with ``KAFKA_SIDECAR_KILL_POINTS=FOLDER`` in its environment takes the first order it
 finds there (by file name; taken by unlinking it, so exactly one worker has it) and kills itself with SIGKILL when
-it passes that point. A replacement takes the next order. docs/testing.md tells the form of an order.
+it passes that point. A replacement takes the next order. docs/testing.md has the form of an order.
 
 Unarmed, a point costs one look at ``ARMED``, per batch or submission; in the kernel one predicted branch per store.
 """
@@ -63,7 +63,7 @@ POINTS: Final[dict[str, str]] = {
     "index.begin": "before the walk over an entry",
     "index.word": "one record has its partition, the next has not",
     "index.batched": "the walk is over, the records are in open batches",
-    "fail.word": "one record has its failure word, its client is not told",
+    "fail.word": "one record has its failure word, its client has no outcome",
     # Publish, encode, send.
     "publish.content": "plain writes of a descriptor",
     "publish.state": "fact 2: published, nothing encoded",
@@ -77,10 +77,10 @@ POINTS: Final[dict[str, str]] = {
     # Done, tell, words, descriptor.
     "done.content": "plain writes of a result",
     "done.state": "fact 3: settled, not counted",
-    "done.counted": "settled and counted, nobody is told",
+    "done.counted": "settled and counted, no client has an outcome",
     "tell.entry": "an outcome is in the ring, the ring's head is not moved",
     "tell.head": "the ring's head is moved",
-    "told.state": "the descriptor is told, no word is done",
+    "told.state": "the descriptor has its outcomes out, no word is done",
     "words.word": "one word is done, the next is not",
     "words.done": "all words of the batch are done",
     "row.place": "a lane row has its place and no sequence",
@@ -108,7 +108,7 @@ POINTS: Final[dict[str, str]] = {
     "adopt.ranges": "descriptors are read",
     "adopt.indexed": "every chain is walked",
     "adopt.balanced": "the counters balance",
-    "adopt.told": "told batches have ended, settled ones and failures are told again",
+    "adopt.told": "acked batches have ended, outcomes of settled ones and of failures are written again",
     "adopt.sent": "what was sent and not answered waits for its broker",
     "adopt.pages_back": "the pages of one chain have gone back",
     "adopt.end": "the adoption is over",

@@ -372,8 +372,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "pool.sync",
         "none",
         ("none", "accept"),
-        "What accepted records survive. none: the death of any process. accept: also a crash of the host; records are "
-        "forced to the disk of pool.path before they count as accepted (docs/durability.md).",
+        "Failures that accepted records survive. none: the death of any process. accept: also a crash of the host; "
+        "records are forced to the disk of pool.path before they count as accepted (docs/durability.md).",
     ),
     # [recover]
     _choice(
@@ -489,7 +489,7 @@ class SidecarConfig:
         return list(value)
 
     def to_mapping(self) -> dict[str, object]:
-        """What a worker is told: every value by name, ``clients`` and ``topics`` (in order) as nested maps."""
+        """A worker's settings: every value by name, ``clients`` and ``topics`` (in order) as nested maps."""
         return {
             **self.values,
             "clients": {name: dict(keys) for name, keys in self.clients.items()},

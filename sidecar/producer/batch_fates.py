@@ -97,7 +97,7 @@ class BatchFates:
         self.counts = SenderCounts()
         self.effects: list[Effect] = []
         self.hints: list[LeaderHint] = []
-        """New leaders that answers have told: one effect for all, as each makes a snapshot of the whole cluster."""
+        """New leaders from answers: one effect for all, as each makes a snapshot of the whole cluster."""
         self.completed: list[ProducerBatch] = []
         self.splits = 0
         """Of these effects, splits whose halves get descriptors."""
@@ -191,8 +191,8 @@ class BatchFates:
 
         With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. Nor
         with old records where nothing is missing before them: the broker has forgotten what it acknowledged. Sent under
-        another number the batch would stand behind later ones, or twice, so it fails, and its caller is told that it
-        may be there if an earlier attempt may have been appended. With young records it is the log that lacks what was
+        another number the batch would stand behind later ones, or twice, so it fails, as possibly
+        persisted if an earlier attempt may have been appended. With young records it is the log that lacks what was
         acknowledged (an unclean election cut it back), and it lacks the batch, too.
         """
         ids = self._ids
@@ -256,7 +256,9 @@ class BatchFates:
         self.counts.record_errors += len(texts)
         for piece, piece_text in bad:
             piece.queued = False
-            piece.done(code=result.error_code, persistence=self._told(piece, doubtful=False), text=piece_text)
+            piece.done(
+                code=result.error_code, persistence=self._persistence(piece, doubtful=False), text=piece_text
+            )
             self.completed.append(piece)
         if good is not None:
             good.attempts += 1
@@ -264,7 +266,7 @@ class BatchFates:
             self._accumulator.replace(batch, (good,), now_ms)
 
     def fail(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
-        """Give the batch up. Whether it may be in the log decides what the caller is told."""
+        """Give the batch up. Its persistence says whether it may be in the log."""
         if batch.is_done:
             return
         # On the wire counts as in doubt: what was given to the driver may be sent before this is known there.
@@ -272,18 +274,18 @@ class BatchFates:
         doubtful = batch.in_doubt
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
             self._ids.failed(batch)
-        if batch.done(code=code, persistence=self._told(batch, doubtful=doubtful), text=text):
+        if batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text):
             self.finish(batch)
         self.settled(batch.queue, now_ms)
 
     @staticmethod
-    def _told(batch: ProducerBatch, *, doubtful: bool) -> Persistence:
+    def _persistence(batch: ProducerBatch, *, doubtful: bool) -> Persistence:
         if doubtful or batch.whole_refuted:
             return Persistence.POSSIBLY_PERSISTED
         return Persistence.NOT_PERSISTED
 
     def finish(self, batch: ProducerBatch) -> None:
-        """Its fate is decided: to be told now, or behind earlier batches of its partition that have none yet."""
+        """Its fate is decided: it completes now, or behind earlier batches of its partition that have none yet."""
         self._accumulator.forget(batch)
         sequences = batch.queue.sequences
         if (

@@ -1,4 +1,4 @@
-"""BrokerLines: which partitions wait for which broker, those that may go and those that may go along."""
+"""BrokerLines: by broker, partitions ready to send, and partitions that may fill up a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sidecar.producer.lanes import LANES
 
 if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
-    from sidecar.producer.partition_queue import PartitionQueue, Ring
+    from sidecar.producer.partition_queue import Line, PartitionQueue
 
 
 class BrokerLines:
@@ -27,42 +27,42 @@ class BrokerLines:
 
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
-        self._ready: dict[int, tuple[Ring, ...]] = {}
-        self._again: dict[int, tuple[Ring, ...]] = {}
+        self._ready: dict[int, tuple[Line, ...]] = {}
+        self._again: dict[int, tuple[Line, ...]] = {}
         """By broker and lane, those of the ready ones whose next batch has its descriptor: what may go when the table
         of descriptors is full is found without a walk over all that may not."""
-        self._lingering: dict[int, tuple[Ring, ...]] = {}
+        self._lingering: dict[int, tuple[Line, ...]] = {}
         """By broker and lane, partitions whose next batch waits for nothing but more records."""
         self.widened: dict[int, dict[PartitionQueue, int]] = {}
         """Brokers with two lines, and which of its partitions stand in which: half in either. Nothing is in flight on
         the second connection of any other broker."""
-        self.leaderless: Ring = OrderedDict()
+        self.leaderless: Line = OrderedDict()
         """Partitions with something to send and nobody to send it to."""
 
     def place(self, queue: PartitionQueue, *, lingers: bool) -> None:
-        """Into the line of its leader, that of what may go or that of what may go along."""
-        if queue.ring is not None:
+        """Into its leader's line: that of ready partitions, or that of lingering ones, which may fill up a request."""
+        if queue.line is not None:
             if queue.lingers is lingers:
                 return
-            queue.leave_ring()
+            queue.leave_line()
         queue.lingers = lingers
         leader = self.snapshot.leader(queue.topic, queue.partition) if self.snapshot is not None else None
         if leader is None:
             if lingers:
                 return  # nobody need look for its leader yet
-            ring = self.leaderless
+            line = self.leaderless
         else:
             nodes = self._lingering if lingers else self._ready
             link_id = self._link_of(queue, leader.id) if self.widened else leader.id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
                 return  # on its way to the other connection: placed again when what is in flight has its answer
-            rings = nodes.get(link_id)
-            ring = _ring(nodes, link_id, queue.lane) if rings is None else rings[queue.lane]
+            lines = nodes.get(link_id)
+            line = _line(nodes, link_id, queue.lane) if lines is None else lines[queue.lane]
             if queue.has_descriptor and not lingers:
-                queue.again = _ring(self._again, link_id, queue.lane)
+                queue.again = _line(self._again, link_id, queue.lane)
                 queue.again[queue] = None
-        ring[queue] = None
-        queue.ring = ring
+        line[queue] = None
+        queue.line = line
 
     def _link_of(self, queue: PartitionQueue, node_id: int) -> int:
         shares = self.widened.get(node_id)
@@ -80,20 +80,20 @@ class BrokerLines:
         half = len(standing) // 2
         self.widened[node_id] = dict.fromkeys(standing[:half], node_id)
         self.widened[node_id].update(dict.fromkeys(standing[half:], second_of(node_id)))
-        self._place_anew(standing)
+        self._place_again(standing)
 
     def narrow(self, node_id: int) -> None:
         """One line again; nothing may be in flight on the second connection."""
         if self.widened.pop(node_id, None) is not None:
-            self._place_anew(self._standing(second_of(node_id)))
+            self._place_again(self._standing(second_of(node_id)))
 
     def _standing(self, link_id: int) -> list[PartitionQueue]:
-        rings = (*self.ready(link_id), *self.lingering(link_id))
-        return [queue for ring in rings for queue in ring]
+        lines = (*self.ready(link_id), *self.lingering(link_id))
+        return [queue for line in lines for queue in line]
 
-    def _place_anew(self, queues: list[PartitionQueue]) -> None:
+    def _place_again(self, queues: list[PartitionQueue]) -> None:
         for queue in queues:
-            queue.leave_ring()
+            queue.leave_line()
             self.place(queue, lingers=queue.lingers)
 
     def follow(self, snapshot: MetadataSnapshot) -> None:
@@ -101,44 +101,44 @@ class BrokerLines:
         self.snapshot = snapshot
         moved = list(self.leaderless)
         for nodes in (self._ready, self._lingering):
-            for rings in nodes.values():
-                for ring in rings:
-                    moved.extend(ring)
+            for lines in nodes.values():
+                for line in lines:
+                    moved.extend(line)
         for queue in moved:
-            queue.leave_ring()
+            queue.leave_line()
         known = snapshot.nodes
-        self._ready = {node: rings for node, rings in self._ready.items() if broker_of(node) in known}
-        self._lingering = {node: rings for node, rings in self._lingering.items() if broker_of(node) in known}
-        self._again = {node: rings for node, rings in self._again.items() if broker_of(node) in known}
+        self._ready = {node: lines for node, lines in self._ready.items() if broker_of(node) in known}
+        self._lingering = {node: lines for node, lines in self._lingering.items() if broker_of(node) in known}
+        self._again = {node: lines for node, lines in self._again.items() if broker_of(node) in known}
         for queue in moved:
             self.place(queue, lingers=queue.lingers)
 
     def ready_nodes(self) -> list[int]:
-        """Brokers with something that may go."""
+        """Brokers with ready partitions."""
         ready: list[int] = []
-        for node, rings in self._ready.items():
-            for ring in rings:
-                if ring:
+        for node, lines in self._ready.items():
+            for line in lines:
+                if line:
                     ready.append(node)
                     break
         return ready
 
-    def ready(self, node_id: int) -> tuple[Ring, ...]:
-        """By lane, the partitions with something that may go to a broker; empty for one that never had any."""
+    def ready(self, node_id: int) -> tuple[Line, ...]:
+        """By lane, the partitions that are ready for a broker; empty for one that never had any."""
         return self._ready.get(node_id, ())
 
-    def again(self, node_id: int) -> tuple[Ring, ...]:
+    def again(self, node_id: int) -> tuple[Line, ...]:
         """By lane, those of the ready ones that need no descriptor; empty for a broker that never had any."""
         return self._again.get(node_id, ())
 
-    def lingering(self, node_id: int) -> tuple[Ring, ...]:
-        """By lane, the partitions with something that may go along; empty for a broker that never had any."""
+    def lingering(self, node_id: int) -> tuple[Line, ...]:
+        """By lane, the partitions that may fill up its requests; empty for a broker that never had any."""
         return self._lingering.get(node_id, ())
 
     def holds(self, node_id: int, size_bytes: int) -> bool:
         """So much or more, in whole batches of batch.size, is in the partitions with something that may go there."""
-        for ring in self.ready(node_id):
-            for queue in ring:
+        for line in self.ready(node_id):
+            for queue in line:
                 size_bytes -= queue.load * queue.settings.batch_size
                 if size_bytes <= 0:
                     return True
@@ -146,11 +146,11 @@ class BrokerLines:
 
     def topics_waiting_for(self, node_id: int) -> set[str]:
         """Topics with something ready for a broker."""
-        return {queue.topic for ring in self.ready(node_id) for queue in ring}
+        return {queue.topic for line in self.ready(node_id) for queue in line}
 
 
-def _ring(nodes: dict[int, tuple[Ring, ...]], link_id: int, lane: int) -> Ring:
-    rings = nodes.get(link_id)
-    if rings is None:
-        rings = nodes[link_id] = tuple(OrderedDict() for _ in LANES)
-    return rings[lane]
+def _line(nodes: dict[int, tuple[Line, ...]], link_id: int, lane: int) -> Line:
+    lines = nodes.get(link_id)
+    if lines is None:
+        lines = nodes[link_id] = tuple(OrderedDict() for _ in LANES)
+    return lines[lane]

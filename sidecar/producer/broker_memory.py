@@ -36,7 +36,7 @@ class BrokerMemory:
     def lasts_until_ms(self, batch: ProducerBatch, append_time_ms: int, now_ms: float) -> float:
         """Until when (monotonic) the broker that has acknowledged the batch just now surely remembers its id.
 
-        ``append_time_ms`` is the broker's own timestamp where it told one: then that one counts.
+        ``append_time_ms`` is the broker's own timestamp, if it sent one: then that one counts.
         """
         stamp_ms = batch.records.max_timestamp_ms if append_time_ms < 0 else append_time_ms
         return now_ms + IDLE_MS if self._timestamp_ms() - stamp_ms <= TIMESTAMP_AGE_MS else 0.0

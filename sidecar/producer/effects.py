@@ -91,7 +91,7 @@ class Renumbered:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Fates decided since the last poll, in order per partition. Told once each."""
+    """Fates decided since the last poll, in order per partition. Completed once each."""
 
     batches: tuple[ProducerBatch, ...]
 

@@ -22,8 +22,8 @@ UNSENT_PER_NODE_MAX = 2
 class ProduceRequest:
     """One Produce request: batches of one lane for one broker.
 
-    ``node_id`` is the broker's, or that of the second connection to it (``second_of``). ``timeout_ms`` is what the
-    broker is told, ``deadline_ms`` (monotonic) when the connection is given up.
+    ``node_id`` is the broker's, or that of the second connection to it (``second_of``). ``timeout_ms`` goes
+    to the broker, ``deadline_ms`` (monotonic) when the connection is given up.
     ``buffer`` is taken when the request is made, and the driver gives it back when the kernel has taken the request, or
     nothing of it will be sent any more. ``topic_names`` is for the driver: with Produce v13 answers name topics by id,
     and it puts the ids it sent here.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.topic_settings import TopicSettings
 
-Ring = OrderedDict["PartitionQueue", None]
+Line = OrderedDict["PartitionQueue", None]
 """Partitions with a batch that may be sent now, longest waiting first; removal from the middle is O(1)."""
 
 
@@ -21,9 +21,9 @@ class PartitionQueue:
     """The deque of one (lane, topic, partition), in the order the records were accepted.
 
     ``wire_count`` counts batches that are prepared or sent and whose request has not ended, among them
-    batches that have expired meanwhile: what was told to the caller does not call bytes back from a socket.
-    ``load`` counts what waits in batches of batch.size; ``partitioner`` is told of each change when the choice of
-    partitions follows it. ``ring`` is the line the partition stands in (a broker's, or that of partitions without a
+    batches that have expired meanwhile: completing a batch does not call bytes back from a socket.
+    ``load`` counts what waits in batches of batch.size; ``partitioner`` hears of each change when the choice of
+    partitions follows it. ``line`` is the line the partition stands in (a broker's, or that of partitions without a
     leader); ``again`` is the broker's index of those in it whose next batch has its descriptor already.
     """
 
@@ -34,13 +34,13 @@ class PartitionQueue:
         "follower",
         "has_descriptor",
         "lane",
+        "line",
         "lingers",
         "link_id",
         "load",
         "next_order",
         "partition",
         "partitioner",
-        "ring",
         "sequences",
         "settings",
         "timer_due_ms",
@@ -64,8 +64,8 @@ class PartitionQueue:
         """The one that is behind this one."""
         self.next_order = 0
         self.wire_count = 0
-        self.ring: Ring | None = None
-        self.again: Ring | None = None
+        self.line: Line | None = None
+        self.again: Line | None = None
         self.has_descriptor = False
         """Its next batch was sent before: it needs no descriptor to be sent again."""
         self.lingers = False
@@ -81,7 +81,7 @@ class PartitionQueue:
         batch.queued = True
         self.load += batch.load
         if self.partitioner is not None:
-            self.tell_load()
+            self.report_load()
         batches = self.batches
         if not batches or batch.order < batches[0].order:
             batches.appendleft(batch)
@@ -96,7 +96,7 @@ class PartitionQueue:
         batch.queued = False
         self.load -= batch.load
         if self.partitioner is not None:
-            self.tell_load()
+            self.report_load()
         if self.batches[0] is batch:
             self.batches.popleft()
         else:
@@ -109,17 +109,17 @@ class PartitionQueue:
             self.load += load - batch.load
             batch.load = load
             if self.partitioner is not None:
-                self.tell_load()
+                self.report_load()
 
-    def tell_load(self) -> None:
-        """Tell the topic's partitioner, which there is, how much waits for this partition."""
+    def report_load(self) -> None:
+        """Report the partition's load to the topic's partitioner, which is set."""
         assert self.partitioner is not None
         self.partitioner.set_queue_length(self.partition, self.load)
 
-    def leave_ring(self) -> None:
-        if self.ring is not None:
-            del self.ring[self]
-            self.ring = None
+    def leave_line(self) -> None:
+        if self.line is not None:
+            del self.line[self]
+            self.line = None
             if self.again is not None:
                 del self.again[self]
                 self.again = None

@@ -44,13 +44,13 @@ class PartitionSequences:
         """Until when (monotonic) the broker surely remembers the identity here. Without that it takes any first
         sequence, so nothing may be under way beside the batch that introduces it (again)."""
         self.known_from_serial = 0
-        """An answer for an earlier batch says nothing of the log that is there now: the topic was made anew."""
+        """Answers for earlier batches do not count: the topic was recreated, with a new log."""
         self.is_stamped_by_broker = False
         """The topic's timestamps are the broker's (LogAppendTime): never old, whatever the records say."""
         self.in_flight: list[ProducerBatch] = []
         self.parked: list[ProducerBatch] = []
-        """Decided before one that stands before them in the partition: told behind it, since callbacks of a partition
-        run in order (``KafkaProducer.send``). At most as many as may be under way behind an unsettled one."""
+        """Decided before an earlier one of the partition: they complete behind it, since callbacks of a partition run
+        in order (``KafkaProducer.send``). At most as many as may be under way behind an unsettled one."""
         self.unresolved = False
         """A numbered batch was given up without knowing whether the broker has it: new ones must wait and
         see.
@@ -63,7 +63,7 @@ class PartitionSequences:
         return any(each.order < batch.order for each in self.in_flight)
 
     def take_parked(self) -> list[ProducerBatch]:
-        """Parked batches that may be told now, in their order."""
+        """Parked batches that may complete now, in their order."""
         free = sorted(
             (each for each in self.parked if not self.is_overtaking(each)), key=lambda each: each.order
         )
@@ -72,7 +72,7 @@ class PartitionSequences:
 
     def is_overtaken(self, batch: ProducerBatch) -> bool:
         """A later batch of the same identity is in the log: the broker has this one too, or it took the later one
-        because it had forgotten the identity, and nobody can tell which."""
+        because it had forgotten the identity, and nobody knows which."""
         if self.identity != (batch.producer_id, batch.epoch):
             return False
         return self.acked_order > batch.order or any(
@@ -80,7 +80,7 @@ class PartitionSequences:
         )
 
     def forget(self) -> None:
-        """The topic was made anew: its broker knows nothing of what was acknowledged before."""
+        """The topic was recreated: its broker knows nothing of earlier acknowledgements."""
         self.known_until_ms = 0.0
         self.known_from_serial = self.next_serial
         self.is_stamped_by_broker = False

@@ -121,8 +121,8 @@ class ProducerBatch:
         """It is half of this one, which may have been appended whole: the broker cannot recognise the half again."""
         self.whole_refuted = False
         """It was half of a batch in doubt, and the other half was taken, which shows that the whole is not there unless
-        the broker had forgotten the producer id. So it may be sent under another number, and its caller is never told
-        that it is surely not there."""
+        the broker had forgotten the producer id. So it may be sent under another number, and never completes as
+        surely not persisted."""
         self.was_absent = False
         """The broker knew the producer id and did not have the batch, when it was asked after a worker's death. What it
         refuses at its size now is not there. Not so any more once an attempt of ours went unanswered."""

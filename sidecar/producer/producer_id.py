@@ -1,11 +1,11 @@
-"""ProducerIds: the idempotent lane's producer id, its epochs, and who may be numbered when (rule S4).
+"""ProducerIds: the idempotent lane's producer id, its epochs, and the order of numbering (rule S4).
 
 Behaviour after Kafka's TransactionManager in its idempotent part, with one difference. Kafka gives batches new
 sequences while they may still be on the wire; here a batch is renumbered only when nothing of its partition
 is on the wire and the broker surely has none of it. Until then batches of unknown fate are sent again as they
 are: the broker answers either with success (it has them) or with OUT_OF_ORDER_SEQUENCE_NUMBER (it has not).
 That proof needs the batch to be among the last five that the broker may have appended, which is what it
-remembers: nothing is sent further ahead of the oldest unsettled batch, whoever answered those between. And it
+remembers: nothing is sent further ahead of the oldest unsettled batch, even when those between were answered. And it
 needs the broker to remember the id at all: see :class:`BrokerMemory`.
 """
 
@@ -192,7 +192,7 @@ class ProducerIds:
 
     def acked(self, batch: ProducerBatch, append_time_ms: int, now_ms: float) -> None:
         """The broker has the batch. Also right for one given up earlier: the late answer resolves its
-        partition. ``append_time_ms``: the broker's timestamp of it, -1 when it told none.
+        partition. ``append_time_ms``: the broker's timestamp of it, -1 when it sent none.
         """
         sequences = batch.queue.sequences
         assert sequences is not None
@@ -206,7 +206,7 @@ class ProducerIds:
                     sequences.known_until_ms = now_ms + IDLE_MS  # its records were young when it was numbered
                 else:
                     sequences.known_until_ms = self.memory.lasts_until_ms(batch, append_time_ms, now_ms)
-                # An answer to a duplicate tells the timestamp that stands in the log, whoever made it.
+                # An answer to a duplicate has the timestamp in the log, whether a client or the broker made it.
                 sequences.is_stamped_by_broker = append_time_ms not in (-1, batch.records.max_timestamp_ms)
 
     def failed(self, batch: ProducerBatch) -> None:

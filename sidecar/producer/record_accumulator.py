@@ -20,7 +20,7 @@ from sidecar.common.model import broker_of, second_of
 from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, NO_SEQUENCE
-from sidecar.producer.partition_queue import PartitionQueue, Ring
+from sidecar.producer.partition_queue import Line, PartitionQueue
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
@@ -150,14 +150,14 @@ class RecordAccumulator:
         if batch.queue.sequences is not None:
             self._ids.adopt(batch.queue.sequences, batch, count)
 
-    def disown(self, batch: ProducerBatch, now_ms: float) -> None:
+    def withdraw(self, batch: ProducerBatch, now_ms: float) -> None:
         """An adopted batch that turned out not to be whole: as if it had never been here. What is accepted for its
         partition goes on under a new identity, once the other adopted batches are settled."""
         self.forget(batch)
         if batch.queue.sequences is not None:
             self._ids.failed(batch)
             renumbered = self._ids.resolve(batch.queue)
-            assert not renumbered, "what a dead worker sent is in doubt, and keeps its identity"
+            assert not renumbered, "a batch that a dead worker sent is in doubt, and keeps its identity"
         self.touch(batch.queue, now_ms)
 
     def resume(self, batch: ProducerBatch, now_ms: float) -> None:
@@ -193,15 +193,15 @@ class RecordAccumulator:
             queue.partitioner = self._partitioners.get((lane, topic))
         return queue
 
-    def tell_loads(self, topic: str, lane: int, partitioner: StickyPartitioner) -> None:
-        """From now on the topic's partitioner is told how much waits for each partition, at each change.
+    def follow_loads(self, topic: str, lane: int, partitioner: StickyPartitioner) -> None:
+        """From now on the topic's partitioner gets the load of each partition at each change.
 
         (KIP-794. Kafka counts all queues in each ``ready()``: ``updatePartitionLoadInfo``.)
         """
         self._partitioners[lane, topic] = partitioner
         for queue in self._topics[lane].get(topic, {}).values():
             queue.partitioner = partitioner
-            queue.tell_load()
+            queue.report_load()
 
     def _open_batch(
         self, queue: PartitionQueue, block: RecordBlock, born_ms: float, expedited: bool
@@ -228,21 +228,21 @@ class RecordAccumulator:
         batch = self._candidate(queue, now_ms) if queue.batches else None
         if batch is None:
             queue.timer_serial = 0
-            if queue.ring is not None:
-                queue.leave_ring()
+            if queue.line is not None:
+                queue.leave_line()
             return
         has_descriptor = batch.descriptor != NO_DESCRIPTOR
         if queue.has_descriptor is not has_descriptor:
             queue.has_descriptor = has_descriptor
-            queue.leave_ring()
+            queue.leave_line()
         due_ms = self._due_ms(batch)
         if due_ms <= now_ms:
             queue.timer_serial = 0
             self.lines.place(queue, lingers=False)
             return
         if batch.retry_at_ms > now_ms:
-            if queue.ring is not None:
-                queue.leave_ring()
+            if queue.line is not None:
+                queue.leave_line()
             self._backing_off.add(queue)
         else:
             self.lines.place(queue, lingers=True)
@@ -396,19 +396,19 @@ class RecordAccumulator:
 
     def _take(
         self,
-        ring: Ring,
+        line: Line,
         batches: list[ProducerBatch],
         size: int,
         limits: _Limits,
         now_ms: float,
         longest_linger_ms: float | None = None,
     ) -> int:
-        """Move what may go from the head of ``ring`` to ``batches``; the bytes of all of these.
+        """Move what may go from the head of ``line`` to ``batches``; the bytes of all of these.
 
         ``longest_linger_ms``: the partitions linger; those whose topics linger for longer stay. None: they are due.
         """
-        for _ in range(len(ring)):
-            queue = next(iter(ring))
+        for _ in range(len(line)):
+            queue = next(iter(line))
             batch = self._candidate(queue, now_ms) if queue.batches else None
             goes_at_ms = inf
             if batch is not None:
@@ -419,7 +419,7 @@ class RecordAccumulator:
             if (batches and queue.settings.acks != batches[0].queue.settings.acks) or (
                 longest_linger_ms is not None and queue.settings.linger_ms > longest_linger_ms
             ):
-                ring.move_to_end(queue)
+                line.move_to_end(queue)
                 continue
             batch_bytes = batch.records.size_bytes
             if size + batch_bytes > limits.bytes and (batches or batch_bytes > limits.single_bytes):
@@ -429,7 +429,7 @@ class RecordAccumulator:
                     break
                 limits.new_batches -= 1
             size += batch_bytes
-            queue.leave_ring()
+            queue.leave_line()
             queue.timer_serial = 0
             queue.remove(batch)
             batch.closed = True

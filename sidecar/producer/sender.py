@@ -211,11 +211,11 @@ class Sender:
                 self._widen(node_id, links, effects)
             return
         accumulator = self._accumulator
-        rings = accumulator.lines.ready(node_id)
+        lines = accumulator.lines.ready(node_id)
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and room > 0:
             lane = lanes_left.pop(0)
-            if not rings[lane]:
+            if not lines[lane]:
                 continue
             is_first = not self._in_flight.has_unsent(node_id)
             most_bytes = self.room.request_bytes(is_first=is_first)
@@ -234,7 +234,7 @@ class Sender:
                 new_batches=new_batches,
             )
             if not batches:
-                if not rings[lane]:
+                if not lines[lane]:
                     continue
                 if new_batches <= 0:
                     self.room.lacks_descriptors = True

@@ -22,7 +22,7 @@ def watched(leaders: tuple[int, ...], **settings: object) -> tuple[Core, StickyP
         leaders=leaders, lane=PLAIN_LANE, enable_idempotence=False, batch_size=BATCH_BYTES, **settings
     )
     partitioner = StickyPartitioner(len(leaders), range(len(leaders)), 1, 4)
-    core.accumulator.tell_loads(TOPIC, PLAIN_LANE, partitioner)
+    core.accumulator.follow_loads(TOPIC, PLAIN_LANE, partitioner)
     return core, partitioner
 
 
@@ -74,7 +74,7 @@ def test_what_is_drained_counts_no_more_and_what_comes_back_does() -> None:
 def test_split_and_expired_batches_leave_no_load_behind() -> None:
     core = Core(leaders=(1,), batch_size=300, linger_ms=0.0)
     partitioner = StickyPartitioner(1, [0], 1, 4)
-    core.accumulator.tell_loads(TOPIC, IDEMPOTENT_LANE, partitioner)
+    core.accumulator.follow_loads(TOPIC, IDEMPOTENT_LANE, partitioner)
     request = core.send("a", "b")
     core.respond(request, answer(0, Code.MESSAGE_TOO_LARGE))
     queue = core.accumulator.queue(TOPIC, IDEMPOTENT_LANE, 0)

@@ -459,7 +459,7 @@ class Adoption:
                 persistence=Persistence.POSSIBLY_PERSISTED,
                 text=_LOST_TEXT,
             )
-            self._accumulator.disown(batch, now_ms)
+            self._accumulator.withdraw(batch, now_ms)
             self._settlement.settle_batch(batch, now_ms)
         return sent
 

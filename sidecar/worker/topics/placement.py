@@ -67,7 +67,7 @@ class Placement:
             ignore_keys=uniform and self._config.partitioner_ignore_keys,
         )
         if uniform and self._config.partitioner_adaptive_partitioning_enable:
-            self._accumulator.tell_loads(queue.topic, queue.lane, made)
+            self._accumulator.follow_loads(queue.topic, queue.lane, made)
         return made
 
     def _preferred(
