@@ -44,7 +44,7 @@ class AsyncProducer:
     the loop or uses its executor. max_block_ms counts from the call; of send_many() and send_arrow() from when they
     last got on. **Cancelling** a send that still waits takes its record back. A record that is queued is sent:
     cancelling its future changes nothing, and a send that is cancelled in the very step that queues it is sent, too.
-    **A loop that is closed** takes with it what waited there; what was queued is delivered, and nobody is told.
+    **A loop that is closed** drops its waiting sends; queued records are delivered, but their futures never complete.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class AsyncProducer:
     ) -> None:
         if max_block_ms < 0:
             raise ValueError("max_block_ms must not be negative.")
-        # Whoever finds no room is told at once, and waits in the line of its loop.
+        # A send without room fails at once, and waits in the line of its loop.
         self._producer = Producer(run_dir, client_name, max_block_ms=0, **settings)
         self._max_block_ms = max_block_ms
         self._last: LoopLine | None = None
@@ -143,7 +143,7 @@ class AsyncProducer:
         ends = None if timeout is None else loop.time() + timeout
         last = line.last_number
         if not await line.until(lambda: line.is_past(last), timeout):
-            raise TimeoutError(f"flush() was not done after {timeout} s: {line.waiting} sends wait for room.")
+            raise TimeoutError(f"flush() timed out after {timeout} s: {line.waiting} sends wait for room.")
         producer = self._producer
         wait = FlushWait(producer._outbox, until)
         is_alive = producer._io is not None and not producer._outbox.closed

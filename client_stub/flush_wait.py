@@ -39,8 +39,6 @@ class FlushWait:
         left = list(self._pending) if self._left is None else self._left
         if self.for_acceptance:
             count = sum(each.count for each in left if not each.is_accepted)
-            return TimeoutError(
-                f"flush() was not done after {timeout} s: {count} records are not accepted yet."
-            )
+            return TimeoutError(f"flush() timed out after {timeout} s: {count} records are not accepted yet.")
         count = sum(each.undecided_count for each in left)
-        return TimeoutError(f"flush() was not done after {timeout} s: {count} records have no outcome yet.")
+        return TimeoutError(f"flush() timed out after {timeout} s: {count} records have no outcome yet.")

@@ -20,8 +20,8 @@ from client_stub.wire import Format, LocalCode, Persistence
 
 log = logging.getLogger("client_stub")
 
-FARES_WELL: Final = "close"
-GIVES_UP: Final = "cancel"
+CLOSE: Final = "close"
+CANCEL: Final = "cancel"
 
 
 class IoThread:
@@ -51,13 +51,13 @@ class IoThread:
             self._thread = self._thread or thread
 
     def request_close(self, *, cancel: bool) -> None:
-        """End the thread: politely, or giving up on everything undecided. Any thread."""
-        self._ending = GIVES_UP if cancel else (self._ending or FARES_WELL)
+        """End the thread: once every record is decided, or cancelling the rest. Any thread."""
+        self._ending = CANCEL if cancel else (self._ending or CLOSE)
         self._outbox.wake(always=True)
 
     def abandon(self) -> None:
         """As a polite close; a garbage collector calls, at any moment."""
-        self._ending = self._ending or FARES_WELL
+        self._ending = self._ending or CLOSE
         bell = self._outbox.bell
         if bell is not None:
             bell.ring()
@@ -87,23 +87,23 @@ class IoThread:
             self._outbox.tell_listeners()
 
     def _turn(self) -> bool:
-        """What callers brought goes out, they are told what was decided, then the thread sleeps and hears the daemon.
+        """Send the callers' records, complete the decided ones, then sleep until the daemon or a caller wakes us.
 
-        They are told right before the sleep: whoever is woken needs the GIL, which is free from then on.
+        Records complete right before the sleep: a woken caller needs the GIL, which is free from then on.
         """
         outbox, session = self._outbox, self._session
         now_ms = _now_ms()
         # Read once: an end asked for behind the gathering is the next turn's, else what was still filling is lost.
         ending = self._ending
         if outbox.has_gathered or ending is not None:
-            # At the end everything travels or is told its error, also what had better gone on filling.
+            # At the end every record is sent or fails, also those of submissions that are not full.
             sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
             if sealed:
                 session.add(sealed, now_ms)
             if flush:
                 session.request_flush()
         if ending is not None:
-            if ending == GIVES_UP or not session.undecided:
+            if ending == CANCEL or not session.undecided:
                 self._ship(now_ms)
                 self._end()
                 return False
@@ -136,7 +136,7 @@ class IoThread:
             else:
                 session.receive_worker(frames, now_ms)
         except (ValueError, TypeError, IndexError) as error:
-            log.warning("a message from the daemon could not be read (%s); connecting anew", error)
+            log.warning("a message from the daemon could not be read (%s); reconnecting", error)
             session.lost(f"unreadable message: {error}", now_ms)
 
     def _act(self) -> None:
@@ -199,15 +199,15 @@ class IoThread:
         outbox, session = self._outbox, self._session
         outbox.end()
         session.add(outbox.gather(lambda _: True)[0], _now_ms())
-        gives_up = self._ending == GIVES_UP or session.undecided
-        farewell = session.cancel(_cancelled) if gives_up else session.bye()
+        cancels = self._ending == CANCEL or session.undecided
+        farewell = session.cancel(_cancelled) if cancels else session.bye()
         self._settle()
         self._unsent = None
         outbox.set_bell(None)
         self._transport.close(farewell)
 
     def _die(self, error: Exception) -> None:
-        """A bug in this thread: everybody who waits or comes later is told; nobody hangs."""
+        """A bug in this thread: all pending and later calls fail with it; none hangs."""
         outbox, session = self._outbox, self._session
         outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
         outbox.end()

@@ -99,7 +99,7 @@ class LoopLine:
         return False
 
     def drop(self) -> None:
-        """The loop is closed: nobody can be told anything any more, and nothing that waited here may be sent."""
+        """The loop is closed: no call of it can complete any more, and nothing that waited here may be sent."""
         self._ringing = False
         self._decided.clear()
         self.topics.clear()

@@ -306,7 +306,7 @@ class Producer(ProducerCore):
 
     @property
     def known_size_limit(self) -> int | None:
-        """As :meth:`size_limit`, None while the daemon has not told it."""
+        """As :meth:`size_limit`, None until the daemon has sent it."""
         limit = self._outbox.max_request_bytes
         return None if limit is None else min(limit, self._outbox.payload_bytes_max)
 
@@ -374,7 +374,7 @@ _abandoned: list[Any] = []
 
 
 def _after_fork_in_child() -> None:
-    """Nothing is to be done before a fork: callers hold no lock, and the child makes all anew."""
+    """Nothing is to be done before a fork: callers hold no lock, and the child creates all its own."""
     for producer in list(_live):
         producer._forked_child()
 

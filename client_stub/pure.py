@@ -193,7 +193,7 @@ class OutboxCore:
         self.forked = False
         """It is a forked child's copy, which nobody serves."""
         self._asleep: list[int] = []
-        """The bell's descriptor while the io thread sleeps and must be woken; taken by whoever wakes it."""
+        """The bell's descriptor while the io thread sleeps and must be woken; taken by the thread that wakes it."""
         self.closed_bytes = 0
         """Payloads of all submissions that took no more."""
         self.bell: Bell | None = None

@@ -21,7 +21,7 @@ class QueuedOutbox(Outbox):
         self._inbox: deque[tuple[Any, ...]] = deque()
         """In the order in which callers came: the six fields of a record, or (what the io thread calls, arguments)."""
         self._inbox_bytes = 0
-        """About what stands there: two threads may count over each other, so it begins anew whenever nothing does."""
+        """Roughly their size: two threads may count over each other, so it restarts at 0 when the inbox is empty."""
         self._has_ended = False
 
     # --- callers --------------------------------------------------------------------------------------

@@ -80,8 +80,8 @@ def with_queued(error: SidecarError, parts: Sequence[BulkPart]) -> SidecarError:
     if not parts:
         return error
     queued = BulkDelivery(parts)
-    # A copy: what ended the producer or the topic is told to every call, each with its own number.
-    told = copy.copy(error)
-    told.args = (f"{error} (The first {queued.count} records of this call are queued.)",)
-    told.queued = queued
-    return told
+    # A copy: a fatal error of the producer or the topic is raised in every call, each with its own number.
+    raised = copy.copy(error)
+    raised.args = (f"{error} (The first {queued.count} records of this call are queued.)",)
+    raised.queued = queued
+    return raised

@@ -30,8 +30,8 @@ def default_run_dir() -> str:
     user = os.geteuid()
     if user == 0:
         return "/run/kafka-sidecar"
-    told = os.environ.get("XDG_RUNTIME_DIR")
-    base = told or f"/run/user/{user}"
+    configured = os.environ.get("XDG_RUNTIME_DIR")
+    base = configured or f"/run/user/{user}"
     try:
         found = os.stat(base)
     except OSError as error:
@@ -41,7 +41,7 @@ def default_run_dir() -> str:
             return f"{base}/kafka-sidecar"
         mode = stat.S_IMODE(found.st_mode)
         why = f"{base} is not this user's own (it is uid {found.st_uid}'s with mode {mode:04o}, this is uid {user})"
-    where = "of XDG_RUNTIME_DIR" if told else "(XDG_RUNTIME_DIR is not set)"
+    where = "of XDG_RUNTIME_DIR" if configured else "(XDG_RUNTIME_DIR is not set)"
     raise ValueError(
         f"There is no default run directory for this user, because {why} {where}: name one by --run-dir, run_dir or "
         f"{RUN_DIR_VARIABLE}."

@@ -87,7 +87,7 @@ class Submission(SubmissionCore):
         self._data: bytes | None = None
         self._done_mask = 0
         self._counted: dict[int, tuple[int, bool]] = {}
-        """What was told by count alone: first index -> (records, they failed). See ``_count``."""
+        """Outcomes by count alone: first index -> (records, they failed). See ``_count``."""
 
     def seal(self, data: bytes | None = None) -> None:
         """It takes no more records; the payload (``data``, or what was packed) has its final size."""
@@ -227,7 +227,7 @@ class Submission(SubmissionCore):
         if not news:
             return
         if repeated and base_offset >= 0 and error is None:
-            # Offsets count along the told records; a partial repeat cannot be cut without breaking that.
+            # Offsets count along the completed records; a partial repeat cannot be cut without breaking that.
             log.warning("outcome for %s repeats some of its records; they keep their first fate", self.topic)
         self._done_mask |= news
         appended = append_time_ms >= 0

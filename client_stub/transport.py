@@ -1,7 +1,7 @@
 """Transport: the sockets of one client, and the only file of the stub with any. Used by the io thread alone.
 
 Every attachment is a new connection: what was left unsent in one is never delivered to a restarted peer out of the
-middle. What arrived before a connection ended is handed over before its end is told.
+middle. What arrived before a connection ended is handed over before its end is reported.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Transport:
         self._links: dict[str, _Link] = {}
         self._by_fd: dict[int, _Link] = {}
         self._lost: list[_Link] = []
-        """Connections whose end is to be told by the next ``poll``, behind what came before it."""
+        """Connections whose end the next ``poll`` reports, behind their last messages."""
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
         self.bell = Bell()
         """Rung by any thread, it ends a running or the next ``poll`` at once."""

@@ -153,7 +153,7 @@ class ZmtpConnection:
         return self._view is not None and self._end > self._start
 
     def skip_long_messages(self, buffers: Buffers, message_bytes_max: int) -> None:
-        """From now on: other buffers and another limit, and a message over it is told by its first frames alone.
+        """From now on: other buffers and another limit, and of a message over it only the first frames are kept.
 
         Its other bytes are read away and counted in ``skipped_bytes``, so that who sent it can be answered.
         """

@@ -36,7 +36,14 @@ SUBJECT: Final = re.compile(r"(?:^|(?<=[.:;] ))(?:What|Who)\b(?![^.!]*\?)")
 
 OPEN: Final = frozenset(
     {
-        "client_stub",
+        "client_stub/ack_window.py",
+        "client_stub/hot.py",
+        "client_stub/io_thread.py",
+        "client_stub/outbox.py",
+        "client_stub/pure.py",
+        "client_stub/session.py",
+        "client_stub/stream_table.py",
+        "client_stub/transport.py",
         "sidecar/bench",
         "sidecar/chaos",
         "sidecar/demo",
@@ -46,7 +53,7 @@ OPEN: Final = frozenset(
         "sidecar/worker",
     }
 )
-"""Rooms that are not done yet. This set only shrinks."""
+"""Rooms and files that are not done yet. This set only shrinks."""
 
 _WORD: Final = {word: re.compile(rf"\b(?:{word})\b", re.IGNORECASE) for word in RETIRED}
 _QUOTED: Final = re.compile(r"`[^`]*`")
@@ -107,13 +114,15 @@ def test_the_room_speaks_in_the_fields_words(room: str) -> None:
     found = []
     for path in sorted((ROOT / room).rglob("*.py")):
         where = path.relative_to(ROOT).as_posix()
+        if where in OPEN:
+            continue
         found += [f"{where}: its name: {RETIRED[w]}" for w, p in _WORD.items() if p.search(_name(path.stem))]
         found += faults(where, path.read_text())
     assert not found, "\n".join(found)
 
 
 def test_open_rooms_exist() -> None:
-    assert set(_rooms()) >= OPEN
+    assert not [each for each in OPEN if not (ROOT / each).exists()], "these are gone: remove them from OPEN"
 
 
 def test_the_check_finds_what_it_is_for() -> None:

@@ -45,7 +45,7 @@ def test_flush_waits_for_what_was_sent_before_it_and_ends_linger(
 ) -> None:
     daemon.deliver = None
     first = [producer.send("a", b"1"), producer.send("b", b"1")]
-    with pytest.raises(TimeoutError, match=r"flush\(\) was not done after 0.1 s: 2 records"):
+    with pytest.raises(TimeoutError, match=r"flush\(\) timed out after 0.1 s: 2 records"):
         producer.flush(0.1)
     assert {stream for stream, _ in eventually(lambda: len(daemon.flushes) == 2 and daemon.flushes)} == {1, 2}
     done = threading.Event()
