@@ -88,6 +88,8 @@ class Outbox(OutboxCore):
         """A locked lock for each thread that waits for room, attachment or outcomes; who changes one rings them all."""
         self._acceptance_awaited = False
         """Some of them wait for ACCEPTED, not for room or outcomes."""
+        self._room_awaited = False
+        """Some of them wait for room. Who waits for an outcome is not woken by the acceptance before it."""
         self._unwatched: deque[tuple[SidecarError, int]] = deque()
         """(error, records) of records that nobody watches; told by the next flush()."""
         self._released_bytes = 0
@@ -232,7 +234,7 @@ class Outbox(OutboxCore):
         self.wake()
         ends = time.monotonic() + limit_ms / 1e3
         # Half of the buffer is told. Less is looked for: what holds the rest may be a topic that is held for long.
-        while not self._wait(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic())):
+        while not self._wait(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic()), for_room=True):
             if time.monotonic() >= ends:
                 raise self.no_room(stream.topic, limit_ms)
 
@@ -282,13 +284,18 @@ class Outbox(OutboxCore):
     def wait_for_outcome(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """As ``wait_until``, for result(). Raises ForkedProducer in a forked child, SidecarError in a callback."""
         self.refuse_wait_in_callback("result()")
-        is_ready = self.wait_until(ready, timeout)
+        is_ready = self._wait(lambda: self.forked or ready(), timeout)
         if self.forked:
             raise ForkedProducer(FORKED_TEXT)
         return is_ready
 
     def _wait(
-        self, ready: Callable[[], bool], timeout: float | None, *, for_acceptance: bool = False
+        self,
+        ready: Callable[[], bool],
+        timeout: float | None,
+        *,
+        for_acceptance: bool = False,
+        for_room: bool = False,
     ) -> bool:
         """Nothing is held meanwhile. What an exception leaves behind is rung once, to no effect."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -298,7 +305,10 @@ class Outbox(OutboxCore):
             while True:
                 # Before the look: what changes behind it rings.
                 self._waiters.append(bell)
-                self._acceptance_awaited |= for_acceptance
+                if for_acceptance:
+                    self._acceptance_awaited = True
+                if for_room:
+                    self._room_awaited = True
                 if ready():
                     return True
                 left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
@@ -307,8 +317,10 @@ class Outbox(OutboxCore):
                 if not bell.acquire(timeout=left):
                     return ready()
         finally:
-            with contextlib.suppress(ValueError):  # rung
+            try:  # noqa: SIM105  suppress() is three calls more for each record that is waited for
                 self._waiters.remove(bell)
+            except ValueError:
+                pass  # rung
 
     def refuse_wait_in_callback(self, what: str) -> None:
         """Raises SidecarError in the io thread: it would wait for itself."""
@@ -431,8 +443,8 @@ class Outbox(OutboxCore):
             if packer is not None:
                 self._keep_packer(packer)
         # Half, not the first free byte: a caller that wakes for one record would sleep again at once.
-        if self._acceptance_awaited or (self._waiters and self.buffered_bytes <= self.buffer_bytes // 2):
-            self._acceptance_awaited = False
+        if self._acceptance_awaited or (self._room_awaited and self.buffered_bytes <= self.buffer_bytes // 2):
+            self._acceptance_awaited = self._room_awaited = False
             self._ring_waiters()
         self.tell_listeners()
 
@@ -472,5 +484,7 @@ class Outbox(OutboxCore):
     def _ring_waiters(self) -> None:
         waiters = self._waiters
         for _ in range(len(waiters)):
-            with contextlib.suppress(IndexError, RuntimeError):  # its owner was quicker
+            try:
                 waiters.popleft().release()
+            except (IndexError, RuntimeError):
+                continue  # its owner was quicker

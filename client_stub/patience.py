@@ -42,6 +42,7 @@ class Patience:
     def tick(self, now_ms: float) -> None:
         attached_at_ms = self._attached_at_ms
         if attached_at_ms is not None and now_ms - attached_at_ms >= STEADY_MS:
+            self._attached_at_ms = None  # said once
             self.progressed()
 
     def next_wait_ms(self, *, at_once: bool) -> float:

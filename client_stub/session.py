@@ -92,6 +92,11 @@ class Session:
         self.state = State.IDLE
         self.name = name
         self.limits: dict[str, Any] = {}
+        """As the last WELCOME has them; the two below are made of it."""
+        self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
+        """Largest payload of one SUBMIT that the worker reads."""
+        self.submission_bytes = SUBMISSION_BYTES_MAX
+        """Payload bytes of records that share one SUBMIT: what the worker's pool has room for, if that is less."""
         self.last_word = ""
         self.fatal: SidecarError | None = None
         self.effects: list[Effect] = []
@@ -141,7 +146,7 @@ class Session:
         """True when a submission of ``topic`` could be sent now; else it had better go on filling."""
         if self.state is not State.ATTACHED or self._draining:
             return self.state is State.CLOSED
-        window = self.streams.of_topic(topic)
+        window = self.streams.by_topic.get(topic)
         if window is None:
             return True
         # Two under way keep the worker busy; a third would only be smaller (as Nagle saw it).
@@ -171,25 +176,28 @@ class Session:
         """The next message for the worker, None when nothing may or need be sent. The caller must send it."""
         if self.state is not State.ATTACHED:
             return None
-        if not self._draining:
-            frames = self._next_submit()
+        streams = self.streams
+        if streams.turns and not self._draining:
+            frames = self._submit()
             if frames is not None:
                 return frames
-        return self._next_flush() or self._next_ack()
+        if streams.flushing:
+            flush = streams.next_flush()
+            if flush is not None:
+                return [_pack([Kind.FLUSH, *flush])]
+        # An ACK that cannot wait for the next SUBMIT to carry it.
+        behind = self._outcomes_seen - self._acked
+        if behind and (
+            self._ack_is_due
+            or self._draining
+            or behind >= ACK_OUTCOMES_MAX
+            or self._unacked_bytes >= ACK_BYTES_MAX
+        ):
+            return [_pack([Kind.ACK, self._take_ack()])]
+        return None
 
-    @property
-    def payload_bytes_max(self) -> int:
-        """Largest payload of one SUBMIT that the worker reads."""
-        told = self.limits.get("message_bytes")
-        return (told if isinstance(told, int) else MESSAGE_BYTES_MAX) - SUBMIT_HEAD_BYTES_MAX
-
-    @property
-    def submission_bytes(self) -> int:
-        """Payload bytes of records that share one SUBMIT: what the worker's pool has room for, if that is less."""
-        told = self.limits.get("submission_bytes")
-        return min(told, SUBMISSION_BYTES_MAX) if isinstance(told, int) and told > 0 else SUBMISSION_BYTES_MAX
-
-    def _next_submit(self) -> list[Any] | None:
+    def _submit(self) -> list[Any] | None:
+        """The SUBMIT whose turn it is, None when there is none or no credit for it."""
         while True:
             turn = self.streams.next_to_send()
             if turn is None:
@@ -209,10 +217,11 @@ class Session:
         alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
         if not alone and under_way + submission.payload_bytes > self._credit_bytes:
             return None
-        self.streams.mark_sent(window, submission)
+        window.mark_sent(submission)
+        self.streams.turns.rotate(-1)
         self._sent_bytes += submission.payload_bytes
         flags = submission.flags
-        if self.streams.flush_goes_with(window, submission):
+        if self.streams.flushing and self.streams.flush_goes_with(window, submission):
             flags |= SubmitFlag.FLUSH
         header = [
             Kind.SUBMIT,
@@ -227,22 +236,6 @@ class Session:
             self._take_ack(),
         ]
         return [_pack(header), submission.payload()]
-
-    def _next_flush(self) -> list[Any] | None:
-        due = self.streams.next_flush()
-        return None if due is None else [_pack([Kind.FLUSH, *due])]
-
-    def _next_ack(self) -> list[Any] | None:
-        """An ACK that cannot wait for the next SUBMIT to carry it."""
-        behind = self._outcomes_seen - self._acked
-        if not behind or not (
-            behind >= ACK_OUTCOMES_MAX
-            or self._unacked_bytes >= ACK_BYTES_MAX
-            or self._ack_is_due
-            or self._draining
-        ):
-            return None
-        return [_pack([Kind.ACK, self._take_ack()])]
 
     def _take_ack(self) -> int:
         """The number to acknowledge up to in the message that is being made."""
@@ -279,7 +272,13 @@ class Session:
         """A message from the worker. Raises ValueError for one that no daemon of ours sends."""
         message = _unpack(frames)
         kind = message[0]
-        if kind == Kind.WELCOME and self.state is State.ATTACH:
+        if self.state is State.ATTACHED and kind == Kind.OUTCOMES:
+            if len(message) > 3:
+                self._accepted(message[3], message[4])
+            self._outcomes(frames[1], message[2])
+        elif self.state is State.ATTACHED and kind == Kind.ACCEPTED:
+            self._accepted(message[1], message[2])
+        elif kind == Kind.WELCOME and self.state is State.ATTACH:
             self._welcome(message, now_ms)
         elif kind == Kind.REFUSED:
             stream = message[3] if len(message) > 3 else None
@@ -290,17 +289,12 @@ class Session:
         elif kind == Kind.HELLO_AGAIN and self.state in (State.ATTACH, State.ATTACHED):
             self._away("the worker asked for a new HELLO", now_ms, at_once=self.state is State.ATTACHED)
         elif self.state is State.ATTACHED:
-            self._attached_message(kind, message, frames)
+            self._order(kind, message)
 
-    def _attached_message(self, kind: int, message: list[Any], frames: list[bytes]) -> None:
-        if kind == Kind.ACCEPTED:
-            self._accepted(message[1], message[2])
-        elif kind == Kind.OUTCOMES:
-            if len(message) > 3:
-                self._accepted(message[3], message[4])
-            self._outcomes(frames[1], message[2])
-        elif kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
-            window = self.streams.get(message[1])
+    def _order(self, kind: int, message: list[Any]) -> None:
+        """The worker says how to go on sending."""
+        if kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
+            window = self.streams.by_number.get(message[1])
             if window is not None:
                 self._sent_bytes -= window.rewind(message[2])
                 window.held = kind == Kind.HOLD
@@ -395,6 +389,14 @@ class Session:
         self._worker_epoch = worker_epoch
         self._secret = secret
         self.limits = dict(limits)
+        told = self.limits.get("message_bytes")
+        self.payload_bytes_max = (
+            told if isinstance(told, int) else MESSAGE_BYTES_MAX
+        ) - SUBMIT_HEAD_BYTES_MAX
+        told = self.limits.get("submission_bytes")
+        self.submission_bytes = SUBMISSION_BYTES_MAX
+        if isinstance(told, int) and told > 0:
+            self.submission_bytes = min(told, SUBMISSION_BYTES_MAX)
         self._credit_bytes = credit_bytes
         self._accepted_bytes = self._sent_bytes = 0
         # Whether the worker of before has noted our last ACK is not known: it is said again.
@@ -453,7 +455,7 @@ class Session:
             self.streams.fail(window, lambda sent: _as_delivery_failure(self.fatal, maybe=sent))
 
     def _refuse_stream(self, number: int, code: str, text: str) -> None:
-        window = self.streams.get(number)
+        window = self.streams.by_number.get(number)
         if window is None:
             return
         error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
@@ -479,7 +481,7 @@ class Session:
     def _accepted(self, credit_bytes: int, positions: list[list[int]]) -> None:
         self._credit_bytes = credit_bytes
         for number, up_to_seq in positions:
-            window = self.streams.get(number)
+            window = self.streams.by_number.get(number)
             if window is not None:
                 self._accept(window, up_to_seq)
 
@@ -500,7 +502,7 @@ class Session:
                 continue
             if outcome.kind == OutcomeKind.FAILED:
                 self._ack_is_due = True  # the daemon keeps a failed record until its sender knows
-            window = self.streams.get(outcome.stream)
+            window = self.streams.by_number.get(outcome.stream)
             if window is not None:
                 submission = window.apply(outcome)
                 if submission is not None:

@@ -1,4 +1,7 @@
-"""StreamTable: all streams of one client, whose turn it is to send, and what a lost daemon does to them. Sans-IO."""
+"""StreamTable: all streams of one client, whose turn it is to send, and what a lost daemon does to them. Sans-IO.
+
+What concerns one stream, the session asks of its ``AckWindow``.
+"""
 
 from __future__ import annotations
 
@@ -19,59 +22,50 @@ class StreamTable:
         """Submissions whose bytes are no longer ours to keep, since the last take."""
         self.finished: list[Submission] = []
         """Submissions whose every record has its fate, since the last take."""
-        self._by_topic: dict[str, AckWindow] = {}
-        self._by_number: dict[int, AckWindow] = {}
-        self._next_number = 1
-        self._ring: deque[AckWindow] = deque()
+        self.by_topic: dict[str, AckWindow] = {}
+        self.by_number: dict[int, AckWindow] = {}
+        self.turns: deque[AckWindow] = deque()
         """Windows with something to send, in turns, so that one topic does not starve the others."""
-        self._in_ring: set[int] = set()
-        self._flushing: set[int] = set()
+        self.flushing: set[int] = set()
+        """Numbers of streams whose FLUSH is still to be sent."""
+        self._next_number = 1
+        self._have_turns: set[int] = set()
 
     def __iter__(self) -> Iterator[AckWindow]:
         """All windows; safe against restarts while iterating."""
-        return iter(list(self._by_number.values()))
-
-    def get(self, number: int) -> AckWindow | None:
-        return self._by_number.get(number)
-
-    def of_topic(self, topic: str) -> AckWindow | None:
-        return self._by_topic.get(topic)
+        return iter(list(self.by_number.values()))
 
     @property
     def undecided(self) -> bool:
         return any(
             window.accepted or any(not submission.completed for submission in window.queue)
-            for window in self._by_number.values()
+            for window in self.by_number.values()
         )
 
     # --- sending ------------------------------------------------------------------------------------
 
     def add(self, submission: Submission) -> None:
-        window = self._by_topic.get(submission.topic) or self._open(submission.topic)
+        window = self.by_topic.get(submission.topic) or self._open(submission.topic)
         window.add(submission)
         self.enlist(window)
 
     def enlist(self, window: AckWindow) -> None:
         """Give the window a turn if it has something to send."""
-        if window.number not in self._in_ring and window.peek() is not None:
-            self._in_ring.add(window.number)
-            self._ring.append(window)
+        if window.number not in self._have_turns and window.peek() is not None:
+            self._have_turns.add(window.number)
+            self.turns.append(window)
 
     def next_to_send(self) -> tuple[AckWindow, Submission] | None:
-        """Whose turn it is; the turn passes on with ``mark_sent``."""
-        ring = self._ring
-        while ring:
-            window = ring[0]
+        """Whose turn it is; whoever sends it passes the turn on (``turns.rotate(-1)``)."""
+        turns = self.turns
+        while turns:
+            window = turns[0]
             submission = window.peek()
             if submission is not None:
                 return window, submission
-            ring.popleft()
-            self._in_ring.discard(window.number)
+            turns.popleft()
+            self._have_turns.discard(window.number)
         return None
-
-    def mark_sent(self, window: AckWindow, submission: Submission) -> None:
-        window.mark_sent(submission)
-        self._ring.rotate(-1)
 
     def fail_next(self, window: AckWindow, error: DeliveryFailed) -> None:
         """The submission whose turn it is cannot travel: it fails alone, what is behind it goes on."""
@@ -85,27 +79,27 @@ class StreamTable:
 
     def repeat_flush(self, window: AckWindow) -> None:
         if window.flush_to_seq > window.flush_told_seq and (window.queue or window.accepted):
-            self._flushing.add(window.number)
+            self.flushing.add(window.number)
 
     def flush_goes_with(self, window: AckWindow, submission: Submission) -> bool:
         """True when the flush that is due goes up to this submission, which is being sent; it counts as told."""
-        if window.number not in self._flushing or window.flush_seq_due() != submission.seq:
+        if window.number not in self.flushing or window.flush_seq_due() != submission.seq:
             return False
         window.flush_told_seq = submission.seq
-        self._flushing.discard(window.number)
+        self.flushing.discard(window.number)
         return True
 
     def next_flush(self) -> tuple[int, int] | None:
         """(stream, up to seq) of a FLUSH that is due now; it counts as told."""
-        for number in list(self._flushing):
-            window = self._by_number.get(number)
+        for number in list(self.flushing):
+            window = self.by_number.get(number)
             if window is None or window.flush_to_seq <= window.flush_told_seq:
-                self._flushing.discard(number)
+                self.flushing.discard(number)
                 continue
             seq = window.flush_seq_due()
             if seq is not None:
                 window.flush_told_seq = seq
-                self._flushing.discard(number)
+                self.flushing.discard(number)
                 return number, seq
         return None
 
@@ -147,13 +141,13 @@ class StreamTable:
     def _open(self, topic: str) -> AckWindow:
         window = AckWindow(self._next_number, topic)
         self._next_number += 1
-        self._by_number[window.number] = self._by_topic[topic] = window
+        self.by_number[window.number] = self.by_topic[topic] = window
         return window
 
     def _drop(self, window: AckWindow) -> None:
-        self._by_number.pop(window.number, None)
-        if self._by_topic.get(window.topic) is window:
-            del self._by_topic[window.topic]
-        if window in self._ring:
-            self._ring.remove(window)
-        self._in_ring.discard(window.number)
+        self.by_number.pop(window.number, None)
+        if self.by_topic.get(window.topic) is window:
+            del self.by_topic[window.topic]
+        if window in self.turns:
+            self.turns.remove(window)
+        self._have_turns.discard(window.number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -60,3 +61,24 @@ def test_failures_that_nobody_asks_about_are_counted_beyond_their_bound() -> Non
     assert sum(records for _, records in notes) == 2 * calls
     outbox.forget_unwatched(len(notes))
     assert outbox.unwatched() == []
+
+
+def test_an_acceptance_wakes_who_waits_for_room_and_not_who_waits_for_an_outcome() -> None:
+    outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
+    bell = threading.Lock()
+    bell.acquire()
+    outbox._waiters.append(bell)  # as a caller in result()
+    outbox.accepted([])
+    assert bell.locked()
+    outbox.notify()
+    assert not bell.locked()
+
+    bell.acquire()
+    assert not outbox._wait(lambda: False, 0, for_room=True)
+    outbox._waiters.append(bell)
+    outbox.closed_bytes = outbox.buffer_bytes
+    outbox.accepted([])
+    assert bell.locked()
+    outbox.closed_bytes = outbox.buffer_bytes // 2
+    outbox.accepted([])
+    assert not bell.locked()
