@@ -43,7 +43,7 @@ class Site:
     def timed_words(
         self, mode: str, side: str, workload: Workload, *, linger_ms: float = 5.0, **more: Any
     ) -> dict[str, Any]:
-        """What a caller is told that times its records one by one."""
+        """The order for a caller that times its records one by one."""
         return {
             "mode": mode,
             "kind": side,

@@ -140,7 +140,7 @@ class CrashSafetyWalk:
             self._descriptors.settle(number, code=0, base_offset=0, append_time_ms=-1)
 
     def _pack_outcomes(self) -> None:
-        """Not crash-safety: a client must be told, from wherever that is kept."""
+        """Not crash-safety: a client needs its outcomes, wherever they are kept."""
         first = self._row.next_number
         for partition, batch in self._batches:
             for piece in range(batch.slice_count):

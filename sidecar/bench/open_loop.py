@@ -44,12 +44,12 @@ def run_open_loop(peer: TimedPeer, workload: Workload, rhythm: Rhythm) -> tuple[
     errors: list[object] = []
     start = clock()
 
-    def ignore(error: object, _told: object) -> None:
+    def ignore(error: object, _metadata: object) -> None:
         if error is not None:
             errors.append(error)
 
     def timed(due: float) -> Done:
-        def done(error: object, _told: object) -> None:
+        def done(error: object, _metadata: object) -> None:
             if error is not None:
                 errors.append(error)
             else:
@@ -82,11 +82,11 @@ def run_one_by_one(peer: TimedPeer, workload: Workload) -> list[int]:
     records = workload.make()
     count = len(records)
     errors: list[object] = []
-    told = 0
+    outcomes = 0
 
-    def done(error: object, _told: object) -> None:
-        nonlocal told
-        told += 1
+    def done(error: object, _metadata: object) -> None:
+        nonlocal outcomes
+        outcomes += 1
         if error is not None:
             errors.append(error)
 
@@ -97,6 +97,6 @@ def run_one_by_one(peer: TimedPeer, workload: Workload) -> list[int]:
         peer.send(workload.topic, key, value, done)
         peer.flush()
         found.append(int((time.monotonic() - start) * 1e6))
-    if errors or told != workload.records:
-        raise RuntimeError(f"{told} of {workload.records} outcomes; {errors[:1]}")
+    if errors or outcomes != workload.records:
+        raise RuntimeError(f"{outcomes} of {workload.records} outcomes; {errors[:1]}")
     return found.tolist()

@@ -51,7 +51,7 @@ class Client:
                     value=RECORD_ID.pack(run, client, number) + filler,
                     # Keyed and keyless in turn; order is kept per partition either way.
                     key=keys[number % KEYS] if number & 1 else None,
-                    on_delivery=partial(self._told, number),
+                    on_delivery=partial(self._on_delivery, number),
                 )
                 number += 1
             rate = head[Head.RATE]
@@ -62,10 +62,10 @@ class Client:
                 time.sleep(due_s - now_s)
         self._producer.flush(timeout=FLUSH_S)
 
-    def _told(self, number: int, error: Any, metadata: Any) -> None:
+    def _on_delivery(self, number: int, error: Any, metadata: Any) -> None:
         head, words = self._head, self._words
         if words[number]:
-            head[Head.TOLD_TWICE] += 1
+            head[Head.DECIDED_TWICE] += 1
         elif error is None:
             words[number] = delivered_word(metadata.partition, metadata.offset)
             if number >= head[Head.NEWEST]:

@@ -1,13 +1,13 @@
-"""ClientJournal: what one client sent and was told, in a mapped file, so that its SIGKILL loses nothing of it.
+"""ClientJournal: one client's records and outcomes, in a mapped file, so that its SIGKILL loses nothing of them.
 
 ::
 
     0      header, u64 words: see :class:`Head`
     1 KiB  the text of what the client raised
-    4 KiB  one u64 word per record: 0 not told, else kind << 60 | partition << 44 | offset + 1
+    4 KiB  one u64 word per record: 0 no outcome, else kind << 60 | partition << 44 | offset + 1
 
-The client stores ``SENT`` before it sends and a record's word when it is told; the parent stores ``STOP`` and
-``RATE``. One writer per word. The kernel keeps what was stored, whoever is killed.
+The client stores ``SENT`` before it sends and a record's word when it completes; the parent stores ``STOP`` and
+``RATE``. One writer per word. The kernel keeps the file, whichever process is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEXT_OFFSET = 1024
 TEXT_BYTES_MAX = 2048
 
 DELIVERED, FAILED, POSSIBLY = 1, 2, 3
-"""Kinds of a word: told as delivered, failed for certain, failed and possibly persisted."""
+"""Kinds of a word: delivered, failed for certain, failed and possibly persisted."""
 
 _KIND_SHIFT = 60
 _PARTITION_SHIFT = 44
@@ -33,8 +33,8 @@ class Head(IntEnum):
     SENT = 0
     """Records 0 ... SENT-1 may have been sent; never fewer than were."""
     NEWEST = 1
-    """One more than the highest number told as delivered."""
-    TOLD_TWICE = 2
+    """One more than the highest number delivered."""
+    DECIDED_TWICE = 2
     STATE = 3
     STOP = 4
     RATE = 5
@@ -81,7 +81,7 @@ class ClientJournal:
 
     @classmethod
     def create(cls, path: Path, records_max: int) -> ClientJournal:
-        """A sparse file; pages are backed as records are told."""
+        """A sparse file; pages are backed as records complete."""
         with path.open("w+b") as file:
             file.truncate(HEADER_BYTES + 8 * records_max)
             return cls(path, records_max, mmap.mmap(file.fileno(), 0))

@@ -1,8 +1,8 @@
-"""The ledger of a chaos run: what every client was told of every record, against what is in the topic.
+"""The ledger of a chaos run: the outcome of every record, against the topic.
 
 Made for tens of millions of records, where :class:`sidecar.testing.ledger.Ledger` keeps objects: the clients'
 journals are one mapped word per record, what was found is one byte per record. The rules are the same; a killed
-client adds one: what it was told is certain, and of the rest a *prefix* of what it sent is there, without holes,
+client adds one: its outcomes are certain, and of the other records a *prefix* is there, without holes,
 since the daemon takes a stream's records in order and loses none that it took.
 """
 
@@ -31,13 +31,13 @@ class Counts:
     """Records. The first group must all be zero."""
 
     lost: int = 0
-    """Told as delivered and not there, or a hole in what a killed client left."""
+    """Acked and not there, or a hole in what a killed client left."""
     doubled: int = 0
     reordered: int = 0
     wrong_offset: int = 0
-    """Told at a place where another record is."""
+    """Acked at a place where another record is."""
     failed_yet_there: int = 0
-    """Told as failed, certainly not in the log, and there."""
+    """Failed, certainly not in the log, and there."""
     never_sent: int = 0
     never_told: int = 0
     """Records of clients that lived to their end without an outcome."""
@@ -48,7 +48,7 @@ class Counts:
     """In the topic, each record once."""
     told_delivered: int = 0
     offset_unknown: int = 0
-    """Told as delivered where the broker could not say at which offset."""
+    """Acked where the broker could not say at which offset."""
     told_failed: int = 0
     possibly_persisted: int = 0
     untold_found: int = 0
@@ -73,18 +73,18 @@ class Counts:
 
 
 class Account:
-    """One client's records: told as its journal says, found as the reader says."""
+    """One client's records: outcomes by its journal, places by the reader."""
 
     def __init__(self, number: int, journal: ClientJournal, *, killed: bool) -> None:
         self.number = number
         self._killed = killed
-        self._told_twice = journal.head[Head.TOLD_TWICE]
+        twice = journal.head[Head.DECIDED_TWICE]
         self._words = journal.words
         self._sent = journal.sent
         self._found = bytearray(self._sent)
         self._last: dict[int, int] = {}
         self.examples: list[str] = []
-        self._counts = Counts(sent=self._sent, told_twice=self._told_twice)
+        self._counts = Counts(sent=self._sent, told_twice=twice)
 
     def read(self, number: int, partition: int, offset: int) -> None:
         """The reader found record ``number`` next in ``partition``; in the order of offsets."""
@@ -104,13 +104,13 @@ class Account:
             self._last[partition] = number
         word = self._words[number]
         if word_kind(word) == DELIVERED and word != delivered_word(partition, offset):
-            told = word_place(word)
-            if told[1] >= 0 or told[0] != partition:
+            acked = word_place(word)
+            if acked[1] >= 0 or acked[0] != partition:
                 self._counts.wrong_offset += 1
-                self._show(number, f"was told at {told[0]}/{told[1]} and is at {partition}/{offset}")
+                self._show(number, f"was acked at {acked[0]}/{acked[1]} and is at {partition}/{offset}")
 
     def close(self) -> Counts:
-        """Book what was told against what was found."""
+        """Book the outcomes against the topic."""
         counts, words, found = self._counts, self._words, self._found
         counts.found = self._sent - found.count(0)
         last = found.rfind(1)
@@ -123,17 +123,17 @@ class Account:
                     counts.offset_unknown += 1
                 if not is_found:
                     counts.lost += 1
-                    self._show(number, f"was told at {word_place(word)} and is not there")
+                    self._show(number, f"was acked at {word_place(word)} and is not there")
             elif kind in (FAILED, POSSIBLY):
                 counts.told_failed += 1
                 if kind == POSSIBLY:
                     counts.possibly_persisted += 1
                 elif is_found:
                     counts.failed_yet_there += 1
-                    self._show(number, "was told as failed for certain and is there")
+                    self._show(number, "failed for certain and is there")
             elif not self._killed:
                 counts.never_told += 1
-                self._show(number, "was never told of")
+                self._show(number, "never got an outcome")
             elif is_found:
                 counts.untold_found += 1
             elif number < last:

@@ -76,7 +76,7 @@ def bad_lines(lines: Iterable[str]) -> list[str]:
 
 
 def run_chaos(options: ChaosOptions) -> int:
-    """Run it; 0 = nothing lost, doubled, reordered or told wrongly; 1 = something was, or the run broke off;
+    """Run it; 0 = nothing lost, doubled or reordered, no wrong outcome; 1 = a violation, or the run broke off;
     130 = Ctrl-C.
 
     Needs the main thread. Everything started here is gone at return.

@@ -1,6 +1,6 @@
 """RecoveryWatch: how long after a fault records flow again, for the slowest client.
 
-A client has recovered when a record that it sent *after* the fault has been told as delivered.
+A client has recovered when a record that it sent *after* the fault has been delivered.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Recovery:
 
 
 class RecoveryWatch:
-    """Looks in a thread of its own, so that whoever inflicts faults may block meanwhile."""
+    """Looks in a thread of its own, so that the thread of the faults may block meanwhile."""
 
     def __init__(self) -> None:
         self._pending: list[Recovery] = []

@@ -21,7 +21,7 @@ END_TIMEOUT_S = 240.0
 
 
 class WorkloadFailed(RuntimeError):
-    """Clients end by themselves again and again, or do not end when they are told to."""
+    """Clients end by themselves again and again, or do not end when asked to."""
 
 
 @dataclass(eq=False)

@@ -75,7 +75,7 @@ def send_by_confluent(bootstrap_servers: str, topic: str, number: int) -> tuple[
     first = 0.0
     acked = 0
 
-    def told(error: object, _message: object) -> None:
+    def on_delivery(error: object, _message: object) -> None:
         nonlocal first, acked
         if error is not None:
             raise RuntimeError(str(error))
@@ -84,7 +84,7 @@ def send_by_confluent(bootstrap_servers: str, topic: str, number: int) -> tuple[
 
     producer = Producer(quiet_config(bootstrap_servers, {"enable.idempotence": "true", "linger.ms": 5}))
     for i in range(RECORDS):
-        producer.produce(topic, value=VALUE, key=b"%d-%d" % (number, i), on_delivery=told)
+        producer.produce(topic, value=VALUE, key=b"%d-%d" % (number, i), on_delivery=on_delivery)
     producer.flush(60)
     return first, acked
 

@@ -64,11 +64,11 @@ class SidecarDaemon:
         self._segment: Path | None = None
 
     def use(self, **settings: object) -> None:
-        """Settings for the next start, over those of before."""
+        """Settings for the next start, over the earlier ones."""
         self._settings |= settings
 
     def use_environment(self, **variables: str) -> None:
-        """Variables for the next start, over those of before."""
+        """Variables for the next start, over the earlier ones."""
         self._environment |= variables
 
     def spawn(self, *words: str) -> subprocess.Popen[bytes]:

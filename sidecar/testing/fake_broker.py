@@ -1,4 +1,4 @@
-"""FakeBroker: a cluster of fake brokers on real sockets, to be told what to do.
+"""FakeBroker: a cluster of fake brokers on real sockets, which follows rules.
 
 ::
 
@@ -41,7 +41,7 @@ VERSIONS: Final = {
     Api.INIT_PRODUCER_ID: (0, 4),
     Api.DESCRIBE_PRODUCERS: (0, 0),
 }
-"""Api → lowest and highest version offered, unless told otherwise."""
+"""Api → lowest and highest version offered, unless set otherwise."""
 _UNSUPPORTED_VERSION: Final = 35
 _UNKNOWN_TOPIC: Final = 3
 _UNKNOWN_TOPIC_ID: Final = 100
@@ -77,7 +77,7 @@ class FakeBroker(FaultServer):
         self.message_bytes_max = message_bytes_max
         self.leader_hints = leader_hints
         self.throttle_ms = 0
-        """Told with every answer to a Produce request."""
+        """Sent with every answer to a Produce request."""
         self.judge_record: JudgeRecord | None = None
         self.bad_batches: list[str] = []
         """What was wrong with batches that were no batches: a bug of the producer, or damage on the way."""

@@ -90,7 +90,7 @@ class Rule:
     # --- actions on the answer -----------------------------------------------------------------------------
 
     def answer_with(self, *codes: int, text: str | None = None) -> Rule:
-        """The broker does what it was asked to, the client is told these error codes instead."""
+        """The broker does what it was asked to, but answers with these error codes."""
         self.codes, self.text = codes, text
         return self
 

@@ -27,7 +27,7 @@ PARENT_RECORDS = 100
 
 
 class ClientReport(NamedTuple):
-    """What one sender did and was told: numbers of the records delivered, and of those failed."""
+    """Outcomes of one sender: numbers of the records delivered, and of those failed."""
 
     name: str
     sent: int
@@ -90,10 +90,10 @@ class NumberedSender:
             number = self._sent
             value, key = RecordId(self.name, number).encode(), b"key-%d" % (number % KEYS)
 
-            def told(error: Any, _metadata: object, number: int = number) -> None:
+            def on_delivery(error: Any, _metadata: object, number: int = number) -> None:
                 self._note(number, error)
 
-            self._producer.send(self._topic, value=value, key=key, on_delivery=told)
+            self._producer.send(self._topic, value=value, key=key, on_delivery=on_delivery)
             self._sent += 1
 
     def _note(self, number: int, error: Any) -> None:

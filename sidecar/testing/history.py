@@ -1,8 +1,8 @@
-"""History: what callers sent and were told and what readers saw, in the order of happening, and the check over it.
+"""History: records sent, their outcomes and the values read, in the order of happening, and the check over it.
 
 After Jepsen's queue workload for Redpanda and Kafka. Every record's value is unique. Unlike the ledger, which
 compares both ends once all is over, a history is also right while records and readers are still under way, and it
-knows about offsets: what two readers saw at one place, and whether a record lies where its sender was told.
+knows about offsets: what two readers saw at one place, and whether a record lies where its outcome says.
 
 ::
 
@@ -11,7 +11,7 @@ knows about offsets: what two readers saw at one place, and whether a record lie
     history.delivered(value, partition, offset)                # or failed(value, possibly_persisted=...)
     history.read("reader-1", partition, offset, value)
     history.check()                                            # any time
-    history.check(is_over=True)                                # everyone was told, readers are at the ends
+    history.check(is_over=True)                                # every record has its outcome, readers are at the ends
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class History:
         self._delivered: dict[bytes, Place] = {}
         self._failed: dict[bytes, bool] = {}
         """Value → possibly persisted."""
-        self._told_again: list[bytes] = []
+        self._decided_again: list[bytes] = []
         self._sent_again: list[bytes] = []
         self._seen_at: dict[bytes, set[Place]] = defaultdict(set)
         self._seen_there: dict[Place, set[bytes]] = defaultdict(set)
@@ -69,17 +69,17 @@ class History:
             self._sent[value] = _Sent(caller, key, self._numbers[caller, key])
 
     def delivered(self, value: bytes, partition: int, offset: int) -> None:
-        """The caller was told so; ``offset`` -1 when it was told none."""
+        """The record's outcome; ``offset`` -1 when it names none."""
         with self._lock:
-            self._note_told(value)
+            self._note_outcome(value)
             self._delivered[value] = Place(partition, offset)
             if value not in self._seen_at:
                 self._unseen.add(value)
 
     def failed(self, value: bytes, *, possibly_persisted: bool) -> None:
-        """The caller was told so."""
+        """The record's outcome."""
         with self._lock:
-            self._note_told(value)
+            self._note_outcome(value)
             self._failed[value] = possibly_persisted
 
     def read(self, reader: str, partition: int, offset: int, value: bytes) -> None:
@@ -96,13 +96,13 @@ class History:
                 )
 
     def happened(self, what: str) -> None:
-        """Note a fault or a repair, for whoever reads the dump."""
+        """Note a fault or a repair, for readers of the dump."""
         with self._lock:
             self._events.append((time.time(), "nemesis", what))
 
-    def _note_told(self, value: bytes) -> None:
+    def _note_outcome(self, value: bytes) -> None:
         if value in self._delivered or value in self._failed:
-            self._told_again.append(value)
+            self._decided_again.append(value)
 
     # --- what is known ---------------------------------------------------------------------------------------
 
@@ -120,13 +120,13 @@ class History:
 
     @property
     def unseen(self) -> int:
-        """Values told as delivered that no reader has seen yet: falls to 0 once faults are over."""
+        """Delivered values that no reader has seen yet: falls to 0 once faults are over."""
         with self._lock:
             return len(self._unseen)
 
     @property
     def untold(self) -> int:
-        """Values whose callers were told nothing yet."""
+        """Values without an outcome yet."""
         with self._lock:
             return len(self._sent) - len(self._delivered) - len(self._failed)
 
@@ -138,8 +138,8 @@ class History:
     # --- the judgement ---------------------------------------------------------------------------------------
 
     def problems(self, *, is_over: bool = False) -> list[str]:
-        """Every violation as one sentence. ``is_over``: nobody is under way any more, so that what was not told or
-        not read by now never will be."""
+        """Every violation as one sentence. ``is_over``: nobody is under way any more, so that outcomes and
+        values missing by now never come."""
         with self._lock:
             found: list[str] = []
 
@@ -151,18 +151,21 @@ class History:
                     found.append(f"{len(named)} values {text}: {shown}{more}")
 
             report("were sent twice by the test itself", self._sent_again)
-            report("got more than one outcome", self._told_again)
-            report("were told and never sent", (self._delivered.keys() | self._failed) - self._sent.keys())
+            report("got more than one outcome", self._decided_again)
+            report(
+                "have an outcome and were never sent",
+                (self._delivered.keys() | self._failed) - self._sent.keys(),
+            )
             report("were read and never sent", self._seen_at.keys() - self._sent.keys())
             report("were read at more than one place", (v for v, at in self._seen_at.items() if len(at) > 1))
-            report("were told as failed for certain and were read", self._failed_and_read())
-            report("lie elsewhere than their senders were told", self._misplaced())
-            report("were told as delivered, others behind them were read, and they were not", self._lost())
+            report("failed for certain and were read", self._failed_and_read())
+            report("lie elsewhere than their outcomes say", self._misplaced())
+            report("were acked, others behind them were read, and they were not", self._lost())
             if is_over:
                 report(
                     "never got an outcome", self._sent.keys() - self._delivered.keys() - self._failed.keys()
                 )
-                report("were told as delivered and were never read", self._unseen)
+                report("were acked and were never read", self._unseen)
             for place, values in sorted(self._seen_there.items()):
                 if len(values) > 1:
                     shown = ", ".join(sorted(each.decode(errors="replace") for each in values))

@@ -21,7 +21,7 @@ CONSUME_BATCH: Final = 1_000
 
 
 class _Thread:
-    """Runs until told to stop; what it raised is raised where it is stopped."""
+    """Runs until stop(), which raises the thread's own error, if any."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class _Thread:
 
 
 class HistoryCaller(_Thread):
-    """One producer that sends to a few keys. :meth:`stop` flushes: afterwards every record was told."""
+    """One producer that sends to a few keys. :meth:`stop` flushes: afterwards every record has its outcome."""
 
     def __init__(self, history: History, run_dir: Path, topic: str, name: str) -> None:
         super().__init__(name)
@@ -81,7 +81,7 @@ class HistoryCaller(_Thread):
         value = f"{self.name}/{number}".encode()
         key = b"key-%d" % (number % KEYS)
 
-        def told(error: Any, metadata: Any) -> None:
+        def on_delivery(error: Any, metadata: Any) -> None:
             self._room.release()
             if error is None:
                 self._history.delivered(value, metadata.partition, metadata.offset)
@@ -90,7 +90,7 @@ class HistoryCaller(_Thread):
 
         self._history.sent(self.name, key, value)
         try:
-            producer.send(self._topic, value, key=key, on_delivery=told)
+            producer.send(self._topic, value, key=key, on_delivery=on_delivery)
         except BufferExhausted:
             self._room.release()
             self._history.failed(value, possibly_persisted=False)

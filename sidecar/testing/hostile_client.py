@@ -201,7 +201,7 @@ class Attacker:
             self.drain(link)
 
     def long_messages(self) -> None:
-        """Submissions far over what WELCOME tells, as a stub of before sends them."""
+        """Submissions far over WELCOME's limit, as an earlier version's stub sends them."""
         link, epoch = self.attached()
         with contextlib.closing(link):
             piece = bytes(1 << 20)

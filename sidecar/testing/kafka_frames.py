@@ -81,7 +81,7 @@ class Request:
     batches: tuple[ProducedBatch, ...] = ()
     fate: str = "received"
     codes: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
-    """(topic, partition) → error code that the client was told, for Produce requests that were answered."""
+    """(topic, partition) → error code that the client got, for Produce requests that were answered."""
     message: Any = None
     """kio's request entity, for the requests named in :class:`Api`."""
 

@@ -1,6 +1,6 @@
 """Clients that are killed one after another: ``python -m sidecar.testing.killed_clients RUN_DIR TOPIC COUNT AT_ONCE``.
 
-Runs as a program of its own, since it forks. Each child opens a producer, waits until its first record was told as
+Runs as a program of its own, since it forks. Each child opens a producer, waits until its first record is
 delivered, says so through a pipe and goes on sending until its parent kills it. The result is one line of JSON: how
 many said so, and how many ended by themselves (which none may).
 """
@@ -23,7 +23,7 @@ from sidecar.testing.ledger import RecordId
 
 FIRST_S = 120.0
 CONNECT_MS = 30_000
-TOLD, FAILED = b"+", b"-"
+DELIVERED, FAILED = b"+", b"-"
 BURST, PAUSE_S = 10, 0.01
 """Who waits to be killed does not flood the topic meanwhile."""
 
@@ -69,7 +69,7 @@ def live(run_dir: str, topic: str, number: int, pipe: int) -> None:
         delivery = producer.send(topic, RecordId(name, record).encode())
         if record == 0:
             delivery.result(timeout=FIRST_S)
-            os.write(pipe, TOLD)
+            os.write(pipe, DELIVERED)
         elif record % BURST == 0:
             time.sleep(PAUSE_S)
 
@@ -103,12 +103,12 @@ def main() -> int:
     for number in range(count + at_once):
         if number >= at_once:
             pid, reader = living.pop(0)
-            told = os.read(reader, 1) == TOLD
+            is_delivered = os.read(reader, 1) == DELIVERED
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             os.close(reader)
-            killed += told
-            failed += not told
+            killed += is_delivered
+            failed += not is_delivered
         if number < count:
             living.append(start(run_dir, topic, number))
     print(json.dumps(KilledClients(killed, failed)._asdict()))

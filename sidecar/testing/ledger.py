@@ -1,7 +1,7 @@
-"""The check that every ring of tests ends in: accepted = delivered + failed, nothing twice, order kept.
+"""The check that every kind of test ends in: accepted = delivered + failed, nothing twice, order kept.
 
 A test gives each record an id of (producer, number): producers number their records from 0 in the order of
-their send() calls. The ledger is fed with what producers sent, what they were told, and what a reader of the
+their send() calls. The ledger is fed with what producers sent, their outcomes, and what a reader of the
 topic found; :meth:`Ledger.problems` lists every disagreement.
 """
 
@@ -48,7 +48,7 @@ class Ledger:
         self._delivered[record] += 1
 
     def delivered_up_to(self, producer: str, count: int) -> None:
-        """Every one of the first ``count`` records of ``producer`` was told as delivered once."""
+        """Every one of the first ``count`` records of ``producer`` was delivered once."""
         self._delivered.update(RecordId(producer, number) for number in range(count))
 
     def failed(self, record: RecordId, *, possibly_persisted: bool = False) -> None:
@@ -72,7 +72,7 @@ class Ledger:
         """
         problems: list[str] = []
         everything = {RecordId(name, number) for name, count in self._sent.items() for number in range(count)}
-        told = self._delivered + self._failed
+        decided = self._delivered + self._failed
 
         def report(text: str, records: Iterable[RecordId]) -> None:
             found = sorted(records)
@@ -81,13 +81,13 @@ class Ledger:
                 more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
                 problems.append(f"{len(found)} records {text}: {shown}{more}")
 
-        report("never got an outcome", everything - told.keys())
-        report("got an outcome but were never sent", told.keys() - everything)
-        report("got more than one outcome", (record for record, count in told.items() if count > 1))
-        report("were told as delivered and are not in the topic", self._delivered.keys() - self._read.keys())
+        report("never got an outcome", everything - decided.keys())
+        report("got an outcome but were never sent", decided.keys() - everything)
+        report("got more than one outcome", (record for record, count in decided.items() if count > 1))
+        report("were acked and are not in the topic", self._delivered.keys() - self._read.keys())
         report("are in the topic and were never sent", self._read.keys() - everything)
         report(
-            "were told as failed, certainly not persisted, and are in the topic",
+            "failed, certainly not persisted, and are in the topic",
             (record for record in self._failed if record in self._read and record not in self._possibly),
         )
         if idempotent:

@@ -1,7 +1,7 @@
 """librdkafka's mock cluster as a smoke broker without Java, in a process of its own.
 
 It checks neither sequences nor epochs nor CRCs and keeps about 5 MB per partition, so it never judges order
-or de-duplication; it answers quickly, and it can be told to fail. ``python -m sidecar.testing.mock_broker``
+or de-duplication; it answers quickly, and it fails on command. ``python -m sidecar.testing.mock_broker``
 prints ``bootstrap.servers=...`` and obeys commands on standard input until that is closed:
 
 ``error API CODE...`` (the next answers to that API key carry these codes) · ``down ID`` · ``up ID`` ·

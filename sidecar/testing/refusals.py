@@ -115,7 +115,7 @@ def edited(
 
 
 def note_codes(request: Request, entity: Any, topic_names: dict[UUID, str]) -> None:
-    """Write into the log what the client is told about each partition of a Produce request."""
+    """Write into the log the error code of each partition of a Produce request."""
     if request.api != Api.PRODUCE:
         return
     for topic in entity.responses:

@@ -1,4 +1,4 @@
-"""Clients that go on sending while daemon and workers are killed, and note what they were told of each record."""
+"""Clients that go on sending while daemon and workers are killed, and note the outcome of each record."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class SteadyClient:
         self.topic = topic
         self._record, self._burst, self._pause_s = record, burst, pause_s
         self.sent = 0
-        self.told: list[tuple[int, BaseException | None, tuple[int, int] | None]] = []
+        self.outcomes: list[tuple[int, BaseException | None, tuple[int, int] | None]] = []
         """(number, error, (partition, offset))."""
         self.raised: BaseException | None = None
-        self.last_told_s = 0.0
-        """When the last delivery was told (monotonic)."""
-        self._told_s: list[float] = []
+        self.last_delivered_s = 0.0
+        """When the last record was delivered (monotonic)."""
+        self._delivered_s: list[float] = []
         self._producer = Producer(run_dir=str(run_dir), client_name=name, **options)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -68,24 +68,24 @@ class SteadyClient:
     def _send(self) -> None:
         number = self.sent
 
-        def told(error: Any, metadata: Any, number: int = number) -> None:
+        def on_delivery(error: Any, metadata: Any, number: int = number) -> None:
             place = None if metadata is None else (metadata.partition, metadata.offset)
-            self.told.append((number, error, place))
+            self.outcomes.append((number, error, place))
             if error is None:
-                self.last_told_s = time.monotonic()
-                self._told_s.append(self.last_told_s)
+                self.last_delivered_s = time.monotonic()
+                self._delivered_s.append(self.last_delivered_s)
 
-        self._producer.send(self.topic, **self._record(self.name, number), on_delivery=told)
+        self._producer.send(self.topic, **self._record(self.name, number), on_delivery=on_delivery)
         self.sent += 1
 
-    def first_told_after(self, moment_s: float) -> float:
-        """When the first delivery after a moment was told."""
-        return next(told_s for told_s in self._told_s if told_s > moment_s)
+    def first_delivered_after(self, moment_s: float) -> float:
+        """When the first record after a moment was delivered."""
+        return next(at_s for at_s in self._delivered_s if at_s > moment_s)
 
-    def told_since(self, moment_s: float) -> list[float]:
-        """When each delivery was told, from the last one before a moment on."""
-        moments = list(self._told_s)
-        later = [told_s for told_s in moments if told_s > moment_s]
+    def delivered_since(self, moment_s: float) -> list[float]:
+        """When each record was delivered, from the last one before a moment on."""
+        moments = list(self._delivered_s)
+        later = [at_s for at_s in moments if at_s > moment_s]
         return moments[-len(later) - 1 :]
 
     def finish(self, timeout_s: float = 60.0) -> None:
@@ -111,9 +111,9 @@ def judge(
     unknown_offsets_max: int = 0,
     may_fail: Callable[[RecordId], bool] = lambda record: False,
 ) -> list[ReadRecord]:
-    """Compare what finished clients of a topic were told with the topic itself.
+    """Compare the outcomes of finished clients of a topic with the topic itself.
 
-    Raises AssertionError for anything lost, doubled, reordered, told twice or told wrongly, and for a failure of a
+    Raises AssertionError for anything lost, doubled or reordered, a second or a wrong outcome, and for a failure of a
     record that ``may_fail`` does not name. Returns the topic's records.
     """
     ledger = Ledger()
@@ -127,7 +127,7 @@ def judge(
     unknown = 0
     for client in clients:
         ledger.sent(client.name, client.sent)
-        for number, error, place in client.told:
+        for number, error, place in client.outcomes:
             record_id = RecordId(client.name, number)
             if error is not None:
                 possibly = int(getattr(error, "persistence", 0)) != 0
@@ -139,7 +139,7 @@ def judge(
             if place is None or place[1] is None or place[1] < 0:
                 unknown += 1
             elif place != places.get(record_id):
-                wrong.append(f"{record_id} was told at {place} and is at {places.get(record_id)}")
+                wrong.append(f"{record_id} was acked at {place} and is at {places.get(record_id)}")
     ledger.check()
     assert not wrong, f"{len(wrong)} records: {wrong[:5]}"
     assert unknown <= unknown_offsets_max, f"{unknown} deliveries without an offset"
@@ -147,7 +147,7 @@ def judge(
 
 
 class SteadyLoad:
-    """Some clients on one topic, and the check of everything they were told against the topic itself."""
+    """Some clients on one topic, and the check of all their outcomes against the topic itself."""
 
     def __init__(
         self, bootstrap_servers: str, run_dir: Path, topic: str, *, clients: int = 2, **options: Any
@@ -158,12 +158,12 @@ class SteadyLoad:
 
     @property
     def delivered(self) -> int:
-        return sum(len(client.told) for client in self.clients)
+        return sum(len(client.outcomes) for client in self.clients)
 
     def check(self, *, unknown_offsets_max: int = 0) -> list[ReadRecord]:
-        """End the clients and raise AssertionError for anything lost, doubled, reordered, or told wrongly.
+        """End the clients and raise AssertionError for anything lost, doubled or reordered, and wrong outcomes.
 
-        ``unknown_offsets_max``: deliveries that may be told without an offset. Returns the topic's records.
+        ``unknown_offsets_max``: deliveries that may have no offset. Returns the topic's records.
         """
         for client in self.clients:
             client.finish()

@@ -75,7 +75,7 @@ def test_a_wrong_partition_is_a_wrong_offset(judged: Judged) -> None:
 
 def test_a_callback_that_came_twice(judged: Judged, tmp_path: Path) -> None:
     journal = ClientJournal.create(tmp_path / "twice", 10)
-    journal.head[Head.TOLD_TWICE] = 1
+    journal.head[Head.DECIDED_TWICE] = 1
     assert Account(1, journal, killed=False).close().wrong == {"told_twice": 1}
     journal.close()
 

@@ -44,16 +44,16 @@ OPEN: Final = frozenset(
         "client_stub/session.py",
         "client_stub/stream_table.py",
         "client_stub/transport.py",
-        "sidecar/bench",
-        "sidecar/chaos",
-        "sidecar/demo",
+        "sidecar/bench/crash_safety.py",
         "sidecar/kernel",
         "sidecar/shm",
-        "sidecar/testing",
         "sidecar/worker",
     }
 )
 """Rooms and files that are not done yet. This set only shrinks."""
+
+CONTRACT: Final = frozenset({"told_delivered", "told_failed", "told_twice", "never_told"})
+"""Keys of the JSON that `kafka-sidecar chaos` prints."""
 
 _WORD: Final = {word: re.compile(rf"\b(?:{word})\b", re.IGNORECASE) for word in RETIRED}
 _QUOTED: Final = re.compile(r"`[^`]*`")
@@ -87,7 +87,7 @@ def _texts(source: str) -> Iterator[tuple[int, str, bool]]:
     comment: list[str] = []
     begun = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME:
+        if token.type == tokenize.NAME and token.string not in CONTRACT:
             yield token.start[0], _name(token.string), False
         elif token.type == tokenize.COMMENT:
             begun = begun if comment else token.start[0]

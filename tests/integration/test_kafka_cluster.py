@@ -65,7 +65,7 @@ def test_ledger_notices_loss() -> None:
     ledger = _filled()
     ledger.sent("p", 1)
     ledger.delivered(RecordId("p", 4))
-    assert ledger.problems() == ["1 records were told as delivered and are not in the topic: p/4"]
+    assert ledger.problems() == ["1 records were acked and are not in the topic: p/4"]
 
 
 def test_ledger_notices_silence() -> None:
@@ -91,9 +91,7 @@ def test_ledger_notices_a_failure_that_was_not_one() -> None:
     ledger.failed(RecordId("p", 5), possibly_persisted=True)
     ledger.read(RecordId("p", 4), 1)
     ledger.read(RecordId("p", 5), 1)
-    assert ledger.problems() == [
-        "1 records were told as failed, certainly not persisted, and are in the topic: p/4"
-    ]
+    assert ledger.problems() == ["1 records failed, certainly not persisted, and are in the topic: p/4"]
 
 
 def test_ledger_notices_two_outcomes_and_strangers() -> None:

@@ -103,7 +103,8 @@ class ShortClients:
 
     def describe(self) -> str:
         last = self.clients[-1]
-        return f"{len(self.clients)}, last sent {last.sent}, told {last.told}, raised {last.raised or self._raised!r}"
+        raised = last.raised or self._raised
+        return f"{len(self.clients)}, last sent {last.sent}, outcomes {last.outcomes}, raised {raised!r}"
 
     def finish(self) -> None:
         self._stop.set()

@@ -109,8 +109,8 @@ def test_records_flow_again_soon(kafka: KafkaCluster, start_daemon: StartDaemon,
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=1) as load:
         (client,) = load.clients
         for _ in range(5):
-            before = client.last_told_s
-            wait_until(lambda before=before: client.last_told_s > before, "records to flow")  # type: ignore[misc]
+            before = client.last_delivered_s
+            wait_until(lambda before=before: client.last_delivered_s > before, "records to flow")  # type: ignore[misc]
             (pid,) = ready_workers(daemon)
             killed_s = time.monotonic()
             kill(pid)
@@ -120,15 +120,15 @@ def test_records_flow_again_soon(kafka: KafkaCluster, start_daemon: StartDaemon,
             told_s = killed_s + 0.05
             since_s = max(ready_s, told_s)
             wait_until(
-                lambda since_s=since_s: client.last_told_s > since_s,  # type: ignore[misc]
+                lambda since_s=since_s: client.last_delivered_s > since_s,  # type: ignore[misc]
                 "records to flow again",
                 interval_s=0.002,
             )
-            gaps.append(client.first_told_after(told_s) - killed_s)
+            gaps.append(client.first_delivered_after(told_s) - killed_s)
             # One that dies sooner is replaced after a backoff, which is not what is measured.
             steady_s = ready_s + 1.2 * STEADY_MS / 1000
             wait_until(
-                lambda steady_s=steady_s: client.last_told_s > steady_s,  # type: ignore[misc]
+                lambda steady_s=steady_s: client.last_delivered_s > steady_s,  # type: ignore[misc]
                 "a worker to have lived long enough",
             )
         load.check()

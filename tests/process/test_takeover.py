@@ -42,7 +42,7 @@ def take_over(daemon: SidecarDaemon) -> subprocess.Popen[bytes]:
 
 def longest_silence_ms(load: SteadyLoad, since_s: float) -> float:
     """Between two acks told to one client, the worst of all clients."""
-    return max(1000 * (b - a) for each in load.clients for a, b in pairwise(each.told_since(since_s)))
+    return max(1000 * (b - a) for each in load.clients for a, b in pairwise(each.delivered_since(since_s)))
 
 
 @pytest.mark.kafka

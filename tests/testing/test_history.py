@@ -48,7 +48,7 @@ def test_what_is_under_way_is_no_problem_until_it_is_over() -> None:
     assert history.problems() == []
     assert history.problems(is_over=True) == [
         "1 values never got an outcome: v1",
-        "1 values were told as delivered and were never read: v0",
+        "1 values were acked and were never read: v0",
     ]
 
 
@@ -58,7 +58,7 @@ def test_lost_is_what_lies_below_the_highest_offset_read() -> None:
     history.delivered(b"v1", 0, 1)
     history.read("a", 0, 1, b"v1")
     (problem,) = history.problems()
-    assert problem.startswith("1 values were told as delivered, others behind them were read")
+    assert problem.startswith("1 values were acked, others behind them were read")
 
 
 def test_each_violation() -> None:
@@ -93,11 +93,11 @@ def test_each_violation() -> None:
         history.sent("caller", b"key", b"v0")
 
     for make, words in (
-        (failed_and_read, "told as failed for certain and were read: v0"),
+        (failed_and_read, "failed for certain and were read: v0"),
         (twice, "read at more than one place: v0"),
         (two_at_one_place, "offset 0 of partition 0 had v0, v1"),
         (told_twice, "got more than one outcome: v0"),
-        (elsewhere, "lie elsewhere than their senders were told: v0"),
+        (elsewhere, "lie elsewhere than their outcomes say: v0"),
         (
             inverted,
             "order of caller for key b'key' broken at offset 1 of partition 0: b'v0' came after b'v1'",

@@ -36,7 +36,7 @@ class _Confluent(Peer):
         self.counter = Counter()
 
     def warm(self, topic: str) -> None:
-        self.producer.produce(topic, value=b"warm", on_delivery=self.counter.told)
+        self.producer.produce(topic, value=b"warm", on_delivery=self.counter.on_delivery)
         self.producer.flush(WARM_S)
         if self.counter.check() != 1:
             raise RuntimeError("confluent-kafka did not deliver its first record")
@@ -49,14 +49,14 @@ class ConfluentCallbacks(_Confluent):
     """``produce()`` with a callback for each record, polled every 1,000."""
 
     def send_all(self, workload: Workload) -> int:
-        records, topic, told = workload.make(), workload.topic, self.counter.told
+        records, topic, on_delivery = workload.make(), workload.topic, self.counter.on_delivery
         produce, poll = self.producer.produce, self.producer.poll
         count = len(records)
         for number in range(workload.records):
             key, value = records[number % count]
             while True:
                 try:
-                    produce(topic, value=value, key=key, on_delivery=told)
+                    produce(topic, value=value, key=key, on_delivery=on_delivery)
                     break
                 except BufferError:
                     poll(0.05)
@@ -86,17 +86,17 @@ class ConfluentBatch(_Confluent):
     def send_all(self, workload: Workload) -> int:
         if self._made_of != workload:
             self.prepare(workload)
-        topic, told = workload.topic, self.counter.told
+        topic, on_delivery = workload.topic, self.counter.on_delivery
         produce_batch, poll = self.producer.produce_batch, self.producer.poll
         sent = number = 0
         while sent < workload.records:
             batch = self._batches[number % len(self._batches)]
-            taken = produce_batch(topic, batch, on_delivery=told)
+            taken = produce_batch(topic, batch, on_delivery=on_delivery)
             while taken < len(batch):  # its queue was full: those left out are marked in their dictionaries
                 poll(0.05)
                 batch = [row for row in batch if row.pop("_error", None) is not None]
                 sent += taken
-                taken = produce_batch(topic, batch, on_delivery=told)
+                taken = produce_batch(topic, batch, on_delivery=on_delivery)
             sent += taken
             number += 1
             poll(0)

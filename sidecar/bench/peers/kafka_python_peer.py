@@ -30,13 +30,13 @@ class KafkaPython(Peer):
         def acked(_metadata: object) -> None:
             counter.acked += 1
 
-        records, topic, send, told = workload.make(), workload.topic, self._producer.send, counter.told
+        records, topic, send, done = workload.make(), workload.topic, self._producer.send, counter.on_delivery
         count = len(records)
         for number in range(workload.records):
             key, value = records[number % count]
             future = send(topic, value=value, key=key)
             future.add_callback(acked)
-            future.add_errback(told)
+            future.add_errback(done)
         self._producer.flush(timeout=FLUSH_S)
         return counter.check()
 

@@ -62,7 +62,7 @@ class Counter:
         self.acked = 0
         self.error: object = None
 
-    def told(self, error: object, _metadata: object = None) -> None:
+    def on_delivery(self, error: object, _metadata: object = None) -> None:
         if error is None:
             self.acked += 1
         elif self.error is None:

@@ -32,11 +32,11 @@ class SidecarCallbacks(_Sidecar):
 
     def send_all(self, workload: Workload) -> int:
         counter = Counter()
-        records, topic, told, send = workload.make(), workload.topic, counter.told, self.producer.send
+        records, topic, done, send = workload.make(), workload.topic, counter.on_delivery, self.producer.send
         count = len(records)
         for number in range(workload.records):
             key, value = records[number % count]
-            send(topic, value=value, key=key, on_delivery=told)
+            send(topic, value=value, key=key, on_delivery=done)
         self.producer.flush(timeout=FLUSH_S)
         return counter.check()
 
