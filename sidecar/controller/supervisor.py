@@ -36,8 +36,8 @@ from sidecar.controller.worker_process import (
     FATAL_EXITS,
     WorkerIdentity,
     WorkerProcess,
-    WorkerState,
 )
+from sidecar.controller.worker_states import WorkerEvent, WorkerState
 
 if TYPE_CHECKING:
     from sidecar.controller.cluster import Cluster
@@ -205,7 +205,7 @@ class Supervisor:
         self._timers.clear()
         drained = self.alive
         for worker in drained:
-            worker.state = WorkerState.DRAINING
+            worker.move(WorkerEvent.DRAIN)
             worker.channel.send(Drain(timeout_s * 1000.0))
         self._change()
         deadline = self._loop.time() + timeout_s + STOP_GRACE_S
@@ -333,8 +333,7 @@ class Supervisor:
             self._cluster.update_replied(worker, message)
             return
         if isinstance(message, Ready):
-            if worker.state is WorkerState.STARTING:
-                worker.state = WorkerState.READY
+            if worker.move(WorkerEvent.READY):
                 self._failed_starts = 0
                 log.info(
                     "Worker %d is ready (pid %d, slot %d, epoch %d%s).",
@@ -410,7 +409,7 @@ class Supervisor:
         if not self._slots.has_content(slot):
             log.info("Worker %d has finished the records of slot %d; it ends.", index, slot)
             self._ended.add(index)
-            worker.state = WorkerState.DRAINING
+            worker.move(WorkerEvent.DRAIN)
             worker.channel.send(Stop())
             self._change()
 

@@ -9,24 +9,17 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar.common.control import Start
 from sidecar.common.model import ExitStatus
 from sidecar.controller.standby_worker import StandbyWorker, last_line
+from sidecar.controller.worker_states import TRANSITIONS, WorkerEvent, WorkerState
 from sidecar.net.control_channel import ControlChannel
 
 if TYPE_CHECKING:
     from sidecar.controller.supervisor import SlotStore, Supervisor
-
-
-class WorkerState(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    DRAINING = "draining"
-    DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +99,11 @@ class WorkerProcess:
     def is_ready(self) -> bool:
         return self.state is WorkerState.READY
 
+    def move(self, event: WorkerEvent) -> bool:
+        """Take the step of the table. True when the state is another one now."""
+        before, self.state = self.state, TRANSITIONS[self.state][event]
+        return self.state is not before
+
     def end(self, number: signal.Signals) -> None:
         """End it by our own will: first that is noted, so that what it has in work is not blamed for its death."""
         if self.exit_code is None:
@@ -147,7 +145,7 @@ class WorkerProcess:
         self._loop.remove_reader(self._pidfd)
         self.exit_code = self.process.wait()
         os.close(self._pidfd)
-        self.state = WorkerState.DEAD
+        self.move(WorkerEvent.EXIT)
         self._loop.call_soon(self._finish)
 
     def _finish(self) -> None:

@@ -15,7 +15,7 @@ from sidecar.common.control import NeedTopics, UpdateMetadataReply
 from sidecar.controller import supervisor
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.supervisor import FAILED_STARTS_MAX, choose_cpus
-from sidecar.controller.worker_process import WorkerState
+from sidecar.controller.worker_states import WorkerState
 from sidecar.testing.waiting import wait_until
 
 from .stage import Stage, on_stage
