@@ -22,6 +22,7 @@ from sidecar.bench.bed import PARTITIONS, Bed
 from sidecar.bench.measurement import Results
 from sidecar.bench.throughput import measure_throughput
 from sidecar.kernel import PAGE_TAKEN, BatchRecords, Chain, Entry, StickyPartitioner, index
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.segment import Segment
 from sidecar.testing.metrics import metric
@@ -55,7 +56,7 @@ class CrashSafetyWalk:
         self._chain.link_pages(range(segment.page_count))
         self._descriptors = DescriptorTable(segment, 0)
         self._lane_rows = LaneRows(segment, 0)
-        row = segment.clients.take_row(
+        row = ClientTable(segment).take_row(
             secrets.token_bytes(CLIENT_ID_BYTES), "bench", os.getpid(), 0, secrets.token_bytes(SECRET_BYTES)
         )
         assert row is not None

@@ -14,10 +14,12 @@ from sidecar.controller.left_log import LeftLog, check_place, check_room
 from sidecar.controller.own_files import NotOurs, check_file
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
 from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.disk import Folder
 from sidecar.shm.layout import SLOT_COUNT
-from sidecar.shm.recovery import has_content, last_incarnation, linked_pages
-from sidecar.shm.segment import Segment, SegmentError, describe_undelivered
+from sidecar.shm.reclaim import reclaim_slot
+from sidecar.shm.recovery import describe_undelivered, has_content, last_incarnation, linked_pages
+from sidecar.shm.segment import Segment, SegmentError
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +132,7 @@ class SegmentStore:
         free = [slot for slot in range(SLOT_COUNT) if slot not in full]
         for slot in free:
             if self.segment.is_slot_prepared(slot):
-                self.segment.reclaim_slot(slot)
+                reclaim_slot(self.segment, slot)
         return full + free[: max(0, workers - len(full))]
 
     def prepare(self, slot: int) -> None:
@@ -141,7 +143,7 @@ class SegmentStore:
 
     def slot_of(self, client_id: bytes) -> int | None:
         """The slot that has the client's row."""
-        return self.segment.clients.slot_of(client_id)
+        return ClientTable(self.segment).slot_of(client_id)
 
     def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int) -> None:
         left = describe_undelivered(self.segment)

@@ -23,7 +23,7 @@ from sidecar.kernel import Chain, Entry, entry_payload, entry_words
 from sidecar.shm import layout
 from sidecar.shm.accept_log import accept_log_folder, logged_slots
 from sidecar.shm.chain_table import ChainTable
-from sidecar.shm.client_table import ClientRow
+from sidecar.shm.client_table import ClientRow, ClientTable
 from sidecar.shm.descriptors import Descriptor, DescriptorState, DescriptorTable
 from sidecar.shm.disk import Folder
 from sidecar.shm.layout import Layout
@@ -189,7 +189,7 @@ class Salvage:
         """Rows by (index, generation); an identity that cannot be read is named by its row."""
         found: dict[tuple[int, int], ClientRow] = {}
         try:
-            for row in self.segment.clients.rows():
+            for row in ClientTable(self.segment).rows():
                 found[row.index, row.generation] = row
         except (ValueError, struct.error, UnicodeDecodeError) as error:
             self.found.damage.append(f"the table of clients: {error}")

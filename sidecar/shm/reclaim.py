@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.kernel import PAGE_LINKED, give_pages, store_release_u64
 from sidecar.shm import layout
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.slots import STATE_FREE
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 def reclaim_slot(segment: Segment, slot: int) -> int:
     """Free pages, descriptors, lane rows and client rows of the slot; returns the pages freed.
 
+    Only after the process is dead: a stopped one writes on when it wakes.
     Lane rows belong to a producer id that nobody will use again: left alone, a later id of the same epoch would
     inherit its sequences. Chain tails stay, so that a cursor of before can never name a record of after.
     """
@@ -42,7 +44,7 @@ def reclaim_slot(segment: Segment, slot: int) -> int:
         (layout.LANE_RECORDS_OFFSET, layout.LANE_RECORDS_MAX * layout.LANE_RECORD_BYTES),
     ):
         area[start : start + size] = bytes(size)
-    segment.clients.release_slot(slot)
+    ClientTable(segment).release_slot(slot)
     store_release_u64(area, layout.SHARE_WAITS_OFFSET, 0)
     for chain_id in range(layout.CHAINS_MAX):
         row = layout.CHAINS_OFFSET + chain_id * layout.CHAIN_ROW_BYTES

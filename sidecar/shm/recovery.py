@@ -10,6 +10,7 @@ from client_stub.wire import WORD_DONE
 from sidecar.common.kill_points import passed
 from sidecar.kernel import PAGE_LINKED, Chain, compare_and_swap_u64, entry_words, store_release_u64
 from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptors import Descriptor, DescriptorState, DescriptorTable
 from sidecar.shm.layout import PAGE_HEADER, PAGE_HEADER_BYTES
 
@@ -29,8 +30,14 @@ def linked_pages(segment: Segment) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-def undelivered(segment: Segment, slots: Iterable[int] | None) -> list[tuple[int, str, int, int]]:
-    """(slot, topic, records, payload bytes) of chains with records without a fate, and of damaged ones."""
+def describe_undelivered(
+    segment: Segment, slots: Iterable[int] | None = None
+) -> list[tuple[int, str, int, int]]:
+    """(slot, topic, records, payload bytes of their submissions) for every chain with records without a fate.
+
+    A record has a fate when its word is done or its descriptor says delivered; a failure once it was told. A chain
+    with damage is always in the list: nobody knows that nothing is in it. Reads only.
+    """
     pages = linked_pages(segment)
     rows: list[tuple[int, str, int, int]] = []
     for slot in segment.prepared_slots() if slots is None else slots:
@@ -104,7 +111,7 @@ def has_content(segment: Segment, slot: int) -> bool:
     """Whether a slot is anybody's still: a client's row, records without an end, or a batch without one."""
     if not segment.is_slot_prepared(slot):
         return False
-    if segment.clients.has_rows(slot) or any(True for _ in DescriptorTable(segment, slot)):
+    if ClientTable(segment).has_rows(slot) or any(True for _ in DescriptorTable(segment, slot)):
         return True
     pages = linked_pages(segment)
     table = ChainTable(segment, slot)

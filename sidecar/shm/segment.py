@@ -11,18 +11,11 @@ import mmap
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sidecar.kernel import compare_and_swap_u64, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.layout import Layout
 from sidecar.shm.slots import SlotView
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sidecar.shm.client_table import ClientTable
-
 
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_READ = 22
@@ -49,7 +42,6 @@ class Segment:
         self.owners = self.view[places.owners : places.owners + 8 * places.page_count]
         self.pages = self.view[places.pages : places.pages + places.page_bytes * places.page_count]
         self._slots: dict[int, SlotView] = {}
-        self._clients: ClientTable | None = None
 
     @classmethod
     def create(
@@ -223,14 +215,6 @@ class Segment:
         """Force the file out to its disk, where it has one."""
         os.fsync(self._fd)
 
-    @property
-    def clients(self) -> ClientTable:
-        if self._clients is None:
-            from sidecar.shm.client_table import ClientTable
-
-            self._clients = ClientTable(self)
-        return self._clients
-
     def allocate(self, position: int, size: int) -> None:
         """Back a stretch of the file with memory before it is touched. SegmentError when there is none."""
         _allocate(self._fd, position, size, None)
@@ -260,15 +244,6 @@ class Segment:
             found = self._slots[slot] = SlotView(slot, self.view[position : position + layout.SLOT_STRIDE])
         return found
 
-    def reclaim_slot(self, slot: int) -> int:
-        """Empty the slot of a dead worker that left nothing undelivered; returns the pages freed by it.
-
-        Only after the process is dead: a stopped one writes on when it wakes. Counters and chain tails stay.
-        """
-        from sidecar.shm.reclaim import reclaim_slot
-
-        return reclaim_slot(self, slot)
-
     def close(self) -> None:
         """Unmap. With chains or rows of it still alive, the mapping goes with the last of them."""
         if self._fd < 0:
@@ -276,24 +251,10 @@ class Segment:
         os.close(self._fd)
         self._fd = -1
         self._slots.clear()
-        self._clients = None
         with contextlib.suppress(BufferError):
             for view in (self.header, self.owners, self.pages, self.view):
                 view.release()
             self._map.close()
-
-
-def describe_undelivered(
-    segment: Segment, slots: Iterable[int] | None = None
-) -> list[tuple[int, str, int, int]]:
-    """(slot, topic, records, payload bytes of their submissions) for every chain with records without a fate.
-
-    A record has a fate when its word is done or its descriptor says delivered; a failure once it was told. A chain
-    with damage is in the list whatever could be counted: nobody knows that nothing is in it. Reads only.
-    """
-    from sidecar.shm.recovery import undelivered
-
-    return undelivered(segment, slots)
 
 
 def _open(where: Path | str | int) -> tuple[int, bool]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from client_stub.wire import SUBMIT_HEAD_BYTES_MAX
 from sidecar.metadata.cache import MetadataCache
 from sidecar.producer.core import Core
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.share_words import ShareWords
 from sidecar.worker.adoption.adoption import Adoption
 from sidecar.worker.brokers.inquiry import Inquiry
@@ -124,7 +125,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
     )
     sessions = Sessions(
         grace_ms=settings.client_grace_ms,
-        table=memory.segment.clients,
+        table=ClientTable(memory.segment),
         slot=memory.index,
         worker_epoch=start.worker_epoch,
         instance_key=start.instance_key,

@@ -26,6 +26,7 @@ from sidecar.net.control_channel import ControlChannel
 from sidecar.net.endpoint import Endpoint
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.shm.accept_log import AcceptLog, accept_log_file_bytes, accept_log_folder
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.disk import Folder
 from sidecar.worker.build import Outside, build
 from sidecar.worker.settings import WorkerSettings
@@ -108,7 +109,7 @@ class Worker:
     def open(self) -> None:
         """Let stubs in, those of the slot's rows and new ones. OSError when the accept log cannot be written."""
         stubs, memory = self._rooms.stubs, self._memory
-        for row in memory.segment.clients.rows(memory.index):
+        for row in ClientTable(memory.segment).rows(memory.index):
             stubs.processes.watch(row.index, row.pid)
         if stubs.commit is not None:
             stubs.commit.begin(memory.beat)

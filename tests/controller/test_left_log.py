@@ -16,10 +16,11 @@ from sidecar.controller.run_dir import RunDir, RunDirError
 from sidecar.controller.segment_store import SegmentStore
 from sidecar.shm.accept_log import AcceptLog, accept_log_folder
 from sidecar.shm.accept_log_format import LoggedEntry
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.disk import Folder, memory_file_system
 from sidecar.shm.layout import BOOT_ID_OFFSET, HEADER_FIELDS_OFFSET
+from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.restore import lineage
-from sidecar.shm.segment import describe_undelivered
 
 INSTANCE = b"i" * 16
 
@@ -76,7 +77,7 @@ def die(store: SegmentStore, *, of_another_boot: bool) -> None:
     """The segment stays as it is; a client's row makes it worth keeping."""
     store.prepare(0)
     store.segment.slot(0).claim(incarnation=store.next_incarnation())
-    assert store.segment.clients.take_row(b"c" * 20, "billing", 1, 0, b"s" * 16) is not None
+    assert ClientTable(store.segment).take_row(b"c" * 20, "billing", 1, 0, b"s" * 16) is not None
     if of_another_boot:
         store.segment.header[BOOT_ID_OFFSET : BOOT_ID_OFFSET + 16] = bytes(16)
     store.segment.close()

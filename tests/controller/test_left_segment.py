@@ -11,7 +11,9 @@ import pytest
 from client_stub import Producer
 from sidecar.controller.run_dir import RunDir, RunDirError
 from sidecar.controller.segment_store import SegmentStore, describe
-from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.shm.client_table import ClientTable
+from sidecar.shm.recovery import describe_undelivered
+from sidecar.shm.segment import Segment
 from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.metrics import metric
 from sidecar.testing.waiting import wait_until
@@ -69,7 +71,7 @@ def test_seats_and_incarnations(short_dir: Path) -> None:
     store = open_store(RunDir(short_dir), short_dir / "a")
     assert store.worker_slots(2) == [0, 1]
     store.prepare(3)
-    assert store.segment.clients.take_row(b"c" * 20, "billing", 1, 3, b"s" * 16) is not None
+    assert ClientTable(store.segment).take_row(b"c" * 20, "billing", 1, 3, b"s" * 16) is not None
     assert store.worker_slots(2) == [3, 0], "who finds his records there comes first"
     assert store.worker_slots(0) == [3]
     assert store.slot_of(b"c" * 20) == 3
@@ -82,7 +84,7 @@ def leave(store: SegmentStore) -> None:
     """As a crash leaves it: a client's row is in it, the file stays, nobody holds it."""
     store.prepare(0)
     store.segment.slot(0).claim(incarnation=store.next_incarnation())
-    assert store.segment.clients.take_row(b"c" * 20, "billing", 1, 0, b"s" * 16) is not None
+    assert ClientTable(store.segment).take_row(b"c" * 20, "billing", 1, 0, b"s" * 16) is not None
     store.segment.close()
     os.close(store.fd)
 

@@ -9,6 +9,7 @@ import collections
 
 import pytest
 
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import Segment
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
@@ -27,7 +28,7 @@ CLIENTS_MAX = 64
 def rows_in_use(daemon: SidecarDaemon) -> int:
     segment = Segment.attach(daemon.info()["segment"])
     try:
-        return sum(1 for _ in segment.clients.rows())
+        return sum(1 for _ in ClientTable(segment).rows())
     finally:
         segment.close()
 

@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from client_stub.run_dir import control_path
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import Segment
 from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api
@@ -60,7 +61,7 @@ def rows_of(scene: Scene, pid: int) -> int:
     """Rows of the client table that belong to a process."""
     segment = Segment.attach(scene.daemon.info()["segment"])
     try:
-        return sum(row.pid == pid for row in segment.clients.rows())
+        return sum(row.pid == pid for row in ClientTable(segment).rows())
     finally:
         segment.close()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from client_stub.wire import Outcome, pack_outcome, unpack_outcomes
 from sidecar.shm import layout
-from sidecar.shm.client_table import ClientRow
+from sidecar.shm.client_table import ClientRow, ClientTable
 from sidecar.shm.segment import Segment
 from tests.reading_back import row_of, stream_position
 
@@ -21,13 +21,13 @@ def outcome(number: int, index_bytes: int = 0) -> bytes:
 
 @pytest.fixture
 def row(segment: Segment) -> ClientRow:
-    taken = segment.clients.take_row(ID, "billing", 42, 3, SECRET)
+    taken = ClientTable(segment).take_row(ID, "billing", 42, 3, SECRET)
     assert taken is not None
     return taken
 
 
 def test_a_row_is_found_again(segment: Segment, row: ClientRow) -> None:
-    found = row_of(segment.clients, ID)
+    found = row_of(ClientTable(segment), ID)
     assert found is not None
     assert (found.index, found.generation, found.secret, found.name, found.pid) == (
         0,
@@ -36,33 +36,35 @@ def test_a_row_is_found_again(segment: Segment, row: ClientRow) -> None:
         "billing",
         42,
     )
-    assert [each.index for each in segment.clients.rows(3)] == [0]
-    assert list(segment.clients.rows(4)) == []
-    assert row_of(segment.clients, b"d" * 20) is None
+    assert [each.index for each in ClientTable(segment).rows(3)] == [0]
+    assert list(ClientTable(segment).rows(4)) == []
+    assert row_of(ClientTable(segment), b"d" * 20) is None
 
 
 def test_a_full_table_and_generations(segment: Segment, row: ClientRow) -> None:
-    others = [segment.clients.take_row(bytes([i]) * 20, "x" * 100, 1, 0, SECRET) for i in range(3)]
+    others = [ClientTable(segment).take_row(bytes([i]) * 20, "x" * 100, 1, 0, SECRET) for i in range(3)]
     assert all(others) and others[0] is not None and others[0].name == "x" * 62
-    assert segment.clients.take_row(b"z" * 20, "", 1, 0, SECRET) is None
+    assert ClientTable(segment).take_row(b"z" * 20, "", 1, 0, SECRET) is None
     row.place_stream(1, 0)
     row.ring_append(outcome(1))
     row.release()
     row.release()
-    fresh = segment.clients.take_row(b"z" * 20, "", 1, 0, SECRET)
+    fresh = ClientTable(segment).take_row(b"z" * 20, "", 1, 0, SECRET)
     assert fresh is not None
     assert (fresh.index, fresh.generation, fresh.next_number, stream_position(fresh, 1)) == (0, 2, 1, None)
     row.release()
-    assert row_of(segment.clients, b"z" * 20) is not None, "a late release of the first owner changes nothing"
+    assert row_of(ClientTable(segment), b"z" * 20) is not None, (
+        "a late release of the first owner changes nothing"
+    )
     with pytest.raises(ValueError, match="20 bytes"):
-        segment.clients.take_row(b"short", "", 1, 0, SECRET)
+        ClientTable(segment).take_row(b"short", "", 1, 0, SECRET)
 
 
 def test_streams(segment: Segment, row: ClientRow) -> None:
     assert stream_position(row, 0) is None
     assert row.place_stream(0, 7) and row.place_stream(9, 8) and row.place_stream(0, 7)
     row.store_position(9, 1 << 40)
-    found = row_of(segment.clients, ID)
+    found = row_of(ClientTable(segment), ID)
     assert found is not None
     assert list(found.streams()) == [(0, 7, 0), (9, 8, 1 << 40)]
     for stream in range(100, 100 + layout.STREAMS_MAX - 2):
@@ -83,7 +85,7 @@ def test_outcomes_wait_until_they_are_acked(segment: Segment, row: ClientRow) ->
     row.ring_ack(3)
     row.ring_ack(2)
     assert row.acked_number == 3
-    found = row_of(segment.clients, ID)
+    found = row_of(ClientTable(segment), ID)
     assert found is not None
     assert (found.acked_number, found.next_number) == (3, 6)
     rest = found.ring_slice_from(1)
@@ -94,7 +96,7 @@ def test_outcomes_wait_until_they_are_acked(segment: Segment, row: ClientRow) ->
         6,
         layout.RING_BYTES,
     )
-    emptied = row_of(segment.clients, ID)
+    emptied = row_of(ClientTable(segment), ID)
     assert emptied is not None and emptied.next_number == 6, "numbers go on over an empty ring"
 
 
@@ -104,7 +106,7 @@ def test_an_ack_between_its_two_stores(segment: Segment, row: ClientRow) -> None
     read = bytes(row._area[layout.RING_READ_OFFSET : layout.RING_READ_OFFSET + 8])
     row.ring_ack(2)
     row._area[layout.RING_READ_OFFSET : layout.RING_READ_OFFSET + 8] = read
-    found = row_of(segment.clients, ID)
+    found = row_of(ClientTable(segment), ID)
     assert found is not None
     rest = found.ring_slice_from(1)
     assert rest is not None and rest[:2] == (3, 3)

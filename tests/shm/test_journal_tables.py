@@ -13,8 +13,11 @@ from sidecar.kernel import BatchRecords, StickyPartitioner, fail_remaining, inde
 from sidecar.shm import layout
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptors import DescriptorState, DescriptorTable, LaneRows
-from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.shm.reclaim import reclaim_slot
+from sidecar.shm.recovery import describe_undelivered
+from sidecar.shm.segment import Segment
 from tests.reading_back import lane_row, row_of
 
 
@@ -233,12 +236,12 @@ def test_a_reclaimed_slot_is_whole_for_the_next_worker(worker: Slot, segment: Se
     partition, batch = worker.batches(chain, entry)[0]
     worker.send(chain, partition, batch)
     LaneRows(segment, 0).store(0, 1, 0, 5)
-    row = segment.clients.take_row(b"c" * 20, "client", 1, 0, b"s" * 16)
+    row = ClientTable(segment).take_row(b"c" * 20, "client", 1, 0, b"s" * 16)
     assert row is not None
     tail = chain.tail
-    assert segment.reclaim_slot(0) == worker.pool.taken_count > 0
+    assert reclaim_slot(segment, 0) == worker.pool.taken_count > 0
     assert bytes(segment.owners) == bytes(len(segment.owners))
-    assert row_of(segment.clients, b"c" * 20) is None
+    assert row_of(ClientTable(segment), b"c" * 20) is None
     segment.slot(0).claim(incarnation=2)
     again = Slot(segment, 0, incarnation=2)
     assert again.descriptors.free_count == again.descriptors.capacity

@@ -13,10 +13,10 @@ import pytest
 from client_stub.wire import Outcome, OutcomeKind, Persistence, Shape, pack_outcome, unpack_outcomes
 from sidecar.kernel import entry_words
 from sidecar.shm.chain_table import ChainTable
-from sidecar.shm.client_table import ClientRow
+from sidecar.shm.client_table import ClientRow, ClientTable
 from sidecar.shm.descriptors import DescriptorState, DescriptorTable
-from sidecar.shm.recovery import linked_pages
-from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.shm.recovery import describe_undelivered, linked_pages
+from sidecar.shm.segment import Segment
 from tests.reading_back import row_of, stream_position
 from tests.shm.test_journal_tables import Slot
 
@@ -31,7 +31,7 @@ def work(path: Path, pipe: int, seed: int) -> None:
     rng = random.Random(seed)
     segment = Segment.attach(path)
     worker = Slot(segment, 0)
-    row = segment.clients.take_row(CLIENT, "client", 1, 0, b"s" * 16)
+    row = ClientTable(segment).take_row(CLIENT, "client", 1, 0, b"s" * 16)
     assert row is not None and row.place_stream(1, 0)
     seq = 0
     waiting = []
@@ -92,7 +92,7 @@ def test_killed_anywhere(segment: Segment, segment_path: Path, slot: int, seed: 
     assert chain.damage == []
     live = {entry.seq: entry for entry in chain.entries()}
     descriptors = list(DescriptorTable(segment, 0))
-    row = row_of(segment.clients, CLIENT)
+    row = row_of(ClientTable(segment), CLIENT)
     assert row is not None
     # Accepted and not delivered: still there, whole. At most one entry more than was told. The one whose words
     # became done just before the kill could not be said on the pipe any more: its outcome stands in the ring.

@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.common.settings import BY_NAME
 from sidecar.shm import layout
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.counters import COUNTER_ROWS, ROW_INDEX
 from sidecar.shm.segment import Segment, SegmentError
 from sidecar.shm.slots import STATE_LIVE, RunningTotals
@@ -21,7 +22,7 @@ assert isinstance(CLIENTS.most, int) and isinstance(CLIENTS.least, int)
 
 def test_a_second_process_sees_the_same(segment: Segment, segment_path: Path, slot: int) -> None:
     again = Segment.attach(segment_path)
-    assert (again.page_bytes, again.page_count, again.clients.capacity) == (PAGE_BYTES, PAGES, 4)
+    assert (again.page_bytes, again.page_count, ClientTable(again).capacity) == (PAGE_BYTES, PAGES, 4)
     assert again.instance_id == segment.instance_id == b"test".ljust(16, b"\0")
     assert len(again.boot_id) == 16
     assert again.prepared_slots() == [slot]
@@ -136,7 +137,7 @@ def test_the_least_and_most_clients_of_the_setting_can_be(tmp_path: Path, client
         path, page_bytes=16_384, buffer_memory_bytes=1 << 20, clients_max=clients_max, instance_id=b"x"
     ).close()
     again = Segment.attach(path)
-    assert again.clients.capacity == clients_max
+    assert ClientTable(again).capacity == clients_max
     again.close()
 
 

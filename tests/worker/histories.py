@@ -6,7 +6,9 @@ import copy
 from dataclasses import dataclass, field
 
 from client_stub.wire import LocalCode, Outcome, OutcomeKind, Persistence, Shape, unpack_outcomes
-from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.shm.client_table import ClientTable
+from sidecar.shm.recovery import describe_undelivered
+from sidecar.shm.segment import Segment
 from tests.reading_back import row_of, stream_position
 
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
@@ -119,7 +121,7 @@ class World:
         """A worker takes over, the client comes back and sends again what was not accepted, all of it ends."""
         stage = self.begin()
         self.broker.is_silent = False
-        row = row_of(self.segment.clients, CLIENT_ID)
+        row = row_of(ClientTable(self.segment), CLIENT_ID)
         session, known = stage.attach(self.stub.secret if row is not None else None)
         assert known == (row is not None and self.stub.secret is not None)
         self.stub.secret = session.row.secret
@@ -188,7 +190,7 @@ class World:
         assert describe_undelivered(stage.segment) == []
         assert list(stage.descriptors) == []
         assert all(session.unsettled_records == 0 for session in stage.sessions.by_row.values())
-        row = row_of(self.segment.clients, CLIENT_ID)
+        row = row_of(ClientTable(self.segment), CLIENT_ID)
         assert row is not None
         assert stream_position(row, 1) in (len(self.submissions), None)
         stage.release_idle()

@@ -12,8 +12,10 @@ from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
 from sidecar.common.errors import Code
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptors import DescriptorState
-from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.shm.recovery import describe_undelivered
+from sidecar.shm.segment import Segment
 from sidecar.worker.adoption import adoption
 from sidecar.worker.brokers.inquiry import Verdict
 from tests.configs import producer_config
@@ -47,7 +49,7 @@ def check_end(stage: SlotStage, submissions: int, *, count: int = 4) -> None:
     assert counters["records_accepted_total"] == submissions * count
     assert counters["records_delivered_total"] == submissions * count
     assert counters["records_failed_total"] == 0
-    row = row_of(stage.segment.clients, CLIENT_ID)
+    row = row_of(ClientTable(stage.segment), CLIENT_ID)
     assert row is not None
     assert stream_position(row, 1) == submissions
     offsets = told_offsets(stage)
@@ -68,7 +70,7 @@ def check_end(stage: SlotStage, submissions: int, *, count: int = 4) -> None:
 
 def told_offsets(stage: SlotStage) -> dict[tuple[int, int], set[int]]:
     """(seq, record index) → the offsets it was told at."""
-    row = row_of(stage.segment.clients, CLIENT_ID)
+    row = row_of(ClientTable(stage.segment), CLIENT_ID)
     assert row is not None
     news = row.ring_slice_from(1)
     told: dict[tuple[int, int], set[int]] = {}
@@ -304,7 +306,7 @@ class Recorder:
     def take(self) -> None:
         view = self.segment.view
         client = self.segment.layout.client(0)
-        allocated = self.segment.clients.slot_of(CLIENT_ID) is not None
+        allocated = ClientTable(self.segment).slot_of(CLIENT_ID) is not None
         parts = bytes(view[: self.used()]) + (
             bytes(view[client : client + layout.CLIENT_STRIDE]) if allocated else b""
         )
@@ -347,7 +349,7 @@ def restore(segment: Segment, moment: bytes) -> None:
 
 def finish_client(stage: SlotStage, submissions: int) -> None:
     """The stub sends again what was not accepted."""
-    row = row_of(stage.segment.clients, CLIENT_ID)
+    row = row_of(ClientTable(stage.segment), CLIENT_ID)
     session, _ = stage.attach(None if row is None else row.secret)
     position = session.streams[1].position if 1 in session.streams else 0
     accept(stage, session, range(position, submissions))

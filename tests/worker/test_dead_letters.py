@@ -15,7 +15,7 @@ from sidecar.kernel import BatchRecords, fail_remaining, index
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
-from sidecar.shm.segment import describe_undelivered
+from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.submission_name import submission_name
 from sidecar.worker.fates.completions import Completion, batch_undelivered
 from sidecar.worker.fates.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters

@@ -9,7 +9,9 @@ import pytest
 
 from sidecar.deadletter.letters import lines, parse
 from sidecar.shm import slots
-from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.shm.client_table import ClientTable
+from sidecar.shm.recovery import describe_undelivered
+from sidecar.shm.segment import Segment
 from sidecar.shm.slots import Counters
 from sidecar.worker.fates import settlement
 from sidecar.worker.stubs.session import ClientSession
@@ -58,7 +60,7 @@ def step(stage: SlotStage) -> None:
 
 def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:
     """The client sends what it still has; it says that it knows of failures, or never does."""
-    row = row_of(stage.segment.clients, CLIENT_ID)
+    row = row_of(ClientTable(stage.segment), CLIENT_ID)
     session: ClientSession = stage.attach(None if row is None else row.secret)[0]
     at = session.streams[1].position if 1 in session.streams else first
     for number in range(at, len(SUBMISSIONS)):

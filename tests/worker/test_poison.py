@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from client_stub.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.in_work import InWork, batch_word, entry_word
-from sidecar.shm.segment import Segment, describe_undelivered
+from sidecar.shm.recovery import describe_undelivered
+from sidecar.shm.segment import Segment
 from tests.reading_back import row_of
 
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
@@ -18,7 +20,7 @@ def heir(stage: SlotStage) -> SlotStage:
 
 def failures(stage: SlotStage) -> list[tuple[int, int, int, int, int]]:
     """(seq, first index, count, code, persistence) of every failure that was told; acknowledged here."""
-    row = row_of(stage.segment.clients, CLIENT_ID)
+    row = row_of(ClientTable(stage.segment), CLIENT_ID)
     assert row is not None
     session = stage.sessions.of_row(row.index)
     assert session is not None

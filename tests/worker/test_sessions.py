@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import SegmentError
 from sidecar.worker.stubs.session import ClientSession, StreamState
 from sidecar.worker.stubs.sessions import SILENCE_MS_MAX
@@ -79,7 +80,7 @@ def test_a_client_that_never_heard_of_its_row_gets_another(scene: Scene) -> None
     second, known = scene.sessions.attach(b"second", fields_of(client_id), 1.0)
     assert not known
     assert second.row.secret != first.row.secret
-    assert [row.client_id for row in scene.segment.clients.rows()] == [client_id]
+    assert [row.client_id for row in ClientTable(scene.segment).rows()] == [client_id]
     assert scene.sessions.by_routing_id.get(b"first") is None
     assert scene.sessions.by_routing_id.get(b"second") is second
 
@@ -118,7 +119,7 @@ def test_who_is_dead_needs_no_grace(scene: Scene) -> None:
     scene.sessions.detach(session, 0.0)
     scene.sessions.detach(session, 1.0, for_good=True)
     assert scene.sessions.reclaim(2.0) == [session]
-    assert list(scene.segment.clients.rows()) == []
+    assert list(ClientTable(scene.segment).rows()) == []
 
 
 def test_who_was_given_up_comes_back_as_somebody_else(scene: Scene) -> None:
@@ -145,7 +146,7 @@ def test_a_thousand_clients_leave_nothing_behind(scene: Scene) -> None:
         scene.sessions.detach(scene.client(), 0.0, for_good=True)
         scene.sessions.reclaim(0.0)
     assert list(scene.sessions) == []
-    assert list(scene.segment.clients.rows()) == []
+    assert list(ClientTable(scene.segment).rows()) == []
 
 
 def test_silence_is_noticed(scene: Scene) -> None:

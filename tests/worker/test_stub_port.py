@@ -27,6 +27,7 @@ from client_stub.wire import (
 from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from sidecar.kernel import Chain, index
 from sidecar.shm.buffer_pool import BufferPool
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.shm.segment import Segment
 from sidecar.worker.stubs.intake import ERROR_HOLD_MS, full_submission, largest_submission
@@ -404,11 +405,11 @@ def test_one_connection_attaches_one_client(stage: PortStage) -> None:
     second.routing_id = first.routing_id
     assert second.attach()[:2] == [Kind.REFUSED, "MALFORMED_FRAME"]
     assert [session.name for session in stage.scene.sessions] == ["first"]
-    assert len(list(stage.scene.segment.clients.rows())) == 1
+    assert len(list(ClientTable(stage.scene.segment).rows())) == 1
 
 
 def test_one_process_takes_a_quarter_of_the_clients_and_no_more(stage: PortStage) -> None:
-    quarter = stage.scene.segment.clients.capacity // 4
+    quarter = ClientTable(stage.scene.segment).capacity // 4
     peers = [stage.client(f"c{number}", os.getpid()) for number in range(quarter)]
     late = stage.connect("late", os.getpid())
     answer = late.attach()

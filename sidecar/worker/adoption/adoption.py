@@ -22,6 +22,7 @@ from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import BatchRecords, StickyPartitioner, entry_payload, index_run
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptors import Descriptor, DescriptorState
 from sidecar.shm.in_work import entry_word
 from sidecar.worker.stubs.session import StreamState
@@ -113,7 +114,7 @@ class Adoption:
         Returns the batches that were sent and not settled, with the wall ms of their publication, oldest first per
         partition: they are not sent again before somebody calls ``resume`` on the accumulator.
         """
-        self._segment.clients.release_half_taken(self._slot)
+        ClientTable(self._segment).release_half_taken(self._slot)
         passed("adopt.half_taken")
         pages = self._memory.left_pages
         self._pool.adopt(sum(map(len, pages.values())))
@@ -147,7 +148,7 @@ class Adoption:
                 self._slot,
                 open_records,
                 len(sent),
-                sum(1 for _ in self._segment.clients.rows(self._slot)),
+                sum(1 for _ in ClientTable(self._segment).rows(self._slot)),
             )
         return sent
 
@@ -188,7 +189,7 @@ class Adoption:
                 accepted[row_index, generation, stream] = seq
                 before = unsettled.get((row_index, generation), (0, 0))
                 unsettled[row_index, generation] = (before[0] + records, before[1] + size)
-        for row in self._segment.clients.rows(self._slot):
+        for row in ClientTable(self._segment).rows(self._slot):
             session = self._sessions.adopt(row, now_ms)
             client = (row.index, row.generation)
             session.unsettled_records, session.unsettled_bytes = unsettled.get(client, (0, 0))
