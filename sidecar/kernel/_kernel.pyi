@@ -401,7 +401,7 @@ def write_batch_header(
     """Write the 61-byte header before ``records_bytes`` already in ``out``; CRC inside. Returns the batch's bytes."""
 
 def set_store_hook(hook: Callable[[int], object] | None) -> None:
-    """``hook(point)`` is called after each store into a segment (``point``: see ``sidecar.common.kill_points``).
+    """``hook(point)`` is called after each store into a segment (``point``: see ``sidecar.kill_points.points``).
 
     For tests and fault injection; None ends it. It must not raise. One predicted branch a store while there is none.
     """

@@ -1,7 +1,7 @@
 # The store hook: whoever wants to know of every store into the segment, or to die right after one (tests only).
 
 cdef enum:
-    # In this order in sidecar/common/kill_points.py, which names them.
+    # In this order in sidecar/kill_points/points.py, which names them.
     AT_PAGE_HEADER = 0
     AT_PAGE_LINKED = 1
     AT_ENTRY_HEADER = 2

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.model import Node
 from sidecar.net.connector import SYSTEM_BUFFERS, LinkError, SocketBuffers, open_connection
 from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
@@ -254,10 +253,6 @@ class BrokerLink:
         """
         return self._progress_ms if self._outgoing else None
 
-    @property
-    def has_partly_sent(self) -> bool:
-        return bool(self._outgoing) and not self._outgoing[0].is_untouched
-
     def next_deadline_ms(self) -> float | None:
         """When ``check_deadlines`` should run next; None while nothing is awaited."""
         return self._connection.next_deadline_ms()
@@ -315,8 +310,8 @@ class BrokerLink:
                 return
             self._progress_ms = now_ms
             self._advance(taken)
-            if ARMED:
-                passed("send.part" if self.has_partly_sent else "send.all")
+            # kill point: send.part if self._outgoing and not self._outgoing[0].is_untouched
+            # kill point: send.all if not self._outgoing or self._outgoing[0].is_untouched
         if self.is_closed:
             return
         is_wanted = bool(self._outgoing)

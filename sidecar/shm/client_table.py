@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import CLIENT_ID_BYTES, OUTCOME_HEADER_BYTES, SECRET_BYTES
-from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import compare_and_swap_u64, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.layout import RING_BYTES, STREAM_BYTES, STREAMS_MAX, STREAMS_OFFSET
@@ -85,8 +84,7 @@ class ClientRow:
         position = STREAMS_OFFSET + len(self._streams) * STREAM_BYTES
         struct.pack_into("<Q", self._area, position + 8, 0)
         store_release_u64(self._area, position, stream | (chain_id + 1) << 32)
-        if ARMED:
-            passed("stream.placed")
+        # kill point: stream.placed
         self._streams[stream] = position
         self.chain_ids.add(chain_id)
         return True
@@ -133,11 +131,9 @@ class ClientRow:
             head = RING_BYTES - start
             self._ring[start:RING_BYTES] = outcomes[:head]
             self._ring[: size - head] = outcomes[head:]
-        if ARMED:
-            passed("tell.entry")
+        # kill point: tell.entry
         store_release_u64(self._area, layout.RING_WRITTEN_OFFSET, written + size)
-        if ARMED:
-            passed("tell.head")
+        # kill point: tell.head
         self._written = written + size
         self._positions += positions
         self.next_number = expected
@@ -163,11 +159,9 @@ class ClientRow:
         place = number - self._first + 1
         read = self._positions[place] if number + 1 < self.next_number else self._written
         store_release_u64(self._area, layout.ACKED_NUMBER_OFFSET, number)
-        if ARMED:
-            passed("ack.number")
+        # kill point: ack.number
         store_release_u64(self._area, layout.RING_READ_OFFSET, read)
-        if ARMED:
-            passed("ack.read")
+        # kill point: ack.read
         del self._positions[:place]
         self._first = number + 1
         self.acked_number = number
@@ -176,8 +170,7 @@ class ClientRow:
     def release(self) -> None:
         """Give the row back; its generation makes late references to it void. Repeatable."""
         self._table.release_row(self.index, self.generation)
-        if ARMED:
-            passed("client.released")
+        # kill point: client.released
 
     def _find_outcomes(self) -> None:
         """Positions of un-acked outcomes of a row that was written by an earlier owner."""
@@ -223,8 +216,7 @@ class ClientTable:
             generation = (word >> 32) + 1 & 0xFFFFFFFF or 1
             if not compare_and_swap_u64(self._words, 8 * index, word, _word(generation, slot, ROW_TAKING)):
                 continue
-            if ARMED:
-                passed("client.taking")
+            # kill point: client.taking
             try:
                 self._segment.allocate(self._segment.layout.client(index), layout.CLIENT_STRIDE)
             except BaseException:
@@ -234,11 +226,9 @@ class ClientTable:
             area[: layout.CLIENT_ROW_BYTES] = bytes(layout.CLIENT_ROW_BYTES)
             text = name.encode()[:62]
             layout.CLIENT_ROW.pack_into(area, 0, generation, slot, client_id, pid, secret, len(text), text)
-            if ARMED:
-                passed("client.row")
+            # kill point: client.row
             store_release_u64(self._words, 8 * index, _word(generation, slot, ROW_LIVE))
-            if ARMED:
-                passed("client.live")
+            # kill point: client.live
             return self._row(index, generation)
         return None
 

@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import Persistence
-from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 
@@ -169,26 +168,21 @@ class DescriptorTable:
             *(-1, -1, 0, 0),
             *(self._serial, published_ms, 0, 0),
         )
-        if ARMED:
-            passed("publish.content")
+        # kill point: publish.content
         if pending_on is not None:
             store_release_u64(self._table, position, DescriptorState.PENDING)
-            if ARMED:
-                passed("split.pending")
+            # kill point: split.pending
             return
         store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
-        if ARMED:
-            passed("publish.state")
+        # kill point: publish.state
 
     def switch(self, parent: int, children: Sequence[int]) -> None:
         """The halves of a refused batch, published pending on it, take its place by one store; it is free then."""
         store_release_u64(self._table, parent * layout.DESCRIPTOR_BYTES, DescriptorState.SPLIT)
-        if ARMED:
-            passed("split.switched")
+        # kill point: split.switched
         for child in children:
             store_release_u64(self._table, child * layout.DESCRIPTOR_BYTES, DescriptorState.SENT_UNDER)
-            if ARMED:
-                passed("split.raised")
+            # kill point: split.raised
         self.free(parent)
 
     def finish_splits(self) -> None:
@@ -226,11 +220,9 @@ class DescriptorTable:
             self._table, position + _RESULT_OFFSET, base_offset, append_time_ms, code, persistence
         )
         self._words[index * _WORDS + _COUNTED_OFFSET // 8] = counted
-        if ARMED:
-            passed("done.content")
+        # kill point: done.content
         store_release_u64(self._table, position, DescriptorState.SETTLED)
-        if ARMED:
-            passed("done.state")
+        # kill point: done.state
 
     def told(self, index: int, *, failed_counted: int = 0, dead_counted: int = 0) -> None:
         """Every outcome of it is in its client's ring, or acknowledged if it is a failure; repeatable.
@@ -244,16 +236,14 @@ class DescriptorTable:
             if failed_counted or dead_counted:
                 struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, failed_counted, dead_counted)
             store_release_u64(self._table, position, DescriptorState.TOLD)
-            if ARMED:
-                passed("told.state")
+            # kill point: told.state
 
     def free(self, index: int) -> None:
         """Give it back: after told and words done, or when the batch is renumbered or was split."""
         assert index in self._taken, f"descriptor {index} is given back twice"
         self._taken.remove(index)
         store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.FREE)
-        if ARMED:
-            passed("free.state")
+        # kill point: free.state
         self.free_indexes.append(index)
 
     def read(self, index: int) -> Descriptor:
@@ -355,11 +345,9 @@ class LaneRows:
             struct.pack_into("<Q", self._table, position + 8, 0)
             store_release_u64(self._table, position, (chain + 1) | partition << 32)
             self._places[chain, partition] = position
-            if ARMED:
-                passed("row.place")
+            # kill point: row.place
         store_release_u64(self._table, position + 8, (epoch & 0xFFFFFFFF) << 32 | next_sequence)
-        if ARMED:
-            passed("row.stored")
+        # kill point: row.stored
 
     def vacate(self, chain: int) -> None:
         """The chain's number is about to get another name: rows of it would say something of another topic."""

@@ -45,7 +45,7 @@ def name_of(word: int) -> str:
 
 
 class InWork:
-    """The owner's side. :meth:`begin` and :meth:`end` belong to the loop, :meth:`begin_beside` to a codec thread."""
+    """The owner's side. :meth:`begin_beside` belongs to a codec thread, the rest to the loop."""
 
     def __init__(self, slot: SlotView) -> None:
         self._words = slot.area[layout.IN_WORK_OFFSET :][: 8 * layout.IN_WORK_WORDS].cast("Q")
@@ -53,9 +53,6 @@ class InWork:
         """The loop's own, for the kernel, which stores each entry there that it walks."""
         self._free = list(range(1, layout.IN_WORK_WORDS))
         self._lock = threading.Lock()
-
-    def begin(self, word: int) -> None:
-        self._words[0] = word
 
     def begin_batch(self, serial: int) -> None:
         self._words[0] = BATCH << _KIND_SHIFT | serial & _NUMBER_MASK

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE
-from sidecar.common.kill_points import passed
 from sidecar.kernel import PAGE_LINKED, Chain, compare_and_swap_u64, entry_words, store_release_u64
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
@@ -130,7 +129,7 @@ def take_over_pages(segment: Segment, slot: int, incarnation: int) -> dict[int, 
     Only by who holds the slot's byte of workers.lock. Pages taken and never linked go back to the pool, and so do
     linked ones beyond the tail: no accepted byte is in them.
     """
-    passed("adopt.begin")
+    # kill point: adopt.begin
     dead = segment.slot(slot).incarnation & 0xFFFFFFFF
     payload = segment.page_bytes - PAGE_HEADER_BYTES
     ends = {name.chain_id: -(-name.tail // payload) for name in ChainTable(segment, slot).names()}
@@ -145,13 +144,13 @@ def take_over_pages(segment: Segment, slot: int, incarnation: int) -> dict[int, 
                 continue
             if ordinal < ends.get(chain_id, 0):
                 store_release_u64(segment.owners, 8 * page, incarnation << 32 | PAGE_LINKED)
-                passed("adopt.page")
+                # kill point: adopt.page
                 found.setdefault(chain_id, []).append(page)
                 continue
         elif not state or owner != dead:
             continue
         compare_and_swap_u64(segment.owners, 8 * page, word, 0)
-    passed("adopt.pages")
+    # kill point: adopt.pages
     return found
 
 

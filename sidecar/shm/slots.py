@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from sidecar.common.kill_points import passed
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.counters import ROW_INDEX
@@ -143,9 +142,9 @@ class SlotView:
         struct.pack_into("<Q", self.area, layout.START_TIME_OFFSET, process_start_ticks(pid))
         self.state = STATE_LIVE
         struct.pack_into("<qi", self.area, layout.PRODUCER_ID_OFFSET, -1, -1)
-        passed("adopt.slot")
+        # kill point: adopt.slot
         store_release_u64(self.area, layout.INCARNATION_OFFSET, incarnation)
-        passed("adopt.claimed")
+        # kill point: adopt.claimed
 
     @property
     def incarnation(self) -> int:
@@ -195,7 +194,7 @@ class SlotView:
 
     def store_producer(self, producer_id: int, epoch: int) -> None:
         struct.pack_into("<qi", self.area, layout.PRODUCER_ID_OFFSET, producer_id, epoch)
-        passed("producer.stored")
+        # kill point: producer.stored
 
     @property
     def dead_lettering(self) -> int:

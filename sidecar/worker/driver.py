@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import LocalCode
 from sidecar.common.control import Drained, NeedTopics, TopicErrors, UpdateError, UpdateMetadataReply
-from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.model import broker_of
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
 from sidecar.metadata.snapshot import WHOLE_TOPIC
@@ -345,8 +344,7 @@ class Driver:
     def _renumbered(self, effect: Renumbered, now_ms: float) -> None:
         for batch in effect.batches:
             self._settlement.free_descriptor(batch)
-            if ARMED:
-                passed("renumber.freed")
+            # kill point: renumber.freed
         self._sender.on_descriptors_changed(effect.batches[0].queue, now_ms)
 
     def _fail_deleted(self, deleted: tuple[TopicPartition, ...], now_ms: float) -> None:
@@ -411,8 +409,7 @@ class Driver:
             self._sender.room.buffers.trim()
 
     def _give(self, pages: list[int]) -> None:
-        if ARMED:
-            passed("pages.released")
+        # kill point: pages.released
         self._pool.give(pages)
 
     def _publish_gauges(self, now_ms: float) -> None:

@@ -36,10 +36,9 @@ from sidecar.common.control import (  # noqa: E402 (kio must be imported after t
     decode_message,
     encode_message,
 )
-from sidecar.common.kill_points import ENVIRONMENT, kernel_passed, needs_store_hook, take_order  # noqa: E402
 from sidecar.common.model import ExitStatus  # noqa: E402
 from sidecar.common.own_process import raise_limit, set_title  # noqa: E402
-from sidecar.kernel import set_store_hook  # noqa: E402
+from sidecar.kill_points import ENVIRONMENT  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
     if os.getppid() != arguments.parent_pid:
         return ExitStatus.WORKER_CONTROLLER_GONE
     set_title("standby")
+    if ENVIRONMENT in os.environ:
+        _arm()
     # All that takes long is done before START comes, which may be hours later, when somebody has died.
     import uvloop  # noqa: F401
 
@@ -88,14 +89,25 @@ def main(argv: list[str] | None = None) -> int:
     if os.getppid() != arguments.parent_pid:
         # Alive here means: a successor of our controller comes after the byte was taken, and finds it.
         return ExitStatus.WORKER_CONTROLLER_GONE
-    if take_order(os.environ.get(ENVIRONMENT)):
-        log.warning("%s is set: this worker may be killed on purpose; for tests only", ENVIRONMENT)
-        if needs_store_hook():
-            set_store_hook(kernel_passed)
+    if ENVIRONMENT in os.environ:
+        _take_order(os.environ[ENVIRONMENT])
     try:
         return _run(start, control)
     finally:
         os.close(lock_fd)
+
+
+def _arm() -> None:
+    from sidecar.kill_points.marks import arm
+
+    arm()
+
+
+def _take_order(folder: str) -> None:
+    from sidecar.kill_points.orders import take_order
+
+    if take_order(folder):
+        log.warning("%s is set: this worker may be killed on purpose; for tests only", ENVIRONMENT)
 
 
 def _take_stderr(fd: int) -> None:

@@ -16,7 +16,6 @@ from client_stub.zmtp import HEADER_BYTES_MAX
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.config_rules import config_of
 from sidecar.common.control import ControlMessage, Drain, Ready, Start, Stop, TopicErrors, UpdateMetadata
-from sidecar.common.kill_points import adoption_is_over
 from sidecar.common.model import ExitStatus
 from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter
@@ -104,7 +103,7 @@ class Worker:
         rooms.stubs.shares.begin(now_ms)
         rooms.brokers.inquiry.begin(sent)
         self._spool_poison(rooms.adoption.give_up_poison(rooms.core.sender, now_ms))
-        adoption_is_over()
+        # kill point: adopt.end
 
     def open(self) -> None:
         """Let stubs in, those of the slot's rows and new ones. OSError when the accept log cannot be written."""

@@ -10,21 +10,60 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.common.kill_points import KERNEL_POINTS, PASSED_FILE, POINTS, Order, give_order
 from sidecar.kernel import STORE_POINTS
+from sidecar.kill_points.marks import MARK, with_calls
+from sidecar.kill_points.orders import PASSED_FILE, Order, give_order
+from sidecar.kill_points.points import KERNEL_POINTS, POINTS
 
 ROOT = Path(__file__).resolve().parents[2]
-_CALL = re.compile(r"\bpassed\(([^)]*)")
-_NAME = re.compile(r'"([a-z_]+\.[a-z_]+)"')
+
+
+def marked_sources() -> list[tuple[Path, str]]:
+    rooms = [path for path in (ROOT / "sidecar").rglob("*.py") if path.parent.name != "kill_points"]
+    return [(path, text) for path in rooms if "# kill point" in (text := path.read_text())]
 
 
 def named_in_code() -> set[str]:
-    found: set[str] = set()
-    for path in (ROOT / "sidecar").rglob("*.py"):
-        if path.parent.name != "testing":
-            for call in _CALL.findall(path.read_text()):
-                found.update(_NAME.findall(call))
-    return found
+    return {found[2] for _, text in marked_sources() for found in MARK.finditer(text)}
+
+
+def test_every_mark_becomes_a_call() -> None:
+    for path, text in marked_sources():
+        armed = with_calls(text)
+        assert "# kill point" not in armed, f"{path}: a mark of another form"
+        compile(armed, path, "exec")
+        assert len(armed.splitlines()) == len(text.splitlines())
+
+
+def test_a_mark_may_name_its_work_and_a_condition() -> None:
+    source = (
+        "if x:\n    y()\n    # kill point: a.b\n"
+        "# kill point: c.d of e, f[0]\n"
+        "# kill point: g.h if not i\n"
+        "# a comment on kill points\n"
+    )
+    assert with_calls(source) == (
+        "if x:\n    y()\n    _passed('a.b')\n_passed('c.d', e, f[0])\nif not i: _passed('g.h')\n"
+        "# a comment on kill points\n"
+    )
+
+
+def test_an_armed_process_compiles_the_marks_and_no_other_does() -> None:
+    program = (
+        "from sidecar.shm.descriptors import LaneRows as L; print('_passed' in L.store.__code__.co_names)"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", head + program], cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for head in ("", "from sidecar.kill_points.marks import arm; arm();")
+    ]
+    assert found == ["False", "True"]
+    late = "import sidecar.shm.descriptors; from sidecar.kill_points.marks import arm; arm()"
+    result = subprocess.run(
+        [sys.executable, "-c", late], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert "imported before its kill points were armed: ['sidecar.shm.descriptors'" in result.stderr
 
 
 def test_the_code_passes_what_is_registered() -> None:
@@ -42,7 +81,7 @@ def test_the_kernel_s_numbers_are_the_registry_s() -> None:
 
 
 def run_worker(folder: Path, program: str) -> int:
-    head = "from sidecar.common.kill_points import *\nfrom sidecar.common import kill_points\n"
+    head = "from sidecar.kill_points.orders import passed, take_order\n"
     return subprocess.run(
         [sys.executable, "-c", f"{head}take_order({str(folder)!r})\n{program}"], cwd=ROOT, check=False
     ).returncode
@@ -50,26 +89,32 @@ def run_worker(folder: Path, program: str) -> int:
 
 def test_an_order_is_taken_by_one_process_and_strikes_at_its_pass(tmp_path: Path) -> None:
     give_order(tmp_path, "1", "tell.head", nth=3, during="live")
-    program = "kill_points.passed('tell.head')\nadoption_is_over()\nfor _ in range(2): kill_points.passed('tell.head')"
+    program = "passed('tell.head')\npassed('adopt.end')\nfor _ in range(2): passed('tell.head')"
     assert run_worker(tmp_path, program) == 0, "three passes, two of them live"
     assert not list(tmp_path.glob("*.order"))
-    assert run_worker(tmp_path, program + "\nkill_points.passed('tell.head')") == 0, (
-        "nobody has an order any more"
-    )
+    assert run_worker(tmp_path, program + "\npassed('tell.head')") == 0, "nobody has an order any more"
     give_order(tmp_path, "2", "tell.head", nth=3, during="live")
-    assert run_worker(tmp_path, program + "\nkill_points.passed('tell.head')") == -signal.SIGKILL
+    assert run_worker(tmp_path, program + "\npassed('tell.head')") == -signal.SIGKILL
     assert (tmp_path / PASSED_FILE).read_text().startswith("tell.head 3 live ")
+
+
+_ENTRY = """
+from sidecar.kernel import Chain, take_pages
+owners, word = bytearray(8 * 4), bytearray(8)
+chain = Chain(bytearray(4 * 4096), 4096, 0, 0, bytearray(8), incarnation=1, owners=owners)
+chain.link_pages(take_pages(owners, 1, 4))
+entry = chain.append({payload!r}, count=1, client_row=0, client_generation=1, stream=1, seq=1,
+                     base_timestamp_ms=0, format=1, flags=0)
+passed("index.begin", word, chain, entry.ordinal)
+assert int.from_bytes(word, "little") >> 60 == 1, "noted, as the kernel does before it reads an entry"
+"""
 
 
 def test_an_order_with_a_text_stays_and_looks_at_the_content(tmp_path: Path) -> None:
     order = give_order(tmp_path, "1", "index.begin", text="poison", always=True)
     for _ in range(2):
-        assert (
-            run_worker(tmp_path, "kill_points.passed('index.begin', lambda: b'a poison b')")
-            == -signal.SIGKILL
-        )
-        assert run_worker(tmp_path, "kill_points.passed('index.begin', lambda: b'bread')") == 0
-        assert run_worker(tmp_path, "kill_points.passed('index.begin')") == 0
+        assert run_worker(tmp_path, _ENTRY.format(payload=b"a poison b")) == -signal.SIGKILL
+        assert run_worker(tmp_path, _ENTRY.format(payload=b"bread")) == 0
     assert order.exists()
 
 
@@ -80,4 +125,4 @@ def test_an_order_must_name_a_point(tmp_path: Path, data: bytes) -> None:
 
 
 def test_without_orders_a_point_is_nothing(tmp_path: Path) -> None:
-    assert run_worker(tmp_path, "kill_points.passed('tell.head')") == 0
+    assert run_worker(tmp_path, "passed('tell.head')") == 0

@@ -19,7 +19,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "pyspark_kafka_sidecar": ("client_stub", "pyspark_kafka_sidecar"),
     "sidecar.common": ("sidecar.common", WIRE, "client_stub.error_codes"),
     "sidecar.kernel": ("sidecar.kernel",),
-    "sidecar.shm": ("sidecar.shm", "sidecar.common", "sidecar.kernel", WIRE),
+    "sidecar.shm": ("sidecar.shm", "sidecar.kernel", WIRE),
+    "sidecar.kill_points": ("sidecar.kill_points", "sidecar.kernel", "sidecar.shm"),
     "sidecar.deadletter": (
         "sidecar.deadletter",
         "sidecar.common",
@@ -107,6 +108,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "sidecar.worker": (
         "sidecar.worker",
         "sidecar.common",
+        "sidecar.kill_points",
         "sidecar.kernel",
         "sidecar.shm",
         "sidecar.protocol",

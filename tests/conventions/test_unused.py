@@ -14,6 +14,8 @@ KEPT: Final = {
     "LazyGroup.get_command": "click",
     "Since.convert": "click",
     "KafkaSidecarDataSource.streamWriter": "Spark",
+    "_Loader.get_code": "importlib",
+    "_Loader.exec_module": "importlib",
     # Given to users.
     "AsyncProducer.send_and_wait": "the stub's API",
     "ManualClock": "the clock of users' and our tests, beside the one it stands for",

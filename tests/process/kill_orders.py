@@ -14,7 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sidecar.common.kill_points import ENVIRONMENT, PASSED_FILE, POINTS, give_order
+from sidecar.kill_points import ENVIRONMENT
+from sidecar.kill_points.orders import PASSED_FILE, give_order
+from sidecar.kill_points.points import POINTS
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic

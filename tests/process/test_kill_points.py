@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.common.kill_points import POINTS
+from sidecar.kill_points.points import POINTS
 from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic

@@ -8,7 +8,8 @@ import pytest
 
 from client_stub import Producer
 from client_stub.errors import SidecarError
-from sidecar.common.kill_points import ENVIRONMENT, PASSED_FILE, give_order
+from sidecar.kill_points import ENVIRONMENT
+from sidecar.kill_points.orders import PASSED_FILE, give_order
 from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.metrics import metric

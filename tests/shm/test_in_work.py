@@ -29,6 +29,11 @@ def slot(tmp_path: Path) -> Iterator[SlotView]:
     segment.close()
 
 
+def begin(work: InWork, word: int) -> None:
+    """As the kernel's walks do."""
+    work.loop_word[:] = word.to_bytes(8, "little")
+
+
 def die_and_adopt(slot: SlotView) -> dict[int, int]:
     counted = Suspects(slot).count_deaths()
     slot.claim(incarnation=slot.incarnation + 1)
@@ -40,8 +45,8 @@ def test_three_deaths_make_poison_whatever_was_between(slot: SlotView) -> None:
     for deaths in (1, 2, 3):
         assert Suspects(slot).poison() == set()
         work = InWork(slot)
-        work.begin(good)
-        work.begin(bad)
+        begin(work, good)
+        begin(work, bad)
         assert die_and_adopt(slot) == {bad: deaths}
         assert die_and_adopt(slot) == {}, "a death with nothing in work counts for nothing"
     assert Suspects(slot).poison() == {bad}
@@ -51,14 +56,14 @@ def test_three_deaths_make_poison_whatever_was_between(slot: SlotView) -> None:
 
 def test_what_was_over_is_not_blamed(slot: SlotView) -> None:
     work = InWork(slot)
-    work.begin(batch_word(9))
+    begin(work, batch_word(9))
     work.end()
     work.end_beside(work.begin_beside(batch_word(10)))
     assert die_and_adopt(slot) == {}
 
 
 def test_a_counting_cut_short_counts_once(slot: SlotView) -> None:
-    InWork(slot).begin(batch_word(9))
+    begin(InWork(slot), batch_word(9))
     slot_words = bytes(slot.area[layout.IN_WORK_OFFSET : layout.IN_WORK_OFFSET + 8])
     Suspects(slot).count_deaths()
     slot.area[layout.IN_WORK_OFFSET : layout.IN_WORK_OFFSET + 8] = (
@@ -71,18 +76,18 @@ def test_a_death_that_its_controller_willed_is_nobodys(slot: SlotView) -> None:
     """Silence, stop, takeover: what was in work then did not kill its worker, however often it happens."""
     innocent = entry_word(3, 7)
     for _ in range(4):
-        InWork(slot).begin(innocent)
+        begin(InWork(slot), innocent)
         slot.spared = slot.incarnation
         assert die_and_adopt(slot) == {}
         assert InWork(slot)._words.tolist() == [0] * layout.IN_WORK_WORDS
-    InWork(slot).begin(innocent)
+    begin(InWork(slot), innocent)
     slot.spared = slot.incarnation - 1  # one of before was ended; this one died by itself
     assert die_and_adopt(slot) == {innocent: 1}
 
 
 def test_threads_have_their_own_words_and_more_than_there_are_go_unnoted(slot: SlotView) -> None:
     work = InWork(slot)
-    work.begin(entry_word(1, 1))
+    begin(work, entry_word(1, 1))
     places = [work.begin_beside(batch_word(i + 1)) for i in range(layout.IN_WORK_WORDS)]
     assert places[-1] == 0
     counted = die_and_adopt(slot)
@@ -92,12 +97,12 @@ def test_threads_have_their_own_words_and_more_than_there_are_go_unnoted(slot: S
 
 def test_the_table_keeps_the_worst(slot: SlotView) -> None:
     for _ in range(2):
-        InWork(slot).begin(batch_word(1))
+        begin(InWork(slot), batch_word(1))
         die_and_adopt(slot)
     for serial in range(2, 2 + 2 * layout.SUSPECTS_MAX):
-        InWork(slot).begin(batch_word(serial))
+        begin(InWork(slot), batch_word(serial))
         die_and_adopt(slot)
-    InWork(slot).begin(batch_word(1))
+    begin(InWork(slot), batch_word(1))
     assert die_and_adopt(slot) == {batch_word(1): 3}
 
 

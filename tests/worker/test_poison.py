@@ -47,7 +47,9 @@ def test_a_submission_that_kills_its_reader(segment: Segment) -> None:
     stage = first
     for _ in range(3):
         assert not stage.broker.spool
-        InWork(segment.slot(0)).begin(entry_word(queue.chain.chain_id, bad))  # and dies
+        InWork(segment.slot(0)).loop_word[:] = entry_word(queue.chain.chain_id, bad).to_bytes(
+            8, "little"
+        )  # and dies
         stage = heir(stage)
     stage.run()
     assert stage.broker.log == {0: [b"a", b"b", b"c"]}
@@ -77,7 +79,7 @@ def test_a_poisonous_submission_is_not_read_before_it_has_ended(segment: Segment
     (entry,) = first.topics.get("t").chain.entries()  # type: ignore[union-attr]
     stage = first
     for _ in range(3):
-        InWork(segment.slot(0)).begin(entry_word(0, entry.ordinal))
+        InWork(segment.slot(0)).loop_word[:] = entry_word(0, entry.ordinal).to_bytes(8, "little")
         stage = heir(stage)
     for _ in range(3):
         stage = heir(stage)  # told, and not acknowledged
@@ -102,7 +104,7 @@ def test_a_batch_that_kills_its_encoder(segment: Segment) -> None:
     first.accept(session, [b"behind"], [0])
     stage = first
     for _ in range(3):
-        InWork(segment.slot(0)).begin(batch_word(bad.serial))
+        InWork(segment.slot(0)).loop_word[:] = batch_word(bad.serial).to_bytes(8, "little")
         stage = heir(stage)
     stage.ask()
     stage.run()
@@ -125,7 +127,7 @@ def test_a_submission_of_which_a_part_was_sent(segment: Segment) -> None:
     (entry,) = first.topics.get("t").chain.entries()  # type: ignore[union-attr]
     stage = first
     for _ in range(3):
-        InWork(segment.slot(0)).begin(entry_word(0, entry.ordinal))
+        InWork(segment.slot(0)).loop_word[:] = entry_word(0, entry.ordinal).to_bytes(8, "little")
         stage = heir(stage)
     stage.ask()
     stage.run()
@@ -152,7 +154,7 @@ def test_what_follows_a_batch_that_cannot_be_sent_again_goes_at_once(segment: Se
     first.accept(session, [b"waiting"], [0])
     stage = first
     for _ in range(3):
-        InWork(segment.slot(0)).begin(entry_word(0, entry.ordinal))
+        InWork(segment.slot(0)).loop_word[:] = entry_word(0, entry.ordinal).to_bytes(8, "little")
         stage = heir(stage)
     stage.ask()
     stage.know_topic()

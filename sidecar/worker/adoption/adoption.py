@@ -13,18 +13,15 @@ import logging
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
-from sidecar.common.kill_points import ARMED, passed
-from sidecar.kernel import BatchRecords, StickyPartitioner, entry_payload, index_run
+from sidecar.kernel import BatchRecords, StickyPartitioner, index_run
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptors import Descriptor, DescriptorState
-from sidecar.shm.in_work import entry_word
 from sidecar.worker.stubs.session import StreamState
 
 if TYPE_CHECKING:
@@ -115,26 +112,26 @@ class Adoption:
         partition: they are not sent again before somebody calls ``resume`` on the accumulator.
         """
         ClientTable(self._segment).release_half_taken(self._slot)
-        passed("adopt.half_taken")
+        # kill point: adopt.half_taken
         pages = self._memory.left_pages
         self._pool.adopt(sum(map(len, pages.values())))
         names = {name.chain_id: name for name in self._chain_table.names()}
         chains = [self._adopt_chain(names[chain_id], own, now_ms) for chain_id, own in sorted(pages.items())]
-        passed("adopt.chains")
+        # kill point: adopt.chains
         self._adopt_clients(names, chains, now_ms)
-        passed("adopt.clients")
+        # kill point: adopt.clients
         self._rebuild_ranges(names, now_ms)
-        passed("adopt.ranges")
+        # kill point: adopt.ranges
         open_records = sum(chain.live_records for chain in chains)
         for chain in chains:
             self._index(names[chain.chain_id], chain, now_ms)
-        passed("adopt.indexed")
+        # kill point: adopt.indexed
         self._balance(open_records)
-        passed("adopt.balanced")
+        # kill point: adopt.balanced
         self._complete(now_ms)
-        passed("adopt.told")
+        # kill point: adopt.told
         sent = self._sent(now_ms)
-        passed("adopt.sent")
+        # kill point: adopt.sent
         self._poison.forget_ended(chains, self._descriptors)
         for chain in chains:
             self._give_back(chain)
@@ -237,9 +234,8 @@ class Adoption:
         assert queue is not None
         ranges = self._ranges.get(chain.chain_id, {})
         poison = self._poison.entries_of(chain)
-        most = 1 if ARMED else RUN_ENTRIES
         next_ordinal = 0
-        while ordinals := chain.ordinals(next_ordinal, most):
+        while ordinals := chain.ordinals(next_ordinal, RUN_ENTRIES):
             self._memory.beat()
             first, last = (int.from_bytes(ordinals[at : at + 8 or None], sys.byteorder) for at in (0, -8))
             if first in poison:
@@ -250,9 +246,7 @@ class Adoption:
             stop = min((ordinal for ordinal in poison if first < ordinal <= last), default=None)
             if stop is not None:
                 ordinals = ordinals[: 8 * _count_below(ordinals, stop)]
-            if ARMED:
-                self._in_work.begin(entry_word(chain.chain_id, first))
-                passed("index.begin", partial(_payload_at, chain, first))
+            # kill point: index.begin of self._in_work.loop_word, chain, first
             block = index_run(
                 chain,
                 ordinals,
@@ -484,13 +478,9 @@ class Adoption:
             return  # what could not be read stays where it is
         pages = chain.release_pages() if chain.live_entries else chain.release_idle()
         if pages:
-            passed("pages.released")
+            # kill point: pages.released
             self._pool.give(pages)
-            passed("adopt.pages_back")
-
-
-def _payload_at(chain: Chain, ordinal: int) -> bytes:
-    return entry_payload(chain, chain.entry(ordinal))
+            # kill point: adopt.pages_back
 
 
 def _count_below(ordinals: bytes, stop: int) -> int:

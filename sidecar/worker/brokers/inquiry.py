@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.control import NeedTopics
 from sidecar.common.errors import Code, classify
-from sidecar.common.kill_points import passed
 from sidecar.net.connector import LinkError
 from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
 from sidecar.protocol.describe_producers import (
@@ -207,9 +206,9 @@ class Inquiry:
             for topic, partition in wanted:
                 partitions.setdefault(topic, []).append(partition)
             asked = link.request(describe_producers_request(version, partitions))
-            passed("inquiry.asked")
+            # kill point: inquiry.asked
             answers = parse_describe_producers(await asked)
-            passed("inquiry.answered")
+            # kill point: inquiry.answered
             for answer in answers:
                 queue = wanted.get((answer.topic, answer.partition))
                 if queue is None:

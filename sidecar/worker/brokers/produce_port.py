@@ -12,7 +12,6 @@ import time
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
-from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.model import broker_of
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.produce import ProduceTopic, encode_produce
@@ -136,8 +135,7 @@ class ProducePort:
 
     def on_response(self, link: BrokerLink, correlation_id: int, body: bytes, now_ms: float) -> None:
         request, version = self._awaited.pop((link.node.id, correlation_id))
-        if ARMED:
-            passed("answer.read")
+        # kill point: answer.read
         try:
             response = decode_produce_response(version, body)
         except ProtocolError as error:
@@ -221,8 +219,7 @@ class ProducePort:
             None,
             topics,
         )
-        if ARMED:
-            passed("send.begin")
+        # kill point: send.begin
         request.begun = True
         link.send_buffers(
             correlation_id,

@@ -11,11 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sidecar.common.kill_points import ARMED, passed
-from sidecar.kernel import entry_payload, write_batch_header
+from sidecar.kernel import write_batch_header
 from sidecar.shm.in_work import batch_word
 from sidecar.worker.brokers.compression import CODEC_ATTRIBUTES, compress
 
@@ -80,8 +78,7 @@ class RequestEncoder:
         position = 0
         for batch in batches:
             self._in_work.begin_batch(self._serial(batch.descriptor))
-            if ARMED:
-                passed("encode.begin", partial(_payloads, batch))
+            # kill point: encode.begin of batch
             try:
                 size = batch.records.encode_into(
                     buffer[position:],
@@ -94,8 +91,7 @@ class RequestEncoder:
                 continue
             encoded.append((batch, buffer[position : position + size]))
             position += size
-            if ARMED:
-                passed("encode.batch")
+            # kill point: encode.batch
         self._in_work.end()
         return encoded, unsendable
 
@@ -112,8 +108,7 @@ class RequestEncoder:
         for batch in batches:
             serial = self._serial(batch.descriptor)
             self._in_work.begin_batch(serial)
-            if ARMED:
-                passed("encode.begin", partial(_payloads, batch))
+            # kill point: encode.begin of batch
             try:
                 records_bytes = batch.records.encode_records_into(buffer)
             except ValueError as error:
@@ -149,8 +144,7 @@ class RequestEncoder:
             )
             encoded.append((batch, buffer[position : start + len(body)]))
             position = start + len(body)
-        if ARMED:
-            passed("encode.compressed")
+        # kill point: encode.compressed
         return encoded
 
     def _compress(self, word: int, settings: TopicSettings, data: bytes) -> bytes | None:
@@ -159,12 +153,6 @@ class RequestEncoder:
             return _try_compress(settings, data)
         finally:
             self._in_work.end_beside(place)
-
-
-def _payloads(batch: ProducerBatch) -> bytes:
-    """What the batch's records were sent in, for a kill point that asks."""
-    assert batch.chain is not None
-    return b"".join(entry_payload(batch.chain, entry) for entry, _ in batch.records.entries())
 
 
 def _try_compress(settings: TopicSettings, data: bytes) -> bytes | None:

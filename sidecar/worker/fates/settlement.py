@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
-from sidecar.common.kill_points import ARMED, passed
 from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
@@ -79,8 +78,7 @@ class Settlement:
             self._counters.count_delivered(count)
         elif batch.persistence == Persistence.POSSIBLY_PERSISTED:
             self._counters.inc("records_possibly_persisted_total", count)
-        if ARMED:
-            passed("done.counted")
+        # kill point: done.counted
         self.complete(batch, now_ms)
 
     def complete(self, batch: ProducerBatch, now_ms: float) -> None:
@@ -139,16 +137,14 @@ class Settlement:
         if index == NO_DESCRIPTOR:
             with _WordsThenCounted(self._slot, batch.records.count, dead):
                 finished = batch.records.mark_done()
-                if ARMED:
-                    passed("words.done")
+                # kill point: words.done
         else:
             if batch.code:
                 self._complete_failed(index, batch.records.count - dead, dead)
             else:
                 self._descriptors.told(index)
             finished = batch.records.mark_done()
-            if ARMED:
-                passed("words.done")
+            # kill point: words.done
         assert batch.chain is not None
         if index != NO_DESCRIPTOR:
             if batch.lane == IDEMPOTENT_LANE and batch.base_sequence != NO_SEQUENCE:

@@ -21,7 +21,6 @@ from client_stub.wire import (
     SubmitFlag,
 )
 from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
-from sidecar.common.kill_points import ARMED, passed
 from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.shm.layout import STREAMS_MAX
@@ -291,8 +290,7 @@ class Intake:
         session.unsettled_bytes += held_bytes(count, payload_bytes)
         stream.position = seq
         session.row.store_position(stream.stream, seq)
-        if ARMED:
-            passed("accept.position")
+        # kill point: accept.position
         session.accepted_bytes += sent_bytes
         if self.commit is None:
             stream.accepted = seq
@@ -302,8 +300,7 @@ class Intake:
             self.commit.add(queue, stream, entry, bytes(payload))
         queue.last_used_ms = now_ms
         self._counters.count_accepted(count, payload_bytes)
-        if ARMED:
-            passed("accept.counted")
+        # kill point: accept.counted
         if refusal is None:
             self._topics.on_entry(queue, entry, now_ms, bool(flags & SubmitFlag.FLUSH))
         else:

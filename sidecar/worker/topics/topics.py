@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
-from sidecar.common.kill_points import ARMED, passed
-from sidecar.kernel import entry_payload, fail_remaining, index, index_run
-from sidecar.shm.in_work import entry_word
+from sidecar.kernel import fail_remaining, index, index_run
 from sidecar.worker.topics.topic_queue import EntryLine, TopicQueue
 
 if TYPE_CHECKING:
-    from sidecar.kernel import Chain, Entry, RecordBlock
+    from sidecar.kernel import Entry, RecordBlock
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
@@ -71,7 +67,6 @@ class Topics:
         self._sessions = sessions
         self._settlement = settlement
         self._vacated_ms = float("-inf")
-        self._work = in_work
         self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
         self.by_chain: dict[int, TopicQueue] = {}
@@ -255,11 +250,10 @@ class Topics:
     def _partition_waiting(self, queue: TopicQueue, now_ms: float) -> None:
         """A part of the topic's waiting entries, strictly in order: what is behind it comes in the next turns."""
         waiting = queue.waiting
-        left = 1 if ARMED else min(RUN_ENTRIES, len(waiting))
+        left = min(RUN_ENTRIES, len(waiting))
         while left > 0 and waiting:
             ordinals = waiting.first(left)
-            if ARMED:
-                self._begin(queue, int.from_bytes(ordinals[:8], sys.byteorder))
+            # kill point: index.begin of self._in_work, queue.chain, int.from_bytes(ordinals[:8], "little")
             assert queue.partitioner is not None
             block = index_run(
                 queue.chain,
@@ -391,8 +385,7 @@ class Topics:
         assert queue.partitioner is not None
         # An entry that a dead worker had begun: the records that have their place are in batches already.
         retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else WORD_UNPARTITIONED
-        if ARMED:
-            self._begin(queue, entry.ordinal)
+        # kill point: index.begin of self._in_work, queue.chain, entry.ordinal
         block = index(
             queue.chain,
             entry,
@@ -403,11 +396,6 @@ class Topics:
             queue.work_word,
         )
         self._distribute(queue, block, accepted_ms, now_ms, expedited=expedited)
-
-    def _begin(self, queue: TopicQueue, ordinal: int) -> None:
-        """For who kills there: the entry is noted, as the kernel does before it reads it."""
-        self._work.begin(entry_word(queue.chain.chain_id, ordinal))
-        passed("index.begin", partial(_payload_at, queue.chain, ordinal))
 
     def _distribute(
         self,
@@ -421,8 +409,7 @@ class Topics:
         """Into batches what has its partition. What failed is of the last entry, accepted at ``accepted_ms``."""
         if block.groups:
             self._accumulator.append(queue.topic, queue.lane, block, now_ms, expedited=expedited)
-        if ARMED:
-            passed("index.batched")
+        # kill point: index.batched
         failures = block.failures
         if failures and now_ms < accepted_ms + self._config.max_block_ms:
             final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
@@ -465,7 +452,3 @@ class Topics:
         entry = queue.chain.entry(ordinal)
         failures = [(i, int(code)) for i in fail_remaining(queue.chain, entry, code)]
         self._settlement.fail_records(queue, entry, failures, now_ms)
-
-
-def _payload_at(chain: Chain, ordinal: int) -> bytes:
-    return entry_payload(chain, chain.entry(ordinal))
