@@ -7,9 +7,11 @@ other. Both are seen by type checkers as ``pure.py``.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from client_stub.pure import OnDelivery
+from client_stub import pure
+from client_stub.pure import *  # noqa: F403
+from client_stub.pure import OnDelivery as OnDelivery  # noqa: PLC0414
 
 
 def _load() -> Any:
@@ -25,51 +27,5 @@ def _load() -> Any:
 native: Final = _load()
 """``client_stub._native``, or None."""
 
-if TYPE_CHECKING or native is None:
-    from client_stub.pure import (
-        Delivery,
-        Fate,
-        OpenStream,
-        OutboxCore,
-        PartCore,
-        RecordPacker,
-        SubmissionCore,
-        hush,
-        mask_of_indexes,
-        plain_pairs,
-        receive,
-        ring,
-        run_callbacks,
-    )
-else:
-    Delivery = native.Delivery
-    Fate = native.Fate
-    OpenStream = native.OpenStream
-    OutboxCore = native.OutboxCore
-    PartCore = native.PartCore
-    RecordPacker = native.RecordPacker
-    SubmissionCore = native.SubmissionCore
-    hush = native.hush
-    mask_of_indexes = native.mask_of_indexes
-    plain_pairs = native.plain_pairs
-    receive = native.receive
-    ring = native.ring
-    run_callbacks = native.run_callbacks
-
-__all__ = [
-    "Delivery",
-    "Fate",
-    "OnDelivery",
-    "OpenStream",
-    "OutboxCore",
-    "PartCore",
-    "RecordPacker",
-    "SubmissionCore",
-    "hush",
-    "mask_of_indexes",
-    "native",
-    "plain_pairs",
-    "receive",
-    "ring",
-    "run_callbacks",
-]
+if native is not None:
+    globals().update({name: getattr(native, name) for name in pure.__all__})

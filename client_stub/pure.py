@@ -27,6 +27,23 @@ if TYPE_CHECKING:
     from client_stub.outbox import Outbox
     from client_stub.submission import Submission
 
+__all__ = [
+    "Delivery",
+    "Fate",
+    "OpenStream",
+    "OutboxCore",
+    "PartCore",
+    "RecordPacker",
+    "SubmissionCore",
+    "hush",
+    "mask_of_indexes",
+    "plain_pairs",
+    "receive",
+    "ring",
+    "run_callbacks",
+]
+"""What ``hot.py`` takes from here or from ``_native``."""
+
 OnDelivery: TypeAlias = "Callable[[SidecarError | None, RecordMetadata | None], object]"
 
 PLAIN_TYPES: Final = frozenset({bytes, type(None)})

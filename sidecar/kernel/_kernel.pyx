@@ -29,16 +29,6 @@ from sidecar.kernel.varint cimport get16, get32, get64, put16, put32, put64, put
 
 crc_init()
 
-ENTRY_HEADER_BYTES = 64
-PAGE_HEADER_BYTES = 64
-BATCH_HEADER_BYTES = 61
-RECORDS_PER_ENTRY_MAX = 65_535
-PAGE_TAKEN = 1
-PAGE_LINKED = 2
-ENTRY_INDEX_BYTES = 40
-RECORD_INDEX_BYTES = 24
-HAS_HARDWARE_CRC32C = bool(crc_hardware)
-
 cdef enum:
     ENTRY_HEADER = 64
     PAGE_HEADER = 64
@@ -58,6 +48,10 @@ cdef enum:
     INVALID_TIMESTAMP = 0xFF03
     FORMAT_MSGPACK = 1
     WANT_INDEXES = 1
+    SHAPE_RANGE = 0
+    SHAPE_BITMAP = 1
+    SHAPE_LIST = 2
+    SHAPE_COUNT = 3
     # Java: 61-byte batch header + 21 bytes of record overhead, whatever the record (vector RF-09).
     UPPER_BOUND_OVERHEAD = 82
     # A walk over fewer records does not pay for giving the GIL away and taking it again.
@@ -66,6 +60,16 @@ cdef enum:
     ACCEPTED_SECONDS = 65535
     INDEX_ENTRY = 40         # a slice, a count for each line, a place in a line of waiting entries; with room to grow
     INDEX_RECORD = 24        # a reference and perhaps a timestamp; with room to grow
+
+ENTRY_HEADER_BYTES = ENTRY_HEADER
+PAGE_HEADER_BYTES = PAGE_HEADER
+BATCH_HEADER_BYTES = BATCH_HEADER
+RECORDS_PER_ENTRY_MAX = RECORDS_MAX
+PAGE_TAKEN = TAKEN
+PAGE_LINKED = LINKED
+ENTRY_INDEX_BYTES = INDEX_ENTRY
+RECORD_INDEX_BYTES = INDEX_RECORD
+HAS_HARDWARE_CRC32C = bool(crc_hardware)
 
 cdef uint64_t WORK_NUMBER = (1 << 50) - 1     # sidecar/shm/in_work.py
 

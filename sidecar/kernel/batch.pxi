@@ -1,5 +1,26 @@
 # BatchRecords: the records of one ProducerBatch.
 
+cdef struct OutcomeHeader:            # client_stub/wire.py draws it
+    uint32_t length
+    uint8_t kind
+    uint8_t persistence
+    uint8_t shape
+    uint8_t zero
+    uint64_t number
+    uint32_t stream
+    int32_t code
+    uint64_t seq
+    uint32_t partition
+    uint32_t first_index
+    uint32_t count
+    uint16_t index_bytes
+    uint16_t text_bytes
+    int64_t base_offset
+    int64_t append_time_ms
+
+assert sizeof(OutcomeHeader) == OUTCOME_HEADER
+
+
 @cython.final
 @cython.freelist(64)
 @cython.no_gc
@@ -363,16 +384,17 @@ cdef class BatchRecords:
         cdef Py_ssize_t index_bytes = 0, text_bytes = len(text), length
         cdef int64_t offset = base_offset
         cdef bytes outcome
+        cdef OutcomeHeader *head
         cdef uint8_t *out
         if not header.flags & WANT_INDEXES:
-            shape = 3
+            shape = SHAPE_COUNT
         elif last - first + 1 == records:
-            shape = 0
+            shape = SHAPE_RANGE
         elif (last - first) // 8 + 1 <= 2 * records:
-            shape = 1
+            shape = SHAPE_BITMAP
             index_bytes = (last - first) // 8 + 1
         else:
-            shape = 2
+            shape = SHAPE_LIST
             index_bytes = 2 * records
         if text_bytes > 0xFFFF:
             raise ValueError(f"an outcome's text has at most 65535 bytes, not {text_bytes}")
@@ -380,27 +402,28 @@ cdef class BatchRecords:
         outcome = PyBytes_FromStringAndSize(NULL, length)
         out = <uint8_t *> PyBytes_AS_STRING(outcome)
         memset(out, 0, length)
-        (<uint32_t *> out)[0] = <uint32_t> length
-        out[4] = kind
-        out[5] = persistence
-        out[6] = <uint8_t> shape
-        (<uint64_t *> (out + 8))[0] = number
-        (<uint32_t *> (out + 16))[0] = header.stream
-        (<int32_t *> (out + 20))[0] = code
-        (<uint64_t *> (out + 24))[0] = header.seq
-        (<uint32_t *> (out + 32))[0] = partition
-        (<uint32_t *> (out + 36))[0] = first
-        (<uint32_t *> (out + 40))[0] = records
-        (<uint16_t *> (out + 44))[0] = <uint16_t> index_bytes
-        (<uint16_t *> (out + 46))[0] = <uint16_t> text_bytes
-        (<int64_t *> (out + 48))[0] = offset + start if offset >= 0 else offset
-        (<int64_t *> (out + 56))[0] = append_time_ms
+        head = <OutcomeHeader *> out
+        head.length = <uint32_t> length
+        head.kind = kind
+        head.persistence = persistence
+        head.shape = <uint8_t> shape
+        head.number = number
+        head.stream = header.stream
+        head.code = code
+        head.seq = header.seq
+        head.partition = partition
+        head.first_index = first
+        head.count = records
+        head.index_bytes = <uint16_t> index_bytes
+        head.text_bytes = <uint16_t> text_bytes
+        head.base_offset = offset + start if offset >= 0 else offset
+        head.append_time_ms = append_time_ms
         out += OUTCOME_HEADER
-        if shape == 1:
+        if shape == SHAPE_BITMAP:
             for i in range(start, stop):
                 bit = self.refs[i].index - first
                 out[bit >> 3] |= 1 << (bit & 7)
-        elif shape == 2:
+        elif shape == SHAPE_LIST:
             for i in range(start, stop):
                 (<uint16_t *> out)[i - start] = self.refs[i].index
         memcpy(out + index_bytes, PyBytes_AS_STRING(text), text_bytes)

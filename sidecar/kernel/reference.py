@@ -48,6 +48,10 @@ from sidecar.kernel.reference_records import Record, RecordBlock, index, index_r
 
 HAS_HARDWARE_CRC32C: Final = False
 WANT_INDEXES: Final = 1
+SHAPE_RANGE: Final = 0
+SHAPE_BITMAP: Final = 1
+SHAPE_LIST: Final = 2
+SHAPE_COUNT: Final = 3
 _NO_LIMIT: Final = 0x7FFFFFFF
 _U64: Final = (1 << 64) - 1
 _OUTCOME: Final = struct.Struct("<IBBBBQIiQIIIHHqq")
@@ -69,17 +73,29 @@ __all__ = [
     "Entry",
     "RecordBlock",
     "StickyPartitioner",
+    "compare_and_swap_u64",
     "crc32c",
     "decode_varint",
     "encode_varint",
+    "entry_payload",
+    "entry_words",
+    "fail_records",
+    "fail_remaining",
+    "fetch_add_u64",
+    "give_pages",
     "held_bytes",
     "index",
     "index_run",
+    "load_acquire_u64",
+    "mark_failed_done",
     "murmur2",
     "records_from_columns",
     "set_store_hook",
+    "store_release_u64",
+    "take_pages",
     "write_batch_header",
 ]
+"""The kernel's API: here and nowhere else. A test compares it with the extension's names."""
 
 
 class BatchRecords:
@@ -244,16 +260,16 @@ class BatchRecords:
         before = sum(len(piece) for piece in self._slices[:slice_index])
         indexes = [record.index for record in self._slices[slice_index]]
         first, span = indexes[0], indexes[-1] - indexes[0] + 1
-        shape, data = 3, b""
+        shape, data = SHAPE_COUNT, b""
         if entry.flags & WANT_INDEXES:
             bitmap = sum(1 << i - first for i in indexes).to_bytes((span + 7) // 8, "little")
             listed = struct.pack(f"<{len(indexes)}H", *indexes)
             if span == len(indexes):
-                shape = 0
+                shape = SHAPE_RANGE
             elif len(bitmap) <= len(listed):
-                shape, data = 1, bitmap
+                shape, data = SHAPE_BITMAP, bitmap
             else:
-                shape, data = 2, listed
+                shape, data = SHAPE_LIST, listed
         if len(text) > 0xFFFF:
             raise ValueError(f"an outcome's text has at most 65535 bytes, not {len(text)}")
         length = -(-(_OUTCOME.size + len(data) + len(text)) // 8) * 8
