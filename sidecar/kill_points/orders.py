@@ -2,7 +2,7 @@
 
 A worker that is started with ``KAFKA_SIDECAR_KILL_POINTS=FOLDER`` in its environment takes the first order it
 finds there (by file name; taken by unlinking it, so exactly one worker has it) and kills itself with SIGKILL when
-it passes that point. A replacement takes the next order. docs/testing.md tells the form of an order.
+it passes that point. A replacement takes the next order. docs/testing.md has the form of an order.
 """
 
 from __future__ import annotations
