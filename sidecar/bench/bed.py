@@ -90,10 +90,16 @@ class Bed:
 
 
 @contextlib.contextmanager
-def daemon_before(bootstrap_servers: str, settings: Mapping[str, object] | None = None) -> Iterator[Site]:
-    """A daemon with the bench's pool in front of that broker."""
+def daemon_before(
+    bootstrap_servers: str,
+    settings: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Site]:
+    """A daemon with the bench's pool in front of that broker; ``environment`` is added to ours."""
     with SidecarDaemon(
-        bootstrap_servers, settings={"buffer.memory": POOL_BYTES, **(settings or {})}
+        bootstrap_servers,
+        settings={"buffer.memory": POOL_BYTES, **(settings or {})},
+        environment=environment,
     ) as daemon:
         yield Site(bootstrap_servers, daemon)
 

@@ -28,6 +28,7 @@ from sidecar.bench.measurement import Failure, Results
 from sidecar.bench.report import print_results, to_markdown, write_json
 from sidecar.bench.scale import measure_scale
 from sidecar.bench.spark_sinks import measure_spark
+from sidecar.bench.steps import measure_steps
 from sidecar.bench.throughput import compare_throughput, measure_throughput
 from sidecar.bench.warm_up import warm_broker
 from sidecar.demo.steps import Steps
@@ -37,6 +38,7 @@ ONE, MANY = "one caller", f"{MANY_CALLERS} callers"
 BASE: Final = "the broker and the daemons"
 PARTS: Final = (
     "kernel",
+    "steps",
     "throughput",
     "crash-safety",
     "callers",
@@ -52,7 +54,7 @@ PARTS: Final = (
     "adoption",
     "scale",
 )
-WITHOUT_KAFKA: Final = ("kernel", "adoption", "scale")
+WITHOUT_KAFKA: Final = ("kernel", "steps", "adoption", "scale")
 OPEN_LOOP_KINDS: Final = ("sidecar-callbacks", "confluent-callbacks")
 CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-callbacks")
 
@@ -108,6 +110,7 @@ def run_bench(
     try:
         with exit_on_sigterm():
             run.part("kernel", lambda: measure_kernel(run.steps, run.results))
+            run.part("steps", lambda: measure_steps(run.steps, run.results))
             if any(part not in WITHOUT_KAFKA for part in parts):
                 run.attempt(BASE, lambda: _on_kafka(run, records, rounds, bootstrap_servers, topic))
             run.part("adoption", lambda: measure_adoption(run.steps, run.results))

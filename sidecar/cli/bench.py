@@ -44,8 +44,8 @@ def bench(
     kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch --only throughput
 
     \b
-    Parts: kernel throughput crash-safety callers java spark sync open-loop interference fleet
-           first-ack memory idle scale
+    Parts: kernel steps throughput crash-safety callers java spark sync open-loop interference fleet
+           first-ack memory idle adoption scale
     """
     try:
         from sidecar.bench.main import PARTS, Outputs, run_bench

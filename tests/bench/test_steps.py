@@ -1,0 +1,46 @@
+"""Goal: the number of Python calls, functions and files that a record passes does not grow unseen.
+
+The bounds are three per cent above the counts in docs/benchmarks.md. Counts, not times: a busy machine changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import pytest
+
+from sidecar.bench.steps import BULK, SPREAD, WAITED_FOR, count_walks
+
+
+class Bound(NamedTuple):
+    calls: float
+    functions: int
+    files: int
+    passes: str
+    """A function of this way: a counter that misses the product would stay below every bound."""
+
+
+BOUNDS: Final = {
+    (WAITED_FOR, "stub"): Bound(140, 85, 12, "ProducerCore.send"),
+    (WAITED_FOR, "worker"): Bound(188, 155, 40, "Sender.poll"),
+    (BULK, "stub"): Bound(164, 98, 14, "Producer.send_many"),
+    (BULK, "worker"): Bound(235, 182, 43, "Sender.on_produce_response"),
+    (SPREAD, "stub"): Bound(195, 98, 14, "Producer.send_many"),
+    (SPREAD, "worker"): Bound(529, 184, 44, "Sender.on_produce_response"),
+}
+
+
+@pytest.mark.process
+def test_a_record_passes_no_more_calls_functions_and_files_than_were_counted() -> None:
+    walks = count_walks()
+    assert {(each.what, each.side) for each in walks} == BOUNDS.keys()
+    for walk in walks:
+        bound = BOUNDS[walk.what, walk.side]
+        names = [step.function.partition(" ")[2] for step in walk.steps]
+        found = (round(walk.calls, 1), len(walk.steps), walk.files)
+        assert bound.passes in names, (walk.what, walk.side, names)
+        assert all(each <= most for each, most in zip(found, bound[:3], strict=True)), (
+            walk.what,
+            walk.side,
+            found,
+        )
