@@ -153,7 +153,12 @@ class InFlightRequests:
 
     def has_unsent(self, node_id: int) -> bool:
         """A request to it holds a buffer."""
-        return any(not request.sent for request in self._by_node.get(node_id, {}).values())
+        requests = self._by_node.get(node_id)
+        if requests is not None:
+            for request in requests.values():
+                if not request.sent:
+                    return True
+        return False
 
     def count(self, node_id: int) -> int:
         return len(self._by_node.get(node_id, ()))

@@ -81,7 +81,7 @@ class PartitionQueue:
         batch.queued = True
         self.load += batch.load
         if self.partitioner is not None:
-            self.report_load()
+            self.partitioner.set_queue_length(self.partition, self.load)
         batches = self.batches
         if not batches or batch.order < batches[0].order:
             batches.appendleft(batch)
@@ -96,7 +96,7 @@ class PartitionQueue:
         batch.queued = False
         self.load -= batch.load
         if self.partitioner is not None:
-            self.report_load()
+            self.partitioner.set_queue_length(self.partition, self.load)
         if self.batches[0] is batch:
             self.batches.popleft()
         else:
@@ -109,12 +109,7 @@ class PartitionQueue:
             self.load += load - batch.load
             batch.load = load
             if self.partitioner is not None:
-                self.report_load()
-
-    def report_load(self) -> None:
-        """Report the partition's load to the topic's partitioner, which is set."""
-        assert self.partitioner is not None
-        self.partitioner.set_queue_length(self.partition, self.load)
+                self.partitioner.set_queue_length(self.partition, self.load)
 
     def leave_line(self) -> None:
         if self.line is not None:

@@ -201,7 +201,7 @@ class RecordAccumulator:
         self._partitioners[lane, topic] = partitioner
         for queue in self._topics[lane].get(topic, {}).values():
             queue.partitioner = partitioner
-            queue.report_load()
+            partitioner.set_queue_length(queue.partition, queue.load)
 
     def _open_batch(
         self, queue: PartitionQueue, block: RecordBlock, born_ms: float, expedited: bool

@@ -57,6 +57,10 @@ def _uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+_SMALL: Final = tuple(_uvarint(value) for value in range(0x80))
+"""Nearly every request has few topics and partitions: their numbers need no call."""
+
+
 def _string16(text: str | None) -> bytes:
     if text is None:
         return _I16.pack(-1)
@@ -104,7 +108,11 @@ def encode_produce(
         raise ValueError(f"Produce v{version} is not one of v{PRODUCE_VERSION_MIN} to v{PRODUCE_VERSION_MAX}")
     flexible = version >= PRODUCE_FLEXIBLE_VERSION
     first = small = bytearray(_head(version, client_id, acks, timeout_ms, transactional_id))
-    small += _uvarint(len(topics) + 1) if flexible else _I32.pack(len(topics))
+    count = len(topics)
+    if flexible:
+        small += _SMALL[count + 1] if count < 0x7F else _uvarint(count + 1)
+    else:
+        small += _I32.pack(count)
     buffers: list[Buffer] = []
     total = 0
     for topic in topics:
@@ -117,7 +125,10 @@ def encode_produce(
         else:
             small += _compact_string(topic.name) if flexible else _string16(topic.name)
         count = len(topic.partitions)
-        small += _uvarint(count + 1) if flexible else _I32.pack(count)
+        if flexible:
+            small += _SMALL[count + 1] if count < 0x7F else _uvarint(count + 1)
+        else:
+            small += _I32.pack(count)
         for partition, records in topic.partitions:
             size = len(records)
             if flexible:

@@ -22,11 +22,11 @@ class Bound(NamedTuple):
 
 BOUNDS: Final = {
     (WAITED_FOR, "stub"): Bound(140, 85, 12, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(188, 155, 40, "Sender.poll"),
+    (WAITED_FOR, "worker"): Bound(183, 153, 40, "Sender.poll"),
     (BULK, "stub"): Bound(164, 98, 14, "Producer.send_many"),
-    (BULK, "worker"): Bound(235, 182, 43, "Sender.on_produce_response"),
+    (BULK, "worker"): Bound(230, 180, 43, "Sender.on_produce_response"),
     (SPREAD, "stub"): Bound(195, 98, 14, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(529, 184, 44, "Sender.on_produce_response"),
+    (SPREAD, "worker"): Bound(513, 182, 44, "Sender.on_produce_response"),
 }
 
 

@@ -68,7 +68,8 @@ def test_request_equals_kio_byte_for_byte(
         [("t", [(0, 70)])],
         [("flights", [(i, rng.choice([61, 126, 127, 128, 16_383, 16_384, 100_000])) for i in range(6)])],
         [("a" * 249, [(2**31 - 1, 61)]), ("b", [(1, 62), (0, 63)]), ("é", [])],
-        [(f"topic-{i}", [(p, 64) for p in range(130)]) for i in range(3)],
+        [(f"topic-{i}", [(p, 64) for p in range(125 + i)]) for i in range(4)],
+        *([(f"topic-{i}", [(0, 64)]) for i in range(count)] for count in (126, 127)),
         [],
     ]
     for shape in shapes:
