@@ -1,6 +1,7 @@
 """Goal: the number of Python calls, functions and files that a record passes does not grow unseen.
 
-The bounds are three per cent above the counts in docs/benchmarks.md. Counts, not times: a busy machine changes nothing.
+The bounds are three per cent above the counts in docs/benchmarks.md; for the stub's calls five, since its io thread
+wakes two or three times for a record. Counts, not times: a slow machine does not fail.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS: Final = {
-    (WAITED_FOR, "stub"): Bound(140, 85, 12, "ProducerCore.send"),
+    (WAITED_FOR, "stub"): Bound(144, 85, 12, "ProducerCore.send"),
     (WAITED_FOR, "worker"): Bound(183, 153, 40, "Sender.poll"),
-    (BULK, "stub"): Bound(164, 98, 14, "Producer.send_many"),
+    (BULK, "stub"): Bound(168, 98, 14, "Producer.send_many"),
     (BULK, "worker"): Bound(230, 180, 43, "Sender.on_produce_response"),
-    (SPREAD, "stub"): Bound(195, 98, 14, "Producer.send_many"),
+    (SPREAD, "stub"): Bound(200, 98, 14, "Producer.send_many"),
     (SPREAD, "worker"): Bound(513, 182, 44, "Sender.on_produce_response"),
 }
 
