@@ -280,7 +280,7 @@ class Session:
             self._accepted(message[1], message[2])
         elif kind == Kind.WELCOME and self.state is State.ATTACH:
             self._welcome(message, now_ms)
-        elif kind == Kind.REFUSED:
+        elif kind == Kind.REFUSED and self.state in (State.ATTACH, State.ATTACHED):
             stream = message[3] if len(message) > 3 else None
             if stream is not None:
                 self._refuse_stream(stream, str(message[1]), str(message[2]))

@@ -396,6 +396,24 @@ def test_a_draining_daemon_hears_acks_at_once() -> None:
     assert scene.drain() == [[Kind.ACK, 1]]
 
 
+@pytest.mark.parametrize("code", ["DRAINING", "NOT_ADMITTED", "PROTOCOL_VERSION"])
+@pytest.mark.parametrize("state", [State.CLOSED, State.BACKOFF])
+def test_a_refusal_that_was_still_on_the_way_moves_no_session_that_has_left_its_worker(
+    state: State, code: str
+) -> None:
+    """A frame may arrive after the session has said goodbye, or after it has given the worker up."""
+    scene = Scene()
+    if state is State.CLOSED:
+        scene.session.bye()
+    else:
+        scene.session.lost("cut", scene.run.now_ms)
+    scene.session.take_effects()
+    scene.session.receive_worker([msgpack.packb([Kind.REFUSED, code, "no room"])], scene.run.now_ms)
+    assert scene.session.state is state
+    assert scene.session.fatal is None
+    assert scene.session.take_effects() == []
+
+
 def test_the_last_ack_is_said_again_to_a_new_worker() -> None:
     """Whether the one before has noted it is not known."""
     scene = Scene()
