@@ -175,6 +175,16 @@ class SidecarDaemon:
             self.process.kill()
             self.process.wait()
 
+    def kill_all(self) -> None:
+        """SIGKILL the controller and its workers, and wait until none of them holds a lock any more."""
+        workers = self.worker_pids()
+        self.kill()
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # A process that only waits for its parent to ask for its exit status has no /proc/PID/exe.
+        wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers), "the workers' end")
+
     def remove(self) -> None:
         """Kill what is left and remove run dir, log and segment."""
         workers: Sequence[int] = ()

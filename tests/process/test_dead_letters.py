@@ -164,11 +164,8 @@ def test_a_segment_with_a_damaged_header_is_recovered(
     topic = f"later-{os.getpid()}"
     daemon = start_daemon(kafka.bootstrap_servers)
     doomed_client(daemon, topic)
-    segment, workers = Path(daemon.info()["segment"]), daemon.worker_pids()
-    daemon.kill()
-    for pid in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    segment = Path(daemon.info()["segment"])
+    daemon.kill_all()
     with segment.open("r+b") as file:
         file.seek(layout.HEADER_FIELDS_OFFSET)
         file.write(b"\xff" * 64)

@@ -45,14 +45,7 @@ def settings_of(pool: Path, **more: object) -> dict[str, object]:
 
 def crash(daemon: SidecarDaemon, pool: Path, left: str) -> None:
     """The host dies: processes, run dir; the segment is of another boot, torn, or gone."""
-    workers = daemon.worker_pids()
-    assert daemon.process is not None
-    for pid in (*workers, daemon.process.pid):
-        os.kill(pid, signal.SIGKILL)
-    daemon.process.wait()
-    wait_until(
-        lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers), "the workers to be dead"
-    )
+    daemon.kill_all()
     for name in ("segment.json", "daemon.json"):
         (daemon.run_dir / name).unlink(missing_ok=True)  # they were in memory
     if left == "gone":

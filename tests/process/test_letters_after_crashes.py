@@ -6,9 +6,7 @@ crashes on the same day.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import tempfile
 import time
 from collections import Counter
@@ -129,11 +127,7 @@ def test_what_is_recovered_after_two_crashes_is_all_delivered_once(
     for name in ("first", "second"):
         accept(daemon, topic, name, lambda: crash(daemon, pool, "whole"))
         spawn(daemon)
-        workers = daemon.worker_pids()
-        assert daemon.process is not None
-        for pid in (daemon.process.pid, *workers):
-            os.kill(pid, signal.SIGKILL)
-        daemon.process.wait()
+        daemon.kill_all()
         done = daemon.command("recover", "--remove", "--spool-only", "--path", str(letters), str(pool))
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"undelivered         {ALL:>12,}" in done.stdout

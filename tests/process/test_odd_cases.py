@@ -130,7 +130,7 @@ def test_the_segment_is_deleted_under_a_running_daemon(
         load.check()
     daemon.kill()
     daemon.start()
-    assert f"{segment}, which the daemon before had, is gone" in daemon.log_path.read_text()
+    assert f"The segment {segment} of the previous daemon is gone" in daemon.log_path.read_text()
     with Producer(run_dir=str(daemon.run_dir)) as producer:
         assert producer.send(topic, value=b"anew").result(timeout=30).offset >= 0
 

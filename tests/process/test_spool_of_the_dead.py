@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 
@@ -45,11 +42,7 @@ def test_fewer_workers_and_a_link_to_the_run_dir_leave_no_file_open(
             assert len(spool_files(letters)) == (1 if workers == 4 else 5)
             for slot in range(workers):
                 (letters / f"{writer_of(run_dir, slot)}-{slot}.jsonl.open").write_bytes(b"{}\n")
-            pids = daemon.worker_pids()
-            daemon.kill()
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            daemon.kill_all()
             (real / "run" / "control.sock").unlink(missing_ok=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)

@@ -113,7 +113,7 @@ def test_another_layout_is_refused(
         assert refused.wait(30) == ExitStatus.FAILED
     finally:
         daemon.process = old
-    assert "That one goes on" in daemon.log_tail()
+    assert "That daemon goes on" in daemon.log_tail()
     assert "layout version" in daemon.log_tail()
     assert segment.exists()
     assert daemon.command("status").returncode == ExitStatus.OK
