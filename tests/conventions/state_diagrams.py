@@ -1,0 +1,73 @@
+"""docs/states.md: the states that are tables in the code, drawn from those tables.
+
+``python -m tests.conventions.state_diagrams`` rewrites it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from sidecar.controller import worker_states
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DOCUMENT: Final = ROOT / "docs" / "states.md"
+
+HEAD: Final = """\
+# States
+
+Each drawing is printed from the table that the code moves by (`python -m tests.conventions.state_diagrams`).
+An event that a state lacks is an error of ours. An arrow from a state to itself is a case that is known and
+changes nothing.
+"""
+
+
+class Machine(NamedTuple):
+    title: str
+    text: str
+    table: Mapping[Any, Mapping[Any, Any]]
+    """State × event → state. The first state is the one that it begins in."""
+
+
+MACHINES: Final = (
+    Machine(
+        "A worker's process",
+        "As the controller sees it: `sidecar/controller/worker_states.py`. `WorkerProcess.move` takes each step.\n"
+        "A dead one is never started again: its successor is another process, with another incarnation.",
+        worker_states.TRANSITIONS,
+    ),
+)
+
+
+def edges(table: Mapping[Any, Mapping[Any, Any]]) -> Iterator[str]:
+    yield f"[*] --> {_name(next(iter(table)))}"
+    for state, steps in table.items():
+        for event, follows in steps.items():
+            yield f"{_name(state)} --> {_name(follows)}: {event}"
+        if all(follows is state for follows in steps.values()):
+            yield f"{_name(state)} --> [*]"
+
+
+def _name(state: StrEnum) -> str:
+    return str(state.value)
+
+
+def page() -> str:
+    lines = [HEAD]
+    for machine in MACHINES:
+        lines += [f"## {machine.title}", "", machine.text, "", "```mermaid", "stateDiagram-v2"]
+        lines += [f"  {edge}" for edge in edges(machine.table)]
+        lines += ["```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> int:
+    DOCUMENT.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
