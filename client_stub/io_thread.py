@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.outbox import Outbox
-from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session, State
+from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session
+from client_stub.session_states import State
 from client_stub.transport import Transport
 from client_stub.wire import Format, LocalCode, Persistence
 

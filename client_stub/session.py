@@ -1,10 +1,6 @@
 """Session: the stub's side of the protocol as a state machine. Sans-IO: effects out, frames in, time passed in.
 
-::
-
-    IDLE --wake--> HELLO --ASSIGNED--> ATTACH --WELCOME--> ATTACHED
-      any of these --socket lost, HELLO_AGAIN, refused, no answer--> BACKOFF --time--> HELLO
-      any --close or a refusal that will not change--> CLOSED
+Its states are a table: client_stub/session_states.py, drawn in docs/states.md.
 
 After each WELCOME the daemon's positions decide what is sent again; nothing is completed twice, because an
 outcome number already seen is ignored and a record keeps its first fate.
@@ -15,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from enum import Enum, auto
 from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -24,6 +19,7 @@ import msgpack
 from client_stub.ack_window import AckWindow
 from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit, error_for
 from client_stub.patience import Patience
+from client_stub.session_states import TRANSITIONS, SessionEvent, State
 from client_stub.stream_table import StreamTable
 from client_stub.submission import Submission, lost_error
 from client_stub.wire import (
@@ -52,15 +48,6 @@ ACK_OUTCOMES_MAX: Final = 64
 ACK_BYTES_MAX: Final = 32 << 10
 FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
 """Asking again would get the same answer. Everything else (draining, no worker yet, table full) may pass."""
-
-
-class State(Enum):
-    IDLE = auto()
-    BACKOFF = auto()
-    HELLO = auto()
-    ATTACH = auto()
-    ATTACHED = auto()
-    CLOSED = auto()
 
 
 class OpenControl(NamedTuple):
@@ -130,7 +117,7 @@ class Session:
     def wake(self, now_ms: float) -> None:
         """There is something to send: connect, if nothing was begun yet."""
         if self.state is State.IDLE:
-            self._hello(now_ms)
+            self._hello(SessionEvent.WAKE, now_ms)
 
     def add(self, submissions: Iterable[Submission], now_ms: float) -> None:
         """Take over sealed submissions, in order."""
@@ -161,13 +148,13 @@ class Session:
         attached = self.state is State.ATTACHED
         for window in self.streams:
             self.streams.fail(window, error_of)
-        self.state = State.CLOSED
+        self._move(SessionEvent.CLOSE)
         return [_pack([Kind.BYE, True])] if attached else None
 
     def bye(self) -> list[Any] | None:
         """Leave with nothing undecided; the frames of BYE when there is a worker to hear it."""
         attached = self.state is State.ATTACHED
-        self.state = State.CLOSED
+        self._move(SessionEvent.CLOSE)
         return [_pack([Kind.BYE, False])] if attached else None
 
     # --- what goes to the worker --------------------------------------------------------------------
@@ -252,7 +239,7 @@ class Session:
         if message[0] == Kind.ASSIGNED:
             _, endpoint, worker_epoch, ticket = message[:4]
             self._worker_epoch = worker_epoch
-            self.state = State.ATTACH
+            self._move(SessionEvent.ASSIGNED)
             self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
             attach = [
                 Kind.ATTACH,
@@ -329,7 +316,7 @@ class Session:
             seconds = ANSWER_TIMEOUT_MS / 1e3
             self._away(f"no answer within {seconds:.0f} s", now_ms, at_once=False)
         elif self.state is State.BACKOFF and now_ms >= self._deadline_ms:
-            self._hello(now_ms)
+            self._hello(SessionEvent.PAUSE_OVER, now_ms)
         elif self._ack_at_ms is not None and now_ms >= self._ack_at_ms:
             self._ack_at_ms, self._ack_is_due = None, True
         if self.state is State.ATTACHED:
@@ -375,8 +362,11 @@ class Session:
 
     # --- transitions --------------------------------------------------------------------------------
 
-    def _hello(self, now_ms: float) -> None:
-        self.state = State.HELLO
+    def _move(self, event: SessionEvent) -> None:
+        self.state = TRANSITIONS[self.state][event]
+
+    def _hello(self, event: SessionEvent, now_ms: float) -> None:
+        self._move(event)
         self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
         self._patience.went_away(now_ms)
         hello = [Kind.HELLO, PROTOCOL_VERSION, self._client_id, self.name, self._pid, self._token]
@@ -402,7 +392,7 @@ class Session:
         # Whether the worker of before has noted our last ACK is not known: it is said again.
         self._acked = 0
         self._draining = False
-        self.state = State.ATTACHED
+        self._move(SessionEvent.WELCOME)
         self.last_word = ""
         self._patience.attached(now_ms)
         self._refusals = 0
@@ -432,7 +422,7 @@ class Session:
         self._patience.went_away(now_ms)
         self.effects.append(CloseSockets())
         self.last_word = reason
-        self.state = State.BACKOFF
+        self._move(SessionEvent.AWAY)
         self._deadline_ms = now_ms + self._patience.next_wait_ms(at_once=at_once)
 
     def _refused(self, code: str, text: str, now_ms: float) -> None:
@@ -450,7 +440,7 @@ class Session:
         self.fatal = DaemonRefused(f"The daemon refused this client: {text}", name=code)
         self.last_word = text
         self.effects.append(CloseSockets())
-        self.state = State.CLOSED
+        self._move(SessionEvent.FATAL)
         for window in self.streams:
             self.streams.fail(window, lambda sent: _as_delivery_failure(self.fatal, maybe=sent))
 

@@ -114,7 +114,8 @@ def _jsonl(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
 
 
 def _csv(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
-    csv.field_size_limit(LINE_BYTES_MAX)
+    # One limit for the whole process: importlib.metadata reads by csv, too. _bounded() has the limit of a line.
+    csv.field_size_limit(max(LINE_BYTES_MAX, csv.field_size_limit()))
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     reader = csv.DictReader((line for _, line in _bounded(text, name)), strict=True)
     try:

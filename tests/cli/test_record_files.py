@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 from decimal import Decimal
@@ -207,6 +208,14 @@ def test_fields_and_lines_are_as_long_as_records_may_be(monkeypatch: pytest.Monk
         ("csv", "a\n" + "x" * 11),
     ):
         assert refusal(content, form) == "file, line 2: longer than 10 bytes, which no record can be."
+
+
+def test_the_csv_limit_of_the_process_is_never_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one for the whole process: importlib.metadata reads lists of files by the same module."""
+    before = csv.field_size_limit()
+    monkeypatch.setattr(record_files, "LINE_BYTES_MAX", 10)
+    assert read("a\n1\n", "csv") == [(None, b'{"a":"1"}')]
+    assert csv.field_size_limit() == before
 
 
 def test_a_time_that_python_does_not_have_is_one_sentence() -> None:

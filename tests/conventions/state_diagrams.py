@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from client_stub import session_states
 from sidecar.controller import worker_states
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -38,6 +39,12 @@ MACHINES: Final = (
         "As the controller sees it: `sidecar/controller/worker_states.py`. `WorkerProcess.move` takes each step.\n"
         "A dead one is never started again: its successor is another process, with another incarnation.",
         worker_states.TRANSITIONS,
+    ),
+    Machine(
+        "A stub's session",
+        "`client_stub/session_states.py`; `Session` takes each step in its io thread. BACKOFF is entered at once when\n"
+        "an attached session loses its worker; the first pause is then of no length.",
+        session_states.TRANSITIONS,
     ),
 )
 

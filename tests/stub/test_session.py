@@ -18,8 +18,8 @@ from client_stub.session import (
     OpenControl,
     OpenWorker,
     Session,
-    State,
 )
+from client_stub.session_states import State
 from client_stub.submission import Submission
 from client_stub.wire import Kind, Outcome, OutcomeKind, Shape, SubmitFlag, pack_outcome
 
