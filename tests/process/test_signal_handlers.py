@@ -17,7 +17,9 @@ import pytest
 from tests.stub.conftest import daemon, run_dir
 from tests.stub.fake_daemon import FakeDaemon
 
-pytestmark = pytest.mark.process
+# Alone, which is without coverage: a measured process calls Python code from its fork hooks and between any two byte
+# codes, and hangs when a handler raises there.
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 __all__ = ["daemon", "run_dir"]
 

@@ -37,6 +37,7 @@ run_dir, topic, name, count = sys.argv[1:5]
 producer = Producer(run_dir=run_dir, client_name=name)
 for number in range(int(count)):
     producer.send(topic, RecordId(name, number).encode())
+producer.flush(timeout=30, until="accepted")
 child = os.fork() if "forks" in sys.argv else -1
 if child != 0:
     print("sent", child, flush=True)
@@ -49,7 +50,7 @@ def counted(scene: Scene, name: str) -> float:
 
 
 def start_client(scene: Scene, topic: str, name: str, records: int = RECORDS) -> subprocess.Popen[bytes]:
-    """A client process that has sent, and waits to be killed."""
+    """A client process whose records are accepted, and which waits to be killed."""
     words = [sys.executable, "-c", CLIENT, str(scene.daemon.run_dir), topic, name, str(records)]
     client = subprocess.Popen(words, stdout=subprocess.PIPE)
     assert client.stdout is not None

@@ -155,6 +155,7 @@ def test_bp_03_the_segment_cannot_be_made(
         assert sender.offsets() == [0]
 
 
+@pytest.mark.alone  # without coverage, which writes larger files
 def test_bp_03_the_segment_cannot_be_made_larger_than_a_file_may_be(
     kafka: FakeBroker, start_daemon: StartDaemon
 ) -> None:
