@@ -9,9 +9,9 @@ from their first look to their last store, no byte code, no finalizer and no all
 between, no signal handler does, and no exception that one of them raises can strike there: a record is queued or it is
 not, and a handler that sends, flushes or forks finds nothing held by whom it interrupts.
 
-- An open submission is published, listed for the io thread and set among the undecided in one step. Whoever makes one
-  and finds that another was quicker throws his away.
-- A submission that takes no more has ``room`` -1. Who found it open just before gets -1 for his record and looks again.
+- An open submission is published, listed for the io thread and set among the undecided in one step. A thread that
+  makes one and finds that another was quicker throws its own away.
+- A submission that takes no more has ``room`` -1. A caller that found it open just before gets -1 for its record and looks again.
 - The io thread says that it sleeps (``is_asleep``) and looks once more; only then it sleeps. A submission's first record wakes
   it in the step that appends it; later ones join what it already knows of.
 - Waiting for room happens before a submission is opened, and holds nothing.

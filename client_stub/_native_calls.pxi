@@ -2,15 +2,15 @@
 # from a busy caller after as much as sys.getswitchinterval(), by way of two context switches.
 
 
-def ring(int fd):
-    """Add one to the eventfd ``fd``. Whom it wakes comes to the GIL when the caller lets go of it: perhaps behind a
-    flush that it hears in one piece with its record."""
+def write_wake(int fd):
+    """Add one to the eventfd ``fd``. The woken thread gets the GIL when the caller releases it: perhaps after a
+    flush, which then travels with its record."""
     cdef uint64_t one = 1
     if write(fd, &one, 8) != 8:
         PyErr_SetFromErrno(OSError)
 
 
-def hush(int fd):
+def clear_wakes(int fd):
     """Take what was added to the non-blocking eventfd ``fd``."""
     cdef uint64_t added
     if read(fd, &added, 8) != 8:

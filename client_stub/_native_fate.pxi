@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class Fate:
-    """What one outcome says about the records whose bits are set in ``mask``. See ``pure.Fate``."""
+    """One outcome's word on the records whose bits are set in ``mask``. See ``pure.Fate``."""
 
     cdef readonly object mask
     cdef readonly object topic

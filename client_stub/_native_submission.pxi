@@ -13,7 +13,7 @@ cdef class PartCore:
 
 
 cdef class SubmissionCore:
-    """What send() touches of a submission; ``Submission`` is built on it."""
+    """The part of a submission that send() touches; ``Submission`` is built on it."""
 
     cdef public OutboxCore outbox
     cdef public RecordPacker packer
@@ -28,7 +28,7 @@ cdef class SubmissionCore:
     cdef public list fates
 
     cdef Fate fate_of(self, Py_ssize_t index, Py_ssize_t* rank):
-        """What has become of the record, None while it is undecided; how many stand before it in that fate."""
+        """The record's fate, None while it is undecided; how many stand before it in that fate."""
         cdef Fate fate
         for fate in self.fates:
             rank[0] = fate.rank_of(index)

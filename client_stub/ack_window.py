@@ -20,8 +20,8 @@ class AckWindow:
 
     __slots__ = (
         "accepted",
+        "flush_sent_seq",
         "flush_to_seq",
-        "flush_told_seq",
         "held",
         "next_seq",
         "number",
@@ -40,7 +40,7 @@ class AckWindow:
         self.accepted: dict[int, Submission] = {}
         self.held = False
         self.flush_to_seq = 0
-        self.flush_told_seq = 0
+        self.flush_sent_seq = 0
 
     def add(self, submission: Submission) -> None:
         submission.seq = self.next_seq
@@ -88,8 +88,8 @@ class AckWindow:
         while self.sent_count and self.queue[self.sent_count - 1].seq >= from_seq:
             self.sent_count -= 1
             bytes_back += self.queue[self.sent_count].payload_bytes
-        # A flush told before its records arrived named nothing: it is repeated behind them.
-        self.flush_told_seq = min(self.flush_told_seq, max(0, from_seq - 1))
+        # A flush sent before its records arrived named nothing: it is repeated behind them.
+        self.flush_sent_seq = min(self.flush_sent_seq, max(0, from_seq - 1))
         return bytes_back
 
     def not_taken(self) -> None:
@@ -101,7 +101,7 @@ class AckWindow:
         """Apply an outcome; returns the submission when this completed it. Unknown ones are ignored."""
         submission = self.accepted.get(outcome.seq)
         if submission is None:
-            # An outcome may overtake ACCEPTED: both are told at the end of a turn, from different queues.
+            # An outcome may overtake ACCEPTED: both are sent at the end of a turn, from different queues.
             submission = next((s for s in self.queue if s.seq == outcome.seq), None)
             if submission is None:
                 return None
@@ -114,7 +114,7 @@ class AckWindow:
 
     def flush_seq_due(self) -> int | None:
         """The seq to name in a FLUSH now: everything up to it was sent and some of it has no outcome yet."""
-        if self.flush_to_seq <= self.flush_told_seq or self.held:
+        if self.flush_to_seq <= self.flush_sent_seq or self.held:
             return None
         if self.sent_count < len(self.queue) and self.queue[self.sent_count].seq <= self.flush_to_seq:
             return None

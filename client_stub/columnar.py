@@ -56,7 +56,7 @@ class TableCall:
         self._is_measured = False
         self._start = 0
         self._rows: RowsCall | None = None
-        """What the first of the batches became, for a worker that reads no columns."""
+        """The first batches as rows, for a worker that reads no columns."""
         self._parts: list[BulkPart] = []
 
     def run(self) -> BulkDelivery:

@@ -46,7 +46,7 @@ class IoThread:
     def start(self) -> None:
         """Start it, unless it runs. Two at once, or one behind another that an exception broke off, do no harm."""
         if self._thread is None:
-            self._outbox.set_bell(self._transport.bell)
+            self._outbox.set_waker(self._transport.waker)
             thread = threading.Thread(target=self._run, name="kafka-sidecar-io", daemon=True)
             thread.start()
             self._thread = self._thread or thread
@@ -59,9 +59,9 @@ class IoThread:
     def abandon(self) -> None:
         """As a polite close; a garbage collector calls, at any moment."""
         self._ending = self._ending or CLOSE
-        bell = self._outbox.bell
-        if bell is not None:
-            bell.ring()
+        waker = self._outbox.waker
+        if waker is not None:
+            waker.wake()
 
     def forked(self) -> None:
         """In a forked child: the thread is not there, and the parent's connections are none of ours."""
@@ -192,8 +192,8 @@ class IoThread:
             finished, streams.finished = streams.finished, []
             outbox.completed(finished)
             news = True
-        if news or session.told:
-            session.told = False
+        if news or session.has_new_fates:
+            session.has_new_fates = False
             outbox.notify()
 
     def _end(self) -> None:
@@ -204,7 +204,7 @@ class IoThread:
         farewell = session.cancel(_cancelled) if cancels else session.bye()
         self._settle()
         self._unsent = None
-        outbox.set_bell(None)
+        outbox.set_waker(None)
         self._transport.close(farewell)
 
     def _die(self, error: Exception) -> None:

@@ -1,7 +1,7 @@
 """LoopLine: the calls of one event loop that wait for room, and what was decided for its futures. No thread.
 
 Every call enters the outbox in the order in which it was made, topic by topic; who waits keeps its place. The
-producer's io thread rings, once for all that has changed since the loop looked last; everything else here runs on
+producer's io thread wakes it, once for all that has changed since the loop looked last; everything else here runs on
 the loop.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from client_stub.record_metadata import RecordMetadata
 
 UNFINISHED: Final = object()
-"""What a call returns that has done a part of its work; it keeps its place and is asked again soon."""
+"""The result of a call that has done a part of its work; it keeps its place and is asked again soon."""
 SERVED_AT_ONCE: Final = 256
 """Calls taken from the line before the loop does something else."""
 
@@ -50,7 +50,7 @@ class _Waiter:
 
 
 class LoopLine:
-    """Belongs to one loop; ``decided`` and ``ring`` may be called from any thread."""
+    """Belongs to one loop; ``decided`` and ``wake`` may be called from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, producer: Producer, max_block_ms: float) -> None:
         self.loop_of = weakref.ref(loop)
@@ -58,17 +58,17 @@ class LoopLine:
         self._producer = producer
         self._max_block_ms = max_block_ms
         self.topics: dict[str, OrderedDict[_Waiter, None]] = {}
-        """Who waits, by topic and in order; no topic without anybody."""
+        """The waiting calls, by topic and in order; no topic without one."""
         self._by_age: OrderedDict[_Waiter, None] = OrderedDict()
-        """The same, who has waited longest first."""
+        """The same, the longest wait first."""
         self._timer: asyncio.TimerHandle | None = None
-        """Rings when the oldest of some moment has waited long enough."""
+        """Expires when the oldest of some moment has waited long enough."""
         self.last_number = 0
         self._conditions: dict[asyncio.Future[bool], Callable[[], bool]] = {}
         self._decided: deque[
             tuple[asyncio.Future[RecordMetadata], SidecarError | None, RecordMetadata | None]
         ] = deque()
-        self._ringing = False
+        self._is_woken = False
 
     # --- any thread ---------------------------------------------------------------------------------
 
@@ -80,16 +80,16 @@ class LoopLine:
     ) -> None:
         """The record of ``future`` has its fate."""
         self._decided.append((future, error, metadata))
-        if not self._ringing:
-            self.ring()
+        if not self._is_woken:
+            self.wake()
 
-    def ring(self) -> bool:
+    def wake(self) -> bool:
         """Make the loop look what has changed; False when it is closed, and then all that belonged to it is dropped."""
         loop = self.loop_of()
         if loop is not None and not loop.is_closed():
-            if self._ringing:
+            if self._is_woken:
                 return True
-            self._ringing = True
+            self._is_woken = True
             try:
                 loop.call_soon_threadsafe(self._look)
                 return True
@@ -100,7 +100,7 @@ class LoopLine:
 
     def drop(self) -> None:
         """The loop is closed: no call of it can complete any more, and nothing that waited here may be sent."""
-        self._ringing = False
+        self._is_woken = False
         self._decided.clear()
         self.topics.clear()
         self._by_age.clear()
@@ -189,22 +189,22 @@ class LoopLine:
 
     def _listen(self) -> None:
         outbox = self._producer._outbox
-        if self.ring not in outbox.listeners:
-            outbox.listeners[self.ring] = None
+        if self.wake not in outbox.listeners:
+            outbox.listeners[self.wake] = None
             outbox.wake()
             self._look_soon()  # for what changed before anybody listened
 
     def _unlisten(self) -> None:
         if not self.topics and not self._conditions:
-            self._producer._outbox.listeners.pop(self.ring, None)
+            self._producer._outbox.listeners.pop(self.wake, None)
 
     def _look_soon(self) -> None:
-        if not self._ringing:
-            self._ringing = True
+        if not self._is_woken:
+            self._is_woken = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        self._ringing = False
+        self._is_woken = False
         if self._decided:
             self._resolve()
         if self.topics:

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from client_stub.bell import Bell
 from client_stub.errors import (
     FORKED_TEXT,
     BufferExhausted,
@@ -30,6 +29,7 @@ from client_stub.errors import (
 from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
 from client_stub.packer import packed_bound
 from client_stub.submission import BulkPart, Submission
+from client_stub.waker import Waker
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
 from client_stub.zmtp import MESSAGE_BYTES_MAX
 
@@ -44,7 +44,7 @@ STAY_OPEN_MS_MAX: Final = 1_000.0
 CONNECT_TIMEOUT_MS: Final = 5_000.0
 """How long the first send of a process waits for a daemon: long enough for one that is just starting."""
 ROOM_LOOK_MS: Final = 100.0
-"""How often a caller who waits for room looks for it, untold."""
+"""How often a caller who waits for room looks for it without being woken."""
 UNWATCHED_KEPT_MAX: Final = 1_000
 
 
@@ -75,26 +75,26 @@ class Outbox(OutboxCore):
         self.columns_readable = False
         self.attached_once = False
         self.last_word = ""
-        """What the io thread last heard or saw while not attached; becomes part of error texts."""
+        """The io thread's last news while not attached; becomes part of error texts."""
         self.io_thread_id = 0
         self.flush_requested = False
-        self.bell: Bell | None = None
+        self.waker: Waker | None = None
         self.io: dict[str, Any] = {}
         """The one io thread, once there is one. A dict, because its setdefault() is one step."""
         self.listeners: dict[Callable[[], bool], None] = {}
-        """What waits on an event loop and not in a thread: called after each change, from the io thread or from
+        """Waiters on an event loop and not in a thread: called after each change, from the io thread or from
         close(). Must not wait nor raise; False: nobody is there any more. Single operations are atomic."""
         self._waiters: deque[Any] = deque()
-        """A locked lock for each thread that waits for room, attachment or outcomes; who changes one rings them all."""
+        """A locked lock for each thread that waits for room, attachment or outcomes; a change of one opens them all."""
         self._acceptance_awaited = False
         """Some of them wait for ACCEPTED, not for room or outcomes."""
         self._room_awaited = False
         """Some of them wait for room. Who waits for an outcome is not woken by the acceptance before it."""
         self._unwatched: deque[tuple[SidecarError, int]] = deque()
-        """(error, records) of records that nobody watches; told by the next flush()."""
+        """(error, records) of records that nobody watches; reported by the next flush()."""
         self._released_bytes = 0
         self._gathering: list[Submission] = []
-        """What the io thread knows of and has left open, oldest first."""
+        """Submissions that the io thread knows of and has left open, oldest first."""
         self._packers: list[RecordPacker] = []
 
     # --- callers: records -----------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Outbox(OutboxCore):
                 raise self.no_room(stream.topic, first_ms)
         self.wake()
         ends = time.monotonic() + limit_ms / 1e3
-        # Half of the buffer is told. Less is looked for: what holds the rest may be a topic that is held for long.
+        # A half-empty buffer wakes its waiters. Less room is polled for: the rest may be held for long by one topic.
         while not self._wait(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic()), for_room=True):
             if time.monotonic() >= ends:
                 raise self.no_room(stream.topic, limit_ms)
@@ -297,14 +297,14 @@ class Outbox(OutboxCore):
         for_acceptance: bool = False,
         for_room: bool = False,
     ) -> bool:
-        """Nothing is held meanwhile. What an exception leaves behind is rung once, to no effect."""
+        """Nothing is held meanwhile. A lock that an exception leaves behind is opened once, to no effect."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        bell = threading.Lock()
-        bell.acquire()
+        lock = threading.Lock()
+        lock.acquire()
         try:
             while True:
-                # Before the look: what changes behind it rings.
-                self._waiters.append(bell)
+                # Before the look: a later change opens the lock.
+                self._waiters.append(lock)
                 if for_acceptance:
                     self._acceptance_awaited = True
                 if for_room:
@@ -314,13 +314,13 @@ class Outbox(OutboxCore):
                 left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if deadline is not None and left <= 0:
                     return False
-                if not bell.acquire(timeout=left):
+                if not lock.acquire(timeout=left):
                     return ready()
         finally:
             try:  # noqa: SIM105  suppress() is three calls more for each record that is waited for
-                self._waiters.remove(bell)
+                self._waiters.remove(lock)
             except ValueError:
-                pass  # rung
+                pass  # opened
 
     def refuse_wait_in_callback(self, what: str) -> None:
         """Raises SidecarError in the io thread: it would wait for itself."""
@@ -346,21 +346,21 @@ class Outbox(OutboxCore):
         return not was_closed
 
     def unwatched(self) -> list[tuple[SidecarError, int]]:
-        """(error, records) of failures that nobody asked about, to be told now and then forgotten."""
+        """(error, records) of failures that nobody asked about, to be reported now and then forgotten."""
         return list(self._unwatched)
 
     def forget_unwatched(self, count: int) -> None:
-        """The first ``count`` of them were told."""
+        """The first ``count`` of them were reported."""
         for _ in range(count):
             with contextlib.suppress(IndexError):
                 self._unwatched.popleft()
 
     # --- io thread ------------------------------------------------------------------------------------
 
-    def set_bell(self, bell: Bell | None) -> None:
-        """What wakes the io thread; None when it ends, and nobody rings it any more."""
-        self.set_wake_fd(-1 if bell is None else bell.fd)
-        self.bell = bell
+    def set_waker(self, waker: Waker | None) -> None:
+        """Set the waker of the io thread; None when it ends and nobody wakes it any more."""
+        self.set_wake_fd(-1 if waker is None else waker.fd)
+        self.waker = waker
 
     def end(self) -> None:
         """The io thread gathers once more and then ends: nothing comes in behind that."""
@@ -375,7 +375,7 @@ class Outbox(OutboxCore):
         return bool(self.opened or self._gathering or self.flush_requested)
 
     def gather(self, wants: Callable[[str], bool]) -> tuple[deque[Submission], bool]:
-        """What is ready to travel, and whether a flush was asked for since the last call.
+        """Submissions that are ready to travel, and whether a flush was requested since the last call.
 
         An open submission whose topic cannot be sent now (``wants(topic)`` is false) stays open and fills up,
         but not for long: its records share one base timestamp.
@@ -383,7 +383,7 @@ class Outbox(OutboxCore):
         self.take_in()
         flush = self.flush_requested
         if flush:
-            self.flush_requested = False  # before the look at what is open: who asks behind it asks anew
+            self.flush_requested = False  # before the look at what is open: a later request is a new one
         fresh, self.opened = self.opened, []
         sealed: deque[Submission] = deque()
         left: list[Submission] = []

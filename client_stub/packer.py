@@ -1,4 +1,4 @@
-"""What a record is, checked and measured before it is packed.
+"""Records, checked and measured before they are packed.
 
 A record is ``[key, value]``, or ``[key, value, headers, partition, timestamp_ms]`` when one of the last three
 is given. Types are checked before anything is packed: a failed pack could leave half a record in the buffer.
@@ -18,10 +18,10 @@ HEADER_OVERHEAD_BYTES: Final = 12
 KAFKA_RECORD_OVERHEAD_BYTES: Final = 61 + 21
 """Batch header and the record's own fields at their largest (AbstractRecords.estimateSizeInBytesUpperBound)."""
 ROW_CHARGE_BYTES: Final = 16
-"""What a record of send_many() counts beyond its packed bytes: keeps a submission below 65,535 records too."""
+"""Bytes that a record of send_many() counts beyond its packed ones: keeps a submission below 65,535 records too."""
 PACKER_START_BYTES: Final = 128 << 10
 ARRAY_BYTES_MAX: Final = 5
-"""What msgpack writes at most before the elements of an array."""
+"""The most bytes that msgpack writes before the elements of an array."""
 LARGE_BYTES: Final = 1 << 16
 """Above this a record's size is compared with max.request.size; below it no limit can be broken that matters."""
 
@@ -100,8 +100,8 @@ def packed_bound(record: tuple[Any, ...]) -> int:
 
 
 def kafka_size_bound(record: tuple[Any, ...]) -> int:
-    """What Kafka's producer compares with max.request.size for a checked record, whatever partition, timestamp or
-    codec it will have (``AbstractRecords.estimateSizeInBytesUpperBound``)."""
+    """The size that Kafka's producer compares with max.request.size for a checked record, whatever its partition,
+    timestamp or codec will be (``AbstractRecords.estimateSizeInBytesUpperBound``)."""
     headers = record[2] if len(record) > 2 else None
     size = KAFKA_RECORD_OVERHEAD_BYTES + _field_bytes(record[0]) + _field_bytes(record[1])
     size += _length_bytes(len(headers or ()))

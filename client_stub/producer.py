@@ -103,7 +103,7 @@ class Producer(ProducerCore):
     # --- sending (send() itself stands in producer_core.py and in _native.pyx) ---------------------------------
 
     _send_slow = producer_core.ProducerCore.send
-    """What the compiled send() calls for all but plain records into an open submission."""
+    """Called by the compiled send() for all but plain records into an open submission."""
 
     def send_many(
         self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
@@ -358,7 +358,7 @@ class Producer(ProducerCore):
         inherited = self._outbox
         _abandoned.append(inherited)
         inherited.forked = True
-        inherited.set_bell(None)
+        inherited.set_waker(None)
         for io in inherited.io.values():
             io.forked()
         self._fork_generation += 1
@@ -370,7 +370,7 @@ class Producer(ProducerCore):
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 _abandoned: list[Any] = []
-"""What a forked child inherited; kept, because the child may be inside of it (a callback that forked)."""
+"""Objects that a forked child inherited; kept, because the child may be inside of it (a callback that forked)."""
 
 
 def _after_fork_in_child() -> None:

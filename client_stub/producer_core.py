@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ProducerCore:
-    """What Producer is built on where the compiled one is missing."""
+    """The base of Producer where the compiled one is missing."""
 
     _outbox: Outbox
     _streams: dict[str, OpenStream]

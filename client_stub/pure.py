@@ -22,10 +22,10 @@ from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_B
 from client_stub.record_metadata import RecordMetadata
 
 if TYPE_CHECKING:
-    from client_stub.bell import Bell
     from client_stub.errors import DeliveryFailed, SidecarError
     from client_stub.outbox import Outbox
     from client_stub.submission import Submission
+    from client_stub.waker import Waker
 
 __all__ = [
     "Delivery",
@@ -35,14 +35,14 @@ __all__ = [
     "PartCore",
     "RecordPacker",
     "SubmissionCore",
-    "hush",
+    "clear_wakes",
     "mask_of_indexes",
     "plain_pairs",
     "receive",
-    "ring",
     "run_callbacks",
+    "write_wake",
 ]
-"""What ``hot.py`` takes from here or from ``_native``."""
+"""Names that ``hot.py`` takes from here or from ``_native``."""
 
 OnDelivery: TypeAlias = "Callable[[SidecarError | None, RecordMetadata | None], object]"
 
@@ -85,7 +85,7 @@ class PartCore:
 
 
 class SubmissionCore:
-    """What send() touches of a submission; ``Submission`` is built on it."""
+    """The part of a submission that send() touches; ``Submission`` is built on it."""
 
     __slots__ = (
         "callback",
@@ -108,13 +108,13 @@ class SubmissionCore:
         self.payload_bytes = 0
         """Known once it is closed."""
         self.parts: list[Any] = []
-        """What send_many() and send_arrow() put here for callers who will perhaps not ask (then flush() tells)."""
+        """Put here by send_many() and send_arrow() for callers who will perhaps not ask (then flush() reports)."""
         self.packer: RecordPacker | None = None
         self.room = 0
         """Payload bytes left, counted with an upper bound per record; it also keeps the count below its limit."""
         self.count = 0
         self.callback: OnDelivery | None = None
-        """What waits for every record, while that is one and the same function (or nothing)."""
+        """The callback of every record, while that is one and the same function (or nothing)."""
         self.callbacks: list[OnDelivery | None] | None = None
         """One for each record, once they differ."""
         self.timestamps: dict[int, int] | None = None
@@ -210,23 +210,23 @@ class OutboxCore:
         self.forked = False
         """It is a forked child's copy, which nobody serves."""
         self._asleep: list[int] = []
-        """The bell's descriptor while the io thread sleeps and must be woken; taken by the thread that wakes it."""
+        """The waker's descriptor while the io thread sleeps and must be woken; taken by the thread that wakes it."""
         self.closed_bytes = 0
         """Payloads of all submissions that took no more."""
-        self.bell: Bell | None = None
+        self.waker: Waker | None = None
 
     def set_wake_fd(self, fd: int) -> None:
-        """The eventfd of ``bell``, for the compiled one."""
+        """The eventfd of ``waker``, for the compiled one."""
 
     def wake(self, *, always: bool = False) -> None:
         """Wake the io thread if it sleeps (``always``: or is about to). Any thread."""
-        bell = self.bell
-        if bell is None:
+        waker = self.waker
+        if waker is None:
             return
         if always:
-            self._asleep.append(bell.fd)
+            self._asleep.append(waker.fd)
         if self._asleep:
-            # One call in C: who takes the descriptor rings it, and no exception comes between.
+            # One call in C: the thread that takes the descriptor writes to it, and no exception comes between.
             with contextlib.suppress(IndexError):
                 deque(map(os.eventfd_write, iter(self._asleep.pop, None), repeat(1)), maxlen=0)
 
@@ -236,8 +236,8 @@ class OutboxCore:
 
     def fall_asleep(self) -> None:
         """The io thread: callers wake it from now on. It looks once more behind this."""
-        if self.bell is not None:
-            self._asleep.append(self.bell.fd)
+        if self.waker is not None:
+            self._asleep.append(self.waker.fd)
 
     def awake(self) -> None:
         """The io thread: nobody need wake it."""
@@ -282,7 +282,7 @@ class OpenStream:
     def __init__(self, topic: str, outbox: Any) -> None:
         self.topic = topic
         self.outbox = outbox
-        """Whose it is: a call that a fork interrupts goes on with its parent's, and hears so."""
+        """The outbox that it belongs to: a call that a fork interrupts goes on with its parent's, and gets an error."""
         self.open: Submission | None = None
         self.refusal: SidecarError | None = None
         """The daemon refused this topic for this client: every further send says so."""
@@ -383,12 +383,12 @@ def run_callbacks(submission: SubmissionCore, fate: Fate, news: int, failed: Cal
     _run(callbacks, repeat(None), map(_TO_METADATA, repeat(RecordMetadata), fields), failed)
 
 
-def ring(fd: int) -> None:
+def write_wake(fd: int) -> None:
     """Add one to the eventfd ``fd``."""
     os.eventfd_write(fd, 1)
 
 
-def hush(fd: int) -> None:
+def clear_wakes(fd: int) -> None:
     """Take what was added to the non-blocking eventfd ``fd``; raises OSError as the call does."""
     os.eventfd_read(fd)
 
@@ -402,7 +402,7 @@ def receive(fd: int, buffer: memoryview) -> int:
 
 
 class Fate:
-    """What one outcome says about the records whose bits are set in ``mask``. Any thread may ask; nothing changes.
+    """One outcome's word on the records whose bits are set in ``mask``. Any thread may ask; nothing changes.
 
     Offsets count along the bits of ``mask``; -1: the broker gave none. ``timestamps`` are the records' own,
     ``timestamp_ms`` that of the others.

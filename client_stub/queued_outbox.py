@@ -14,7 +14,7 @@ from client_stub.submission import BulkPart, Submission
 
 
 class QueuedOutbox(Outbox):
-    """What a caller does to shared state is one append to ``_inbox``, which is atomic also without a GIL."""
+    """A caller changes shared state by one append to ``_inbox``, which is atomic also without a GIL."""
 
     def __init__(self, *, max_block_ms: float, connect_timeout_ms: float, path: str) -> None:
         super().__init__(max_block_ms=max_block_ms, connect_timeout_ms=connect_timeout_ms, path=path)
@@ -150,7 +150,7 @@ class QueuedOutbox(Outbox):
                 self.notify()
 
     def close_all_open(self) -> None:
-        """What callers have queued goes into submissions yet; they queue no more."""
+        """Records that callers have queued still go into submissions; callers queue no more."""
 
     def end(self) -> None:
         self._has_ended = True

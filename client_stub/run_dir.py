@@ -65,7 +65,7 @@ def control_path(run_dir: str | os.PathLike[str] | None) -> str:
 
 
 def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:
-    """What was tried, what was seen, and how to start a daemon, in one sentence or two."""
+    """One sentence or two on the paths tried, what was found there, and how to start a daemon."""
     seen = "the socket does not exist" if not os.path.exists(path) else "nobody answered"
     if last_word:
         seen = last_word

@@ -41,9 +41,9 @@ ANSWER_TIMEOUT_MS: Final = 5_000.0
 UNDER_WAY_PER_STREAM: Final = 2
 PING_INTERVAL_MS: Final = 10_000.0
 ACK_DELAY_MS: Final = 50.0
-"""An ACK travels with the next SUBMIT, or after this time, or when one of the two below is reached: the daemon's ring
-for this client holds 252 KiB of outcomes, and a message of its own for each acknowledgement costs both sides more than
-all else about it."""
+"""An ACK travels with the next SUBMIT, or after this time, or when one of the two below is reached. The outcome
+ring of a client holds 252 KiB, and a message for each acknowledgement alone costs both sides more than all else
+about it."""
 ACK_OUTCOMES_MAX: Final = 64
 ACK_BYTES_MAX: Final = 32 << 10
 FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
@@ -88,8 +88,8 @@ class Session:
         self.fatal: SidecarError | None = None
         self.effects: list[Effect] = []
         self.streams = StreamTable()
-        self.told = False
-        """Some record got its fate, though perhaps no whole submission; whoever waits for it resets this."""
+        self.has_new_fates = False
+        """Some record got its fate, though perhaps no whole submission; the io thread notifies and resets this."""
         self.refused_topics: list[tuple[str, SidecarError]] = []
         self._pid = pid
         self._fork_generation = fork_generation
@@ -332,7 +332,7 @@ class Session:
             return
         text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
         self._forget(text, older_than_ms=oldest_ms)
-        self._be_somebody_else()
+        self._renew_client_id()
 
     def ping_due(self, now_ms: float) -> list[Any] | None:
         if self.state is not State.ATTACHED or now_ms < self._ping_at_ms:
@@ -379,17 +379,17 @@ class Session:
         self._worker_epoch = worker_epoch
         self._secret = secret
         self.limits = dict(limits)
-        told = self.limits.get("message_bytes")
+        limit = self.limits.get("message_bytes")
         self.payload_bytes_max = (
-            told if isinstance(told, int) else MESSAGE_BYTES_MAX
+            limit if isinstance(limit, int) else MESSAGE_BYTES_MAX
         ) - SUBMIT_HEAD_BYTES_MAX
-        told = self.limits.get("submission_bytes")
+        limit = self.limits.get("submission_bytes")
         self.submission_bytes = SUBMISSION_BYTES_MAX
-        if isinstance(told, int) and told > 0:
-            self.submission_bytes = min(told, SUBMISSION_BYTES_MAX)
+        if isinstance(limit, int) and limit > 0:
+            self.submission_bytes = min(limit, SUBMISSION_BYTES_MAX)
         self._credit_bytes = credit_bytes
         self._accepted_bytes = self._sent_bytes = 0
-        # Whether the worker of before has noted our last ACK is not known: it is said again.
+        # The earlier worker may not have noted our last ACK: it is sent again.
         self._acked = 0
         self._draining = False
         self._move(SessionEvent.WELCOME)
@@ -412,7 +412,7 @@ class Session:
         first = window.queue[0].seq if window.queue else window.next_seq
         if position >= first - 1:
             return False
-        # Its memory is older than what it told us: those frames are gone here. Said, and the stream restarts.
+        # Its memory is older than its last ACCEPTED: those frames are gone here. Logged, and the stream restarts.
         log.error("daemon lost accepted submissions %d..%d of %s", position + 1, first - 1, window.topic)
         text = "The daemon lost records it had accepted; they may or may not be in the log."
         self.streams.restart(window, text)
@@ -427,10 +427,10 @@ class Session:
 
     def _refused(self, code: str, text: str, now_ms: float) -> None:
         if code == "NOT_ADMITTED" and self.state is State.ATTACH:
-            # A WELCOME that was lost with its secret, or a daemon with another memory: come as somebody else.
+            # A WELCOME that was lost with its secret, or a daemon with another memory: come under another client id.
             self._refusals += 1
             self._forget("The daemon no longer knows this client.")
-            self._be_somebody_else()
+            self._renew_client_id()
             fatal = self._refusals > 3
         else:
             fatal = code in FATAL_REFUSALS or (code == "NOT_ADMITTED" and self.state is State.HELLO)
@@ -462,7 +462,7 @@ class Session:
         for window in self.streams:
             self.streams.restart(window, text, older_than_ms=older_than_ms)
 
-    def _be_somebody_else(self) -> None:
+    def _renew_client_id(self) -> None:
         self._client_id = self._new_client_id()
         self._secret = None
 
@@ -501,7 +501,7 @@ class Session:
             self._outcomes_seen = last_number
             self._patience.progressed()
         self._unacked_bytes += len(data)
-        self.told = True
+        self.has_new_fates = True
 
     def _new_client_id(self) -> bytes:
         client_id = os.urandom(CLIENT_ID_BYTES - 4) + self._fork_generation.to_bytes(4, "big")

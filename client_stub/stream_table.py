@@ -56,7 +56,7 @@ class StreamTable:
             self.turns.append(window)
 
     def next_to_send(self) -> tuple[AckWindow, Submission] | None:
-        """Whose turn it is; whoever sends it passes the turn on (``turns.rotate(-1)``)."""
+        """The next in turn; its sender passes the turn on (``turns.rotate(-1)``)."""
         turns = self.turns
         while turns:
             window = turns[0]
@@ -78,27 +78,27 @@ class StreamTable:
         self.repeat_flush(window)
 
     def repeat_flush(self, window: AckWindow) -> None:
-        if window.flush_to_seq > window.flush_told_seq and (window.queue or window.accepted):
+        if window.flush_to_seq > window.flush_sent_seq and (window.queue or window.accepted):
             self.flushing.add(window.number)
 
     def flush_goes_with(self, window: AckWindow, submission: Submission) -> bool:
-        """True when the flush that is due goes up to this submission, which is being sent; it counts as told."""
+        """True when the flush that is due goes up to this submission, which is being sent; it counts as sent."""
         if window.number not in self.flushing or window.flush_seq_due() != submission.seq:
             return False
-        window.flush_told_seq = submission.seq
+        window.flush_sent_seq = submission.seq
         self.flushing.discard(window.number)
         return True
 
     def next_flush(self) -> tuple[int, int] | None:
-        """(stream, up to seq) of a FLUSH that is due now; it counts as told."""
+        """(stream, up to seq) of a FLUSH that is due now; it counts as sent."""
         for number in list(self.flushing):
             window = self.by_number.get(number)
-            if window is None or window.flush_to_seq <= window.flush_told_seq:
+            if window is None or window.flush_to_seq <= window.flush_sent_seq:
                 self.flushing.discard(number)
                 continue
             seq = window.flush_seq_due()
             if seq is not None:
-                window.flush_told_seq = seq
+                window.flush_sent_seq = seq
                 self.flushing.discard(number)
                 return number, seq
         return None

@@ -199,7 +199,7 @@ class Submission(SubmissionCore):
             self._note(error, count)
 
     def _uncount(self, mask: int) -> None:
-        """Who adopts a batch that failed tells its records by index, a share's first one first: from then on they
+        """An adopter reports the records of a failed batch by index, a share's first one first: from then on they
         count one by one."""
         for first_index in [first for first in self._counted if mask >> first & 1]:
             count, failed = self._counted.pop(first_index)
@@ -221,7 +221,7 @@ class Submission(SubmissionCore):
         self, mask: int, partition: int, base_offset: int, append_time_ms: int, error: DeliveryFailed | None
     ) -> None:
         repeated = mask & self._done_mask
-        news = mask ^ repeated  # of a large submission each step takes a walk over its bits
+        news = mask ^ repeated  # one operation on the mask of a large submission walks over all its bits
         if mask.bit_length() > self.count:
             news &= (1 << self.count) - 1
         if not news:

@@ -17,7 +17,7 @@ from client_stub.wire import Kind, LocalCode
 RETRY_MS: Final = 50.0
 """Between two tries while nobody answers, or the daemon cannot answer yet."""
 ANSWER_MS: Final = 2_000.0
-"""What a known topic needs at most, beside the time that it may be waited for."""
+"""The longest that a known topic takes, beside the time that it may be waited for."""
 ASKED_MS: Final = 30_000.0
 """The daemon holds one question no longer; a caller with more patience asks again."""
 _PASSES: Final = frozenset({"METADATA_TIMEOUT", "NOT_READY", "KAFKA_UNREACHABLE", "FAILED"})

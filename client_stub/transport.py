@@ -13,8 +13,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from client_stub.bell import Bell
-from client_stub.hot import hush, receive
+from client_stub.hot import clear_wakes, receive
+from client_stub.waker import Waker
 from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, ZmtpError, encode, opening, unsent
 
 BYE_LINGER_MS: Final = 500
@@ -22,7 +22,7 @@ SEND_BUFFER_BYTES: Final = 1280 << 10
 """Asked for; the kernel gives what net.core.wmem_max allows. A whole submission with what the kernel adds to it: a
 bulk client then writes it in one go, else it wakes once more for the rest."""
 RECEIVE_BUFFER_BYTES: Final = 512 << 10
-"""More than the daemon's ring of outcomes for one client."""
+"""More than the daemon's outcome ring of one client."""
 _OPENING: Final = opening(b"DEALER")
 _PEER_TYPES: Final = frozenset({b"ROUTER"})
 _NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
@@ -106,7 +106,7 @@ class _Link:
 
 
 class Transport:
-    """Control and worker connections behind one poll, with a bell for other threads."""
+    """Control and worker connections behind one poll, with a waker for other threads."""
 
     def __init__(self, control_path: str) -> None:
         self._control_path = control_path
@@ -115,11 +115,11 @@ class Transport:
         self._lost: list[_Link] = []
         """Connections whose end the next ``poll`` reports, behind their last messages."""
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
-        self.bell = Bell()
-        """Rung by any thread, it ends a running or the next ``poll`` at once."""
-        self._bell_fd = self.bell.fd
+        self.waker = Waker()
+        """Signalled by any thread, it ends a running or the next ``poll`` at once."""
+        self._waker_fd = self.waker.fd
         self._poller = select.poll()
-        self._poller.register(self._bell_fd, select.POLLIN)
+        self._poller.register(self._waker_fd, select.POLLIN)
 
     def open_control(self, frames: Sequence[Any]) -> None:
         self._drop("control")
@@ -146,12 +146,12 @@ class Transport:
         return None if link is None else link.fd
 
     def poll(self, timeout_ms: float | None) -> list[Message]:
-        """Wait for messages, broken connections, room to write, or the bell; at most one bounded turn."""
+        """Wait for messages, broken connections, room to write, or the waker; at most one bounded turn."""
         wait_ms = None if timeout_ms is None else max(0, int(timeout_ms + 0.999))
         messages: list[Message] = []
         for fd, events in self._poller.poll(0 if self._lost else wait_ms):
-            if fd == self._bell_fd:
-                hush(fd)
+            if fd == self._waker_fd:
+                clear_wakes(fd)
                 continue
             link = self._by_fd[fd]
             if events & select.POLLOUT and link.unsent:
@@ -177,7 +177,7 @@ class Transport:
         self._links.clear()
         self._by_fd.clear()
         self._lost.clear()
-        del self.bell
+        del self.waker
 
     def close(self, farewell: Sequence[Any] | None) -> None:
         """Say ``farewell`` if there is somebody, close all."""
@@ -187,7 +187,7 @@ class Transport:
             with contextlib.suppress(OSError):  # gone, or does not read
                 link.socket.sendall(b"".join([*link.unsent, *encode(farewell)]))
         self.close_sockets()
-        del self.bell
+        del self.waker
 
     def _open(self, name: str, endpoint: str, frames: Sequence[Any]) -> None:
         link = self._links[name] = _Link(name, endpoint, frames, self._buffers)

@@ -333,7 +333,7 @@ class ZmtpConnection:
 
 
 def opening(socket_type: bytes) -> bytes:
-    """What each side sends first, without waiting for the other: greeting and READY."""
+    """The first bytes of each side, sent without waiting for the other: greeting and READY."""
     name = b"Socket-Type"
     fields = bytes([len(name)]) + name + _U32.pack(len(socket_type)) + socket_type
     name = b"Identity"
@@ -361,7 +361,7 @@ def encode(frames: Sequence[Buffer]) -> list[Buffer]:
 
 
 def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
-    """What is left of ``buffers`` after a write of ``sent`` bytes."""
+    """The rest of ``buffers`` after a write of ``sent`` bytes."""
     if len(buffers) == 1 and sent == len(buffers[0]):
         return []  # the usual case of a short message
     for place, buffer in enumerate(buffers):

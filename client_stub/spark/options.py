@@ -77,7 +77,7 @@ def _servers(text: str) -> set[str]:
 
 
 def _bootstrap_of(run_dir: str) -> set[str] | None:
-    """What a daemon on this host says of itself; None when there is none here (executors may have theirs)."""
+    """The brokers in the daemon.json of this host; None when there is none here (executors may have theirs)."""
     try:
         bootstrap = json.loads((Path(run_dir) / "daemon.json").read_text())["bootstrap"]
     except (OSError, ValueError, KeyError):

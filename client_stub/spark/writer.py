@@ -31,7 +31,7 @@ _cache = ProducerCache()
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver."""
 
     rows: int
 

@@ -28,6 +28,9 @@ RETIRED: Final = {
     r"all the same": "anyway, still",
     r"of before": "earlier, previous",
     r"who(?:ever|mever|soever)": "name the subject",
+    r"bells?|rang|rung|ringing|on ring": "wake, expire; a ring is the outcome ring",
+    r"(?:timer|timerfd|loop|thread|workers?|to|who|which|it|and|one|that) rings?": "the same",
+    r"rings? (?:it|them|all|us|at|once|every|no more|when)": "the same",
 }
 """Word in any text or name (a name's parts count as words) -> the words to use."""
 
@@ -36,14 +39,6 @@ SUBJECT: Final = re.compile(r"(?:^|(?<=[.:;] ))(?:What|Who)\b(?![^.!]*\?)")
 
 OPEN: Final = frozenset(
     {
-        "client_stub/ack_window.py",
-        "client_stub/hot.py",
-        "client_stub/io_thread.py",
-        "client_stub/outbox.py",
-        "client_stub/pure.py",
-        "client_stub/session.py",
-        "client_stub/stream_table.py",
-        "client_stub/transport.py",
         "sidecar/bench/crash_safety.py",
         "sidecar/kernel",
         "sidecar/shm",

@@ -356,16 +356,16 @@ def test_a_large_record_is_measured_though_there_is_room(run_dir: Path) -> None:
 
 
 def test_calls_on_descriptors_say_what_happened(path: ModuleType) -> None:
-    bell = os.eventfd(0, os.EFD_NONBLOCK)
-    path.ring(bell)
-    path.ring(bell)
-    path.hush(bell)
+    waker = os.eventfd(0, os.EFD_NONBLOCK)
+    path.write_wake(waker)
+    path.write_wake(waker)
+    path.clear_wakes(waker)
     with pytest.raises(BlockingIOError):
-        path.hush(bell)
-    os.close(bell)
-    for call in (path.ring, path.hush):
+        path.clear_wakes(waker)
+    os.close(waker)
+    for call in (path.write_wake, path.clear_wakes):
         with pytest.raises(OSError, match="Bad file descriptor"):
-            call(bell)
+            call(waker)
     near, far = socket.socketpair()
     with near, far:
         near.setblocking(False)

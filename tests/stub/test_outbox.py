@@ -65,20 +65,20 @@ def test_failures_that_nobody_asks_about_are_counted_beyond_their_bound() -> Non
 
 def test_an_acceptance_wakes_who_waits_for_room_and_not_who_waits_for_an_outcome() -> None:
     outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
-    bell = threading.Lock()
-    bell.acquire()
-    outbox._waiters.append(bell)  # as a caller in result()
+    lock = threading.Lock()
+    lock.acquire()
+    outbox._waiters.append(lock)  # as a caller in result()
     outbox.accepted([])
-    assert bell.locked()
+    assert lock.locked()
     outbox.notify()
-    assert not bell.locked()
+    assert not lock.locked()
 
-    bell.acquire()
+    lock.acquire()
     assert not outbox._wait(lambda: False, 0, for_room=True)
-    outbox._waiters.append(bell)
+    outbox._waiters.append(lock)
     outbox.closed_bytes = outbox.buffer_bytes
     outbox.accepted([])
-    assert bell.locked()
+    assert lock.locked()
     outbox.closed_bytes = outbox.buffer_bytes // 2
     outbox.accepted([])
-    assert not bell.locked()
+    assert not lock.locked()

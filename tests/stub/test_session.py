@@ -40,7 +40,7 @@ class ModelWorker:
         self.journal: list[tuple[int, int, bytes]] = []
         self.log: list[tuple[str, bytes]] = []
         """What the broker has: (topic, payload), in order of delivery."""
-        self.ring: list[tuple[int, bytes]] = []
+        self.wake: list[tuple[int, bytes]] = []
         self.number = 1
         self.accepted_bytes = 0
         self.window_bytes = 60
@@ -48,7 +48,7 @@ class ModelWorker:
 
     def forget(self) -> None:
         self.secret = None
-        for memory in (self.positions, self.topics, self.journal, self.ring, self.held):
+        for memory in (self.positions, self.topics, self.journal, self.wake, self.held):
             memory.clear()
         self.number = 1
 
@@ -62,7 +62,7 @@ class ModelWorker:
         return [Kind.WELCOME, self.epoch, self.secret, known, self.window_bytes, {}, streams]
 
     def acked(self, up_to_number: int) -> None:
-        self.ring = [(number, data) for number, data in self.ring if number > up_to_number]
+        self.wake = [(number, data) for number, data in self.wake if number > up_to_number]
 
     def submit(self, message: list[Any], payload: bytes) -> list[list[Any]]:
         _, epoch, stream, seq, topic, *_ = message
@@ -110,13 +110,13 @@ class ModelWorker:
             outcome = Outcome(
                 OutcomeKind.DELIVERED, 2, Shape.RANGE, self.number, stream, 0, seq, 0, 0, 1, len(self.log), -1, b"", ""
             )  # fmt: skip
-            self.ring.append((self.number, pack_outcome(outcome)))
+            self.wake.append((self.number, pack_outcome(outcome)))
             self.number += 1
         self.journal.clear()
 
     def news(self) -> tuple[list[Any], bytes] | None:
         """The outcomes not told on this connection, in order, as a real worker reads its ring."""
-        untold = [(number, data) for number, data in self.ring if number > self.told_number]
+        untold = [(number, data) for number, data in self.wake if number > self.told_number]
         if not untold:
             return None
         self.told_number = untold[-1][0]

@@ -1,15 +1,15 @@
-"""Bell: the eventfd that wakes an io thread, closed when nobody can ring it any more."""
+"""Waker: the eventfd that wakes an io thread, closed when nobody can use it any more."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 
-from client_stub.hot import ring
+from client_stub.hot import write_wake
 
 
-class Bell:
-    """Closed with the last reference: a caller who is about to ring holds one, so the number that it writes to is
+class Waker:
+    """Closed with the last reference: a caller who is about to wake holds one, so the number that it writes to is
     never another file's by then. Thread-safe."""
 
     fd = -1
@@ -17,8 +17,8 @@ class Bell:
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def ring(self) -> None:
-        ring(self.fd)
+    def wake(self) -> None:
+        write_wake(self.fd)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.fd >= 0:
