@@ -28,9 +28,10 @@ RETIRED: Final = {
     r"all the same": "anyway, still",
     r"of before": "earlier, previous",
     r"who(?:ever|mever|soever)": "name the subject",
-    r"bells?|rang|rung|ringing|on ring": "wake, expire; a ring is the outcome ring",
-    r"(?:timer|timerfd|loop|thread|workers?|to|who|which|it|and|one|that) rings?": "the same",
-    r"rings? (?:it|them|all|us|at|once|every|no more|when)": "the same",
+    (
+        r"bells?|rang|rung|ringing|on ring|rings? (?:it|them|all|us|at|once|every|no more|when)"
+        r"|(?:timer|timerfd|loop|thread|workers?|to|who|which|it|and|one|that) rings?"
+    ): "wake, expire; a ring holds outcomes",
 }
 """Word in any text or name (a name's parts count as words) -> the words to use."""
 
