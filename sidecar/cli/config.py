@@ -10,7 +10,8 @@ import click
 
 from sidecar.cli.common import fail
 from sidecar.common.model import ExitStatus
-from sidecar.common.settings import SETTINGS, ConfigError, SidecarConfig
+from sidecar.common.secret_sources import HIDDEN
+from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
 
 _FILE = click.option(
     "-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML)."
@@ -67,7 +68,7 @@ def show(file: Path | None, overrides: tuple[str, ...], as_json: bool, reference
         return
     concluded = _load(file, overrides, need_servers=False)
     if as_json:
-        shown = concluded.to_mapping()
+        shown = {name: _shown(name, value) for name, value in concluded.to_mapping().items()}
         shown["clients"] = {name: _hide(keys) for name, keys in concluded.clients.items()}
         click.echo(json.dumps(shown, indent=1))
     else:
@@ -83,19 +84,24 @@ def _load(file: Path | None, overrides: tuple[str, ...], *, need_servers: bool) 
         fail(str(error), ExitStatus.USAGE)
 
 
+def _shown(name: str, value: object) -> object:
+    row = BY_NAME.get(name)
+    return HIDDEN if row is not None and row.secret and value is not None else value
+
+
 def _hide(keys: Any) -> dict[str, Any]:
-    return {key: "***" if key == "token" else value for key, value in keys.items()}
+    return {key: HIDDEN if key == "token" else value for key, value in keys.items()}
 
 
 def to_toml(concluded: SidecarConfig) -> str:
-    """The configuration as TOML: every value, commented out where it is unset; tokens are hidden."""
+    """The configuration as TOML: every value, commented out where it is unset; secrets are hidden."""
     lines: list[str] = []
     for table in _TABLES:
         lines += [f"[{table}]"]
         for row in SETTINGS:
             if row.table != table:
                 continue
-            value = concluded.values[row.name]
+            value = _shown(row.name, concluded.values[row.name])
             key = f'"{row.key}"' if "." in row.key else row.key
             source = concluded.sources.get(row.name)
             comment = f"  # from {source}" if source else ""

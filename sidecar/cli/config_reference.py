@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from sidecar.common.refused_settings import REFUSED, REFUSED_PREFIXES
-from sidecar.common.settings import CLIENT_KEYS, SETTINGS, TOPIC_KEYS, Setting
+from sidecar.common.setting import Setting
+from sidecar.common.settings import CLIENT_KEYS, SETTINGS, TOPIC_KEYS
 
 _HEAD = """# Configuration
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig, Value
+from sidecar.common.setting import Value
+from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
+from sidecar.common.tls_settings import tls_faults, unused_tls_settings
 from sidecar.common.topic_patterns import covered
 
 if TYPE_CHECKING:
@@ -57,6 +59,9 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
             values[f"{name}.ms"] = most
     _check_memory(values, faults)
     _check_servers(values, faults)
+    _check_security(values, faults)
+    faults += tls_faults(values)
+    warnings += unused_tls_settings(values, set_by_user)
     if values["topic.metadata.refresh.interval.ms"] == 0:
         warnings.append(
             "topic.metadata.refresh.interval.ms = 0 asks for metadata after each send; that is costly."
@@ -226,6 +231,12 @@ def _check_servers(values: dict[str, Value], faults: list[str]) -> None:
     for server in servers:
         if parse_address(server) is None:
             faults.append(f'bootstrap.servers has "{server}": must be host:port, such as kafka1:9092.')
+
+
+def _check_security(values: Mapping[str, Value], faults: list[str]) -> None:
+    protocol = values["security.protocol"]
+    if protocol != "PLAINTEXT":
+        faults.append(f"security.protocol = {protocol} is not ready in this version: only PLAINTEXT is.")
 
 
 assert "bootstrap.servers" in BY_NAME

@@ -7,7 +7,8 @@ from typing import Final
 
 _SERIALIZER = "records arrive as bytes; serialize in the application before send()"
 _TRANSACTIONS = "transactions are begun by clients, and this version has none; leave it out"
-_SECURITY = "this version speaks PLAINTEXT only; leave it out"
+_SASL = "this version has no SASL; leave it out"
+_TLS = "TLS comes from OpenSSL as Python has it; leave it out"
 _METRICS = "the daemon's metrics are at http.listen, /metrics; leave it out"
 
 REFUSED: Final[Mapping[str, str]] = {
@@ -25,9 +26,9 @@ REFUSED: Final[Mapping[str, str]] = {
     "transactional.id": _TRANSACTIONS,
     "transaction.timeout.ms": _TRANSACTIONS,
     "transaction.two.phase.commit.enable": _TRANSACTIONS,
-    "security.providers": _SECURITY,
+    "security.providers": _TLS,
 }
-REFUSED_PREFIXES: Final[Mapping[str, str]] = {"sasl.": _SECURITY, "ssl.": _SECURITY}
+REFUSED_PREFIXES: Final[Mapping[str, str]] = {"sasl.": _SASL, "ssl.": _TLS}
 
 
 def refusal(name: str) -> str | None:

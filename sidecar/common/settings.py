@@ -12,73 +12,10 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
-Value = int | float | bool | str | list[str] | None
-
-INT_MAX: Final = 2**31 - 1
-LONG_MAX: Final = 2**63 - 1
-
-
-class ValueKind(StrEnum):
-    """What a value may be; the value is the word that error texts and docs use."""
-
-    INTEGER = "whole number"
-    NUMBER = "number"
-    BOOLEAN = "true or false"
-    TEXT = "text"
-    LIST = "list"
-    INTEGERS = "list of whole numbers"
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row. ``default`` None means unset: concluded from other settings, or needed from the user."""
-
-    name: str
-    kind: ValueKind
-    default: Value
-    doc: str
-    least: int | float | None = None
-    most: int | float | None = None
-    choices: tuple[str, ...] = ()
-    any_case: bool = False
-    """Choices are compared without regard to case, as Kafka does for this setting."""
-
-    @property
-    def table(self) -> str:
-        head = self.name.split(".", 1)[0]
-        return head if head in OWN_TABLES else "kafka"
-
-    @property
-    def key(self) -> str:
-        """The name inside its TOML table."""
-        return self.name if self.table == "kafka" else self.name.split(".", 1)[1]
-
-    def bounds_text(self) -> str:
-        """``one of a, b`` or ``0 … 64`` or nothing."""
-        if self.choices:
-            return "one of " + ", ".join(choice or '""' for choice in self.choices)
-        if self.least is None and self.most is None:
-            return ""
-        if self.most is None or self.most >= INT_MAX:
-            return f"at least {self.least}"
-        return f"{self.least} … {self.most}"
-
-
-OWN_TABLES: Final = ("daemon", "pool", "http", "recover", "dead_letters")
-
-
-def _integer(name: str, default: int | None, least: int, most: int, doc: str) -> Setting:
-    return Setting(name, ValueKind.INTEGER, default, doc, least, most)
-
-
-def _choice(
-    name: str, default: str | None, choices: tuple[str, ...], doc: str, *, any_case: bool = False
-) -> Setting:
-    return Setting(name, ValueKind.TEXT, default, doc, choices=choices, any_case=any_case)
-
+from sidecar.common.setting import INT_MAX, LONG_MAX, Setting, Value, ValueKind, choice, integer
+from sidecar.common.tls_settings import SECURITY_PROTOCOLS, TLS_SETTINGS
 
 PARTITIONERS: Final = (
     "murmur2",
@@ -106,15 +43,23 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "",
         "Rack of this host, as the brokers name theirs (broker.rack); for partitioner.rack.aware.",
     ),
-    _choice(
+    choice(
         "client.dns.lookup",
         "use_all_dns_ips",
         ("use_all_dns_ips",),
         "Every address that a broker's name resolves to is tried.",
     ),
-    _choice("security.protocol", "PLAINTEXT", ("PLAINTEXT",), "How to talk to the brokers.", any_case=True),
+    # How to talk to the brokers
+    choice(
+        "security.protocol",
+        "PLAINTEXT",
+        SECURITY_PROTOCOLS,
+        "How to talk to the brokers: without or with TLS (SSL), without or with a login (SASL).",
+        any_case=True,
+    ),
+    *TLS_SETTINGS,
     # What a send promises
-    _choice(
+    choice(
         "acks",
         "all",
         ("all", "-1", "0", "1"),
@@ -126,31 +71,31 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         None,
         "Each record once and in order across retries. On, unless acks or retries forbid it.",
     ),
-    _integer(
+    integer(
         "retries", INT_MAX, 0, INT_MAX, "Resends of a batch; delivery.timeout.ms is the bound that matters."
     ),
-    _integer(
+    integer(
         "max.in.flight.requests.per.connection",
         5,
         1,
         INT_MAX,
         "Requests without an answer on one connection; at most 5 with idempotence.",
     ),
-    _integer(
+    integer(
         "delivery.timeout.ms",
         120_000,
         0,
         INT_MAX,
         "Bound from accepting a record to its outcome, retries included.",
     ),
-    _integer(
+    integer(
         "request.timeout.ms",
         30_000,
         0,
         INT_MAX,
         "Bound for one answer of a broker; then its connection closes.",
     ),
-    _integer(
+    integer(
         "max.block.ms",
         60_000,
         0,
@@ -158,32 +103,32 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "How long send() may wait for room, and accepted records for their topic's metadata.",
     ),
     # Batches
-    _integer("linger.ms", 5, 0, LONG_MAX, "How long an open batch waits for more records."),
-    _integer(
+    integer("linger.ms", 5, 0, LONG_MAX, "How long an open batch waits for more records."),
+    integer(
         "batch.size",
         16_384,
         0,
         INT_MAX,
         "Bytes at which a batch of one partition is full and sent without linger (uncompressed).",
     ),
-    _integer(
+    integer(
         "max.request.size",
         1_048_576,
         1_024,
         INT_MAX,
         "Largest record and largest request, bytes uncompressed.",
     ),
-    _integer(
+    integer(
         "buffer.memory", 128 << 20, 1 << 20, LONG_MAX, "Bytes for records accepted and not yet delivered."
     ),
-    _choice("compression.type", "none", CODECS, "Codec of the batches."),
-    _integer(
+    choice("compression.type", "none", CODECS, "Codec of the batches."),
+    integer(
         "compression.gzip.level", -1, -1, 9, "gzip level, 1 (fast) to 9 (small); -1: the codec's own default."
     ),
-    _integer("compression.lz4.level", 9, 1, 17, "lz4 level."),
-    _integer("compression.zstd.level", 3, -131_072, 22, "zstd level."),
+    integer("compression.lz4.level", 9, 1, 17, "lz4 level."),
+    integer("compression.zstd.level", 3, -131_072, 22, "zstd level."),
     # Where a record goes
-    _choice(
+    choice(
         "partitioner",
         "murmur2",
         PARTITIONERS,
@@ -204,7 +149,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         True,
         "Keyless records go more often to partitions with less waiting for them (KIP-794).",
     ),
-    _integer(
+    integer(
         "partitioner.availability.timeout.ms",
         0,
         0,
@@ -219,43 +164,41 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Keyless records go to partitions whose leader is in client.rack while there are any (KIP-1123).",
     ),
     # Retries and connections
-    _integer("retry.backoff.ms", 100, 0, LONG_MAX, "First wait before a retry; doubles with jitter."),
-    _integer("retry.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before a retry."),
-    _integer(
+    integer("retry.backoff.ms", 100, 0, LONG_MAX, "First wait before a retry; doubles with jitter."),
+    integer("retry.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before a retry."),
+    integer(
         "reconnect.backoff.ms", 50, 0, LONG_MAX, "First wait before connecting again; doubles with jitter."
     ),
-    _integer("reconnect.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before connecting again."),
-    _integer("socket.connection.setup.timeout.ms", 10_000, 0, LONG_MAX, "Bound for one connection attempt."),
-    _integer("socket.connection.setup.timeout.max.ms", 30_000, 0, LONG_MAX, "Bound that attempts grow to."),
-    _integer(
+    integer("reconnect.backoff.max.ms", 1_000, 0, LONG_MAX, "Longest wait before connecting again."),
+    integer("socket.connection.setup.timeout.ms", 10_000, 0, LONG_MAX, "Bound for one connection attempt."),
+    integer("socket.connection.setup.timeout.max.ms", 30_000, 0, LONG_MAX, "Bound that attempts grow to."),
+    integer(
         "connections.max.idle.ms", 540_000, -1, LONG_MAX, "Idle connections close after this; -1: never."
     ),
-    _integer(
+    integer(
         "send.buffer.bytes", 131_072, -1, INT_MAX, "SO_SNDBUF of broker sockets; -1: the system's default."
     ),
-    _integer(
+    integer(
         "receive.buffer.bytes", 32_768, -1, INT_MAX, "SO_RCVBUF of broker sockets; -1: the system's default."
     ),
     # Metadata
-    _choice(
+    choice(
         "metadata.recovery.strategy",
         "rebootstrap",
         ("none", "rebootstrap"),
         "When no known broker answers: start again from bootstrap.servers (KIP-899), or go on trying the known ones.",
         any_case=True,
     ),
-    _integer(
+    integer(
         "metadata.recovery.rebootstrap.trigger.ms",
         300_000,
         0,
         INT_MAX,
         "Without any answer to a metadata request for this long, start again from bootstrap.servers (KIP-1102).",
     ),
-    _integer("metadata.max.age.ms", 300_000, 0, LONG_MAX, "A full refresh of metadata at least this often."),
-    _integer(
-        "metadata.max.idle.ms", 300_000, 5_000, LONG_MAX, "A topic not used for this long is forgotten."
-    ),
-    _integer(
+    integer("metadata.max.age.ms", 300_000, 0, LONG_MAX, "A full refresh of metadata at least this often."),
+    integer("metadata.max.idle.ms", 300_000, 5_000, LONG_MAX, "A topic not used for this long is forgotten."),
+    integer(
         "topic.metadata.refresh.interval.ms",
         None,
         -1,
@@ -270,7 +213,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "",
         "Directory of sockets and lock; --run-dir wins. Its default is at the top of this page.",
     ),
-    _integer("daemon.workers", 2, 1, 64, "Worker processes."),
+    integer("daemon.workers", 2, 1, 64, "Worker processes."),
     Setting(
         "daemon.cpus",
         ValueKind.INTEGERS,
@@ -285,10 +228,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         0,
         86_400,
     ),
-    _integer(
+    integer(
         "daemon.clients_max", 1_024, 16, 65_535, "Clients that may be connected or have records pending."
     ),
-    _integer(
+    integer(
         "daemon.batch_growth_bytes",
         512 << 10,
         0,
@@ -296,7 +239,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "How far a full batch may grow while it waits (0: not beyond batch.size). It costs no memory here, and it "
         "lets the broker keep up under a backlog; at most max.request.size.",
     ),
-    _integer(
+    integer(
         "daemon.connections_per_broker",
         2,
         1,
@@ -304,7 +247,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Connections of one worker to one broker. A second one is made and used only while the first is full, as a "
         "broker takes one request of a connection after the other; 1: never.",
     ),
-    _integer(
+    integer(
         "daemon.request_buffers_bytes",
         64 << 20,
         2_048,
@@ -343,7 +286,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "One more worker process waits with everything imported (20 MiB of its own), so a dead worker is replaced "
         "without a Python start.",
     ),
-    _integer(
+    integer(
         "daemon.restart_backoff_max_ms",
         10_000,
         0,
@@ -367,8 +310,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "gives them for shared memory. This saves page faults among the first records, and costs 0.1 to 0.5 s a GiB "
         "of buffer.memory at its start.",
     ),
-    _integer("pool.page_bytes", 16_384, 4_096, 65_536, "Bytes of one page, a power of two."),
-    _choice(
+    integer("pool.page_bytes", 16_384, 4_096, 65_536, "Bytes of one page, a power of two."),
+    choice(
         "pool.sync",
         "none",
         ("none", "accept"),
@@ -376,7 +319,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "records are forced to the disk of pool.path before they count as accepted (docs/durability.md).",
     ),
     # [recover]
-    _choice(
+    choice(
         "recover.unknown",
         "resend",
         ("resend", "fail"),
@@ -391,10 +334,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         'Directory for the failed records of clients that are gone; "": dead-letters in the run directory, which a '
         "reboot empties where it is under /run.",
     ),
-    _integer(
+    integer(
         "dead_letters.max_bytes", 256 << 20, 1 << 16, LONG_MAX, "Bound for the bytes of all dead letters."
     ),
-    _choice(
+    choice(
         "dead_letters.when_full",
         "hold",
         ("hold", "drop_oldest"),
@@ -425,14 +368,14 @@ _OF_TOPICS: Final = (
 TOPIC_KEYS: Final[Mapping[str, Setting]] = {
     row.name: row
     for row in (
-        _choice(
+        choice(
             "acks",
             None,
             ("all", "-1", "0", "1"),
             "As acks. 0 and 1 take the topic's records out of idempotence, and no other topic's.",
         ),
         *(dataclasses.replace(BY_NAME[name], default=None, doc=f"As {name}.") for name in _OF_TOPICS),
-        _integer(
+        integer(
             "rate",
             None,
             1,
@@ -440,7 +383,7 @@ TOPIC_KEYS: Final[Mapping[str, Setting]] = {
             "Bytes per second that each topic may take in, over all workers: its senders are held when it is "
             "used up. Bytes are those of the records as clients send them, uncompressed.",
         ),
-        _integer("records.per.second", None, 1, LONG_MAX, "The same by number of records; both may be set."),
+        integer("records.per.second", None, 1, LONG_MAX, "The same by number of records; both may be set."),
     )
 }
 """What ``[topics."PATTERN"]`` may say; unset: as for all topics."""

@@ -17,29 +17,29 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from sidecar.common.config_rules import conclude
 from sidecar.common.refused_settings import refusal
+from sidecar.common.secret_sources import HIDDEN, SecretError, expand_path, secret_faults
+from sidecar.common.setting import OWN_TABLES, Setting, Value, ValueKind
 from sidecar.common.settings import (
     BY_NAME,
     CLIENT_KEYS,
-    OWN_TABLES,
     SETTINGS,
     TOPIC_KEYS,
     ConfigError,
-    Setting,
     SidecarConfig,
-    Value,
-    ValueKind,
     nearest,
 )
 from sidecar.common.topic_patterns import is_glob, overlap
 
 ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
 _NAMED_TABLES = ("clients", "topics")
+_COMMAND_LINE = "-X"
 
 
 class _Gathered:
     """Raw values of one run of the loader, later sources over earlier ones, and all faults seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
         self.values: dict[str, Value] = {row.name: row.default for row in SETTINGS}
         self.sources: dict[str, str] = {}
         self.clients: dict[str, dict[str, Value]] = {}
@@ -59,10 +59,24 @@ class _Gathered:
         if row is None:
             self._unknown(name, source)
             return
-        value = self._convert(row, name, raw, source)
+        value = self._convert(row, name, raw, source, hidden=row.secret)
+        if row.is_path and isinstance(value, str):
+            value = self._expand(value, name, source)
+        if row.secret and source == _COMMAND_LINE:
+            self.warnings.append(
+                f"{row.name} stands on the command line, where others on this host can read it: put it into the file, "
+                f"or into a file of its own."
+            )
         if value is not None:
             self.values[row.name] = value
             self.sources[row.name] = source
+
+    def _expand(self, path: str, name: str, source: str) -> str | None:
+        try:
+            return expand_path(path, self.environment)
+        except SecretError as error:
+            self.faults.append(f'{name} = "{path}" ({source}): {error}.')
+            return None
 
     def _put_client(self, rest: str, raw: object, source: str) -> None:
         key = next((key for key in CLIENT_KEYS if rest.endswith("." + key)), None)
@@ -114,7 +128,7 @@ class _Gathered:
             expected = row.kind if not row.choices else ""
             bounds = row.bounds_text()
             rule = ", ".join(part for part in (f"a {expected}" if expected else "", bounds) if part)
-            self.faults.append(f"{name} = {'***' if hidden else _shown(raw)} ({source}): must be {rule}.")
+            self.faults.append(f"{name} = {HIDDEN if hidden else _shown(raw)} ({source}): must be {rule}.")
             return None
 
 
@@ -130,17 +144,18 @@ def load_config(
     ``need_servers=False`` lets ``config show`` print defaults without any broker named.
     Raises ConfigError with one sentence per fault.
     """
-    gathered = _Gathered()
+    environment = os.environ if environment is None else environment
+    gathered = _Gathered(environment)
     if path is not None:
         for name, raw in _read_file(path).items():
             gathered.put(name, raw, str(path))
-    _put_variables(gathered, os.environ if environment is None else environment)
+    _put_variables(gathered, environment)
     for word in overrides:
         name, equals, raw = word.partition("=")
         if not equals:
             gathered.faults.append(f"-X {word}: must be key=value, such as -X linger.ms=5.")
             continue
-        gathered.put(name.strip(), raw.strip(), "-X")
+        gathered.put(name.strip(), raw.strip(), _COMMAND_LINE)
     absent = not gathered.values["bootstrap.servers"] and not need_servers
     if absent:
         gathered.values["bootstrap.servers"] = ["localhost:9092"]
@@ -153,6 +168,7 @@ def load_config(
     )
     try:
         config = conclude(config)
+        gathered.faults += secret_faults(config.values)
     except ConfigError as error:
         raise ConfigError([*gathered.faults, *error.sentences]) from None
     if gathered.faults:

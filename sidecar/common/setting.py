@@ -1,0 +1,77 @@
+"""Setting: one row of the settings table, and what a value may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+Value = int | float | bool | str | list[str] | None
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+
+class ValueKind(StrEnum):
+    """What a value may be; the value is the word that error texts and docs use."""
+
+    INTEGER = "whole number"
+    NUMBER = "number"
+    BOOLEAN = "true or false"
+    TEXT = "text"
+    LIST = "list"
+    INTEGERS = "list of whole numbers"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row. ``default`` None means unset: concluded from other settings, or needed from the user."""
+
+    name: str
+    kind: ValueKind
+    default: Value
+    doc: str
+    least: int | float | None = None
+    most: int | float | None = None
+    choices: tuple[str, ...] = ()
+    any_case: bool = False
+    """Choices are compared without regard to case, as Kafka does for this setting."""
+    secret: bool = False
+    """Never shown: not by `config show`, not in a fault. A file may have it: the setting ``NAME.file``."""
+    is_path: bool = False
+    """``${VARIABLE}`` stands for an environment variable (:mod:`sidecar.common.secret_sources`)."""
+
+    @property
+    def table(self) -> str:
+        head = self.name.split(".", 1)[0]
+        return head if head in OWN_TABLES else "kafka"
+
+    @property
+    def key(self) -> str:
+        """The name inside its TOML table."""
+        return self.name if self.table == "kafka" else self.name.split(".", 1)[1]
+
+    def bounds_text(self) -> str:
+        """``one of a, b`` or ``0 … 64`` or nothing."""
+        if self.choices:
+            return "one of " + ", ".join(choice or '""' for choice in self.choices)
+        if self.least is None and self.most is None:
+            return ""
+        if self.most is None or self.most >= INT_MAX:
+            return f"at least {self.least}"
+        return f"{self.least} … {self.most}"
+
+
+OWN_TABLES: Final = ("daemon", "pool", "http", "recover", "dead_letters")
+
+
+def integer(name: str, default: int | None, least: int, most: int, doc: str) -> Setting:
+    """A row of a whole number from ``least`` to ``most``."""
+    return Setting(name, ValueKind.INTEGER, default, doc, least, most)
+
+
+def choice(
+    name: str, default: str | None, choices: tuple[str, ...], doc: str, *, any_case: bool = False
+) -> Setting:
+    """A row of one word of ``choices``."""
+    return Setting(name, ValueKind.TEXT, default, doc, choices=choices, any_case=any_case)
