@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,9 +31,24 @@ if TYPE_CHECKING:
 
     from client_stub.columnar import TableCall
     from client_stub.delivery import BulkDelivery
+    from client_stub.outbox import Outbox
     from client_stub.rows_call import RowsCall
 
 log = logging.getLogger("client_stub")
+
+
+class DeliveryFuture(asyncio.Future[RecordMetadata]):
+    """The future of one record of AsyncProducer.send(). Awaiting it ends linger, as Delivery.result() does: a task that
+    waits adds nothing to the batch. ``asyncio.gather`` and callbacks only listen, and linger goes on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
+        super().__init__(loop=loop)
+        self._outbox = outbox
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.done():
+            self._outbox.expedite()
+        return super().__await__()
 
 
 class AsyncProducer:
@@ -77,15 +92,15 @@ class AsyncProducer:
     ) -> asyncio.Future[RecordMetadata]:
         """Queue one record, waiting for room without blocking the loop; the returned future has its outcome.
 
-        Raises as Producer.send().
+        Awaiting that future ends linger for what is queued. Raises as Producer.send().
         """
         loop = asyncio.get_running_loop()
         line = self._last
         if line is None or line.loop_of() is not loop:
             line = self._line_of(loop)
-        future: asyncio.Future[RecordMetadata] = loop.create_future()
-        decided = partial(line.decided, future)
         producer = self._producer
+        future = DeliveryFuture(loop, producer._outbox)
+        decided = partial(line.decided, future)
         if not (line.topics and line.must_wait(topic)):
             try:
                 producer.send(topic, value, key, headers, partition, timestamp_ms, decided)

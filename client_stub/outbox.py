@@ -282,8 +282,13 @@ class Outbox(OutboxCore):
         return self._wait(lambda: self.forked or ready(), timeout, for_acceptance=for_acceptance)
 
     def wait_for_outcome(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """As ``wait_until``, for result(). Raises ForkedProducer in a forked child, SidecarError in a callback."""
+        """As ``wait_until``, for result(). Raises ForkedProducer in a forked child, SidecarError in a callback.
+
+        Ends linger first: a caller that waits adds nothing to the batch. A timeout of 0 only looks.
+        """
         self.refuse_wait_in_callback("result()")
+        if timeout is None or timeout > 0:
+            self.expedite()
         is_ready = self._wait(lambda: self.forked or ready(), timeout)
         if self.forked:
             raise ForkedProducer(FORKED_TEXT)
@@ -332,10 +337,15 @@ class Outbox(OutboxCore):
     def open_stream(self, topic: str) -> OpenStream:
         return self.streams.setdefault(topic, OpenStream(topic, self))
 
-    def request_flush(self) -> Snapshot:
-        """Ask for what is open to be sent without linger; all submissions that are undecided now."""
+    def expedite(self) -> None:
+        """Ask for what is open to be sent, and for no linger in the daemon. Where nothing is left to flush, the io
+        thread finds that out by itself and sends nothing."""
         self.flush_requested = True
         self.wake()
+
+    def request_flush(self) -> Snapshot:
+        """As ``expedite``; all submissions that are undecided now."""
+        self.expedite()
         return Snapshot(list(self.pending))
 
     def close(self) -> bool:
