@@ -20,10 +20,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from sidecar.testing.certificates import CertificateAuthority
 from sidecar.testing.kafka_admin import KafkaAdmin
 from sidecar.testing.kafka_jars import KafkaUnavailable, java_command, resolve_jars
+from sidecar.testing.kafka_listeners import Listener, jvm_options
 from sidecar.testing.kafka_node import KafkaNode
+from sidecar.testing.kafka_security import KafkaSecurity
 from sidecar.testing.kafka_topics import create_topics
+from sidecar.testing.tcp_relay import TcpRelay
 from sidecar.testing.waiting import wait_until
 
 DIR_PREFIX = "kafka-sidecar-cluster-"
@@ -41,7 +45,9 @@ class KafkaCluster:
     that any number of brokers may be down. ``light`` (by default with more than one node): JVMs that start
     sooner and do less. ``log_requests``: for :mod:`sidecar.testing.kafka_request_log`. ``jvm_options``: further
     ones for every node. ``log_dirs``: how many each node has. Node ids count from 1, indexes of ``nodes``
-    from 0.
+    from 0. ``listeners``: further ones with TLS and SASL; ``authority`` signs their certificates (by default
+    one of its own). ``acls``: without a grant nobody but the user of the PLAINTEXT listener (ANONYMOUS, as is
+    everybody without SASL or a client certificate) and ``super_users`` may do anything.
 
     Raises KafkaUnavailable (one sentence) when Java, Maven or the download is missing, RuntimeError with
     the end of the broker's log when it does not start. Call it from the main thread.
@@ -60,7 +66,14 @@ class KafkaCluster:
         log_requests: bool = False,
         jvm_options: Sequence[str] = (),
         log_dirs: int = 1,
+        listeners: Sequence[Listener] = (),
+        authority: CertificateAuthority | None = None,
+        acls: bool = False,
+        super_users: Sequence[str] = (),
     ) -> None:
+        self.listeners = {each.key: each for each in listeners}
+        self.authority = authority or CertificateAuthority()
+        self._relays: list[dict[Listener, TcpRelay]] = []
         self.nodes: list[KafkaNode] = []
         self._controller: KafkaNode | None = None
         self._version = version
@@ -72,7 +85,7 @@ class KafkaCluster:
         self._node_count = node_count
         self._topics = dict(topics or {})
         self._heap_mb = heap_mb
-        self._properties = dict(properties or {})
+        self._properties = {**(_acl_properties(super_users) if acls else {}), **(properties or {})}
         self._folder: Path | None = None
         self._java = ""
         self._jars = Path()
@@ -80,6 +93,44 @@ class KafkaCluster:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(node.address for node in self.nodes)
+
+    def servers(self, listener: str) -> str:
+        """bootstrap.servers by that listener; ``bootstrap_servers`` is by PLAINTEXT."""
+        return ",".join(node.address_of(self.listeners[listener]) for node in self.nodes)
+
+    def client_settings(self, listener: str, mechanism: str = "", user: str = "") -> dict[str, str]:
+        """How a client comes in by that listener, in the names that librdkafka and the daemon know.
+
+        ``user``: one of the listener's, with its password. A client certificate or token is yours to add.
+        """
+        wanted = self.listeners[listener]
+        found = {"security.protocol": str(wanted.protocol)}
+        if wanted.has_tls:
+            found["ssl.ca.location"] = str(self.secrets_dir / "ca.pem")
+        if mechanism:
+            found["sasl.mechanism"] = mechanism
+        if user:
+            found |= {"sasl.username": user, "sasl.password": (wanted.users or {})[user]}
+        return found
+
+    def relay(self, listener: str, index: int = 0) -> TcpRelay:
+        """What stands before one node's listener, made with ``relayed``."""
+        return self._relays[index][self.listeners[listener]]
+
+    @property
+    def secrets_dir(self) -> Path:
+        """Certificates and keys; ``ca.pem`` is the authority's."""
+        assert self._folder is not None, "the cluster is not started"
+        return self._folder / "secrets"
+
+    def security(self) -> KafkaSecurity:
+        """An operator's client for users, grants and certificates."""
+        return KafkaSecurity(
+            self.bootstrap_servers,
+            list(self.listeners.values()),
+            self.secrets_dir,
+            [{each.key: port for each, port in node.listeners.items()} for node in self.nodes],
+        )
 
     @property
     def broker_ports(self) -> list[int]:
@@ -100,11 +151,15 @@ class KafkaCluster:
                     raise
         if self._topics:
             self.create_topics(self._topics)
+        if self.listeners:
+            self.security().set_first_users()
 
     def _start_once(self) -> None:
         _sweep_abandoned()
         self._folder = Path(tempfile.mkdtemp(prefix=f"{DIR_PREFIX}{os.getpid()}-"))
-        ports = free_ports(2 * self._node_count + 1)
+        count, further = self._node_count, list(self.listeners.values())
+        ports = free_ports(2 * count + 1 + count * len(further))
+        listener_ports = iter(ports[2 * count + 1 :])
         roles = "broker" if self._own_controller else "broker,controller"
         self.nodes = [
             KafkaNode(
@@ -114,13 +169,15 @@ class KafkaCluster:
                 ports[2 * i + 1],
                 roles=roles,
                 log_dirs=self._log_dirs,
+                listeners={each: next(listener_ports) for each in further},
             )
-            for i in range(self._node_count)
+            for i in range(count)
         ]
         if self._own_controller:
             self._controller = KafkaNode(
-                CONTROLLER_ID, self._folder / "controller", 0, ports[-1], roles="controller"
+                CONTROLLER_ID, self._folder / "controller", 0, ports[2 * count], roles="controller"
             )
+        security_properties = self._open_listeners()
         everyone = self._everyone()
         voters = ",".join(
             f"{node.node_id}@127.0.0.1:{node.controller_port}"
@@ -129,11 +186,30 @@ class KafkaCluster:
         )
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
         for node in everyone:
-            node.write_config(voters, self._node_count, self._properties)
+            properties = security_properties if node.is_broker else {}
+            node.write_config(voters, self._node_count, {**properties, **self._properties})
             node.format(self._java, self._jars, cluster_id)
         for node in everyone:
             self._spawn(node)
         self.wait_started()
+
+    def _open_listeners(self) -> dict[str, str]:
+        """Start the relays; write certificates, which all nodes share. The brokers' settings for them."""
+        folder = self.secrets_dir
+        folder.mkdir(mode=0o700)
+        self.authority.write(folder / "ca.pem")
+        for node in self.nodes:
+            self._relays.append({})
+            for each, port in node.listeners.items():
+                if each.relayed:
+                    relay = TcpRelay(port)
+                    relay.start()
+                    self._relays[-1][each] = relay
+                    node.advertised[each] = relay.port
+        found: dict[str, str] = {}
+        for each in self.listeners.values():
+            found |= each.properties(folder, self.authority)
+        return found
 
     def _everyone(self) -> list[KafkaNode]:
         return self.nodes if self._controller is None else [self._controller, *self.nodes]
@@ -145,7 +221,10 @@ class KafkaCluster:
             self._heap_mb,
             light=self._light,
             log_requests=self._log_requests,
-            jvm_options=self._jvm_options,
+            jvm_options=[
+                *jvm_options(list(self.listeners.values()), self.secrets_dir),
+                *self._jvm_options,
+            ],
         )
 
     def wait_started(self) -> None:
@@ -231,6 +310,10 @@ class KafkaCluster:
         for node in self._everyone():
             node.end(clean=False)
         self.nodes = []
+        for relays in self._relays:
+            for relay in relays.values():
+                relay.stop()
+        self._relays = []
         self._controller = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -248,6 +331,13 @@ class KafkaCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _acl_properties(super_users: Sequence[str]) -> dict[str, str]:
+    return {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": ";".join(f"User:{name}" for name in ("ANONYMOUS", *super_users)),
+    }
 
 
 def free_ports(count: int) -> list[int]:

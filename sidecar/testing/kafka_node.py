@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.kafka_listeners import Listener
 
 # For clusters of several nodes on few CPUs: a JVM that starts sooner and owns fewer threads.
 _LIGHT_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
@@ -19,7 +20,6 @@ _LOG_REQUESTS = "-Dorg.slf4j.simpleLogger.log.kafka.request.logger=debug"
 # One node must serve every internal topic alone, and a test must not wait for timers meant for production.
 _PROPERTIES = {
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
     "auto.create.topics.enable": "false",
     "num.partitions": "6",
@@ -41,6 +41,8 @@ class KafkaNode:
 
     ``roles`` as in Kafka's process.roles; a node without the role of a broker serves no clients. ``log_dirs``:
     with more than one, any of them may fail without the node's end (its metadata lies apart from them then).
+    ``listeners``: those beside PLAINTEXT, with their ports; ``advertised``: the ports that clients are given
+    instead, where something stands between.
     """
 
     def __init__(
@@ -52,8 +54,11 @@ class KafkaNode:
         *,
         roles: str = "broker,controller",
         log_dirs: int = 1,
+        listeners: Mapping[Listener, int] | None = None,
     ) -> None:
         self.roles = roles
+        self.listeners = dict(listeners or {})
+        self.advertised: dict[Listener, int] = {}
         self.log_dirs = (
             [folder / "data"] if log_dirs == 1 else [folder / f"data-{n}" for n in range(log_dirs)]
         )
@@ -84,8 +89,18 @@ class KafkaNode:
             "process.roles": self.roles,
             "node.id": str(self.node_id),
             "controller.quorum.voters": voters,
+            "listener.security.protocol.map": ",".join(
+                [
+                    "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                    *(f"{each.key}:{each.protocol}" for each in self.listeners),
+                ]
+            ),
             "listeners": ",".join(self._listeners()),
             "log.dirs": ",".join(map(str, self.log_dirs)),
+            # A client certificate's user is its common name.
+            "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+            "ssl.allow.dn.changes": "true",
+            "ssl.allow.san.changes": "true",
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
             "transaction.state.log.replication.factor": replicas,
@@ -97,18 +112,30 @@ class KafkaNode:
         if len(self.log_dirs) > 1:
             properties["metadata.log.dir"] = str(self.folder / "metadata")
         if self.is_broker:
-            properties["advertised.listeners"] = f"PLAINTEXT://{self.address}"
+            properties["advertised.listeners"] = ",".join(
+                [
+                    f"PLAINTEXT://{self.address}",
+                    *(f"{each.key}://{self.address_of(each)}" for each in self.listeners),
+                ]
+            )
         else:
             properties.pop("inter.broker.listener.name", None)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.config_path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        lines = [f"{name}={_escaped(value)}\n" for name, value in properties.items()]
+        self.config_path.touch(mode=0o600)  # passwords of test users
+        self.config_path.write_text("".join(lines))
 
     @property
     def is_broker(self) -> bool:
         return "broker" in self.roles
 
+    def address_of(self, listener: Listener) -> str:
+        """What clients are given for one of ``listeners``."""
+        return f"{listener.host}:{self.advertised.get(listener, self.listeners[listener])}"
+
     def _listeners(self) -> list[str]:
         found = [f"PLAINTEXT://{self.address}"] if self.is_broker else []
+        found += [f"{each.key}://127.0.0.1:{port}" for each, port in self.listeners.items()]
         if "controller" in self.roles:
             found.append(f"CONTROLLER://127.0.0.1:{self.controller_port}")
         return found
@@ -180,7 +207,8 @@ class KafkaNode:
         assert self.process is not None
         if self.process.poll() is not None:
             raise RuntimeError(
-                f"Kafka node {self.node_id} ended with {self.process.returncode}: {self.log_tail()}"
+                f"Kafka node {self.node_id} ended with {self.process.returncode}: "
+                f"{self._log_errors() or self.log_tail()}"
             )
         return b"Kafka Server started" in self.log_path.read_bytes()
 
@@ -188,6 +216,12 @@ class KafkaNode:
         if not self.log_path.is_file():
             return "(no log)"
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def _log_errors(self) -> str:
+        """Why the broker did not start: it says that long before its last words."""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        found = [line for line in lines if " ERROR " in line or "Exception: " in line]
+        return "\n".join(found[:10])
 
     def log_dir_of(self, topic: str, partition: int) -> Path:
         """The one of ``log_dirs`` that has the partition. Raises StopIteration when none has."""
@@ -213,3 +247,8 @@ class KafkaNode:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _escaped(value: str) -> str:
+    """A value for java.util.Properties, which reads ISO 8859-1, backslashes as escapes, and the rest by \\uXXXX."""
+    return "".join(each if ord(each) < 128 else f"\\u{ord(each):04x}" for each in value.replace("\\", "\\\\"))

@@ -1,0 +1,101 @@
+"""A relay of bytes before one port: it counts connections, cuts them, and refuses new ones. It reads nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+CONNECT_TIMEOUT_S = 10.0
+_CHUNK_BYTES = 1 << 16
+
+
+class TcpRelay:
+    """Passes what it gets to ``127.0.0.1:target_port`` and back, also through TLS. Thread-safe.
+
+    ``accepted_s`` has the moment (time.monotonic()) of every connection so far.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port = int(self._listener.getsockname()[1])
+        self.accepted_s: list[float] = []
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._is_refusing = False
+        self._thread = threading.Thread(target=self._accept, daemon=True, name=f"relay-{self.port}")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def open_connections(self) -> int:
+        with self._lock:
+            return len(self._open) // 2
+
+    def cut(self) -> None:
+        """Close every open connection, of both sides."""
+        with self._lock:
+            ends = list(self._open)
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def refuse(self) -> None:
+        """Close the open connections, and every new one at once, until :meth:`go_on`."""
+        self._is_refusing = True
+        self.cut()
+
+    def go_on(self) -> None:
+        self._is_refusing = False
+
+    def stop(self) -> None:
+        """Close everything. Safe to call twice."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.refuse()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted_s.append(time.monotonic())
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            if self._is_refusing:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target_port), CONNECT_TIMEOUT_S)
+            except OSError:
+                return
+            with server:
+                server.settimeout(None)
+                for end in (client, server):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with self._lock:
+                    self._open |= {client, server}
+                if self._is_refusing:
+                    self.cut()
+                back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+                back.start()
+                _pump(client, server)
+                back.join()
+                with self._lock:
+                    self._open -= {client, server}
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    """Pass bytes until either end is closed, then close both."""
+    with contextlib.suppress(OSError):
+        while chunk := source.recv(_CHUNK_BYTES):
+            target.sendall(chunk)
+    for end in (source, target):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
