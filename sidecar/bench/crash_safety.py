@@ -1,4 +1,4 @@
-"""What it costs a record that it survives kill -9: every step that is only there for that, measured alone.
+"""The cost of surviving kill -9, for one record: every step that is only there for that, measured alone.
 
 The steps run on a real segment under /dev/shm by the code that the worker runs, without network, sockets and peers;
 their sum stands against the time that a record takes end to end.
@@ -177,7 +177,7 @@ class CrashSafetyWalk:
 
     def _free(self) -> None:
         for (partition, _), number in zip(self._batches, self._taken, strict=True):
-            self._descriptors.told(number)
+            self._descriptors.complete(number)
             self._lane_rows.store(0, partition, 0, 1)
             self._descriptors.free(number)
 

@@ -24,7 +24,8 @@ from sidecar.shm import layout
 from sidecar.shm.accept_log import accept_log_folder, logged_slots
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientRow, ClientTable
-from sidecar.shm.descriptors import Descriptor, DescriptorState, DescriptorTable
+from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptors import Descriptor, DescriptorTable
 from sidecar.shm.disk import Folder
 from sidecar.shm.layout import Layout
 from sidecar.shm.recovery import linked_pages

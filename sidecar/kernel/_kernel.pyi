@@ -62,7 +62,7 @@ class Chain:
         """Pages linked to the chain now."""
     @property
     def damage(self) -> list[str]:
-        """What recovery could not read, one sentence each; empty for a chain in order."""
+        """Damage that recovery could not read, one sentence each; empty for a chain in order."""
     def pages_needed(self, count: int, payload_bytes: int) -> int:
         """Pages to link before an entry of ``count`` records and ``payload_bytes`` can be appended."""
     def link_pages(self, page_indexes: Sequence[int]) -> None:
@@ -362,10 +362,10 @@ class BatchRecords:
         """Words := done; returns how many entries were finished by it. A second call changes nothing."""
 
 def held_bytes(count: int, payload_bytes: int) -> int:
-    """What a submission costs while it waits: its entry in the journal, and the index of it in the worker's memory."""
+    """Bytes of a submission that waits: its entry in the journal, and the index of it in the worker's memory."""
 
 def mark_failed_done(chain: Chain, entry: Entry, indexes: Sequence[int]) -> bool:
-    """Words of told failures := done; True when this finished the entry. Repeatable."""
+    """Words of completed failures := done; True when this finished the entry. Repeatable."""
 
 def fail_remaining(chain: Chain, entry: Entry, code: int) -> list[int]:
     """Give every record not yet partitioned the failure word ``code``; returns their indexes."""

@@ -50,7 +50,7 @@ cdef inline uint64_t entry_bytes_of(uint64_t count, uint64_t payload_bytes) noex
 
 
 cdef inline uint64_t held_bytes_of(uint64_t count, uint64_t payload_bytes) noexcept nogil:
-    """What an entry costs while it waits: its place in the journal, and the index of it in the owner's memory."""
+    """Bytes of an entry that waits: its place in the journal, and the index of it in the owner's memory."""
     return entry_bytes_of(count, payload_bytes) + INDEX_ENTRY + INDEX_RECORD * count
 
 

@@ -122,7 +122,7 @@ cdef inline bint is_stream(const StreamSum *known, const EntryHeader *header) no
 
 
 cdef list sums_of_streams(Chain chain):
-    """What every stream has here; a direct-mapped table in front of the dictionary spares it nearly always."""
+    """The position of every stream; a direct-mapped table in front of the dictionary spares it nearly always."""
     cdef StreamSum *sums = NULL
     cdef StreamSum *grown
     cdef Py_ssize_t total = 0, capacity = 0, place

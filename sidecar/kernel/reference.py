@@ -106,7 +106,7 @@ class BatchRecords:
         self.max_timestamp_ms = 0
         self._chain: Chain | None = None
         self._slices: list[list[Record]] = []
-        """What it has of each entry."""
+        """Its records of each entry."""
 
     def _encoded(self, record: Record, offset_delta: int) -> bytes:
         delta = record.timestamp_ms - self.first_timestamp_ms

@@ -1,4 +1,4 @@
-# The store hook: whoever wants to know of every store into the segment, or to die right after one (tests only).
+# The store hook: for tests that see every store into the segment, or die right after one.
 
 cdef enum:
     # In this order in sidecar/kill_points/points.py, which names them.

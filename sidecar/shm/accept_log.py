@@ -1,10 +1,10 @@
-"""AcceptLog: what a slot has accepted and not yet ended, on disk, so that a crash of the host loses none of it.
+"""AcceptLog: a slot's accepted entries that have no end yet, on disk, so that a crash of the host loses none.
 
 The segment stays the journal that everything works on. The log beside it is only ever written while the host
 lives, and only ever read after the host has died (sidecar/shm/restore.py). It is a queue of files: groups of entries
-are written at its end, each synced before anybody is told; a file at its front goes when every entry in it has its
-end. Who takes a slot over begins a new base: everything live is written anew, and with the frame that says so all
-files of before are void.
+are written at its end, each synced before its stubs hear of it; a file at its front goes when every entry in it has
+its end. The next owner of a slot begins a new base: everything live is written again, and the frame that ends the base
+makes all earlier files void.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class DiskFull(OSError):
 
 
 class LogContents(NamedTuple):
-    """What a slot's log holds without an end, in the order of acceptance per chain."""
+    """Entries of a slot's log without an end, in the order of acceptance per chain."""
 
     entries: list[LoggedEntry]
     instance_id: bytes
     """Of the segment that it was written for; empty when there is no log."""
     damage: list[str]
-    """What was committed and cannot be read, one sentence each."""
+    """Committed data that cannot be read, one sentence each."""
 
 
 def read_log(folder: DiskFolder, slot: int) -> LogContents:
@@ -167,7 +167,7 @@ class AcceptLog:
         return numbers + (self.commit(chunk) if chunk else [])
 
     def end_base(self) -> None:
-        """From here on this log counts, and none of before: their files go."""
+        """From here on this log counts, and no earlier one: their files go."""
         self._write_frame([], [], base_is_whole=True)
         self._base_is_whole = True
         for name in self._void:

@@ -141,7 +141,7 @@ class Frame(NamedTuple):
 
 
 def packed_bytes(topic: str, payload_bytes: int) -> int:
-    """What an entry takes in a frame."""
+    """Bytes that an entry takes in a frame."""
     size = ENTRY_HEADER_BYTES + len(topic.encode()) + payload_bytes
     return size + -size % 8
 

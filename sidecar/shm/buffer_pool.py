@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
 
 FLOOR_SHARE: Final = 0.25
-"""This share of the pool is divided into the workers' floors; the rest is lent to whoever needs it."""
+"""This share of the pool is divided into the workers' floors; the rest is lent on demand."""
 DEAD_AFTER_MS: Final = 3_000.0
 """A slot whose heartbeat is older than this does not hold up the line between workers."""
 

@@ -1,4 +1,4 @@
-"""ClientTable and ClientRow: who a client is, how far each of its streams is accepted, what it must be told."""
+"""ClientTable and ClientRow: a client's identity, the accepted position of its streams, its unread outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _word(generation: int, slot: int, state: int) -> int:
 class ClientRow:
     """One client's row and outcome ring. Written by the client's worker only; not thread-safe.
 
-    Outcomes are numbered from 1 without holes. The ring is published by one store of its written position; an
+    Outcomes are numbered from 1 without holes. The outcome ring is published by one store of its written position; an
     acknowledgement stores the number first, so a reader between the two stores only sees what is acked already.
     """
 
@@ -56,7 +56,7 @@ class ClientRow:
         """Changed by :meth:`ring_ack` only, as ``next_number`` by :meth:`ring_append`."""
         self._written = load_acquire_u64(area, layout.RING_WRITTEN_OFFSET)
         self._read = load_acquire_u64(area, layout.RING_READ_OFFSET)
-        # Positions of the outcomes in the ring, parallel to their numbers: _first, _first + 1, ...
+        # Positions of the outcomes in the outcome ring, parallel to their numbers: _first, _first + 1, ...
         self._positions: list[int] = []
         self._first = self.acked_number + 1
         self._find_outcomes()
@@ -66,7 +66,7 @@ class ClientRow:
 
     @property
     def is_blank(self) -> bool:
-        """Nothing was ever accepted or told under this row."""
+        """Nothing was ever accepted or completed under this row."""
         return not self._streams and self.next_number == 1
 
     def streams(self) -> Iterator[tuple[int, int, int]]:
@@ -102,11 +102,11 @@ class ClientRow:
     def ring_append(self, outcomes: bytes) -> bool:
         """Publish packed outcomes, numbered from next_number on; False (and nothing written) without room.
 
-        Raises ValueError for bytes that are no outcomes, numbers out of turn, or more than the whole ring.
+        Raises ValueError for bytes that are no outcomes, numbers out of turn, or more than the whole outcome ring.
         """
         size = len(outcomes)
         if size > RING_BYTES:
-            raise ValueError(f"{size} bytes of outcomes can never stand in a ring of {RING_BYTES}")
+            raise ValueError(f"{size} bytes of outcomes can never stand in an outcome ring of {RING_BYTES}")
         written = self._written
         if size > RING_BYTES - (written - self._read):
             return False
@@ -155,7 +155,7 @@ class ClientRow:
         if number <= self.acked_number:
             return
         if number >= self.next_number:
-            raise ValueError(f"ACK of outcome {number}, but only {self.next_number - 1} were told")
+            raise ValueError(f"ACK of outcome {number}, but only {self.next_number - 1} were written")
         place = number - self._first + 1
         read = self._positions[place] if number + 1 < self.next_number else self._written
         store_release_u64(self._area, layout.ACKED_NUMBER_OFFSET, number)
@@ -259,7 +259,7 @@ class ClientTable:
         return False
 
     def release_half_taken(self, slot: int) -> None:
-        """Free the rows that the slot's dead owner had taken and not finished: nobody was told of them."""
+        """Free the rows that the slot's dead owner had taken and not finished: nobody knows of them."""
         for index in range(self.capacity):
             word = load_acquire_u64(self._words, 8 * index)
             if word & 0xFF == ROW_TAKING and word >> 8 & 0xFF == slot:

@@ -7,31 +7,17 @@ word, stored after everything that it makes true.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import Persistence
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
+from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState, steps_of
 
 if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
-
-
-class DescriptorState(IntEnum):
-    FREE = 0
-    SENT_UNDER = 1
-    """Published: its records may be on the wire (fact 2)."""
-    SETTLED = 2
-    """Code, base offset and append time are known (fact 3)."""
-    TOLD = 3
-    """Every client's outcome is in its ring: words may become done."""
-    PENDING = 4
-    """Half of a batch that is being split: it counts once its parent's state is SPLIT."""
-    SPLIT = 5
-    """Refused as too large; its halves, which have its sequences, stand in its place."""
 
 
 _CONTENT: Final = struct.Struct("<IHHIIQIIQqii")
@@ -44,6 +30,13 @@ _SERIAL_OFFSET: Final = 88
 _COUNTED_OFFSET: Final = 104
 _DEAD_COUNTED_OFFSET: Final = 112
 _WORDS: Final = layout.DESCRIPTOR_BYTES // 8
+_PUBLISH: Final = steps_of(DescriptorEvent.PUBLISH)
+_PUBLISH_HALF: Final = steps_of(DescriptorEvent.PUBLISH_HALF)
+_SWITCH: Final = steps_of(DescriptorEvent.SWITCH)
+_RAISE: Final = steps_of(DescriptorEvent.RAISE)
+_SETTLE: Final = steps_of(DescriptorEvent.SETTLE)
+_COMPLETE: Final = steps_of(DescriptorEvent.COMPLETE)
+_FREE: Final = steps_of(DescriptorEvent.FREE)
 assert _CONTENT_OFFSET + _CONTENT.size == _RESULT_OFFSET
 assert _RESULT_OFFSET + _RESULT.size == _SERIAL_OFFSET
 assert _CONTENT_OFFSET + _PUBLISHED.size == _DEAD_COUNTED_OFFSET + 8
@@ -74,9 +67,9 @@ class Descriptor:
     parent: int
     """Pending: the index of the descriptor it takes half of."""
     counted: int
-    """What the slot's counter of delivered (code 0, settled) or failed records (told) is once this batch is in it."""
+    """The slot's counter of delivered (code 0, settled) or failed records (completed) with this batch in it."""
     dead_counted: int
-    """Told, with a code: the same of dead lettered records."""
+    """Completed, with a code: the same of dead lettered records."""
 
 
 class DescriptorTable:
@@ -91,8 +84,6 @@ class DescriptorTable:
         self._states = self._words[::_WORDS]
         self.free_indexes = [i for i, state in enumerate(self._states.tolist()) if not state]
         self.free_indexes.reverse()
-        # What a dead owner left in use is the next owner's to free.
-        self._taken: set[int] = set(range(layout.DESCRIPTORS_MAX)) - set(self.free_indexes)
         # Also of free ones: a serial is never given twice.
         serials = self._words[_SERIAL_OFFSET // 8 :: _WORDS]
         self._serial = max(serials.tolist())
@@ -123,9 +114,7 @@ class DescriptorTable:
         """A free descriptor's index, None when all are in use. Its state stays free until it is published."""
         if not self.free_indexes:
             return None
-        index = self.free_indexes.pop()
-        self._taken.add(index)
-        return index
+        return self.free_indexes.pop()
 
     def publish(
         self,
@@ -148,7 +137,8 @@ class DescriptorTable:
         ``pending_on``: not before the descriptor of that index is switched (see :meth:`switch`).
         """
         position = index * layout.DESCRIPTOR_BYTES
-        assert self._words[index * _WORDS] == DescriptorState.FREE, self._is(index, DescriptorState.FREE)
+        follows = (_PUBLISH if pending_on is None else _PUBLISH_HALF).get(self._words[index * _WORDS])
+        assert follows is not None, self._cannot(index, DescriptorEvent.PUBLISH)
         self._serial += 1
         _PUBLISHED.pack_into(
             self._table,
@@ -169,30 +159,26 @@ class DescriptorTable:
             *(self._serial, published_ms, 0, 0),
         )
         # kill point: publish.content
-        if pending_on is not None:
-            store_release_u64(self._table, position, DescriptorState.PENDING)
-            # kill point: split.pending
-            return
-        store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
-        # kill point: publish.state
+        store_release_u64(self._table, position, follows)
+        # kill point: split.pending if pending_on is not None
+        # kill point: publish.state if pending_on is None
 
     def switch(self, parent: int, children: Sequence[int]) -> None:
         """The halves of a refused batch, published pending on it, take its place by one store; it is free then."""
-        store_release_u64(self._table, parent * layout.DESCRIPTOR_BYTES, DescriptorState.SPLIT)
+        self._step(parent, _SWITCH, DescriptorEvent.SWITCH)
         # kill point: split.switched
         for child in children:
-            store_release_u64(self._table, child * layout.DESCRIPTOR_BYTES, DescriptorState.SENT_UNDER)
+            self._step(child, _RAISE, DescriptorEvent.RAISE)
             # kill point: split.raised
         self.free(parent)
 
     def finish_splits(self) -> None:
-        """What a dead owner left of splits: halves of a switched parent go live, of another one they go. Repeatable."""
+        """Finish a dead owner's splits: halves of a switched parent go live, of another one they go. Repeatable."""
         found = list(self)
         switched = {each.index for each in found if each.state == DescriptorState.SPLIT}
         for each in found:
             if each.state == DescriptorState.PENDING and each.parent in switched:
-                position = each.index * layout.DESCRIPTOR_BYTES
-                store_release_u64(self._table, position, DescriptorState.SENT_UNDER)
+                self._step(each.index, _RAISE, DescriptorEvent.RAISE)
             elif each.state == DescriptorState.PENDING:
                 self.free(each.index)
         for index in switched:
@@ -209,40 +195,40 @@ class DescriptorTable:
     ) -> None:
         """Fact 3: code, base offset (-1 unknown) and append time become true together.
 
-        ``counted`` is what the slot's counter of delivered records is to be with this batch in it: who finds the
-        batch settled knows whether its owner came to count it. A failure is counted when it was told.
+        ``counted`` is the slot's counter of delivered records with this batch in it: an adopter that finds the batch
+        settled knows whether its owner came to count it. A failure is counted when it is complete.
         """
         position = index * layout.DESCRIPTOR_BYTES
-        assert self._words[index * _WORDS] == DescriptorState.SENT_UNDER, self._is(
-            index, DescriptorState.SENT_UNDER
-        )
+        follows = _SETTLE.get(self._words[index * _WORDS])
+        assert follows is not None, self._cannot(index, DescriptorEvent.SETTLE)
         _RESULT.pack_into(
             self._table, position + _RESULT_OFFSET, base_offset, append_time_ms, code, persistence
         )
         self._words[index * _WORDS + _COUNTED_OFFSET // 8] = counted
         # kill point: done.content
-        store_release_u64(self._table, position, DescriptorState.SETTLED)
+        store_release_u64(self._table, position, follows)
         # kill point: done.state
 
-    def told(self, index: int, *, failed_counted: int = 0, dead_counted: int = 0) -> None:
-        """Every outcome of it is in its client's ring, or acknowledged if it is a failure; repeatable.
+    def complete(self, index: int, *, failed_counted: int = 0, dead_counted: int = 0) -> None:
+        """Every outcome of it is in its client's outcome ring, or acknowledged if it is a failure; repeatable.
 
-        A failed batch brings what the slot's counters are to be with it in them.
+        A failed batch brings the slot's counters as they are with it in them.
         """
         position = index * layout.DESCRIPTOR_BYTES
         state = self._words[index * _WORDS]
-        if state != DescriptorState.TOLD:
-            assert state == DescriptorState.SETTLED, self._is(index, DescriptorState.SETTLED)
+        follows = _COMPLETE.get(state)
+        assert follows is not None, self._cannot(index, DescriptorEvent.COMPLETE)
+        if follows != state:
             if failed_counted or dead_counted:
                 struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, failed_counted, dead_counted)
-            store_release_u64(self._table, position, DescriptorState.TOLD)
-            # kill point: told.state
+            store_release_u64(self._table, position, follows)
+            # kill point: completed.state
 
     def free(self, index: int) -> None:
-        """Give it back: after told and words done, or when the batch is renumbered or was split."""
-        assert index in self._taken, f"descriptor {index} is given back twice"
-        self._taken.remove(index)
-        store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, DescriptorState.FREE)
+        """Give it back: complete and its words done, or the batch is renumbered or was split."""
+        follows = _FREE.get(self._words[index * _WORDS])
+        assert follows is not None, self._cannot(index, DescriptorEvent.FREE)
+        store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
         # kill point: free.state
         self.free_indexes.append(index)
 
@@ -292,9 +278,14 @@ class DescriptorTable:
             dead_counted=dead_counted,
         )
 
-    def _is(self, index: int, wanted: DescriptorState) -> str:
-        """For an assertion that found another state."""
-        return f"descriptor {index} is {self.state(index).name}, not {wanted.name}"
+    def _step(self, index: int, steps: Mapping[int, DescriptorState], event: DescriptorEvent) -> None:
+        follows = steps.get(self._words[index * _WORDS])
+        assert follows is not None, self._cannot(index, event)
+        store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
+
+    def _cannot(self, index: int, event: DescriptorEvent) -> str:
+        """For an assertion: the table has no such step."""
+        return f"descriptor {index} is {self.state(index).name}, which has no {event.name}"
 
 
 _NO_CHAIN: Final = 0xFFFFFFFF

@@ -1,9 +1,9 @@
-"""What a worker is busy with, for whoever finds it dead; and how often each such thing killed its worker.
+"""A worker's entry or batch in work, for its adopter; and how often each one killed its worker.
 
-A word of 8 bytes says what: {kind u4, chain u10, number u50}. The loop has one, each codec thread another: stored
-before an entry is walked or a batch is encoded, 0 when that is over. Adoption counts a death for what it finds
-there, unless the controller says that it ended the worker itself. What has killed three workers is poison: it is set
-aside, so that the fourth lives.
+A word of 8 bytes names it: {kind u4, chain u10, number u50}. The loop has one, each codec thread another: stored
+before an entry is walked or a batch is encoded, 0 when that is over. Adoption counts a death for each
+word that it finds, unless the controller says that it ended the worker itself. An entry or batch that has killed three
+workers is poison: it is set aside, so that the fourth lives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import SlotView
 
 KILLS_MAX: Final = 3
-"""What was in work at so many deaths is poison."""
+"""An entry or batch that was in work at so many deaths is poison."""
 ENTRY: Final = 1
 BATCH: Final = 2
 _KIND_SHIFT: Final = 60
@@ -104,7 +104,7 @@ class Suspects:
         return counted
 
     def poison(self) -> set[int]:
-        """What has killed three workers and was not set aside yet."""
+        """Words that were in work at three deaths and were not set aside yet."""
         rows = self._rows.tolist()
         return {
             what

@@ -98,10 +98,10 @@ SHARE_WAITS_OFFSET: Final = 136
 """u64: 1 while streams of this worker are held by a share of the pool."""
 
 IN_WORK_OFFSET: Final = 256
-"""What is in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""
+"""Entries and batches in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""
 IN_WORK_WORDS: Final = 4
 SUSPECTS_OFFSET: Final = 512
-"""What was in work at deaths: rows {what u64, deaths u32 << 32 | incarnation that died last u32}."""
+"""The same at deaths: rows {what u64, deaths u32 << 32 | incarnation that died last u32}."""
 SUSPECTS_MAX: Final = 16
 assert IN_WORK_OFFSET + 8 * IN_WORK_WORDS <= SUSPECTS_OFFSET
 assert SUSPECTS_OFFSET + 16 * SUSPECTS_MAX <= SLOT_HEADER_BYTES

@@ -18,7 +18,7 @@ def reclaim_slot(segment: Segment, slot: int) -> int:
 
     Only after the process is dead: a stopped one writes on when it wakes.
     Lane rows belong to a producer id that nobody will use again: left alone, a later id of the same epoch would
-    inherit its sequences. Chain tails stay, so that a cursor of before can never name a record of after.
+    inherit its sequences. Chain tails stay, so that an earlier cursor can never name a later record.
     """
     view = segment.slot(slot)
     incarnation = view.incarnation & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""What a segment still holds, read as the next daemon would read it: tails, pages, words, descriptors."""
+"""The undelivered records of a segment, read as the next daemon would: tails, pages, words, descriptors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from client_stub.wire import WORD_DONE
 from sidecar.kernel import PAGE_LINKED, Chain, compare_and_swap_u64, entry_words, store_release_u64
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
-from sidecar.shm.descriptors import Descriptor, DescriptorState, DescriptorTable
+from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptors import Descriptor, DescriptorTable
 from sidecar.shm.layout import PAGE_HEADER, PAGE_HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def describe_undelivered(
 ) -> list[tuple[int, str, int, int]]:
     """(slot, topic, records, payload bytes of their submissions) for every chain with records without a fate.
 
-    A record has a fate when its word is done or its descriptor says delivered; a failure once it was told. A chain
+    A record has a fate when its word is done or its descriptor says delivered; a failure once it is complete. A chain
     with damage is always in the list: nobody knows that nothing is in it. Reads only.
     """
     pages = linked_pages(segment)
@@ -47,7 +48,7 @@ def describe_undelivered(
             descriptor
             for descriptor in DescriptorTable(segment, slot)
             # A failure that nobody acknowledged is still somebody's: its client's, or a dead letter.
-            if descriptor.state == DescriptorState.TOLD
+            if descriptor.state == DescriptorState.COMPLETED
             or (descriptor.state == DescriptorState.SETTLED and not descriptor.code)
         ]
         for name in table.names():

@@ -1,7 +1,7 @@
-"""Restore: a fresh segment from what the accept logs hold, after a crash of the host.
+"""Restore: a fresh segment from the accept logs, after a crash of the host.
 
-The segment of before is void then: nobody knows which of its pages reached the disk. Every submission that the logs
-hold without an end is accepted anew, in its order, into the slot that it was in; the workers then adopt the slots as
+The earlier segment is void then: nobody knows which of its pages reached the disk. Every submission that the logs
+hold without an end is accepted again, in its order, into the slot that it was in; the workers then adopt the slots as
 those of any dead predecessor. Nothing is known of what the brokers had: all of it counts as perhaps sent before.
 
 A submission keeps its first name over any number of crashes: a dead letter that was written before one and a dead

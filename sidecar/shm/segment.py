@@ -1,7 +1,7 @@
 """Segment: one mmap'd file that holds every accepted record, and outlives all processes that map it.
 
 Everything is allocated with posix_fallocate before it is first touched: a sparse file on a full /dev/shm is a
-SIGBUS in whoever writes first. Never resized.
+SIGBUS in the process that writes first. Never resized.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Segment:
         return bytes(fields[8])
 
     def begin_boot(self) -> None:
-        """Found on a disk after a reboot: no clock reading and no place in a line of before means anything now."""
+        """Found on a disk after a reboot: clock readings and places in line have no meaning any more."""
         if self.boot_id == current_boot_id():
             return
         for slot in self.prepared_slots():

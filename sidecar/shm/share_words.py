@@ -1,7 +1,7 @@
 """ShareWords: how much of the pool each worker's topics hold, in words that all workers read (shares).
 
-One writer a word, its worker; the words outlive it, because its pages do: what a dead worker's words say is held
-until its successor has adopted the slot and stores them anew.
+One writer a word, its worker; the words outlive it, because its pages do: a dead worker's words count as held
+until its successor has adopted the slot and stores them again.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ShareWords:
             fetch_add_u64(self._header, self._stalled_at, needed_bytes)
 
     def store_waits(self, waits: bool) -> None:
-        """Streams of ours are held by a share: who gives much back rings us."""
+        """Streams of ours are held by a share: a worker that gives much back wakes us."""
         store_release_u64(self._area, layout.SHARE_WAITS_OFFSET, int(waits))
 
     def forget_topics(self) -> None:

@@ -21,7 +21,7 @@ assert _CARRIED.size == NAME_BYTES
 
 
 class Named(Protocol):
-    """What an entry of the journal and one of the accept log have in common."""
+    """The fields that an entry of the journal and one of the accept log have in common."""
 
     @property
     def chain_id(self) -> int: ...

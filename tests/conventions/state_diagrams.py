@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from client_stub import session_states
 from sidecar.controller import worker_states
+from sidecar.shm import descriptor_states
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENT: Final = ROOT / "docs" / "states.md"
@@ -46,6 +47,12 @@ MACHINES: Final = (
         "an attached session loses its worker; the first pause is then of no length.",
         session_states.TRANSITIONS,
     ),
+    Machine(
+        "A descriptor",
+        "The first word of a batch's row in the segment: `sidecar/shm/descriptor_states.py`. `DescriptorTable` takes\n"
+        "each step with one store, so a worker that dies between two leaves one of these states to its successor.",
+        descriptor_states.TRANSITIONS,
+    ),
 )
 
 
@@ -58,8 +65,8 @@ def edges(table: Mapping[Any, Mapping[Any, Any]]) -> Iterator[str]:
             yield f"{_name(state)} --> [*]"
 
 
-def _name(state: StrEnum) -> str:
-    return str(state.value)
+def _name(state: StrEnum | IntEnum) -> str:
+    return str(state.value) if isinstance(state, StrEnum) else state.name.lower()
 
 
 def page() -> str:

@@ -40,9 +40,6 @@ SUBJECT: Final = re.compile(r"(?:^|(?<=[.:;] ))(?:What|Who)\b(?![^.!]*\?)")
 
 OPEN: Final = frozenset(
     {
-        "sidecar/bench/crash_safety.py",
-        "sidecar/kernel",
-        "sidecar/shm",
         "sidecar/worker",
     }
 )

@@ -30,7 +30,7 @@ def plan() -> list[Kill]:
         kills.append(Kill(point, during="live"))
         if point.startswith(("index.", "encode.")):
             # Something must get done in between: what is in work at three deaths would count as poison.
-            kills.append(Kill("told.state", nth=5, during="live"))
+            kills.append(Kill("completed.state", nth=5, during="live"))
     kills.append(Kill("send.all", nth=3, during="live"))
     kills += [Kill(point) for point in ADOPTION_POINTS if point not in ("adopt.pages_back", *INQUIRY_POINTS)]
     # Those that need the state which a death at another point leaves.
@@ -66,7 +66,7 @@ def test_every_point_at_any_pass(
     in_adoption = [
         point
         for point in LIVE_POINTS
-        if point.startswith(("tell.", "told.", "words.", "free.", "row.stored"))
+        if point.startswith(("tell.", "completed.", "words.", "free.", "row.stored"))
     ]
     with KillWorkload(kafka, start_daemon, new_topic, tmp_path / "orders") as workload:
         kills = [

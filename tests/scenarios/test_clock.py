@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.shm.descriptors import DescriptorState, DescriptorTable
+from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.segment import Segment
 from sidecar.testing.daemon import SidecarDaemon, cli
 from sidecar.testing.fake_broker import FakeBroker

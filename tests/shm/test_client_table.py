@@ -120,7 +120,7 @@ def test_what_does_not_belong_into_a_ring(row: ClientRow) -> None:
         row.ring_append(outcome(1)[:40])
     with pytest.raises(ValueError, match="claims"):
         row.ring_append(outcome(1, 50)[:80])
-    with pytest.raises(ValueError, match="only 0 were told"):
+    with pytest.raises(ValueError, match="only 0 were written"):
         row.ring_ack(1)
     with pytest.raises(ValueError, match="can never stand"):
         row.ring_append(bytes(layout.RING_BYTES + 8))

@@ -14,7 +14,8 @@ from sidecar.shm import layout
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
-from sidecar.shm.descriptors import DescriptorState, DescriptorTable, LaneRows
+from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptors import DescriptorTable, LaneRows
 from sidecar.shm.reclaim import reclaim_slot
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
@@ -116,16 +117,16 @@ def test_a_descriptors_life(worker: Slot, segment: Segment) -> None:
     assert (seen.first_cursor, seen.last_cursor) == (batch.first_cursor, batch.last_cursor)
     assert (seen.producer_id, seen.epoch, seen.base_sequence) == (1 << 33, 2, (1 << 31) - 2)
     assert (seen.base_offset, seen.append_time_ms, seen.code) == (-1, -1, 0)
-    with pytest.raises(AssertionError, match="not SETTLED"):
-        worker.descriptors.told(number)
+    with pytest.raises(AssertionError, match="is SENT_UNDER, which has no COMPLETE"):
+        worker.descriptors.complete(number)
     worker.descriptors.settle(number, code=-1, base_offset=1 << 40, append_time_ms=-1)
     (seen,) = DescriptorTable(segment, 0)
     assert (seen.state, seen.base_offset, seen.code) == (DescriptorState.SETTLED, 1 << 40, -1)
-    worker.descriptors.told(number)
-    worker.descriptors.told(number)
+    worker.descriptors.complete(number)
+    worker.descriptors.complete(number)
     worker.descriptors.free(number)
     assert list(worker.descriptors) == []
-    with pytest.raises(AssertionError, match="given back twice"):
+    with pytest.raises(AssertionError, match="is FREE, which has no FREE"):
         worker.descriptors.free(number)
     assert worker.descriptors.free_count == free
 
@@ -214,7 +215,7 @@ def test_what_a_new_daemon_finds(worker: Slot, segment: Segment, segment_path: P
         worker.descriptors.settle(number, 0, 100, -1)
     assert describe_undelivered(other) == []
     for (_, batch), number in zip(batches, numbers, strict=True):
-        worker.descriptors.told(number)
+        worker.descriptors.complete(number)
         batch.mark_done()
         worker.descriptors.free(number)
     assert describe_undelivered(other, slots=[0, 9]) == []

@@ -14,7 +14,8 @@ from client_stub.wire import Outcome, OutcomeKind, Persistence, Shape, pack_outc
 from sidecar.kernel import entry_words
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientRow, ClientTable
-from sidecar.shm.descriptors import DescriptorState, DescriptorTable
+from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.recovery import describe_undelivered, linked_pages
 from sidecar.shm.segment import Segment
 from tests.reading_back import row_of, stream_position
@@ -53,7 +54,7 @@ def work(path: Path, pipe: int, seed: int) -> None:
                     entry.seq, 0, batch.first_cursor[1], batch.count, 0, -1, b"", "",
                 )  # fmt: skip
                 assert row.ring_append(pack_outcome(told))
-                worker.descriptors.told(number)
+                worker.descriptors.complete(number)
                 batch.mark_done()
                 worker.descriptors.free(number)
             os.write(pipe, TOLD.pack(DELIVERED, entry.seq))
@@ -106,13 +107,13 @@ def test_killed_anywhere(segment: Segment, segment_path: Path, slot: int, seed: 
     for descriptor in descriptors:
         entry = live.get(next((e.seq for e in live.values() if e.ordinal == descriptor.first_cursor[0]), 0))
         if entry is None:
-            assert descriptor.state == DescriptorState.TOLD, (
+            assert descriptor.state == DescriptorState.COMPLETED, (
                 "a missing page under another state is corruption"
             )
     settled = sum(
         d.count
         for d in descriptors
-        if d.state in (DescriptorState.SETTLED, DescriptorState.TOLD) and d.chain_id == 0
+        if d.state in (DescriptorState.SETTLED, DescriptorState.COMPLETED) and d.chain_id == 0
     )
     open_words = sum(word != 0xFFFE for entry in live.values() for word in entry_words(chain, entry))
     undelivered = sum(row[2] for row in describe_undelivered(segment))

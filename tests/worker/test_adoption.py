@@ -13,7 +13,7 @@ from sidecar.common.errors import Code
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
 from sidecar.shm.client_table import ClientTable
-from sidecar.shm.descriptors import DescriptorState
+from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from sidecar.worker.adoption import adoption
@@ -242,7 +242,7 @@ def test_the_broker_forgot_the_producer(segment: Segment) -> None:
     assert set(second.verdicts) == {Verdict.UNKNOWN}
 
 
-@pytest.mark.parametrize("state", [DescriptorState.SETTLED, DescriptorState.TOLD])
+@pytest.mark.parametrize("state", [DescriptorState.SETTLED, DescriptorState.COMPLETED])
 @pytest.mark.parametrize("done", ["none", "half", "all"])
 def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done: str) -> None:
     """Settled: told again. Told: nothing more is told, the words become done, whatever part of them was."""
@@ -263,8 +263,8 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
         first.turn()
     assert len(settled) == 2
     for batch in settled:
-        if state == DescriptorState.TOLD:
-            first.descriptors.told(batch.descriptor)
+        if state == DescriptorState.COMPLETED:
+            first.descriptors.complete(batch.descriptor)
             if done != "none":
                 (batch.records if done == "all" else batch.records.split()[0]).mark_done()
     first.counters.set("records_delivered_total", 0)  # it died before it counted

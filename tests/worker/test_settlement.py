@@ -8,7 +8,7 @@ from client_stub.wire import LocalCode, OutcomeKind, Persistence
 from sidecar.deadletter.letters import Undelivered
 from sidecar.kernel import entry_words, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
-from sidecar.shm.descriptors import DescriptorState
+from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.worker.topics.topic_queue import TopicQueue
 from tests.reading_back import lane_row

@@ -1,8 +1,8 @@
-"""Adoption: a worker takes over what a dead one left in its slot, before it takes anything new.
+"""Adoption: a worker takes over a dead one's slot, before it takes anything new.
 
-Only who holds the slot's byte of workers.lock comes here, so the dead one is dead. Nothing is thrown away and
-nothing is decided here that the journal does not say: words, descriptors and rows are read, told batches are
-finished, settled ones and failures are told again, sent ones are rebuilt from their range under their own
+The caller holds the slot's byte of workers.lock, so the dead one is dead. Nothing is thrown away and
+nothing is decided here that the journal does not say: words, descriptors and rows are read, complete batches are
+finished, settled ones and failures are completed again, sent ones are rebuilt from their range under their own
 identity, everything else is indexed again with the words that it has. A kill in the middle of it leaves a state
 that the next adoption completes.
 """
@@ -21,7 +21,8 @@ from sidecar.kernel import BatchRecords, StickyPartitioner, index_run
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.client_table import ClientTable
-from sidecar.shm.descriptors import Descriptor, DescriptorState
+from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptors import Descriptor
 from sidecar.worker.stubs.session import StreamState
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ RUN_RECORDS: Final = 262_144
 COMPLETED_BEAT: Final = 1_024
 """Failures that are completed between two heartbeats."""
 ACCEPTED_SECONDS: Final = 65_535
-"""The seconds that an entry's time of acceptance counts before it begins anew: 18 hours."""
+"""The seconds that an entry's time of acceptance counts before it begins again: 18 hours."""
 AHEAD_SECONDS: Final = 3_600
 """A time of acceptance that is up to so far ahead of the slot's clock counts as now."""
 
@@ -129,7 +130,7 @@ class Adoption:
         self._balance(open_records)
         # kill point: adopt.balanced
         self._complete(now_ms)
-        # kill point: adopt.told
+        # kill point: adopt.completed
         sent = self._sent(now_ms)
         # kill point: adopt.sent
         self._poison.forget_ended(chains, self._descriptors)
@@ -368,14 +369,14 @@ class Adoption:
     def _balance(self, open_records: int) -> None:
         """Counters such that accepted = delivered + failed + dead lettered + held, wherever the owner died.
 
-        What is not done in the journal and not counted is held. A failure is counted when it was told, by its
+        What is not done in the journal and not counted is held. A failure is counted when it is complete, by its
         descriptor or after its words became done.
         """
         counters = self._counters
         counted = 0
         for each in self._all_ranges():
             descriptor = each.descriptor
-            if descriptor.state == DescriptorState.TOLD and descriptor.code:
+            if descriptor.state == DescriptorState.COMPLETED and descriptor.code:
                 _raise_to(counters, "records_failed_total", descriptor.counted)
                 _raise_to(counters, "records_dead_lettered_total", descriptor.dead_counted)
             elif each.is_sent or descriptor.code:
@@ -410,7 +411,7 @@ class Adoption:
             descriptor, batch = each.descriptor, each.batch
             if each.is_sent:
                 continue
-            if descriptor.state == DescriptorState.TOLD or not batch.records.count:
+            if descriptor.state == DescriptorState.COMPLETED or not batch.records.count:
                 for (row_index, generation), (records, size) in batch.records.shares().items():
                     self._sessions.records_settled(row_index, generation, records, size)
                 batch.records.mark_done()

@@ -1,7 +1,7 @@
 """Settlement: the facts that a decided batch owes the journal, in the one order that survives a crash.
 
-descriptor settled (code, base offset, append time) → outcomes in the clients' rings (Acker) → descriptor complete
-(state TOLD) → words done → lane row stored → descriptor free → pages back to the pool. A crash between any two steps
+descriptor settled (code, base offset, append time) → outcomes in the clients' outcome rings (Acker) → descriptor
+completed → words done → lane row stored → descriptor free → pages back to the pool. A crash between any two steps
 leaves a state from which the next reader goes on; at worst a client gets an outcome twice and completes it once.
 """
 
@@ -142,7 +142,7 @@ class Settlement:
             if batch.code:
                 self._complete_failed(index, batch.records.count - dead, dead)
             else:
-                self._descriptors.told(index)
+                self._descriptors.complete(index)
             finished = batch.records.mark_done()
             # kill point: words.done
         assert batch.chain is not None
@@ -158,7 +158,7 @@ class Settlement:
     def _complete_failed(self, index: int, failed: int, dead: int) -> None:
         """Complete and counted is one fact: the descriptor has the counters as they are to be."""
         counters = self._counters
-        self._descriptors.told(
+        self._descriptors.complete(
             index,
             failed_counted=counters.get("records_failed_total") + failed,
             dead_counted=counters.get("records_dead_lettered_total") + dead,

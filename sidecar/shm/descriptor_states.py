@@ -1,0 +1,69 @@
+"""The states of a descriptor and what moves it between them (docs/states.md is printed from this table)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+from typing import Final
+
+
+class DescriptorState(IntEnum):
+    """The first word of a descriptor in the segment (docs/segment.md)."""
+
+    FREE = 0
+    SENT_UNDER = 1
+    """Published: its records may be on the wire (fact 2)."""
+    SETTLED = 2
+    """Code, base offset and append time are known (fact 3)."""
+    COMPLETED = 3
+    """Every client's outcome is in its outcome ring: words may become done."""
+    PENDING = 4
+    """Half of a batch that is being split: it counts once its parent's state is SPLIT."""
+    SPLIT = 5
+    """Refused as too large; its halves, which have its sequences, stand in its place."""
+
+
+class DescriptorEvent(StrEnum):
+    PUBLISH = "publish()"
+    PUBLISH_HALF = "publish() pending on its parent"
+    SWITCH = "switch() to its halves"
+    RAISE = "its parent is split"
+    SETTLE = "settle() with the broker's answer"
+    COMPLETE = "complete(), all outcomes are written"
+    FREE = "free()"
+
+
+TRANSITIONS: Final[Mapping[DescriptorState, Mapping[DescriptorEvent, DescriptorState]]] = {
+    DescriptorState.FREE: {
+        DescriptorEvent.PUBLISH: DescriptorState.SENT_UNDER,
+        DescriptorEvent.PUBLISH_HALF: DescriptorState.PENDING,
+    },
+    DescriptorState.SENT_UNDER: {
+        DescriptorEvent.SETTLE: DescriptorState.SETTLED,
+        DescriptorEvent.SWITCH: DescriptorState.SPLIT,
+        # Its batch gets another identity, or an adopter finds none of its records.
+        DescriptorEvent.FREE: DescriptorState.FREE,
+    },
+    DescriptorState.SETTLED: {
+        DescriptorEvent.COMPLETE: DescriptorState.COMPLETED,
+        # An adopter finds none of its records.
+        DescriptorEvent.FREE: DescriptorState.FREE,
+    },
+    DescriptorState.COMPLETED: {
+        # An adopter completes it once more.
+        DescriptorEvent.COMPLETE: DescriptorState.COMPLETED,
+        DescriptorEvent.FREE: DescriptorState.FREE,
+    },
+    DescriptorState.PENDING: {
+        DescriptorEvent.RAISE: DescriptorState.SENT_UNDER,
+        # An adopter finds that its parent was not switched.
+        DescriptorEvent.FREE: DescriptorState.FREE,
+    },
+    DescriptorState.SPLIT: {DescriptorEvent.FREE: DescriptorState.FREE},
+}
+"""State × event → state. An event that a state lacks is an error of ours."""
+
+
+def steps_of(event: DescriptorEvent) -> dict[int, DescriptorState]:
+    """The event's column of the table: state → state, for one lookup per step."""
+    return {state: steps[event] for state, steps in TRANSITIONS.items() if event in steps}

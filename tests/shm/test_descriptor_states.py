@@ -1,0 +1,111 @@
+"""Every step of a descriptor's table, by the calls of the worker and of an adopter, on a real slot."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+
+import pytest
+
+from sidecar.shm import descriptors
+from sidecar.shm.descriptor_states import TRANSITIONS, DescriptorEvent, DescriptorState
+from sidecar.shm.descriptors import DescriptorTable
+from sidecar.shm.segment import Segment
+
+PARENT, CHILD = 7, 8
+"""A descriptor's parent and the half that is looked at. Only :func:`_switch` looks at the parent."""
+
+
+def _publish(table: DescriptorTable, index: int, pending_on: int | None = None) -> None:
+    table.publish(
+        index,
+        chain_id=0,
+        lane=0,
+        partition=0,
+        first_cursor=(0, 0),
+        last_cursor=(0, 0),
+        count=1,
+        producer_id=1,
+        epoch=0,
+        base_sequence=0,
+        pending_on=pending_on,
+    )
+
+
+def _raise(table: DescriptorTable, index: int) -> None:
+    """By the worker: its parent is switched."""
+    _publish(table, PARENT)
+    table.switch(PARENT, [index])
+
+
+STEPS: dict[DescriptorEvent, Callable[[DescriptorTable, int], None]] = {
+    DescriptorEvent.PUBLISH: _publish,
+    DescriptorEvent.PUBLISH_HALF: lambda table, index: _publish(table, index, PARENT),
+    DescriptorEvent.SWITCH: lambda table, index: table.switch(index, []),
+    DescriptorEvent.RAISE: _raise,
+    DescriptorEvent.SETTLE: lambda table, index: table.settle(index, 0, 5, -1),
+    DescriptorEvent.COMPLETE: lambda table, index: table.complete(index),
+    DescriptorEvent.FREE: lambda table, index: table.free(index),
+}
+WAYS: dict[DescriptorState, tuple[DescriptorEvent, ...]] = {
+    DescriptorState.FREE: (),
+    DescriptorState.SENT_UNDER: (DescriptorEvent.PUBLISH,),
+    DescriptorState.SETTLED: (DescriptorEvent.PUBLISH, DescriptorEvent.SETTLE),
+    DescriptorState.COMPLETED: (DescriptorEvent.PUBLISH, DescriptorEvent.SETTLE, DescriptorEvent.COMPLETE),
+    DescriptorState.PENDING: (DescriptorEvent.PUBLISH_HALF,),
+}
+
+
+def _in(state: DescriptorState, segment: Segment, slot: int) -> DescriptorTable:
+    table = DescriptorTable(segment, slot)
+    if state is DescriptorState.SPLIT:
+        # It lasts from the switch to the end of the call: a worker died between.
+        _publish(table, CHILD)
+        with pytest.raises(IndexError):
+            table.switch(CHILD, [len(table.free_indexes)])
+        return DescriptorTable(segment, slot)
+    for event in WAYS[state]:
+        STEPS[event](table, CHILD)
+    return table
+
+
+@pytest.mark.parametrize("event", DescriptorEvent)
+@pytest.mark.parametrize("state", DescriptorState)
+def test_a_descriptor_takes_the_steps_of_the_table_and_no_other(
+    segment: Segment, slot: int, state: DescriptorState, event: DescriptorEvent
+) -> None:
+    table = _in(state, segment, slot)
+    assert table.state(CHILD) is state
+    follows = TRANSITIONS[state].get(event)
+    if follows is None:
+        with pytest.raises(AssertionError, match=rf"descriptor {CHILD} is {state.name}, which has no "):
+            STEPS[event](table, CHILD)
+        assert table.state(CHILD) is state
+        return
+    if event is DescriptorEvent.SWITCH:
+        with pytest.raises(IndexError):
+            table.switch(CHILD, [len(table.free_indexes)])  # a worker dies before it frees it
+    else:
+        STEPS[event](table, CHILD)
+    assert table.state(CHILD) is follows
+
+
+def test_an_adopter_raises_the_halves_of_a_switched_parent_and_frees_the_others(
+    segment: Segment, slot: int
+) -> None:
+    table = _in(DescriptorState.SPLIT, segment, slot)
+    _publish(table, 1, CHILD)
+    _publish(table, 2, PARENT)
+    table.finish_splits()
+    assert [(each.index, each.state) for each in table] == [(1, DescriptorState.SENT_UNDER)]
+
+
+def test_every_store_of_a_state_is_a_step_of_the_table() -> None:
+    stores = [
+        ast.unparse(node.args[2])
+        for node in ast.walk(ast.parse(inspect.getsource(descriptors.DescriptorTable)))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "store_release_u64"
+    ]
+    assert stores
+    assert set(stores) == {"follows"}
