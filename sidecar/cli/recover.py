@@ -20,6 +20,7 @@ from sidecar.deadletter.salvage import (
     forget_log,
     write_letters,
 )
+from sidecar.deadletter.spool_files import AnothersLetters
 from sidecar.shm.accept_log import accept_log_folder
 
 DAMAGE_SHOWN = 5
@@ -107,7 +108,7 @@ def recover(
                 _remove(file, is_whole=not damage)
     except SegmentInUse as error:
         fail(str(error), ExitStatus.USAGE)
-    except SalvageError as error:
+    except (AnothersLetters, SalvageError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"The dead letters of {file} cannot be written: {error}. Nothing was removed.")

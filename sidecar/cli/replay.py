@@ -15,6 +15,7 @@ from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.replay import NO_OUTCOME, NOT_SENT, Replay, ReplayRunning, Tally
+from sidecar.deadletter.spool_files import AnothersLetters
 
 REASONS_SHOWN = 3
 
@@ -80,6 +81,8 @@ def replay(
 
     # A look needs no daemon where it is known which folder.
     where = folder or run_dir.dead_letters
+    if folder is None:
+        holder_of(run_dir)  # ends here for who may not look into the run dir
     if not (dry_run and (folder is not None or (where.is_dir() and holder_of(run_dir) is None))):
         info = daemon_info(run_dir)
         where = folder or Path(info["dead_letters"])
@@ -92,8 +95,8 @@ def replay(
             click.echo(describe(work.tally, where, is_dry=True))
             return
         replay_through(run_dir, work, timeout_s)
-    except ReplayRunning as running:
-        fail(str(running))
+    except (AnothersLetters, ReplayRunning) as refusal:
+        fail(str(refusal))
     except OSError as error:
         fail(f"The dead letters in {where} cannot be read or written: {error}.")
     click.echo(describe(work.tally, where, is_dry=False))

@@ -24,6 +24,7 @@ from sidecar.controller.run_dir import RunDir, RunDirError, usual_run_dir
 from sidecar.controller.slot_holders import end_slot_holders
 from sidecar.controller.standby_worker import StandbyWorker, last_line
 from sidecar.controller.systemd import Systemd
+from sidecar.shm.private_files import close_to_others, make_folder
 
 if TYPE_CHECKING:
     from sidecar.controller.cluster import Cluster
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INSTANCE_ID_BYTES = 16
+NAMED_MAX = 3
 PREPARE_S = 10.0
 """How long a takeover waits for metadata, and for its workers' imports, before the old daemon is asked to go."""
 
@@ -102,7 +104,7 @@ def _check_dead_letters(path: str) -> None:
         return
     folder = Path(path).absolute()
     try:
-        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise RunDirError(
             f"dead_letters.path = {path} cannot be used ({error.strerror or error}): choose another folder."
@@ -110,6 +112,13 @@ def _check_dead_letters(path: str) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise RunDirError(
             f"dead_letters.path = {path} cannot be written by this user: change its rights, or choose another folder."
+        )
+    closed = close_to_others(folder)
+    if closed:
+        log.warning(
+            "Dead letters in %s could be read by others (%s): they are this user's alone now.",
+            folder,
+            ", ".join(closed[:NAMED_MAX]) + (" and more" if len(closed) > NAMED_MAX else ""),
         )
 
 

@@ -26,6 +26,7 @@ from sidecar.controller.run_dir import (
     read_json,
 )
 from sidecar.controller.run_dir_lock import process_start_time
+from sidecar.shm.private_files import open_private
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +108,7 @@ class Predecessor:
             ) from None
 
     def _be_the_only_taker(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._takers_fd = os.open(self._run_dir.path / TAKERS_LOCK_FILE, flags, 0o600)
-        os.fchmod(self._takers_fd, 0o600)  # of an older version it was readable: who can open it can lock it
+        self._takers_fd = open_private(self._run_dir.path / TAKERS_LOCK_FILE, os.O_RDWR, make=True)
         try:
             fcntl.flock(self._takers_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

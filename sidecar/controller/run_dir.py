@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import select
 import signal
@@ -21,6 +22,15 @@ from sidecar.controller.run_dir_lock import (
     release_run_dir_lock,
     take_run_dir_lock,
 )
+from sidecar.shm.private_files import (
+    PRIVATE_FILE,
+    close_file_to_others,
+    close_to_others,
+    make_folder,
+    replacing,
+)
+
+log = logging.getLogger(__name__)
 
 LONGEST_SOCKET: Final = "worker-63.4294967295.sock"
 LOCK_FILE: Final = "daemon.lock"
@@ -30,6 +40,10 @@ BELIEVED: Final = (
     *("daemon.json", "segment.json", "epoch", "dead-letters"),
 )
 """What is acted on: pids that are killed, a segment that is adopted, a folder that is written."""
+PRIVATE: Final = (LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock", "segment.json", "epoch")
+FOLDER_MODE: Final = 0o750
+DAEMON_JSON_MODE: Final = 0o640
+"""`status` is for every user that may send records; nothing else in the run dir but the sockets is."""
 _KILL_WAIT_MS: Final = 10_000
 
 
@@ -119,7 +133,7 @@ class RunDir:
         """As :meth:`acquire`, but False when another daemon holds it."""
         self.check_length()
         try:
-            self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
+            make_folder(self.path, FOLDER_MODE)
             self.check_ours()
             lock = take_run_dir_lock(self.path / LOCK_FILE)
         except OSError as error:
@@ -129,7 +143,22 @@ class RunDir:
         if lock is None:
             return False
         self._lock_fd = lock
+        self._close_to_others()
         return True
+
+    def _close_to_others(self) -> None:
+        """Files of earlier versions followed the umask: some could be read, locked or even written by the group."""
+        closed = [each for name in PRIVATE for each in close_file_to_others(self.path, name)]
+        closed += close_file_to_others(self.path, self.daemon_json.name, DAEMON_JSON_MODE)
+        if not self.dead_letters.is_symlink():
+            closed += close_to_others(self.dead_letters)
+        if closed:
+            log.warning(
+                "In run dir %s other users could read or change %s: these are this user's alone now. If you do not "
+                "trust every member of the group, look at what was sent meanwhile.",
+                self.path,
+                ", ".join(closed),
+            )
 
     def check_ours(self) -> None:
         """Raises RunDirError unless the folder is this user's, on a way that nobody else can lead elsewhere, and what
@@ -203,8 +232,7 @@ class RunDir:
 
     def publish(self, info: Mapping[str, object]) -> None:
         """Replace daemon.json in one step; readers never see half of it."""
-        # Its group may read it: `status` is for every user that may send records.
-        _write(self.daemon_json, json.dumps(info, indent=1) + "\n", 0o640)
+        _write(self.daemon_json, json.dumps(info, indent=1) + "\n", DAEMON_JSON_MODE)
 
     def publish_segment(self, path: Path) -> None:
         _write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
@@ -240,12 +268,10 @@ class RunDir:
         )
 
 
-def _write(path: Path, text: str, mode: int = 0o600) -> None:
+def _write(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
     """Replace ``path`` in one step. Whatever the umask says, nobody but its owner writes there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # left by an earlier process with our pid, or by an unknown one
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
+    with os.fdopen(replacing(path, temporary, mode), "w", encoding="utf-8") as file:
         file.write(text)
     temporary.replace(path)
 

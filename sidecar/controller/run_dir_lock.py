@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sidecar.common.byte_locks import ByteLock
+from sidecar.shm.private_files import open_private
 
 LOCK_RETRY_S: Final = 1.0
 """Who looks as older versions do holds the lock for a moment: so long is tried again while no daemon is there."""
@@ -44,9 +45,9 @@ def process_start_time(pid: int, *, alive: bool = False) -> int | None:
 
 def take_run_dir_lock(path: Path) -> int | None:
     """The descriptor that holds the lock until it is closed; None when a daemon has it. Raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    # An older version's was readable, and who can open it can lock it: opening closes it to others.
+    fd = open_private(path, os.O_RDWR, make=True)
     try:
-        os.fchmod(fd, 0o600)  # of an older version it was readable: who can open it can lock it
         until_s = time.monotonic() + LOCK_RETRY_S
         while not _try_both(fd):
             if look_at_lock(path) is not None or time.monotonic() > until_s:

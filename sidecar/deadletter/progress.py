@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sidecar.deadletter.same_record import CONTENT_BYTES, Delivered, names_one_record
-from sidecar.deadletter.spool_files import OPEN_SUFFIX, give_to_owner_of
+from sidecar.deadletter.spool_files import OPEN_SUFFIX, READ_FLAGS, give_to_owner_of, owners_of
+from sidecar.shm.private_files import open_private, replacing
 
 SUFFIX: Final = ".replayed"
 KEPT_S: Final = 86_400.0
@@ -33,7 +34,8 @@ class Progress:
 
     def __init__(self, spool_file: Path) -> None:
         self.path = progress_file(spool_file)
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        owners = owners_of(self.path.parent)
+        self._fd = open_private(self.path, os.O_WRONLY | os.O_APPEND, owners=owners, make=True)
         give_to_owner_of(self.path.parent, self._fd)
 
     def begin(self, records: int) -> None:
@@ -60,7 +62,8 @@ def progress_file(spool_file: Path) -> Path:
 def read_notes(path: Path) -> Notes:
     """A file of notes; nothing in one that is not there. A line that is damaged, or has no end, counts for nothing."""
     try:
-        data = path.read_bytes()
+        with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
+            data = file.read()
     except FileNotFoundError:
         return Notes([], 0)
     delivered: list[Delivered] = []
@@ -96,11 +99,11 @@ def forget_shared_names(spool_file: Path) -> None:
     if len(kept) == len(notes.delivered):
         return
     temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as out:
+    with os.fdopen(replacing(path, temporary), "wb") as out:
         out.write("".join(map(_line, kept)).encode("utf-8", "replace"))
         out.flush()
         os.fsync(out.fileno())
-        give_to_owner_of(path, out.fileno())
+        give_to_owner_of(path.parent, out.fileno())
     temporary.replace(path)
 
 

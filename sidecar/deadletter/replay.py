@@ -27,12 +27,16 @@ from sidecar.deadletter.same_record import Delivered, KnownRecords, OneFile, con
 from sidecar.deadletter.spool_files import (
     OPEN_SUFFIX,
     SpoolFile,
+    check_may_replay,
     close_dead_files,
     give_to_owner_of,
+    make_spool,
+    owners_of,
     remove_half_made,
     replace_file,
     spool_files,
 )
+from sidecar.shm.private_files import open_private
 
 CHUNK_RECORDS: Final = 500
 CHUNK_BYTES: Final = 4 << 20
@@ -128,7 +132,8 @@ class Replay:
         self.tally = Tally()
 
     def look(self) -> Tally:
-        """Count what would be sent; nothing is changed."""
+        """Count what would be sent; nothing is changed. Raises AnothersLetters."""
+        check_may_replay(self._folder)
         self._begin()
         for path in self._chosen():
             with SpoolFile.open(path) as file:
@@ -137,12 +142,14 @@ class Replay:
         return self.tally
 
     def run(self, send: Send, should_stop: Callable[[], bool] = lambda: False) -> Tally:
-        """Send, note, remove. Raises ReplayRunning, OSError, and what ``send`` raises.
+        """Send, note, remove. Raises AnothersLetters, ReplayRunning, OSError, and what ``send`` raises.
 
         ``should_stop`` is asked between chunks.
         """
-        self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-        lock = os.open(self._folder / ".replay.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        check_may_replay(self._folder)
+        make_spool(self._folder)
+        owners = owners_of(self._folder)
+        lock = open_private(self._folder / ".replay.lock", os.O_RDWR, owners=owners, make=True)
         try:
             give_to_owner_of(self._folder, lock)
             try:

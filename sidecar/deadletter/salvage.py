@@ -19,6 +19,7 @@ from typing import Final, cast
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, Persistence
 from sidecar.common.settings import BY_NAME
 from sidecar.deadletter.letters import NOT_SENT_CODE, Undelivered, persistence_of
+from sidecar.deadletter.spool_files import check_may_replay, give_to_owner_of, make_spool
 from sidecar.kernel import Chain, Entry, entry_payload, entry_words
 from sidecar.shm import layout
 from sidecar.shm.accept_log import accept_log_folder, logged_slots
@@ -28,6 +29,7 @@ from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.descriptors import Descriptor, DescriptorTable
 from sidecar.shm.disk import Folder
 from sidecar.shm.layout import Layout
+from sidecar.shm.private_files import replacing
 from sidecar.shm.recovery import linked_pages
 from sidecar.shm.segment import Segment, SegmentError, current_boot_id
 from sidecar.shm.submission_name import submission_name
@@ -369,23 +371,24 @@ def write_letters(salvage: Salvage, folder: Path) -> tuple[Path, int]:
     """All undelivered records of a segment as one spool file; returns it and how many of them are no records.
 
     The file has the same name each time and takes the place of an earlier one, so a second salvage doubles
-    nothing. Raises OSError; then nothing stands there.
+    nothing. Raises AnothersLetters or OSError; then nothing stands there.
     """
     from sidecar.deadletter.letters import lines, parse
 
-    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    check_may_replay(folder)
+    make_spool(folder)
     path = folder / f"{salvage.name}.jsonl"
     temporary = folder / f".{salvage.name}.new"
     now_ms = time.time_ns() // 1_000_000
     unreadable = 0
     try:
-        with temporary.open("wb") as out:
-            temporary.chmod(0o640)
+        with os.fdopen(replacing(path, temporary), "wb") as out:
             for line in lines(salvage.undelivered(), now_ms):
                 unreadable += not parse(line).is_readable
                 out.write(line)
             out.flush()
             os.fsync(out.fileno())
+            give_to_owner_of(folder, out.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from sidecar.deadletter.spool_files import (
     spool_files,
 )
 from sidecar.shm.disk import sync_folder
+from sidecar.shm.private_files import create_private, make_folder
 
 FILE_BYTES_MAX: Final = 16 << 20
 """A file is closed for good beyond this; replay and ``drop_oldest`` work by whole files."""
@@ -109,7 +110,7 @@ class SpoolWriter:
         if not piece:
             return
         data = b"".join(piece)
-        self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_folder(self.folder)
         self._make_room(len(data))
         for _ in range(_TRIES_MAX):
             self._write(data, now_ms)
@@ -138,8 +139,7 @@ class SpoolWriter:
 
     def _begin(self, now_ms: int) -> None:
         path = self.folder / f"{self._writer}-{self._free_name(now_ms)}{SUFFIX}{OPEN_SUFFIX}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o640)
+        self._fd = create_private(path, os.O_WRONLY | os.O_APPEND)
         self._path = path
         # Somebody looks at just this moment, or holds it against us: then the file may be closed under our hands, which
         # every write looks for.

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,18 +19,25 @@ from types import TracebackType
 from typing import Final
 
 from sidecar.deadletter.letters import Letter, parse
+from sidecar.shm.private_files import make_folder, replacing
 
 SUFFIX: Final = ".jsonl"
 OPEN_SUFFIX: Final = ".open"
 """Stands behind SUFFIX while a writer may still add to the file."""
+READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""A link leads elsewhere, and a pipe would block: neither is a file of letters."""
 DEAD_AFTER_S: Final = 60.0
 """A file that nobody holds is a dead writer's when it was not written to for so long."""
+
+
+class AnothersLetters(Exception):
+    """They are another user's daemon's; the text is the sentence for the user."""
 
 
 def spool_files(folder: Path) -> list[Path]:
     """Every file of letters, oldest first, also those that are still written to."""
     found = [*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}{OPEN_SUFFIX}")]
-    return sorted(found, key=_begun_ms)
+    return sorted((path for path in found if _is_file(path)), key=_begun_ms)
 
 
 def size_of(path: Path) -> int:
@@ -71,11 +79,11 @@ def may_be_written_to(path: Path, *, silent_s: float = DEAD_AFTER_S) -> bool:
     if path.suffix != OPEN_SUFFIX:
         return False
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, READ_FLAGS)
     except FileNotFoundError:
         return False
-    except PermissionError:
-        return True  # another user's: it is not ours to judge
+    except OSError:
+        return True  # another user's, or a link: it is not ours to judge
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return time.time() - os.fstat(fd).st_mtime < silent_s
@@ -104,7 +112,7 @@ class SpoolFile:
         """By its open name also when it is closed by now. One that is gone holds nothing."""
         for name in (path, _closed(path)):
             with contextlib.suppress(FileNotFoundError):
-                return cls(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+                return cls(name, os.open(name, READ_FLAGS))
         return cls(path, None)
 
     @property
@@ -159,7 +167,7 @@ def replace_file(path: Path, lines: Iterable[bytes]) -> None:
     """Put ``lines`` in the place of a closed file; without any it goes. One that is gone meanwhile stays so."""
     temporary = path.with_name(f".{path.name}.new")
     is_empty = True
-    with temporary.open("wb") as out:
+    with os.fdopen(replacing(path, temporary), "wb") as out:
         for line in lines:
             out.write(line)
             is_empty = False
@@ -170,8 +178,7 @@ def replace_file(path: Path, lines: Iterable[bytes]) -> None:
                 path.unlink(missing_ok=True)
                 temporary.unlink()
                 return
-            temporary.chmod(path.stat().st_mode & 0o777)
-            give_to_owner_of(path, out.fileno())
+            give_to_owner_of(path.parent, out.fileno())
             temporary.replace(path)
 
 
@@ -183,11 +190,43 @@ def drop_file(path: Path) -> int:
     return dropped
 
 
-def give_to_owner_of(path: Path, fd: int) -> None:
-    """What root makes in the folder of another user's daemon is that user's to change."""
-    found = path.stat()
+def give_to_owner_of(folder: Path, fd: int) -> None:
+    """What root makes in the folder of another user's daemon is that user's to change. Only for a file just judged."""
+    found = folder.stat()
     if os.geteuid() == 0:
         os.fchown(fd, found.st_uid, found.st_gid)
+
+
+def make_spool(folder: Path) -> None:
+    """Make the folder where it is absent. What root makes belongs to the owner of the folder above. OSError."""
+    if make_folder(folder):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            give_to_owner_of(folder.parent, fd)
+        finally:
+            os.close(fd)
+
+
+def owners_of(folder: Path) -> tuple[int, ...]:
+    """Whose files are believed in the folder beside this user's: its owner's, when this is root."""
+    return (folder.stat().st_uid,) if os.geteuid() == 0 else ()
+
+
+def check_may_replay(folder: Path) -> None:
+    """Raises AnothersLetters unless this is root or the owner of the folder."""
+    try:
+        owner = folder.stat().st_uid
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        owner = -1
+    if os.geteuid() in {0, owner}:
+        return
+    who = "the daemon's user" if owner < 0 else f"uid {owner}"
+    raise AnothersLetters(
+        f"The dead letters in {folder} belong to {who}, and this is uid {os.geteuid()}: run this command as that user "
+        "(sudo -u) or as root."
+    )
 
 
 def remove_half_made(folder: Path) -> None:
@@ -216,6 +255,14 @@ def _close(path: Path) -> bool:
     except FileNotFoundError:
         return False  # somebody else was quicker
     return True
+
+
+def _is_file(path: Path) -> bool:
+    """False for a link, a folder or a pipe of that name, and for what is gone."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _closed(path: Path) -> Path:

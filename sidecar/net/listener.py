@@ -73,6 +73,8 @@ class Listener:
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         Path(path).unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        # The path gets the socket's own mode, less the umask. Set here and not by umask(), which all threads share.
+        os.fchmod(self._socket.fileno(), 0o600)
         self._socket.bind(path)
         Path(path).chmod(0o660)
         self._socket.listen(BACKLOG)

@@ -15,6 +15,7 @@ from pathlib import Path
 from sidecar.kernel import compare_and_swap_u64, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.layout import Layout
+from sidecar.shm.private_files import create_private
 from sidecar.shm.slots import SlotView
 
 _MADV_HUGEPAGE = 14
@@ -69,7 +70,7 @@ class Segment:
             raise SegmentError(f"an instance id has at most 16 bytes, not {len(instance_id)}")
         places = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=clients_max)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = create_private(path, os.O_RDWR)
         except FileExistsError:
             raise SegmentError(f"{path} exists already; it is not overwritten") from None
         except OSError as error:

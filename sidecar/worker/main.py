@@ -40,6 +40,7 @@ from sidecar.common.model import ExitStatus  # noqa: E402
 from sidecar.common.own_process import raise_limit, set_title  # noqa: E402
 from sidecar.kill_points import ENVIRONMENT  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
+from sidecar.shm.private_files import open_private  # noqa: E402
 
 if TYPE_CHECKING:
     from sidecar.worker.worker import Worker
@@ -195,7 +196,7 @@ def _take_slot_byte(start: Start) -> int | None:
     A POSIX lock on purpose: it belongs to the process and ends with it, whatever state it was in.
     """
     path = start.extra["workers_lock"]
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_private(path, os.O_RDWR, make=True)
     try:
         fcntl.fcntl(fd, fcntl.F_SETLK, ByteLock(fcntl.F_WRLCK, start.slot, 1).pack())
     except OSError:

@@ -1,0 +1,126 @@
+"""Files and folders for one user alone: made with closed modes whatever the umask, and opened again only as such.
+
+A name in a folder can be a symbolic link, a second name of another file, or a pipe that blocks who opens it. So a file
+is judged by its descriptor, after O_NOFOLLOW and O_NONBLOCK, and before anything is read, written or given away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+PRIVATE_FILE: Final = 0o600
+PRIVATE_FOLDER: Final = 0o700
+OPEN_TO_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def create_private(path: Path | str, flags: int = os.O_WRONLY, mode: int = PRIVATE_FILE) -> int:
+    """Make a new file of exactly ``mode`` and return its descriptor. FileExistsError when the name is taken."""
+    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | _SAFE, mode & PRIVATE_FILE)
+    os.fchmod(fd, mode)  # the umask may have taken rights, also from us
+    return fd
+
+
+def replacing(path: Path, temporary: Path, mode: int = PRIVATE_FILE) -> int:
+    """The descriptor of a new ``temporary`` that is to be renamed to ``path``; what an earlier process left goes."""
+    assert path.parent == temporary.parent, "a rename stays in its folder"
+    temporary.unlink(missing_ok=True)
+    return create_private(temporary, os.O_WRONLY, mode)
+
+
+def open_private(path: Path | str, flags: int, *, owners: Collection[int] = (), make: bool = False) -> int:
+    """Open a file that is to be ours alone, and return its descriptor. ``make``: it is created when absent.
+
+    Raises PermissionError as check_private does, OSError as os.open does (ELOOP: it is a symbolic link). What others
+    could open is closed to them.
+    """
+    fd = os.open(path, flags | (os.O_CREAT if make else 0) | _SAFE, PRIVATE_FILE)
+    try:
+        found = check_private(fd, path, owners)
+        if found.st_mode & OPEN_TO_OTHERS and os.geteuid() in {0, found.st_uid}:
+            os.fchmod(fd, PRIVATE_FILE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def check_private(fd: int, path: Path | str, owners: Collection[int] = ()) -> os.stat_result:
+    """Raises PermissionError unless the open file is a regular one of this user or ``owners``, with one name."""
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_uid in {os.geteuid(), *owners} and found.st_nlink == 1:
+        return found
+    kind = "" if stat.S_ISREG(found.st_mode) else "it is no regular file, "
+    names = "" if found.st_nlink == 1 else f"it has {found.st_nlink} names (hard links), "
+    raise PermissionError(
+        errno.EPERM,
+        f"{kind}{names}it belongs to uid {found.st_uid} and this is uid {os.geteuid()}: it is not used; move it away",
+        str(path),
+    )
+
+
+def make_folder(path: Path, mode: int = PRIVATE_FOLDER) -> bool:
+    """Make the folder with exactly ``mode``, and those above it with 0755, where absent. Raises OSError.
+
+    True: it is new. One that is there already keeps its mode.
+    """
+    if path.is_dir():
+        return False
+    if not path.parent.exists():
+        make_folder(path.parent, 0o755)
+    try:
+        path.mkdir(mode=PRIVATE_FOLDER & mode)
+    except FileExistsError:
+        if path.is_dir():
+            return False
+        raise
+    path.chmod(mode)
+    return True
+
+
+def close_to_others(folder: Path) -> list[str]:
+    """Take the rights of others away from a folder of this user and from its regular files.
+
+    Returns ``name (old mode)`` of what was open. Nothing happens where the folder is absent, or another user's.
+    """
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+    except OSError:
+        return []
+    closed: list[str] = []
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid():
+            return []
+        if found.st_mode & OPEN_TO_OTHERS:
+            os.fchmod(fd, PRIVATE_FOLDER)
+            closed.append(f"{folder.name} ({stat.S_IMODE(found.st_mode):04o})")
+        for name in sorted(os.listdir(fd)):  # noqa: PTH208 - its path may lead elsewhere by now
+            closed += close_file_to_others(folder, name, dir_fd=fd)
+    finally:
+        os.close(fd)
+    return closed
+
+
+def close_file_to_others(
+    folder: Path, name: str, mode: int = PRIVATE_FILE, *, dir_fd: int | None = None
+) -> list[str]:
+    """As close_to_others, for one file; ``mode`` is what it may keep. Nothing happens to what is no file of ours."""
+    try:
+        fd = os.open(name if dir_fd is not None else folder / name, os.O_RDONLY | _SAFE, dir_fd=dir_fd)
+    except OSError:  # gone, a link, a socket, or no right to look
+        return []
+    try:
+        found = os.fstat(fd)
+        is_open = bool(stat.S_IMODE(found.st_mode) & OPEN_TO_OTHERS & ~mode)
+        if not (stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and is_open):
+            return []
+        os.fchmod(fd, mode)
+        return [f"{name} ({stat.S_IMODE(found.st_mode):04o})"]
+    finally:
+        os.close(fd)
