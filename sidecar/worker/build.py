@@ -51,12 +51,12 @@ CREDIT_WINDOW_BYTES = 8 << 20
 """How far a stub may send ahead of ACCEPTED; at most an eighth of the pool."""
 COMPRESSION_THREADS = 2
 COMMIT_PENDING_BYTES_MAX = 32 << 20
-"""What may wait for the disk before streams are held; at most a quarter of the pool."""
+"""Bytes that may wait for the disk before streams are held; at most a quarter of the pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What a worker has of the world when its rooms are made; ``accept_log`` with pool.sync = accept only."""
+    """A worker's view of the world when its rooms are made; ``accept_log`` with pool.sync = accept only."""
 
     host: Host
     loop: asyncio.AbstractEventLoop

@@ -54,7 +54,7 @@ IDLE_TRIM_MS = 10_000.0
 """A worker that has had nothing to send for so long keeps no memory for request buffers."""
 UNSENT_RETRY_MS = 20.0
 """How soon a stub that did not read is tried again."""
-TOLD_ONCE: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
+UNREPEATED: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
 """Effects that nothing repeats. The others come again: by a timeout, a backoff, the next refresh."""
 
 
@@ -208,7 +208,7 @@ class Driver:
         # A short wait for the stubs' ACKs: what they know they need not ask the next daemon for.
         if self._stub_port.has_unacked and now_ms < self._acks_deadline_ms:
             return
-        # What they did not acknowledge cannot be told any more.
+        # Outcomes without an ACK by now cannot be written any more.
         self._stub_port.give_up_all()
         if self._dead_letters.is_writing:
             return
@@ -238,7 +238,7 @@ class Driver:
                 # The core has moved on already: the effects behind this one must still happen.
                 self._counters.inc("sender_exceptions_total")
                 log.exception("the effect %r failed", effect)
-                if isinstance(effect, TOLD_ONCE):
+                if isinstance(effect, UNREPEATED):
                     self._host.give_up(
                         f"the effect {type(effect).__name__} failed, and nothing would repeat it"
                     )
@@ -361,7 +361,7 @@ class Driver:
 
     # --- housekeeping --------------------------------------------------------------------------------------
 
-    async def keep_house(self) -> None:
+    async def run_periodic(self) -> None:
         """Runs for the worker's life: the heartbeat comes from the loop that works, not from a thread beside it."""
         while True:
             self._memory.beat()
@@ -379,9 +379,9 @@ class Driver:
                 self._look_at_held(now_ms)
             self._intake.shares_freed(now_ms)
             if self._pool.waiters:
-                self._turns.wake()  # who was before us in the line between workers may be dead by now
+                self._turns.wake()  # the worker before us in line may be dead by now
             if self._commit is not None:
-                self._commit.keep_house()
+                self._commit.note_endings()
             used = self._topics.take_used()
             if used:
                 self._host.send_control(NeedTopics(used=tuple(used)))

@@ -3,7 +3,7 @@ exit with a meaning.
 
 Exec'd fresh by the controller (never forked from a threaded parent), so nothing is inherited but the control
 socket; the segment and the eventfds come over it with START. Until then it is a standby: it holds nothing, and
-whoever it will replace is not known yet.
+the slot that it will take is not known yet.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger("sidecar.worker")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one worker until it is told to stop or its controller is gone. Returns an ExitStatus."""
+    """Run one worker until it is sent STOP or its controller is gone. Returns an ExitStatus."""
     parser = argparse.ArgumentParser(prog="python -m sidecar.worker")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--stderr-fd", type=int, required=True)

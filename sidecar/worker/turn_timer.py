@@ -1,7 +1,7 @@
-"""TurnTimer: rings once at a moment of the monotonic clock, to the microsecond.
+"""TurnTimer: expires once at a moment of the monotonic clock, to the microsecond.
 
 The loop's own timers count whole milliseconds, upwards, from when its iteration began: a linger of 5 ms lasts up to 7,
-and that is what the records of a quiet stream wait for. A timerfd(2) rings when it is time.
+and that is what the records of a quiet stream wait for. A timerfd(2) expires in time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class _TimerSpec(ctypes.Structure):
-    """struct itimerspec: first the interval (0: ring once), then the time."""
+    """struct itimerspec: first the interval (0: expire once), then the time."""
 
     _fields_ = (
         ("interval_s", ctypes.c_long),
@@ -35,11 +35,11 @@ _libc.timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Ti
 
 
 class TurnTimer:
-    """``on_ring()`` runs on the loop's thread, as all calls here must. Raises OSError when no descriptor is left."""
+    """``on_expiry()`` runs on the loop's thread, as all calls here must. Raises OSError when no descriptor is left."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_ring: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_expiry: Callable[[], None]) -> None:
         self._loop = loop
-        self._on_ring = on_ring
+        self._on_expiry = on_expiry
         self._spec = _TimerSpec()
         self._fd = int(_libc.timerfd_create(time.CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC))
         if self._fd < 0:
@@ -47,7 +47,7 @@ class TurnTimer:
         loop.add_reader(self._fd, self._on_readable)
 
     def set(self, at_ms: float) -> None:
-        """Ring at ``at_ms`` of the monotonic clock, at once if that has passed; not at the time set before."""
+        """Expire at ``at_ms`` of the monotonic clock, at once if that has passed; not at the time set before."""
         if self._fd < 0:
             return
         at_ns = max(1, int(at_ms * 1e6))  # 0 would mean never
@@ -57,7 +57,7 @@ class TurnTimer:
             raise _os_error()
 
     def close(self) -> None:
-        """It rings no more; setting it does nothing."""
+        """It expires no more; setting it does nothing."""
         fd, self._fd = self._fd, -1
         self._loop.remove_reader(fd)
         os.close(fd)
@@ -66,8 +66,8 @@ class TurnTimer:
         try:
             os.read(self._fd, 8)
         except BlockingIOError:
-            return  # set anew since it rang
-        self._on_ring()
+            return  # set again since it expired
+        self._on_expiry()
 
 
 def _os_error() -> OSError:

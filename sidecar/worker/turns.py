@@ -36,7 +36,7 @@ class Turns:
         """Runs one turn at ``now_ms``; returns when the next one is due though nothing happens. The driver's."""
         self._handle: asyncio.Handle | None = None
         self._timer_ms = NEVER_MS
-        """When the timer rings."""
+        """When the timer expires."""
         self._due_ms = NEVER_MS
         """When the next turn is due though nothing happens, as the last turn left things."""
         self._failed = 0
@@ -53,7 +53,7 @@ class Turns:
         self._halted = True
 
     def on_timer(self) -> None:
-        """The timer rings. Other than the loop's, never before its time: a turn would follow the other until then."""
+        """The timer expires. Other than the loop's, never before its time: a turn would follow the other until then."""
         self._timer_ms = NEVER_MS
         if self._due_ms <= self._clock.now_ms():
             self.wake()
@@ -83,7 +83,7 @@ class Turns:
         if due_ms <= now_ms:
             self.wake()
         elif due_ms < self._timer_ms:
-            # One that rings too early is left: setting it costs every turn.
+            # One that expires too early is left: setting it costs every turn.
             self._arm()
 
     def _arm(self) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LAST_WORDS_MS = 200
-"""How long a worker that ends in good order waits for its stubs to take what it has told them."""
+"""How long a worker that ends in good order waits for its stubs to take its last messages."""
 
 
 class Worker:
@@ -124,7 +124,7 @@ class Worker:
     async def run(self) -> int:
         """Serve until STOP, the controller's death, or a fault of its own; returns the exit status."""
         self._loop.set_exception_handler(self._on_unexpected)
-        house = self._loop.create_task(self._driver.keep_house())
+        house = self._loop.create_task(self._driver.run_periodic())
         if self._own_wake_fd is not None:
             self._loop.add_reader(self._own_wake_fd, self._on_pool_wake)
         self._channel.send(Ready(os.getpid(), self._start.worker_epoch))
@@ -176,7 +176,7 @@ class Worker:
         self._stop(ExitStatus.FAILED)
 
     def wake_workers(self) -> None:
-        """Pages went back, or a place in the line, and somebody waits: ring every other worker's eventfd."""
+        """Pages went back, or a place in the line, and another worker waits: write every other worker's eventfd."""
         for fd in self._wake_fds:
             try:
                 os.eventfd_write(fd, 1)
@@ -219,7 +219,7 @@ class Worker:
             self.give_up("housekeeping failed")
 
     def _spool_poison(self, letters: list[Undelivered]) -> None:
-        """What was set aside goes to the dead letter spool as well, for who looks for the reason."""
+        """Write the set-aside records to the dead-letter spool as well, for a search for the reason."""
         if letters:
             self.run_beside(partial(_append, self._spool, letters), _say_not_spooled)
 
@@ -238,7 +238,7 @@ def _append(spool: SpoolWriter, letters: list[Undelivered]) -> None:
 
 def _say_not_spooled(error: BaseException | None) -> None:
     if error is not None:
-        log.error("What was set aside as poison could not be written to the dead letters: %s", error)
+        log.error("Poison records could not be written to the dead-letter spool: %s", error)
 
 
 def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
@@ -255,7 +255,7 @@ def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
 
 
 def _accept_log(start: Start, segment: Segment, counters: Counters) -> AcceptLog | None:
-    """What makes accepted mean on disk; None unless pool.sync asks for it."""
+    """The log that makes accepted mean on disk; None unless pool.sync asks for it."""
     counters.set("accept_log_errno", 0)
     if start.config["pool.sync"] != "accept":
         return None

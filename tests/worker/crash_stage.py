@@ -171,7 +171,7 @@ class CrashStage:
         self.loop.run()
 
     def settle(self) -> None:
-        self.commit.keep_house()
+        self.commit.note_endings()
         for _ in range(50):
             self.work()
 

@@ -48,7 +48,7 @@ def act(stage: CrashStage, script: list[tuple[object, ...]], first: int) -> int:
             for _ in range(int(str(arguments[0]))):
                 stage.work()
         else:
-            stage.commit.keep_house()
+            stage.commit.note_endings()
     return number
 
 
@@ -108,7 +108,7 @@ def test_any_cut_while_files_are_used_again(tmp_path: Path, seed: int) -> None:
         while len(stage.live) > 6:
             stage.end(chance.choice(sorted(stage.live)))
         if chance.random() < 0.2:
-            stage.commit.keep_house()
+            stage.commit.note_endings()
     files = {step[1] for step in disk.steps if step[0] == "made"}
     headers = [step for step in disk.steps if step[0] == "write" and step[2] == 0]
     assert len(headers) > len(files) + 5, "files were used again and again"

@@ -1,8 +1,8 @@
-"""Poison: what was in work at three deaths of a worker is set aside by the fourth, and the rest goes on.
+"""Poison: an entry or batch in work at three deaths of a worker is set aside by the fourth, and the rest goes on.
 
-A submission that kills who reads it fails whole, without being read again: by its header its client is told, record
-by record. A batch that kills who encodes it fails as possibly persisted, since it has a descriptor: nobody knows
-what an earlier attempt brought to its broker.
+A submission that kills its reader fails whole, without being read again: its header is enough to fail it record by
+record. A batch that kills its encoder fails as possibly persisted, since it has a descriptor: nobody knows what an
+earlier attempt brought to its broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Failures: TypeAlias = list[tuple[int, int]]
 
 
 class Poison:
-    """What the deaths of this slot's workers had in common. Made before the slot is claimed."""
+    """Entries and batches in work at several deaths of this slot's workers. Made before the slot is claimed."""
 
     def __init__(self, slot: SlotView, submission_name: NameOf) -> None:
         self._submission_name = submission_name
@@ -125,13 +125,13 @@ class Poison:
     def letters_of(
         self, chain: Chain, topic: str, entry: Entry, failures: Failures, row: ClientRow | None
     ) -> list[Undelivered]:
-        """What was set aside, as dead letters; again at each adoption until it has ended, the same each time."""
+        """The set-aside records as dead letters; again at each adoption until it has ended, the same each time."""
         return records_undelivered(
             chain, entry, failures, row, self._submission_name, topic=topic, text=POISON_TEXT
         )
 
     def forget_ended(self, chains: Iterable[Chain], descriptors: Iterable[Descriptor]) -> None:
-        """What has ended is not looked for any more: its row is free for another suspect."""
+        """Forget the suspects that have ended: their rows are free for others."""
         if not self._found:
             return
         live = {

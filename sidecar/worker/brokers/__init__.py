@@ -1,4 +1,4 @@
-"""What a worker has to do with brokers: requests out, answers in, questions about lost answers.
+"""A worker's dealings with brokers: requests out, answers in, questions about lost answers.
 
 It must not touch stubs, topics or fates: it works for the core, which decides.
 """

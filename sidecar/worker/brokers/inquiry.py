@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FRESH_MS: Final = 300_000
-"""What was sent within this time with records that were no older, and is unknown at its broker, never arrived: an id is
+"""A batch that was sent within this time, with records no older, and is unknown at its broker never arrived: an id is
 forgotten by the timestamps of the last batch that was appended under it, and none that makes sense expires sooner."""
 _UNSUPPORTED_VERSION: Final = 35
 _MAY_NOT_ASK: Final = frozenset(
@@ -65,10 +65,10 @@ def judge(
     producers: Mapping[int, ProducerState] | None,
     now_wall_ms: int,
 ) -> Verdict:
-    """What to do with one partition's (batch, wall ms of its publication), oldest first, all of one identity.
+    """Judge one partition's (batch, wall ms of its publication), oldest first, all of one identity.
 
     ``producers`` None: the broker does not let us ask; then time alone decides. Marks the batch that the broker
-    says it has: the one whose last sequence it tells. Of those before that one nothing is said: it takes a later batch
+    says it has: the one whose last sequence it names. Of those before that one nothing is said: it takes a later batch
     without them when it has forgotten the id meanwhile. Sent again they are recognised, or known to be in doubt.
     """
     first, published_ms = batches[0]
@@ -97,8 +97,8 @@ def judge(
 
 
 def take_acked(first: ProducerBatch, producers: Mapping[int, ProducerState] | None) -> None:
-    """What a dead worker had acknowledged before ``first`` is what its broker has. Where that is not just before it, a
-    gap is real: the dead worker had given up something there."""
+    """Take the broker's last sequence as the last that a dead worker had acknowledged before ``first``. A gap between
+    them is real: the dead worker had given up a batch there."""
     state = producers.get(first.producer_id) if producers is not None else None
     sequences = first.queue.sequences
     if state is not None and sequences is not None and sequences.identity == (first.producer_id, state.epoch):

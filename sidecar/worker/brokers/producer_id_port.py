@@ -58,7 +58,7 @@ class ProducerIdPort:
         """Brokers asked in this round; each once."""
         self._asking: set[asyncio.Task[None]] = set()
         self._error = (NETWORK_EXCEPTION, "")
-        """What the sender is told when all have refused or been lost."""
+        """Reported to the sender when all have refused or been lost."""
         self._timer: asyncio.TimerHandle | None = None
 
     def init_producer_id(self) -> None:

@@ -42,7 +42,7 @@ class CopiedBatch(NamedTuple):
 class RequestEncoder:
     """Encodes batches into a request buffer, each by its topic's codec; that runs on ``executor``, off the loop.
 
-    ``in_work`` is told which batch (by its descriptor's ``serial``) is being encoded, for whoever finds us dead.
+    ``in_work`` notes the batch that is being encoded, by its descriptor's ``serial``, for an adopter of the slot.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What becomes of a record whose end is decided: facts in the journal, outcomes in rings, dead letters.
+"""The end of a record once its fate is decided: facts in the journal, outcomes in rings, dead letters.
 
 It must not touch sockets, and it decides nothing.
 """

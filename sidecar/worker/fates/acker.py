@@ -1,4 +1,4 @@
-"""Acker: writes outcomes to the clients' rings and keeps, for each client, what it has not acknowledged."""
+"""Acker: writes outcomes to the clients' outcome rings and keeps, for each client, what it has not acknowledged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Acker:
         self._dead_letters = dead_letters
 
     def complete(self, completions: Sequence[Completion], now_ms: float) -> None:
-        """Write the outcomes to each client's ring, or queue them behind its earlier ones."""
+        """Write the outcomes to each client's outcome ring, or queue them behind its earlier ones."""
         gone: list[Completion] = []
         for each in completions:
             session = self._sessions.get(each.row)
@@ -38,7 +38,7 @@ class Acker:
                 or session.row.generation != each.generation
                 or (session.is_gone and each.is_failure)
             ):
-                # Nobody reads that ring any more, or it is somebody else's: a delivery counts as complete.
+                # Nobody reads that outcome ring any more, or it is somebody else's: a delivery counts as complete.
                 if each.is_failure and not (session is not None and session.has_cancelled):
                     gone.append(each)
                 else:

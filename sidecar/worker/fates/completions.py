@@ -1,6 +1,6 @@
 """Completions: decided fates on their way to the clients that wait for them, one for each client and fate.
 
-A delivery is complete when its outcome stands in the client's ring. A failure is complete when the client has
+A delivery is complete when its outcome stands in the client's outcome ring. A failure is complete when the client has
 acknowledged it: until then its records keep their pages, so that they can go to the dead letters if it never does.
 """
 
@@ -29,7 +29,7 @@ NameOf: TypeAlias = Callable[["Entry"], bytes]
 
 
 class Completion(Protocol):
-    """The outcomes of one fate for one client: at most one ring entry at a time, resumable."""
+    """The outcomes of one fate for one client: at most one entry of the outcome ring at a time, resumable."""
 
     row: int
     generation: int
@@ -38,7 +38,7 @@ class Completion(Protocol):
     def is_failure(self) -> bool: ...
 
     def write(self, row: ClientRow) -> bool:
-        """Write the outcomes to the ring; False when it is full. What was written is not written again."""
+        """Write the outcomes to the outcome ring; False when it is full. What was written is not written again."""
 
     def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
         """The records as dead letters; ``row`` None: it belongs to somebody else by now, or to nobody."""

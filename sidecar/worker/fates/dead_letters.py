@@ -60,7 +60,7 @@ class DeadLetters:
         self._turns = turns
         self._waiting: deque[Completion] = deque()
         self._writing: list[tuple[Completion, int]] = []
-        """What is handed to the spool now, each with its letters."""
+        """Completions handed to the spool now, each with its letters."""
         self._on_disk = 0
         """Letters of what is handed to the spool, or waits first, that are on disk already."""
         self._too_large: list[Completion] = []
@@ -70,7 +70,7 @@ class DeadLetters:
         self._last_write_ms: float | None = None
 
     def put(self, completions: Sequence[Completion]) -> None:
-        """Take over failures that nobody is there to be told of; each is finished once it is on disk."""
+        """Take over failures whose client is gone; each is finished once it is on disk."""
         self._waiting += completions
         self.step(self._now_ms())
 

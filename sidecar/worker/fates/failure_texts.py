@@ -1,4 +1,4 @@
-"""What failures before sending are called: one sentence per code, for the client and the dead letters."""
+"""Texts of failures before sending: one sentence per code, for the client and the dead letters."""
 
 from __future__ import annotations
 

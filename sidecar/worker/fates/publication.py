@@ -62,7 +62,7 @@ def publish(
 def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
     """The pieces take the place of a batch that the broker refused.
 
-    Halves keep its sequences, and by them a broker recognises what it has: it may have the whole all the same,
+    Halves keep its sequences, and by them a broker recognises what it has: it may still have the whole,
     from an earlier attempt, and have looked at the size only. So there is no moment without a descriptor.
     Where the table has no room for both (new batches leave some free) the halves get theirs when they are sent.
     """

@@ -1,7 +1,7 @@
 """GroupCommit: accepted means on disk (``pool.sync = accept``). One group is being written, the next one gathers.
 
 The loop never waits for the disk: a thread writes and syncs a group in the accept log; what arrives meanwhile is the
-next group. A stream's position is told to its stub only once the group that holds it is on disk. Delivery does not
+next group. A stream's position goes to its stub only once the group that holds it is on disk. Delivery does not
 wait for that: what a broker has needs no second disk.
 """
 
@@ -44,7 +44,7 @@ class _Item(NamedTuple):
 
 
 class _FileUse:
-    """What the loop knows of one file of the log."""
+    """The loop's count of one file of the log."""
 
     __slots__ = ("live_bytes", "live_entries")
 
@@ -56,7 +56,7 @@ class _FileUse:
 class GroupCommit:
     """Belongs to the worker's loop; ``thread``, an executor of one, touches nothing but the log.
 
-    ``on_accepted`` is told the streams of which something reached the disk; ``queues`` gives every topic's queue.
+    ``on_accepted`` gets the streams with entries that reached the disk; ``queues`` gives every topic's queue.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class GroupCommit:
     # ---- life ----------------------------------------------------------------------------------------------
 
     def begin(self, beat: Callable[[], None] = lambda: None) -> int:
-        """Before anything is taken: write what the slot holds into a log that begins anew. Returns the entries.
+        """Before anything is taken: write the slot's live entries as a new base of the log. Returns their number.
 
         ``beat`` is called as it gets on.
 
-        Raises OSError: then nothing was accepted, and the log of before stands.
+        Raises OSError: then nothing was accepted, and the earlier log stands.
         """
         numbers = self._log.add_to_base(
             _logged(queue, entry, entry_payload(queue.chain, entry))
@@ -111,7 +111,7 @@ class GroupCommit:
                 yield queue, entry
 
     def close(self) -> None:
-        """Wait for what is being written and note the last endings. Nobody is told any more."""
+        """Wait for the running group and note the last endings. No stub hears of it any more."""
         self._thread.shutdown(wait=True)
         if self._endings and not self.refusal:
             try:
@@ -134,7 +134,7 @@ class GroupCommit:
         return ""
 
     def add(self, queue: TopicQueue, stream: StreamState, entry: Entry, payload: Buffer) -> None:
-        """An entry was appended to the journal; its stub is told when the group is on disk.
+        """An entry was appended to the journal; its stub hears of it when the group is on disk.
 
         ``payload`` is kept until then: it must be the caller's to give.
         """
@@ -156,8 +156,8 @@ class GroupCommit:
         if self._pending and self._running is None and not self._failure and not self._is_full:
             self._start()
 
-    def keep_house(self) -> None:
-        """Now and then: note endings that no group has taken along, so that a crash would double as little."""
+    def note_endings(self) -> None:
+        """Periodic: note endings that no group has taken along, so that a crash doubles few records."""
         if self._failure or self._running is not None:
             return
         if self._is_full or self._endings or self._pending:
@@ -186,7 +186,7 @@ class GroupCommit:
         try:
             self._loop.call_soon_threadsafe(self._committed, future)
         except RuntimeError:
-            return  # the loop has ended, and with it everybody who could be told
+            return  # the loop has ended, and with it all sessions
 
     def _committed(self, future: Future[list[int]]) -> None:
         assert self._running is not None
@@ -234,8 +234,8 @@ class GroupCommit:
             f"writing accepted records to the disk of pool.path failed ({why}); restart the daemon"
         )
         log.error(
-            "The accept log cannot be written (%s): what was not told accepted is not, and nothing more is taken. What "
-            "is here is still delivered. Look after the disk of pool.path, then restart the daemon.",
+            "The accept log cannot be written (%s): no more records are taken. Accepted ones are still delivered. "
+            "Check the disk of pool.path, then restart the daemon.",
             why,
         )
 

@@ -1,7 +1,7 @@
 """Intake: from a SUBMIT frame to *accepted*, and everything that may stand between.
 
-A submission is taken exactly when it is the next of its stream and pages are there for it; else the stream is
-told what to do (RESEND, HOLD, HELLO_AGAIN) and the stub still has the frame. Nothing is half taken: the copy
+A submission is taken exactly when it is the next of its stream and pages are there for it; else the stream
+gets an order (RESEND, HOLD, HELLO_AGAIN) and the stub still has the frame. Nothing is half taken: the copy
 into the journal becomes true by one store of the chain's tail.
 """
 
@@ -54,7 +54,7 @@ ERROR_HOLD_MS: Final = 1_000.0
 _HELD_ONCE: Final = {"holds_total": 1, "frames_resent_total": 1}
 """The submission that finds its stream over a bound is the first that comes again."""
 _UNREADABLE: Final = b"\xc1"
-"""Never used in msgpack: stands for a record that was not taken. Whoever reads it knows that it is none."""
+"""Never used in msgpack: stands for a record that was not taken. A reader knows that it is none."""
 
 
 _ENTRY_OVERHEAD_BYTES: Final = 256
@@ -119,7 +119,7 @@ class Intake:
         self._host = host
         self._clock_ahead_ms = clock_ahead_ms
         self.commit: GroupCommit | None = None
-        """What must be on disk before it is accepted goes there; None: the journal is enough."""
+        """Where entries go that must be on disk before they are accepted; None: the journal is enough."""
         self._failed_ms = 0.0
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
         self._commit_held: list[StreamState] = []
@@ -394,7 +394,7 @@ class Intake:
                 self.resume(stream)
 
     def committed(self, streams: set[StreamState]) -> None:
-        """What these streams sent is on disk: their stubs may know. Streams that waited for the disk go on."""
+        """Entries of these streams are on disk: their stubs may know. Streams that waited for the disk go on."""
         for stream in streams:
             stream.session.accepted_streams.add(stream)
             if stream.session.attached:
@@ -407,7 +407,7 @@ class Intake:
         self._turns.wake()
 
     def ring_acked(self, session: ClientSession) -> None:
-        """A client read its outcomes: its streams held for that go on once half of the ring is free."""
+        """A client read its outcomes: its streams held for that go on once half of the outcome ring is free."""
         held = self.ring_held.get(session.row.index)
         if held and session.row.ring_free_bytes >= session.row.ring_bytes // 2:
             del self.ring_held[session.row.index]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Outboxes:
-    """Filled by whoever has news for a stub, written out by StubPort at the end of the turn."""
+    """Filled by all rooms with messages for a stub, written out by StubPort at the end of the turn."""
 
     def __init__(self) -> None:
         self.pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack

@@ -19,8 +19,8 @@ Over it the stub is detached: it says HELLO again when it reads, and learns ever
 class StreamState:
     """One (client, topic): where it stands and whether it is held.
 
-    ``position`` is the last sequence in the journal, ``accepted`` the last that its stub is told: behind it while a
-    group is being written to disk, else the same. ``awaited`` is the sequence the stub was told to send from
+    ``position`` is the last sequence in the journal, ``accepted`` the last that its stub knows: behind it while a
+    group is being written to disk, else the same. ``awaited`` is the sequence from which the stub sends again
     (by RESEND or RESUME); until it arrives everything else of the stream is dropped without another answer.
     """
 
@@ -89,27 +89,27 @@ class ClientSession:
         self.last_heard_ms = now_ms
         self.streams: dict[int, StreamState] = {}
         self.unopened: set[int] = set()
-        """Streams that did not begin with their first submission and were told to."""
+        """Streams that did not begin with their first submission and got a RESEND."""
         self.accepted_bytes = 0
         """Payload bytes accepted since WELCOME; the credit is an absolute limit over this count."""
         self.credit_bytes = 0
         self.accepted_streams: set[StreamState] = set()
-        """Streams whose ACCEPTED has not been told yet: one message a turn tells them all."""
+        """Streams whose ACCEPTED is not sent yet: one message a turn has them all."""
         self.outbox: deque[list[bytes]] = deque()
         self.sent_number = row.acked_number
         """Outcomes up to this number were put on the socket of this session."""
         self.unsettled_records = 0
-        """Accepted and not yet told: the client's row must outlive them."""
+        """Accepted and not yet completed: the client's row must outlive them."""
         self.unsettled_bytes = 0
-        """What they count for the client's share, spread evenly over the records of each submission."""
+        """Their bytes in the client's share, spread evenly over the records of each submission."""
         self.share_line = 0
         """Streams that wait for this client's share of the pool."""
         self.unwritten: deque[Completion] = deque()
-        """Completions that found the ring full, in order; written when the stub ACKs."""
+        """Completions that found the outcome ring full, in order; written when the stub ACKs."""
         self.unacked: deque[tuple[int, Completion, float]] = deque()
-        """Failures in the ring that were not acknowledged yet: outcome number, completion, when it was written."""
+        """Failures in the outcome ring without an ACK yet: outcome number, completion, when it was written."""
         self.is_gone = False
         """Nobody will come back for outcomes: it said goodbye, was cut, or its grace is over."""
         self.has_cancelled = False
-        """It said goodbye without waiting: its callers have been told already that its records may fail."""
+        """It said goodbye without waiting: its callers know already that its records may fail."""
         self.ring_full_since_ms: float | None = None

@@ -86,7 +86,7 @@ class Sessions:
         return found
 
     def records_settled(self, row: int, generation: int, count: int, share_bytes: int) -> None:
-        """So many records of that client are told and done; ``share_bytes`` as they were counted for its share."""
+        """So many records of that client are completed and done; ``share_bytes`` as they were counted for its share."""
         session = self.by_row.get(row)
         if session is not None and session.row.generation == generation:
             session.unsettled_records -= count
@@ -160,7 +160,7 @@ class Sessions:
         self._gone_since_ms.pop(row.index, None)
         session = ClientSession(routing_id, row, name, now_ms)
         if before is not None:
-            # The streams and what could not be told yet go over to the new connection of the same client.
+            # The streams and the completions not written yet go over to the new connection of the same client.
             session.streams, session.unwritten = before.streams, before.unwritten
             session.unacked = before.unacked
             session.unsettled_records = before.unsettled_records

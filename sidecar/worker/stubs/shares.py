@@ -141,7 +141,7 @@ class Shares:
         return queue.chain.live_entries > 0 and now_ms - queue.last_settled_ms > self._request_timeout_ms
 
     def count(self, queue: TopicQueue, now_ms: float) -> None:
-        """What the topic holds has changed, or whether it moves: tell the other workers."""
+        """The topic's bytes, or whether it moves, may have changed: publish them to the other workers."""
         held = self._held_bytes(queue)
         stalled = held if held and self.is_stalled(queue, now_ms) else 0
         if queue.stalled_bytes and not stalled:
@@ -174,7 +174,7 @@ class Shares:
         return self._words.others_wait()
 
     def tell_waiting(self, waits: bool) -> None:
-        """Whether streams are held by a share here: other workers ring when they give much back."""
+        """Whether streams are held by a share here: other workers wake us when they give much back."""
         if waits != self._waits:
             self._waits = waits
             self._words.store_waits(waits)

@@ -1,6 +1,6 @@
 """StubPort: the worker's side of the stub protocol. Dispatches frames, and tells each stub once a turn.
 
-What a stub must hear and cannot be written now waits: positions as a set, outcomes in its ring, the few other
+What a stub must hear and cannot be written now waits: positions as a set, outcomes in its outcome ring, the few other
 messages in a bounded outbox. A stub that does not read never stops anybody else.
 """
 
@@ -48,7 +48,7 @@ DRAINING_TEXT = (
 
 
 UNACKED_MS_MAX = 2_000.0
-"""While descriptors are scarce: how long a failure may wait for its client's ACK, and a full ring for any ACK."""
+"""While descriptors are scarce: how long a failure may wait for its ACK, and a full outcome ring for any ACK."""
 
 
 class StubPort:
@@ -111,7 +111,7 @@ class StubPort:
                 if kind == Kind.ATTACH:
                     self._on_attach(routing_id, fields, now_ms)
                 else:
-                    # A stub of before: its session ended, or the worker was replaced under the same path.
+                    # A stub of an earlier session: that one ended, or the worker was replaced under the same path.
                     self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
                     self._blame(routing_id)
                 return
@@ -192,7 +192,7 @@ class StubPort:
             self.end(session, now_ms)
 
     def cut_unread(self, now_ms: float, *, descriptors_are_scarce: bool) -> None:
-        """Cut clients whose ring has been full for too long; what they were not told counts as told.
+        """Cut clients whose outcome ring has been full for too long; their unread outcomes count as acknowledged.
 
         While descriptors are scarce, the client that holds up most outcomes goes after 2 s without an ACK: a batch
         shared with others, or the sender, is never held for long by one that does not read.
@@ -206,7 +206,7 @@ class StubPort:
         }
         late = [each for each, waited_ms in full_for_ms.items() if waited_ms >= self._client_ack_timeout_ms]
         if not late and descriptors_are_scarce:
-            # Not at once: a ring that is full for an instant is a busy client's, not a deaf one's.
+            # Not at once: an outcome ring that is full for an instant is a busy client's, not a deaf one's.
             deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]
             late = [max(deaf, key=lambda session: len(session.unwritten))] if deaf else []
         for session in late:
@@ -239,7 +239,7 @@ class StubPort:
                 self._acker.abandon(worst)
 
     def give_up_all(self) -> None:
-        """The daemon ends: what was not acknowledged by now cannot be told any more."""
+        """The daemon ends: give up the outcomes that no client has acknowledged by now."""
         for session in (*self._sessions, *self._sessions.absent()):
             if session.unacked or session.unwritten:
                 self._acker.abandon(session)
@@ -254,7 +254,7 @@ class StubPort:
     def reclaim_rows(self, now_ms: float) -> None:
         """Give back the rows of those who will not come back: dead, or gone for longer than the grace.
 
-        What such a client was not told counts as told.
+        Its unread outcomes count as acknowledged.
         """
         for row in self._processes.take_dead():
             session = self._sessions.of_row(row)
@@ -326,8 +326,8 @@ class StubPort:
 
     def _acked(self, session: ClientSession, up_to_number: int, now_ms: float) -> None:
         if up_to_number >= session.row.next_number:
-            told = session.row.next_number - 1
-            raise MalformedFrame(f"ACK of outcome {up_to_number}, but only {told} were told")
+            written = session.row.next_number - 1
+            raise MalformedFrame(f"ACK of outcome {up_to_number}, but only {written} were written")
         session.row.ring_ack(up_to_number)
         self._acker.acked(session, now_ms)
         if self._intake.ring_held:

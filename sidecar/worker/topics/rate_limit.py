@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
 
 BURST_MS = 100.0
-"""What may be taken at once after silence, as time at the full rate."""
+"""The burst that may be taken at once after silence, as time at the full rate."""
 
 
 class _Bucket:
@@ -25,7 +25,7 @@ class _Bucket:
         self._clock = clock
         self._rate = rate
         self._unpaid_us = 0.0
-        """What the charges of before cost beyond whole microseconds: above 10^6 a second each costs less than one."""
+        """The cost of earlier charges beyond whole microseconds: above 10^6 a second each costs less than one."""
         self.text = text
 
     def ready_at_ms(self) -> float:
@@ -40,7 +40,7 @@ class _Bucket:
 
 
 class RateLimits:
-    """What each topic may take, all ``workers`` together: the clocks stand in the segment."""
+    """The rate of each topic, all ``workers`` together: the clocks stand in the segment."""
 
     def __init__(self, segment: Segment, workers: int) -> None:
         self._segment = segment

@@ -103,11 +103,11 @@ class TopicQueue:
         self.topic = topic
         self.lane = lane
         self.settings = settings
-        """What holds for this topic alone; None only in tests that do not partition."""
+        """The topic's own settings; None only in tests that do not partition."""
         self.rate = rate
         self.chain = chain
         self.work_word = entry_word(chain.chain_id, 0)
-        """What is noted as in work while an entry of the chain is walked, without its ordinal."""
+        """The word noted as in work while an entry of the chain is walked, without its ordinal."""
         self.partitioner: StickyPartitioner | None = None
         self.partition_count = 0
         self.has_leader = False
@@ -115,7 +115,7 @@ class TopicQueue:
         self.is_deleted = False
         """The last push took the topic away: what comes now waits for it to come again, with other partitions."""
         self.last_settled_ms = 0.0
-        """When something of the topic was last told and done."""
+        """When a record of the topic was last completed and done."""
         self.waiting = EntryLine()
         """Accepted entries whose records have no partition yet, oldest first."""
         self.out_of_range = EntryLine()
@@ -124,7 +124,7 @@ class TopicQueue:
         """The process whose client was the first to name the topic here; 0: it cannot be seen."""
         self.last_used_ms = 0.0
         self.held_bytes = 0
-        """What the topic holds of the pool, as the other workers were told (shares)."""
+        """The topic's bytes of the pool, as published to the other workers (shares)."""
         self.share_line = 0
         """Streams that wait for this topic's share of the pool."""
         self.stalled_bytes = 0

@@ -86,7 +86,7 @@ class Topics:
         self._refresh_due_ms = 0.0
         self._expiry_ms = float("inf")
         """Nothing here gives up before: a thousand topics that wait are not looked at in each turn. It may be too early
-        (for what has gone on meanwhile); then one look sets it anew."""
+        (for what has gone on meanwhile); then one look sets it again."""
         self._used: set[str] = set()
         self._flush_asked: set[str] = set()
         """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
