@@ -148,7 +148,7 @@ class AsyncProducer:
         timeout: float | None = None,  # noqa: ASYNC109 (Producer's argument)
         *,
         until: Literal["delivered", "accepted"] = "delivered",
-    ) -> None:
+    ) -> int:
         """As Producer.flush(), also for the sends of this loop that were called before it and wait for room.
 
         Cancelling it does not cancel the records.
@@ -165,7 +165,8 @@ class AsyncProducer:
         left = None if ends is None else max(0.0, ends - loop.time())
         if is_alive and not await line.until(wait.is_over, left):
             raise wait.timeout_error(timeout)
-        producer._raise_unwatched()
+        producer._outbox.failures.raise_unobserved()
+        return producer._outbox.failures.newly_failed()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """As Producer.close(); sends that wait for room raise ProducerClosed.
@@ -190,7 +191,7 @@ class AsyncProducer:
         if await line.until(lambda: io.has_ended, JOIN_S):
             io.join(JOIN_S)
         if done:
-            producer._raise_unwatched()
+            producer._outbox.failures.raise_unobserved()
 
     async def __aenter__(self) -> AsyncProducer:
         return self

@@ -12,6 +12,7 @@ import threading
 import time
 from typing import Any, Final
 
+from client_stub.away_log import AwayLog
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.outbox import Outbox
 from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session
@@ -34,6 +35,7 @@ class IoThread:
         self._transport = Transport(outbox.path)
         self._unsent: list[Any] | None = None
         self._ending: str | None = None
+        self._away_log = AwayLog(outbox.path)
         self.has_ended = False
         """Nothing is left of it but the return of its thread."""
         self._thread: threading.Thread | None = None
@@ -114,6 +116,10 @@ class IoThread:
             self._act()
         self._ship(now_ms)
         self._settle()
+        if session.state is not State.ATTACHED:
+            self._away_log.away(session.last_word, outbox.buffered_bytes, now_ms)
+        elif self._away_log.is_away:
+            self._away_log.back(now_ms)
         if outbox.forked:
             return False  # a callback forked: this is the child, and these sockets are its parent's
         wakeup_ms = session.next_wakeup_ms(now_ms)
@@ -203,6 +209,7 @@ class IoThread:
         cancels = self._ending == CANCEL or session.undecided
         farewell = session.cancel(_cancelled) if cancels else session.bye()
         self._settle()
+        outbox.failures.close()
         self._unsent = None
         outbox.set_waker(None)
         self._transport.close(farewell)
@@ -216,6 +223,7 @@ class IoThread:
         session.cancel(lambda sent: _failed(error, sent))
         outbox.accepted(session.streams.released)
         outbox.completed(session.streams.finished)
+        outbox.failures.close()
         outbox.notify()
 
 

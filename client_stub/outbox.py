@@ -10,7 +10,6 @@ max.block.ms.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -26,6 +25,7 @@ from client_stub.errors import (
     ProducerClosed,
     SidecarError,
 )
+from client_stub.failures import Failures, OnError
 from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
 from client_stub.packer import packed_bound
 from client_stub.submission import BulkPart, Submission
@@ -45,7 +45,6 @@ CONNECT_TIMEOUT_MS: Final = 5_000.0
 """How long the first send of a process waits for a daemon: long enough for one that is just starting."""
 ROOM_LOOK_MS: Final = 100.0
 """How often a caller who waits for room looks for it without being woken."""
-UNWATCHED_KEPT_MAX: Final = 1_000
 
 
 class Snapshot:
@@ -60,7 +59,9 @@ class Snapshot:
 class Outbox(OutboxCore):
     """State shared by callers and the io thread; every public method is thread-safe unless it says otherwise."""
 
-    def __init__(self, *, max_block_ms: float, connect_timeout_ms: float, path: str) -> None:
+    def __init__(
+        self, *, max_block_ms: float, connect_timeout_ms: float, path: str, on_error: OnError | None = None
+    ) -> None:
         super().__init__()
         self.max_block_ms = max_block_ms
         self.connect_timeout_ms = connect_timeout_ms
@@ -90,8 +91,7 @@ class Outbox(OutboxCore):
         """Some of them wait for ACCEPTED, not for room or outcomes."""
         self._room_awaited = False
         """Some of them wait for room. Who waits for an outcome is not woken by the acceptance before it."""
-        self._unwatched: deque[tuple[SidecarError, int]] = deque()
-        """(error, records) of records that nobody watches; reported by the next flush()."""
+        self.failures = Failures(on_error)
         self._released_bytes = 0
         self._gathering: list[Submission] = []
         """Submissions that the io thread knows of and has left open, oldest first."""
@@ -355,16 +355,6 @@ class Outbox(OutboxCore):
         self.notify()
         return not was_closed
 
-    def unwatched(self) -> list[tuple[SidecarError, int]]:
-        """(error, records) of failures that nobody asked about, to be reported now and then forgotten."""
-        return list(self._unwatched)
-
-    def forget_unwatched(self, count: int) -> None:
-        """The first ``count`` of them were reported."""
-        for _ in range(count):
-            with contextlib.suppress(IndexError):
-                self._unwatched.popleft()
-
     # --- io thread ------------------------------------------------------------------------------------
 
     def set_waker(self, waker: Waker | None) -> None:
@@ -433,6 +423,10 @@ class Outbox(OutboxCore):
 
         0 when something has gathered that can be sent now.
         """
+        if self.failures.has_news:
+            next_ms = self.failures.tick(time.monotonic() * 1e3)
+            if next_ms is not None:
+                most_ms = next_ms if most_ms is None else min(most_ms, next_ms)
         self.fall_asleep()  # before the look: what comes behind it wakes
         if self.flush_requested:
             return 0.0
@@ -464,20 +458,8 @@ class Outbox(OutboxCore):
             if submission not in self.pending:
                 continue
             if submission.first_error is not None:
-                self._note_unwatched(submission)
+                self.failures.add(submission, time.monotonic() * 1e3)
             del self.pending[submission]  # behind it: flush() goes by this, and tells what was noted
-
-    def _note_unwatched(self, submission: Submission) -> None:
-        for part in submission.parts:
-            error, failures = part.failures()
-            if error is None or part.watched:
-                continue
-            notes = self._unwatched
-            if len(notes) >= UNWATCHED_KEPT_MAX:
-                with contextlib.suppress(IndexError):
-                    error, before = notes.pop()
-                    failures += before
-            notes.append((error, failures))
 
     def notify(self) -> None:
         """Something changed that callers may wait for."""

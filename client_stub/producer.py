@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from client_stub import producer_core
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
+from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
 from client_stub.hot import OnDelivery, OpenStream, native
 
@@ -69,7 +70,9 @@ class Producer(ProducerCore):
     ``run_dir``: the daemon's (None: KAFKA_SIDECAR_RUN_DIR, else the default). ``client_name`` and ``token``
     name an entry of the daemon's [clients] table. ``max_block_ms`` bounds how long send() waits for room
     (Kafka's max.block.ms), ``connect_timeout_ms`` how long the first send waits for a daemon,
-    ``delivery_timeout_ms`` how long records wait for a daemon that went away.
+    ``delivery_timeout_ms`` how long records wait for a daemon that went away. ``on_error(error, topic, count)`` runs in
+    the io thread for records that failed without a callback and before anybody asked; without it they are logged as
+    warnings of the logger ``client_stub``, once in ten seconds for each topic and error.
     Raises ValueError for a run directory too long for a socket path.
     """
 
@@ -82,6 +85,7 @@ class Producer(ProducerCore):
         max_block_ms: float = MAX_BLOCK_MS,
         connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
         delivery_timeout_ms: float = DELIVERY_TIMEOUT_MS,
+        on_error: OnError | None = None,
     ) -> None:
         if max_block_ms < 0 or connect_timeout_ms < 0 or delivery_timeout_ms <= 0:
             raise ValueError("max_block_ms, connect_timeout_ms and delivery_timeout_ms must not be negative.")
@@ -95,6 +99,7 @@ class Producer(ProducerCore):
         self._max_block_ms = max_block_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
+        self._on_error = on_error
         self._fork_generation = 0
         self._outbox = self._new_outbox()
         self._streams = self._outbox.streams
@@ -174,8 +179,10 @@ class Producer(ProducerCore):
 
     def flush(
         self, timeout: float | None = None, *, until: Literal["delivered", "accepted"] = "delivered"
-    ) -> None:
+    ) -> int:
         """Wait until every record sent before this call has an outcome; ends linger for them.
+
+        Returns how many records have failed since the last flush(), whether anybody asked about them or not.
 
         ``until="accepted"`` waits only until the daemon answers for each: what it has accepted outlives this process
         and the daemon's, and with pool.sync = accept the host's crash too. Raises ValueError for another word,
@@ -188,7 +195,8 @@ class Producer(ProducerCore):
         is_alive = self._io is not None and self._io.has_begun and not outbox.closed
         if is_alive and not outbox.wait_until(wait.is_over, timeout, for_acceptance=wait.for_acceptance):
             raise wait.timeout_error(timeout)
-        self._raise_unwatched()
+        self._outbox.failures.raise_unobserved()
+        return self._outbox.failures.newly_failed()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and leave. After ``timeout`` seconds (0: at once) what is undecided fails with
@@ -208,7 +216,7 @@ class Producer(ProducerCore):
         io.join(JOIN_S)
         self._end_close()
         if done:
-            self._raise_unwatched()
+            outbox.failures.raise_unobserved()
 
     def _begin_close(self, timeout: float | None) -> IoThread | None:
         """No record is taken from now on; the io thread that is to end, if there is one.
@@ -291,7 +299,10 @@ class Producer(ProducerCore):
     def _new_outbox(self) -> Outbox:
         kind = QueuedOutbox if native is None else Outbox
         return kind(
-            max_block_ms=self._max_block_ms, connect_timeout_ms=self._connect_timeout_ms, path=self._path
+            max_block_ms=self._max_block_ms,
+            connect_timeout_ms=self._connect_timeout_ms,
+            path=self._path,
+            on_error=self._on_error,
         )
 
     def size_limit(self, topic: str) -> int:
@@ -340,18 +351,6 @@ class Producer(ProducerCore):
         if size > LARGE_BYTES:
             self.check_size(topic, record)
         return record
-
-    def _raise_unwatched(self) -> None:
-        outbox = self._outbox
-        notes = outbox.unwatched()
-        if notes:
-            error, failures = notes[0][0], sum(failures for _, failures in notes)
-            if failures > 1:
-                error.args = (f"{error} ({failures} records of send_many() or send_arrow() failed.)",)
-            try:
-                raise error
-            finally:
-                outbox.forget_unwatched(len(notes))
 
     def _forked_child(self) -> None:
         """In a forked child: the parent keeps its records; this process begins as a client of its own."""

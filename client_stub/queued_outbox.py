@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from client_stub.errors import ProducerClosed
+from client_stub.failures import OnError
 from client_stub.hot import Delivery, OnDelivery, OpenStream
 from client_stub.outbox import Outbox, Snapshot
 from client_stub.packer import packed_bound
@@ -16,8 +17,12 @@ from client_stub.submission import BulkPart, Submission
 class QueuedOutbox(Outbox):
     """A caller changes shared state by one append to ``_inbox``, which is atomic also without a GIL."""
 
-    def __init__(self, *, max_block_ms: float, connect_timeout_ms: float, path: str) -> None:
-        super().__init__(max_block_ms=max_block_ms, connect_timeout_ms=connect_timeout_ms, path=path)
+    def __init__(
+        self, *, max_block_ms: float, connect_timeout_ms: float, path: str, on_error: OnError | None = None
+    ) -> None:
+        super().__init__(
+            max_block_ms=max_block_ms, connect_timeout_ms=connect_timeout_ms, path=path, on_error=on_error
+        )
         self._inbox: deque[tuple[Any, ...]] = deque()
         """In the order in which callers came: the six fields of a record, or (what the io thread calls, arguments)."""
         self._inbox_bytes = 0

@@ -60,6 +60,7 @@ class Submission(SubmissionCore):
         "sent",
         "seq",
         "topic",
+        "watched",
     )
 
     def __init__(
@@ -83,6 +84,8 @@ class Submission(SubmissionCore):
         self.remaining = 0
         self.first_error: DeliveryFailed | None = None
         self.failed_count = 0
+        self.watched = False
+        """A caller has asked for the future of one of its records."""
         self.fates = []
         self._data: bytes | None = None
         self._done_mask = 0
@@ -152,12 +155,24 @@ class Submission(SubmissionCore):
                 failed += hit.bit_count()
         return error, failed
 
+    def unobserved_failures(self) -> tuple[DeliveryFailed | None, int]:
+        """(error, records) that failed without a callback and without a caller that asked; (None, 0) for none."""
+        callbacks = self.callbacks
+        if self.callback is not None or (callbacks is not None and None not in callbacks):
+            return None, 0
+        if self.watched:
+            count = sum(part.failures()[1] for part in self.parts if not part.watched)
+        else:
+            count = self.failed_count - sum(part.failures()[1] for part in self.parts if part.watched)
+        return (self.first_error, count) if count > 0 else (None, 0)
+
     def wait_for(
         self, index: int, timeout: float | None
     ) -> tuple[SidecarError | None, RecordMetadata | None]:
         """Wait at most ``timeout`` seconds for what ``find`` tells. Raises TimeoutError, ForkedProducer."""
         if self.outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
+        self.watched = True
         fate = self.find(index)
         if fate is None:
             self.outbox.wait_for_outcome(lambda: self.find(index) is not None, timeout)

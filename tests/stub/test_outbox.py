@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from client_stub.errors import error_for
-from client_stub.outbox import STAY_OPEN_MS_MAX, UNWATCHED_KEPT_MAX, Outbox
+from client_stub.errors import SidecarError, error_for
+from client_stub.failures import UNWATCHED_KEPT_MAX
+from client_stub.outbox import STAY_OPEN_MS_MAX, Outbox
 from client_stub.wire import LocalCode
 
 BEGAN_NS = 1_700_000_000 * 10**9
@@ -56,11 +57,11 @@ def test_failures_that_nobody_asks_about_are_counted_beyond_their_bound() -> Non
     for submission in failed:
         submission.fail(error_for(LocalCode.EXPIRED))
     outbox.completed(failed)
-    notes = outbox.unwatched()
-    assert len(notes) == UNWATCHED_KEPT_MAX
-    assert sum(records for _, records in notes) == 2 * calls
-    outbox.forget_unwatched(len(notes))
-    assert outbox.unwatched() == []
+    assert len(outbox.failures._unwatched) == UNWATCHED_KEPT_MAX
+    with pytest.raises(SidecarError, match=rf"{2 * calls} records of send_many\(\)"):
+        outbox.failures.raise_unobserved()
+    outbox.failures.raise_unobserved()
+    assert (outbox.failures.newly_failed(), outbox.failures.newly_failed()) == (2 * calls, 0)
 
 
 def test_an_acceptance_wakes_who_waits_for_room_and_not_who_waits_for_an_outcome() -> None:

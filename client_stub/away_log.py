@@ -1,0 +1,49 @@
+"""AwayLog: one warning when the daemon is away for long, one line when it is back. Sans-IO, io thread only."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+log = logging.getLogger("client_stub")
+
+QUIET_MS: Final = 1_000.0
+"""A worker that is replaced within this time is worth no line."""
+REPEAT_MS: Final = 60_000.0
+
+
+class AwayLog:
+    """Of one producer; ``path`` is the daemon's control socket."""
+
+    def __init__(self, path: str) -> None:
+        self.is_away = False
+        """``back`` is owed."""
+        self._path = path
+        self._since_ms = 0.0
+        self._next_ms = 0.0
+        self._warned = False
+
+    def away(self, reason: str, waiting_bytes: int, now_ms: float) -> None:
+        """There is no connection to a worker now; to be called again and again meanwhile."""
+        if not self.is_away:
+            self.is_away, self._warned = True, False
+            self._since_ms, self._next_ms = now_ms, now_ms + QUIET_MS
+        elif now_ms >= self._next_ms:
+            self._warned, self._next_ms = True, now_ms + REPEAT_MS
+            log.warning(
+                "The kafka-sidecar daemon at %s is away for %.0f s: %s. Records wait, %d bytes so far.",
+                self._path,
+                (now_ms - self._since_ms) / 1e3,
+                reason.rstrip(".") or "no connection yet",
+                waiting_bytes,
+            )
+
+    def back(self, now_ms: float) -> None:
+        """A worker has welcomed this producer."""
+        if self._warned:
+            log.info(
+                "The kafka-sidecar daemon at %s is back after %.0f s.",
+                self._path,
+                (now_ms - self._since_ms) / 1e3,
+            )
+        self.is_away = False

@@ -1,0 +1,197 @@
+"""Failures: failed records that nobody asked about, for flush(), for on_error, and for the log. Sans-IO.
+
+A caller that waits for its record learns of the failure by its error. This is for the others: a record that was sent
+and forgotten must not fail unseen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from client_stub.errors import DeliveryFailed, SidecarError
+from client_stub.submission import BulkPart, Submission
+from client_stub.wire import Persistence
+
+log = logging.getLogger("client_stub")
+
+OnError: TypeAlias = Callable[[SidecarError, str, int], object]
+"""``on_error(error, topic, count)``."""
+
+UNWATCHED_KEPT_MAX: Final = 1_000
+GRACE_MS: Final = 1_000.0
+"""A caller that asks for its future within this time after the failure gets the error, and no line is logged."""
+INTERVAL_MS: Final = 10_000.0
+"""At most one line for each topic and error in this time; the next line has the count of all between."""
+ROWS_MAX: Final = 200
+"""Pairs of topic and error with a line of their own; the rest shares one line."""
+
+
+@dataclass(slots=True)
+class _Row:
+    topic: str
+    error: DeliveryFailed
+    count: int = 0
+    next_ms: float = 0.0
+
+
+class Failures:
+    """Of one producer. The io thread adds; ``raise_unobserved`` and ``newly_failed`` are for any thread.
+
+    ``on_error`` takes the place of the log. It runs in the io thread.
+    """
+
+    def __init__(self, on_error: OnError | None) -> None:
+        self.failed_count = 0
+        """Records that failed, of all that were completed."""
+        self.has_news = False
+        """``tick`` has something to do, now or later."""
+        self._on_error = on_error
+        self._log = _FailureLog()
+        self._unwatched: deque[tuple[SidecarError, int, BulkPart | None]] = deque()
+        """(error, records, part) of send_many() and send_arrow() whose future nobody watched when they failed. The next
+        flush() raises those that nobody has asked about by then. Without a part: of several calls."""
+        self._reported_count = 0
+
+    def add(self, submission: Submission, now_ms: float) -> None:
+        """All records of ``submission`` have their outcomes, and some failed."""
+        self.failed_count += submission.failed_count
+        self._keep_unwatched(submission)
+        error, count = submission.unobserved_failures()
+        if error is None:
+            return
+        if self._on_error is None:
+            self._log.note(submission, now_ms)
+            self.has_news = True
+            return
+        try:
+            self._on_error(error, submission.topic, count)
+        except Exception:
+            log.exception("an on_error callback failed; the producer goes on")
+
+    def tick(self, now_ms: float) -> float | None:
+        """Log what is due; how long until the next call, in ms. None: there is nothing to wait for."""
+        next_ms = self._log.tick(now_ms)
+        self.has_news = next_ms is not None
+        return next_ms
+
+    def close(self) -> None:
+        """The producer ends: log all that is left."""
+        self._log.close()
+
+    def newly_failed(self) -> int:
+        """Records that failed since the last call."""
+        failed_count = self.failed_count
+        newly, self._reported_count = failed_count - self._reported_count, failed_count
+        return newly
+
+    def raise_unobserved(self) -> None:
+        """Raises the first error of a send_many() or send_arrow() whose future nobody watches, with the count of all;
+        then they are forgotten."""
+        if not self._unwatched:
+            return
+        notes = list(self._unwatched)
+        left = [(error, count) for error, count, part in notes if part is None or not part.watched]
+        try:
+            if left:
+                error, count = left[0][0], sum(count for _, count in left)
+                if count > 1:
+                    error.args = (f"{error} ({count} records of send_many() or send_arrow() failed.)",)
+                raise error
+        finally:
+            for _ in notes:
+                with contextlib.suppress(IndexError):
+                    self._unwatched.popleft()
+
+    def _keep_unwatched(self, submission: Submission) -> None:
+        for part in submission.parts:
+            error: SidecarError | None
+            error, failures = part.failures()
+            if error is None or part.watched:
+                continue
+            notes = self._unwatched
+            kept: BulkPart | None = part
+            if len(notes) >= UNWATCHED_KEPT_MAX:
+                with contextlib.suppress(IndexError):
+                    error, before, _ = notes.pop()
+                    failures += before
+                    kept = None
+            notes.append((error, failures, kept))
+
+
+class _FailureLog:
+    """Warnings, at most one for each topic and error in INTERVAL_MS. Io thread only."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[float, Submission]] = deque()
+        self._rows: dict[tuple[str, str, Persistence], _Row] = {}
+
+    def note(self, submission: Submission, now_ms: float) -> None:
+        """All records of ``submission`` have their outcomes, and some failed."""
+        self._waiting.append((now_ms + GRACE_MS, submission))
+
+    def tick(self, now_ms: float) -> float | None:
+        """Log what is due; how long until the next call, in ms. None: there is nothing to wait for."""
+        waiting = self._waiting
+        if not waiting and not self._rows:
+            return None
+        while waiting and waiting[0][0] <= now_ms:
+            self._count(waiting.popleft()[1])
+        next_ms = waiting[0][0] if waiting else None
+        for key, row in list(self._rows.items()):
+            if row.next_ms <= now_ms:
+                if not row.count:
+                    del self._rows[key]  # quiet for an interval
+                    continue
+                self._write(row)
+                row.next_ms = now_ms + INTERVAL_MS
+            next_ms = row.next_ms if next_ms is None else min(next_ms, row.next_ms)
+        return None if next_ms is None else next_ms - now_ms
+
+    def close(self) -> None:
+        """The producer ends: log all that is left."""
+        while self._waiting:
+            self._count(self._waiting.popleft()[1])
+        for row in self._rows.values():
+            if row.count:
+                self._write(row)
+        self._rows.clear()
+
+    def _count(self, submission: Submission) -> None:
+        error, count = submission.unobserved_failures()
+        if error is None or not count:
+            return
+        key = (submission.topic, error.name, error.persistence)
+        if key not in self._rows and len(self._rows) >= ROWS_MAX:
+            key = ("", "", Persistence.POSSIBLY_PERSISTED)
+        row = self._rows.setdefault(key, _Row(submission.topic if key[0] else "", error))
+        row.count += count
+        row.error = error
+
+    @staticmethod
+    def _write(row: _Row) -> None:
+        log.warning(
+            "%d record%s of %s failed and nobody asked about %s: %s: %s (%s). "
+            "Ask result(), or give on_delivery or Producer(on_error=...).",
+            row.count,
+            "" if row.count == 1 else "s",
+            f"topic {row.topic}" if row.topic else "other topics",
+            "it" if row.count == 1 else "them",
+            row.error.name,
+            str(row.error).rstrip("."),
+            persistence_text(row.error.persistence),
+        )
+        row.count = 0
+
+
+def persistence_text(persistence: Persistence) -> str:
+    """For a reader: whether the record may be in the log."""
+    return {
+        Persistence.NOT_PERSISTED: "not persisted",
+        Persistence.POSSIBLY_PERSISTED: "possibly persisted",
+        Persistence.PERSISTED: "persisted",
+    }[persistence]
