@@ -48,7 +48,7 @@ class Failures:
     def __init__(self, on_error: OnError | None) -> None:
         self.failed_count = 0
         """Records that failed, of all that were completed."""
-        self.has_news = False
+        self.has_lines = False
         """``tick`` has something to do, now or later."""
         self._on_error = on_error
         self._log = _FailureLog()
@@ -66,7 +66,7 @@ class Failures:
             return
         if self._on_error is None:
             self._log.note(submission, now_ms)
-            self.has_news = True
+            self.has_lines = True
             return
         try:
             self._on_error(error, submission.topic, count)
@@ -76,7 +76,7 @@ class Failures:
     def tick(self, now_ms: float) -> float | None:
         """Log what is due; how long until the next call, in ms. None: there is nothing to wait for."""
         next_ms = self._log.tick(now_ms)
-        self.has_news = next_ms is not None
+        self.has_lines = next_ms is not None
         return next_ms
 
     def close(self) -> None:

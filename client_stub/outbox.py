@@ -423,7 +423,7 @@ class Outbox(OutboxCore):
 
         0 when something has gathered that can be sent now.
         """
-        if self.failures.has_news:
+        if self.failures.has_lines:
             next_ms = self.failures.tick(time.monotonic() * 1e3)
             if next_ms is not None:
                 most_ms = next_ms if most_ms is None else min(most_ms, next_ms)

@@ -33,7 +33,7 @@ def failed(topic: str, count: int = 1, code: int = FORBIDDEN) -> Submission:
 def test_a_line_for_each_topic_and_error_at_its_time(caplog: pytest.LogCaptureFixture) -> None:
     failures = Failures(None)
     failures.add(failed("a", 3), 0)
-    assert failures.has_news and failures.tick(0) == GRACE_MS
+    assert failures.has_lines and failures.tick(0) == GRACE_MS
     assert failures.tick(GRACE_MS) == INTERVAL_MS
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
@@ -48,7 +48,7 @@ def test_a_line_for_each_topic_and_error_at_its_time(caplog: pytest.LogCaptureFi
     assert [record.getMessage()[:20] for record in caplog.records] == ["1 record of topic a "]
     failures.tick(GRACE_MS + INTERVAL_MS)
     assert caplog.records[-1].getMessage().startswith("50 records of topic a failed")
-    assert failures.tick(GRACE_MS + 3 * INTERVAL_MS) is None and not failures.has_news
+    assert failures.tick(GRACE_MS + 3 * INTERVAL_MS) is None and not failures.has_lines
 
 
 def test_a_caller_that_asks_within_the_grace_gets_no_line(caplog: pytest.LogCaptureFixture) -> None:
