@@ -22,12 +22,12 @@ class Bound(NamedTuple):
 
 
 BOUNDS: Final = {
-    (WAITED_FOR, "stub"): Bound(144, 85, 12, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(183, 153, 40, "Sender.poll"),
-    (BULK, "stub"): Bound(168, 98, 14, "Producer.send_many"),
-    (BULK, "worker"): Bound(230, 180, 43, "Sender.on_produce_response"),
-    (SPREAD, "stub"): Bound(200, 98, 14, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(513, 182, 44, "Sender.on_produce_response"),
+    (WAITED_FOR, "stub"): Bound(126, 92, 12, "ProducerCore.send"),
+    (WAITED_FOR, "worker"): Bound(184, 159, 42, "Sender.poll"),
+    (BULK, "stub"): Bound(150, 105, 14, "Producer.send_many"),
+    (BULK, "worker"): Bound(234, 191, 47, "Sender.on_produce_response"),
+    (SPREAD, "stub"): Bound(183, 105, 14, "Producer.send_many"),
+    (SPREAD, "worker"): Bound(519, 193, 48, "Sender.on_produce_response"),
 }
 
 
