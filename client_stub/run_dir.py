@@ -66,11 +66,11 @@ def control_path(run_dir: str | os.PathLike[str] | None) -> str:
 
 def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:
     """One sentence or two on the paths tried, what was found there, and how to start a daemon."""
-    seen = "the socket does not exist" if not os.path.exists(path) else "nobody answered"
+    host, waited = os.uname().nodename, f"(waited {waited_ms / 1000:.0f} s)"
     if last_word:
-        seen = last_word
+        return f"The kafka-sidecar daemon at {path} on host {host} cannot be used {waited}: {last_word}"
+    seen = "the socket does not exist" if not os.path.exists(path) else "nobody answered"
     return (
-        f"No kafka-sidecar daemon at {path} on host {os.uname().nodename}: {seen} "
-        f"(waited {waited_ms / 1000:.0f} s). Start it with 'kafka-sidecar run', "
+        f"No kafka-sidecar daemon at {path} on host {host}: {seen} {waited}. Start it with 'kafka-sidecar run', "
         f"or name its run directory by run_dir or {RUN_DIR_VARIABLE}."
     )

@@ -13,6 +13,7 @@ end of ours talks to libzmq at the other. Source: RFC 37/ZMTP of ZeroMQ. Not thr
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Sequence
@@ -35,7 +36,8 @@ HEADER_BYTES_MAX: Final = 64 << 10
 SKIPPED_BYTES_MAX: Final = 1 << 32
 """The longest message that is read away instead of kept; a longer one is no mistake of a client of ours."""
 FRAMES_MAX: Final = 64
-COMMAND_BYTES_MAX: Final = 64 << 10
+COMMAND_BYTES_MAX: Final = 1 << 10
+"""A command with its head. No message may come before READY, so this is also all that a stranger can make us keep."""
 ROOM_BYTES_MIN: Final = 8 << 10
 SPARES_MAX: Final = 4
 SHORT_BUFFER_BYTES: Final = 32 << 10
@@ -53,37 +55,60 @@ class Buffers:
     From ``limit_bytes`` on no buffer grows, and who begins a message is given a short piece.
     """
 
-    __slots__ = ("_size", "_spares", "held_bytes", "limit_bytes")
+    __slots__ = ("_size", "_spares", "_whole", "held_bytes", "limit_bytes")
 
-    def __init__(self, size: int, limit_bytes: int | None = None) -> None:
+    def __init__(self, size: int, limit_bytes: float = math.inf) -> None:
         self._size = size
         self.limit_bytes = limit_bytes
         self._spares: list[memoryview] = []
+        self._whole: Buffers | None = None
         self.held_bytes = 0
 
-    def take(self) -> memoryview:
+    @classmethod
+    def share_of(cls, whole: Buffers, limit_bytes: float) -> Buffers:
+        """A part with a limit of its own; what it holds counts for ``whole`` as well."""
+        share = cls(whole._size, limit_bytes)
+        share._spares = whole._spares
+        share._whole = whole
+        return share
+
+    def first(self) -> memoryview:
+        """For the begin of a message: a short piece while it is tight."""
+        whole = self._whole
+        if self.held_bytes >= self.limit_bytes or (
+            whole is not None and whole.held_bytes >= whole.limit_bytes
+        ):
+            self.count(SHORT_BUFFER_BYTES)
+            return _pages(SHORT_BUFFER_BYTES)
         self.held_bytes += self._size
+        if whole is not None:
+            whole.held_bytes += self._size
         return self._spares.pop() if self._spares else _pages(self._size)
 
     def give(self, view: memoryview) -> None:
-        self.held_bytes -= len(view)
-        if len(view) == self._size and len(self._spares) < SPARES_MAX:
+        size = len(view)
+        self.held_bytes -= size
+        if self._whole is not None:
+            self._whole.held_bytes -= size
+        if size == self._size and len(self._spares) < SPARES_MAX:
             self._spares.append(view)
 
     def larger(self, than: int) -> memoryview | None:
         """A buffer at least twice as large as one of ``than`` bytes; None while there is no room for it."""
         size = self._size if 2 * than <= self._size else 2 * than
-        if self.limit_bytes is not None and self.held_bytes + size > self.limit_bytes:
+        whole = self._whole
+        if self.held_bytes + size > self.limit_bytes or (
+            whole is not None and whole.held_bytes + size > whole.limit_bytes
+        ):
             return None
-        if size == self._size:
-            return self.take()
-        self.held_bytes += size
-        return _pages(size)
+        self.count(size)
+        return self._spares.pop() if size == self._size and self._spares else _pages(size)
 
-    def short(self) -> memoryview:
-        """For the begin of a message while it is tight."""
-        self.held_bytes += SHORT_BUFFER_BYTES
-        return _pages(SHORT_BUFFER_BYTES)
+    def count(self, size: int) -> None:
+        """A connection has so many bytes more in hand, or fewer."""
+        self.held_bytes += size
+        if self._whole is not None:
+            self._whole.held_bytes += size
 
 
 def _pages(size: int) -> memoryview:
@@ -158,8 +183,8 @@ class ZmtpConnection:
         Its other bytes are read away and counted in ``skipped_bytes``, so that who sent it can be answered.
         """
         if self._view is not None:
-            self._buffers.held_bytes -= len(self._view)
-            buffers.held_bytes += len(self._view)
+            self._buffers.count(-len(self._view))
+            buffers.count(len(self._view))
         self._buffers = buffers
         self._message_bytes_max = message_bytes_max
         self._skips = True
@@ -171,9 +196,7 @@ class ZmtpConnection:
         """
         view = self._view
         if view is None:
-            buffers = self._buffers
-            is_tight = buffers.limit_bytes is not None and buffers.held_bytes >= buffers.limit_bytes
-            view = self._view = buffers.short() if is_tight else buffers.take()
+            view = self._view = self._buffers.first()
             self._start = self._end = 0
         elif len(view) - self._end < ROOM_BYTES_MIN or (
             self._start and len(view) - self._start < self._wanted
@@ -234,7 +257,10 @@ class ZmtpConnection:
                 stop = body + view[at + 1]
             if not frames and stop - body > HEADER_BYTES_MAX:
                 raise ZmtpError(f"a first frame of more than {HEADER_BYTES_MAX} bytes")
-            if stop - self._start > self._message_bytes_max:
+            if flags & COMMAND or not self._ready:
+                if stop - self._start > COMMAND_BYTES_MAX:
+                    raise ZmtpError(f"a command of more than {COMMAND_BYTES_MAX} bytes")
+            elif stop - self._start > self._message_bytes_max:
                 if not self._skips or not frames or flags > 3:
                     raise ZmtpError(f"a message of more than {self._message_bytes_max} bytes")
                 self._kept = [bytes(frame) for frame in frames]
@@ -316,8 +342,6 @@ class ZmtpConnection:
         return True
 
     def _command(self, body: bytes) -> None:
-        if len(body) > COMMAND_BYTES_MAX:
-            raise ZmtpError("a command of more than 64 KiB")
         name, rest = _short_text(body)
         if name == b"READY" and not self._ready:
             kind = _properties(rest).get(b"socket-type", b"")

@@ -27,11 +27,13 @@ from client_stub.zmtp import (
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.listener import Listener
+from sidecar.net.peer import GONE, Peer
 from sidecar.net.stub_connection import (
     UNATTACHED_BYTES_MAX,
     UNATTACHED_MESSAGES_MAX,
     StubConnection,
 )
+from sidecar.net.unattached import Unattached
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ RECEIVE_BUFFER_BYTES: Final = 1280 << 10
 """Holds a whole submission of the usual size: a bulk client's bytes are not moved while they gather."""
 UNFINISHED_BYTES_MAX: Final = 64 << 20
 """Buffers of attached clients with half a message each, all together; more where one submission needs more."""
+USER_UNFINISHED_BYTES_MAX: Final = 20 << 20
+"""The same of the clients of one user."""
 SHORT_READ_BYTES: Final = 64 << 10
 """A read that brought less has emptied the socket."""
 ATTACH_S: Final = 5.0
@@ -91,13 +95,15 @@ class Endpoint:
         self._on_closed_by_us = on_closed_by_us
         self._message_bytes_max = message_bytes_max
         self._attach_s = ATTACH_S if attach_s is None else attach_s
-        # Twice: a buffer that grows is copied from the one before it.
-        self._buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 4 * message_bytes_max))
+        # Four times: a buffer doubles until its message fits, and is copied from the one before it.
+        self._user_bytes_max = max(USER_UNFINISHED_BYTES_MAX, 4 * message_bytes_max)
+        self._buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 2 * self._user_bytes_max))
+        self._buffers_of: dict[int, Buffers] = {}
+        """By uid: the part of them that its attached clients may have."""
         self._unattached_buffers = Buffers(UNATTACHED_BUFFER_BYTES)
         self._by_id: dict[bytes, StubConnection] = {}
         self._by_fd: dict[int, StubConnection] = {}
-        self._unattached: dict[StubConnection, float] = {}
-        """Oldest first, with the loop's time until which they may take."""
+        self._unattached = Unattached()
         self._unattached_parts: dict[StubConnection, None] = {}
         """Those of them with half a message, oldest first."""
         self._paused: dict[StubConnection, None] = {}
@@ -130,8 +136,12 @@ class Endpoint:
         connection = self._by_id.get(routing_id)
         if connection is not None and not connection.has_attached:
             connection.has_attached = True
-            connection.zmtp.skip_long_messages(self._buffers, self._message_bytes_max)
-            self._unattached.pop(connection, None)
+            uid = connection.peer.uid
+            buffers = self._buffers_of.get(uid)
+            if buffers is None:
+                buffers = self._buffers_of[uid] = Buffers.share_of(self._buffers, self._user_bytes_max)
+            connection.zmtp.skip_long_messages(buffers, self._message_bytes_max)
+            self._unattached.remove(connection)
             self._unattached_parts.pop(connection, None)
 
     def sent_nonsense(self, routing_id: bytes) -> None:
@@ -139,7 +149,7 @@ class Endpoint:
         connection = self._by_id.get(routing_id)
         if connection is not None:
             connection.malformed += 1
-            self._listener.sent_nonsense(connection.process)
+            self._listener.sent_nonsense(connection.peer.pid)
             if connection.malformed > MALFORMED_MAX:
                 self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed messages")
 
@@ -155,10 +165,10 @@ class Endpoint:
         self._write(connection, encode(frames))
         return True
 
-    def peer_process(self, routing_id: bytes) -> int:
-        """The pid behind a connection, as the kernel knows it; 0: gone, or of another pid namespace."""
+    def peer(self, routing_id: bytes) -> Peer:
+        """The process and user behind a connection; GONE when it is closed."""
         connection = self._by_id.get(routing_id)
-        return 0 if connection is None else connection.process
+        return GONE if connection is None else connection.peer
 
     def close(self, linger_ms: int = 0) -> None:
         """Stop listening; what stubs did not take within ``linger_ms`` is dropped, and this waits so long at most.
@@ -185,8 +195,9 @@ class Endpoint:
             connection.socket.close()
         self._by_id.clear()
         self._by_fd.clear()
-        for table in (self._unattached, self._unattached_parts, self._paused, self._unread, self._late):
+        for table in (self._unattached_parts, self._paused, self._unread, self._late):
             table.clear()
+        self._unattached.clear()
         self._epoll.close()
 
     def _on_ready(self) -> None:
@@ -247,28 +258,33 @@ class Endpoint:
         self._again = None
         self._on_ready()
 
-    def _on_connected(self, connected: socket.socket, process: int) -> None:
-        if len(self._by_id) >= self._connections_max:
-            oldest = next(iter(self._unattached), None)
-            if oldest is None:
-                connected.close()
-                self._say_closed(f"there are {self._connections_max} of them already", process)
-                return
-            self._spare(oldest, f"it did not attach, and there are {self._connections_max} of them")
+    def _on_connected(self, connected: socket.socket, peer: Peer) -> None:
+        free = self._connections_max - len(self._by_id)
+        oldest = self._unattached.gives_way(peer, free)
+        if oldest is not None:
+            self._spare(
+                oldest,
+                f"it did not attach, and {len(self._by_id)} of {self._connections_max} connections are open "
+                f"({self._unattached.count_of(oldest.peer.uid)} such ones of uid {oldest.peer.uid})",
+            )
+        elif free <= 0:
+            connected.close()
+            self._say_closed(f"there are {self._connections_max} of them already", peer)
+            return
         connected.setblocking(False)
         routing_id = _ROUTING_ID.pack(self._next_id)
-        connection = StubConnection(connected, process, routing_id, self._unattached_buffers)
+        connection = StubConnection(connected, peer, routing_id, self._unattached_buffers)
         self._next_id += 1
         self._by_id[routing_id] = self._by_fd[connected.fileno()] = connection
         self._epoll.register(connected, select.EPOLLIN)
         if self._attach_timer is None:
             self._attach_timer = self._loop.call_later(self._attach_s, self._end_unattached)
-        self._unattached[connection] = self._loop.time() + self._attach_s
+        self._unattached.add(connection, self._loop.time() + self._attach_s)
         self._write(connection, [_OPENING])
 
     def _make_room(self) -> bool:
-        """No descriptor is left for another: the oldest that did not attach gives up its own."""
-        oldest = next(iter(self._unattached), None)
+        """No descriptor is left for another: one that did not attach gives up its own."""
+        oldest = self._unattached.oldest()
         if oldest is not None:
             self._spare(oldest, "it did not attach, and no descriptor is left")
         return oldest is not None
@@ -277,7 +293,7 @@ class Endpoint:
         """Close who has not attached by now; look again when the next one is due."""
         self._attach_timer = None
         now = self._loop.time()
-        for connection, due in list(self._unattached.items()):
+        for connection, due in self._unattached:
             if due > now:
                 self._attach_timer = self._loop.call_later(due - now, self._end_unattached)
                 break
@@ -370,10 +386,14 @@ class Endpoint:
             self._relief_timer = self._loop.call_later(RELIEF_S, self._relieve)
 
     def _resume(self) -> None:
-        """Those that wait for room go on as far as there is some, longest waiting first."""
+        """Those that wait for room go on as far as there is some, longest waiting first of each user."""
+        full: set[int] = set()
         for connection in list(self._paused):
+            if connection.peer.uid in full:
+                continue
             if not connection.zmtp.space():
-                return
+                full.add(connection.peer.uid)
+                continue
             connection.is_paused = False
             del self._paused[connection]
             self._epoll.register(
@@ -392,9 +412,12 @@ class Endpoint:
         ]
         # First who could have gone on; where all of them wait for each other, one of those.
         late.sort(key=lambda each: (each.is_paused, each.part_since))
+        has_room = self._buffers.held_bytes + self._user_bytes_max <= self._buffers.limit_bytes
         for connection in late:
             if not self._paused or (connection.is_paused and len(self._paused) == 1):
                 break
+            if has_room and all(each.peer.uid != connection.peer.uid for each in self._paused):
+                continue  # those that wait, wait for their own user's buffers
             self._spare(connection, "half of a message was all that came, and others wait for its buffer")
             self._resume()
         if self._paused:
@@ -403,7 +426,7 @@ class Endpoint:
 
     def _handle(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         if skipped_bytes:
-            self._listener.read_away(self.peer_process(routing_id), skipped_bytes)
+            self._listener.read_away(self.peer(routing_id).pid, skipped_bytes)
         try:
             self._on_message(routing_id, frames, skipped_bytes)
         except Exception as error:
@@ -439,23 +462,30 @@ class Endpoint:
 
     def _drop_for(self, connection: StubConnection, why: str) -> None:
         """Close it for a reason that its peer gave us."""
-        self._listener.broke_rules(connection.process)
+        self._listener.broke_rules(connection.peer.pid)
         self._spare(connection, why)
 
     def _spare(self, connection: StubConnection, why: str) -> None:
         """Close it; nothing (more) is held against its process."""
         self._drop(connection)
-        self._say_closed(why, connection.process)
+        self._say_closed(why, connection.peer)
 
-    def _say_closed(self, why: str, pid: int) -> None:
+    def _say_closed(self, why: str, peer: Peer) -> None:
         self._on_closed_by_us()
-        self._sparse_log.warning(("closed", pid), "a connection of process %d is closed: %s", pid, why)
+        self._sparse_log.warning(
+            ("closed", peer.pid),
+            "a connection of process %d of uid %d is closed: %s",
+            peer.pid,
+            peer.uid,
+            why,
+        )
 
     def _drop(self, connection: StubConnection) -> None:
         if self._by_id.pop(connection.routing_id, None) is None:
             return
         connection.is_closed = True
-        for table in (self._unattached, self._unattached_parts, self._paused, self._unread, self._late):
+        self._unattached.remove(connection)
+        for table in (self._unattached_parts, self._paused, self._unread, self._late):
             table.pop(connection, None)
         connection.zmtp.close()
         fd = connection.socket.fileno()

@@ -13,12 +13,12 @@ import logging
 import os
 import select
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from sidecar.common.sparse_log import SparseLog
+from sidecar.net.peer import Peer, peer_of
 from sidecar.net.penalties import (
     BROKEN_POINTS,
     CONNECTION_POINTS,
@@ -38,14 +38,12 @@ UNWELCOME_MAX: Final = 16
 """So many of one turn that had to wait or were closed, and the door is shut for a moment."""
 SHUT_S: Final = 0.02
 BACKLOG: Final = 4096
-_CREDENTIALS: Final = struct.Struct("3i")
-"""struct ucred: pid, uid, gid."""
 
 
 class Listener:
     """A listening Unix socket in its owner's ``epoll``. Belongs to the loop's thread.
 
-    ``on_connected(socket, pid)`` gets each connection that is let in; pid 0: of another pid namespace.
+    ``on_connected(socket, peer)`` gets each connection that is let in.
     ``make_room()`` closes a connection that can be spared because no descriptor is left; False: there is none.
     """
 
@@ -55,7 +53,7 @@ class Listener:
         epoll: select.epoll,
         path: str,
         *,
-        on_connected: Callable[[socket.socket, int], None],
+        on_connected: Callable[[socket.socket, Peer], None],
         on_turned_away: Callable[[], None],
         make_room: Callable[[], bool],
     ) -> None:
@@ -66,7 +64,7 @@ class Listener:
         self._on_turned_away = on_turned_away
         self._make_room = make_room
         self._penalties = Penalties()
-        self._parked: dict[socket.socket, tuple[int, asyncio.TimerHandle]] = {}
+        self._parked: dict[socket.socket, tuple[Peer, asyncio.TimerHandle]] = {}
         """With the process of each, and when it is let in."""
         self._parked_of: dict[int, int] = {}
         self._shut: asyncio.TimerHandle | None = None
@@ -122,21 +120,21 @@ class Listener:
                 else:
                     self._sparse_log.warning("accept", "a stub could not be let in: %s", error)
                 break
-            found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            process = int(_CREDENTIALS.unpack(found)[0])
+            peer = peer_of(connected)
             now_s = self._loop.time()
-            wait_s = self._penalties.wait_s(process, now_s)
-            self._penalties.charge(process, CONNECTION_POINTS, now_s)
+            wait_s = self._penalties.wait_s(peer.pid, now_s)
+            self._penalties.charge(peer.pid, CONNECTION_POINTS, now_s)
             if not wait_s:
-                self._on_connected(connected, process)
+                self._on_connected(connected, peer)
                 continue
             unwelcome += 1
-            self._park(connected, process, wait_s)
+            self._park(connected, peer, wait_s)
         if unwelcome >= UNWELCOME_MAX:
             self._epoll.unregister(self.fd)
             self._shut = self._loop.call_later(SHUT_S, self._reopen)
 
-    def _park(self, connected: socket.socket, process: int, wait_s: float) -> None:
+    def _park(self, connected: socket.socket, peer: Peer, wait_s: float) -> None:
+        process = peer.pid
         of_process = self._parked_of.get(process, 0)
         if of_process >= PARKED_PER_PROCESS_MAX or len(self._parked) >= PARKED_MAX:
             connected.close()
@@ -147,14 +145,14 @@ class Listener:
             return
         self._parked_of[process] = of_process + 1
         timer = self._loop.call_later(wait_s, self._let_in, connected)
-        self._parked[connected] = process, timer
+        self._parked[connected] = peer, timer
 
     def _let_in(self, connected: socket.socket) -> None:
-        process, _ = self._parked.pop(connected)
-        left = self._parked_of.pop(process) - 1
+        peer, _ = self._parked.pop(connected)
+        left = self._parked_of.pop(peer.pid) - 1
         if left:
-            self._parked_of[process] = left
-        self._on_connected(connected, process)
+            self._parked_of[peer.pid] = left
+        self._on_connected(connected, peer)
 
     def _reopen(self) -> None:
         self._shut = None

@@ -6,6 +6,7 @@ import socket
 from typing import Final
 
 from client_stub.zmtp import Buffer, Buffers, ZmtpConnection
+from sidecar.net.peer import Peer
 
 UNATTACHED_BYTES_MAX: Final = 64 << 10
 """All that may come on a connection before its client has attached."""
@@ -26,17 +27,16 @@ class StubConnection:
         "is_paused",
         "malformed",
         "part_since",
-        "process",
+        "peer",
         "routing_id",
         "socket",
         "unsent",
         "zmtp",
     )
 
-    def __init__(self, connected: socket.socket, process: int, routing_id: bytes, buffers: Buffers) -> None:
+    def __init__(self, connected: socket.socket, peer: Peer, routing_id: bytes, buffers: Buffers) -> None:
         self.socket = connected
-        self.process = process
-        """The pid at the other end, as the kernel knows it; 0: of another pid namespace."""
+        self.peer = peer
         self.routing_id = routing_id
         self.zmtp = ZmtpConnection(_PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
         self.has_attached = False

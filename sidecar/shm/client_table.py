@@ -201,8 +201,10 @@ class ClientTable:
         self._words = segment.view[places.client_words : places.client_words + 8 * places.clients_max]
         self.capacity = places.clients_max
 
-    def take_row(self, client_id: bytes, name: str, pid: int, slot: int, secret: bytes) -> ClientRow | None:
-        """A fresh row for a client of this slot; None when the table is full. ``pid`` 0: not known.
+    def take_row(
+        self, client_id: bytes, name: str, pid: int, slot: int, secret: bytes, uid: int | None = None
+    ) -> ClientRow | None:
+        """A fresh row for a client of this slot; None when the table is full. ``pid`` 0, ``uid`` None: not known.
 
         Raises SegmentError when the row's memory cannot be allocated, ValueError for an id or secret of the wrong
         size. A name is cut at 62 bytes.
@@ -226,6 +228,8 @@ class ClientTable:
             area[: layout.CLIENT_ROW_BYTES] = bytes(layout.CLIENT_ROW_BYTES)
             text = name.encode()[:62]
             layout.CLIENT_ROW.pack_into(area, 0, generation, slot, client_id, pid, secret, len(text), text)
+            if uid is not None:
+                store_release_u64(area, layout.CLIENT_USER_OFFSET, uid + 1)
             # kill point: client.row
             store_release_u64(self._words, 8 * index, _word(generation, slot, ROW_LIVE))
             # kill point: client.live
@@ -239,6 +243,20 @@ class ClientTable:
         while index >= 0:
             yield index
             index = states.find(state, index + 1)
+
+    def taken(self) -> int:
+        """Rows that are not free, of all workers."""
+        return self.capacity - bytes(self._words)[::8].count(ROW_FREE)
+
+    def count_by_user(self) -> dict[int, int]:
+        """Live rows of all workers by uid, without those whose user is not known."""
+        found: dict[int, int] = {}
+        for index in self._in_state(ROW_LIVE):
+            start = self._segment.layout.client(index) + layout.CLIENT_USER_OFFSET
+            user = load_acquire_u64(self._segment.view, start)
+            if user:
+                found[user - 1] = found.get(user - 1, 0) + 1
+        return found
 
     def slot_of(self, client_id: bytes) -> int | None:
         """The slot that has the client's live row, None when there is none. For any reader; cheap enough per HELLO."""

@@ -148,6 +148,8 @@ CLIENT_ROW_BYTES: Final = 4096
 CLIENT_ROW: Final = struct.Struct("<II20sI16sH62s")
 """generation, slot, client id, pid, secret, name bytes, name."""
 CLIENT_ID_OFFSET: Final = 8
+CLIENT_USER_OFFSET: Final = 120
+"""uid + 1 of the client's process as u64; 0: not known (rows of earlier versions)."""
 ACKED_NUMBER_OFFSET: Final = 128
 RING_WRITTEN_OFFSET: Final = 136
 RING_READ_OFFSET: Final = 144
@@ -156,7 +158,7 @@ STREAMS_MAX: Final = 200
 STREAM_BYTES: Final = 16
 RING_OFFSET: Final = CLIENT_ROW_BYTES
 RING_BYTES: Final = CLIENT_STRIDE - RING_OFFSET
-assert CLIENT_ROW.size <= ACKED_NUMBER_OFFSET
+assert CLIENT_ROW.size <= CLIENT_USER_OFFSET and CLIENT_USER_OFFSET + 8 <= ACKED_NUMBER_OFFSET
 assert STREAMS_OFFSET + STREAMS_MAX * STREAM_BYTES <= CLIENT_ROW_BYTES
 
 

@@ -33,6 +33,7 @@ from sidecar.net.endpoint import (
     Endpoint,
 )
 from sidecar.net.listener import PARKED_PER_PROCESS_MAX, UNWELCOME_MAX
+from sidecar.net.peer import GONE
 from sidecar.net.penalties import (
     BROKEN_POINTS,
     CONNECTION_POINTS,
@@ -140,7 +141,7 @@ def test_libzmq_is_heard_and_answered(tmp_path: Path) -> None:
                 await until(lambda: len(desk.messages) == 3)
                 _, (routing_id, first), (_, second) = desk.messages
                 assert (first, second) == ([b"one", payload], [b"two"])
-                assert desk.endpoint.peer_process(routing_id) == os.getpid()
+                assert desk.endpoint.peer(routing_id) == (os.getpid(), os.getuid(), os.getgid())
                 assert desk.endpoint.send(routing_id, [b"head", b"x" * 100_000]) is True
                 await until(lambda: dealer.poll(0))
                 assert dealer.recv_multipart() == [b"head", b"x" * 100_000]
@@ -183,7 +184,7 @@ def test_who_is_gone_is_told_as_gone(tmp_path: Path) -> None:
             with stub_at(desk) as peer:
                 routing_id = await greet(desk, peer)
             await until(lambda: desk.endpoint.send(routing_id, [b"answer"]) is None)
-            await until(lambda: desk.endpoint.peer_process(routing_id) == 0)
+            await until(lambda: desk.endpoint.peer(routing_id) == GONE)
 
     run(test)
 
@@ -319,6 +320,7 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint_module, "UNFINISHED_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(endpoint_module, "USER_UNFINISHED_BYTES_MAX", 8 << 20)
     monkeypatch.setattr(endpoint_module, "STALLED_S", 0.2)
 
     async def test() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from client_stub.zmtp import (
     COMMAND,
+    COMMAND_BYTES_MAX,
     FRAMES_MAX,
     GREETING_BYTES,
     HEADER_BYTES_MAX,
@@ -103,10 +104,10 @@ def test_a_connection_without_half_a_message_holds_no_buffer() -> None:
     buffers = Buffers(BUFFER_BYTES)
     one, two = connection(buffers), connection(buffers)
     feed(one, opening(b"ROUTER") + as_bytes([b"whole"]))
-    lent = buffers.take()
+    lent = buffers.first()
     buffers.give(lent)
     feed(two, opening(b"ROUTER"))
-    assert buffers.take() is lent
+    assert buffers.first() is lent
     assert feed(one, as_bytes([b"again"])) == [[b"again"]]
 
 
@@ -184,13 +185,49 @@ def test_what_is_skipped_has_its_bounds(behind: bytes) -> None:
         feed(skipping(1_000), opening(b"ROUTER") + b"\x01\x01h" + behind)
 
 
+def test_a_command_has_one_kibibyte_and_before_ready_that_is_all() -> None:
+    greeting, ready = opening(b"ROUTER")[:GREETING_BYTES], opening(b"ROUTER")[GREETING_BYTES:]
+    announced = bytes([COMMAND | LONG]) + struct.pack(">Q", COMMAND_BYTES_MAX + 1)
+    for before in (greeting, greeting + ready):
+        with pytest.raises(ZmtpError, match=f"a command of more than {COMMAND_BYTES_MAX} bytes"):
+            feed(connection(), before + announced)
+    with pytest.raises(ZmtpError, match="a command of more than"):
+        feed(connection(), greeting + bytes([LONG]) + struct.pack(">Q", COMMAND_BYTES_MAX + 1))
+    padding = b"\x01x" + struct.pack(">I", 900) + bytes(900)
+    body = ready[2:] + padding
+    longest = bytes([COMMAND | LONG]) + struct.pack(">Q", len(body)) + body
+    assert len(longest) <= COMMAND_BYTES_MAX
+    peer = connection()
+    assert feed(peer, greeting + longest + as_bytes([b"hello"])) == [[b"hello"]]
+
+
+def test_a_share_of_the_buffers_has_a_limit_of_its_own_and_counts_for_the_whole() -> None:
+    size = 4 * SHORT_BUFFER_BYTES
+    whole = Buffers(size, limit_bytes=5 * size)
+    greedy, other = Buffers.share_of(whole, 2 * size), Buffers.share_of(whole, 4 * size)
+    lent = [greedy.first() for _ in range(4)]
+    assert [len(view) for view in lent] == [size, size, SHORT_BUFFER_BYTES, SHORT_BUFFER_BYTES]
+    assert greedy.larger(size) is None, "its limit is reached"
+    assert whole.held_bytes == greedy.held_bytes == 2 * (size + SHORT_BUFFER_BYTES)
+    mine = other.first()
+    assert len(mine) == size, "another share is not touched"
+    assert other.larger(size) is None, "the whole has no room for it"
+    greedy.give(lent[0])
+    larger = other.larger(size)
+    assert larger is not None and len(larger) == 2 * size
+    for share, views in ((greedy, lent[1:]), (other, [mine, larger])):
+        for view in views:
+            share.give(view)
+    assert (whole.held_bytes, greedy.held_bytes, other.held_bytes) == (0, 0, 0)
+
+
 def test_half_messages_take_no_more_than_their_room_and_go_on_when_there_is_some() -> None:
     buffers = Buffers(BUFFER_BYTES, limit_bytes=4 * BUFFER_BYTES)
     half = opening(b"ROUTER") + b"\x01\x01h" + bytes([LONG]) + struct.pack(">Q", 100_000) + b"x" * 10_000
     many = [connection(buffers) for _ in range(8)]
     for peer in many[:4]:
         feed(peer, half)
-    assert buffers.limit_bytes is not None and buffers.held_bytes >= buffers.limit_bytes
+    assert buffers.held_bytes >= buffers.limit_bytes
     quick = connection(buffers)
     assert feed(quick, opening(b"ROUTER") + as_bytes([b"small", b"one"])) == [[b"small", b"one"]]
     for peer in many[4:]:

@@ -10,6 +10,7 @@ import msgpack
 
 from client_stub.wire import Format, Kind, Outcome, unpack_outcomes
 from sidecar.common.tickets import attach_ticket
+from sidecar.net import peer as credentials
 from tests.worker.hand import EPOCH, KEY
 from tests.worker.scene import Scene
 
@@ -18,13 +19,14 @@ RECORD = msgpack.packb([b"k", b"v"])
 
 
 class ListedEndpoint:
-    """Takes every message; ``processes``: pids by routing id."""
+    """Takes every message; ``processes`` and ``users``: pids and uids by routing id."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, list[Any], list[bytes]]] = []
         self.attached: set[bytes] = set()
         self.nonsense: Counter[bytes] = Counter()
         self.processes: dict[bytes, int] = {}
+        self.users: dict[bytes, int] = {}
 
     def send(self, routing_id: bytes, frames: list[bytes]) -> bool:
         self.sent.append((routing_id, msgpack.unpackb(frames[0]), frames[1:]))
@@ -36,8 +38,8 @@ class ListedEndpoint:
     def sent_nonsense(self, routing_id: bytes) -> None:
         self.nonsense[routing_id] += 1
 
-    def peer_process(self, routing_id: bytes) -> int:
-        return self.processes.get(routing_id, 0)
+    def peer(self, routing_id: bytes) -> credentials.Peer:
+        return credentials.Peer(self.processes.get(routing_id, 0), self.users.get(routing_id, 0), 0)
 
 
 class Peer:

@@ -137,7 +137,7 @@ def test_who_was_given_up_comes_back_as_somebody_else(scene: Scene) -> None:
 def test_the_table_has_a_bound_and_says_so(scene: Scene) -> None:
     for _ in range(16):
         scene.client()
-    with pytest.raises(Refused, match=r"16 clients.*clients_max"):
+    with pytest.raises(Refused, match=r"16 of 16 places are taken.*clients_max"):
         scene.client()
 
 

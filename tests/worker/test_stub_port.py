@@ -420,6 +420,31 @@ def test_one_process_takes_a_quarter_of_the_clients_and_no_more(stage: PortStage
     assert late.attach()[0] == Kind.WELCOME, "who has left is made room of"
 
 
+def test_one_user_leaves_a_quarter_of_the_clients_to_others_and_the_sentence_says_who_has_them(
+    stage: PortStage,
+) -> None:
+    table = ClientTable(stage.scene.segment)
+    held = [stage.connect(f"c{number}") for number in range(table.capacity)]
+    for peer in held:
+        stage.endpoint.users[peer.routing_id] = 1001
+    answers = [peer.attach() for peer in held]
+    allowed = table.capacity * 3 // 4
+    assert [answer[0] for answer in answers[:allowed]] == [Kind.WELCOME] * allowed
+    assert {tuple(answer[:2]) for answer in answers[allowed:]} == {(Kind.REFUSED, "TOO_MANY_CLIENTS")}
+    assert answers[-1][2] == (
+        f"The client table is full: {allowed} of {table.capacity} places are taken, {allowed} of them by uid 1001. "
+        "Raise daemon.clients_max; a quarter of it is left for other users."
+    )
+    for uid in (1002, 1003):
+        other = stage.connect("other")
+        stage.endpoint.users[other.routing_id] = uid
+        assert other.attach()[0] == Kind.WELCOME
+    held[0].send([Kind.BYE, False])
+    held[1].send([Kind.BYE, False])
+    held[2].send([Kind.BYE, False])
+    assert held[-1].attach()[0] == Kind.WELCOME, "after some have left there is room again"
+
+
 def test_a_ticket_that_was_seen_lets_nobody_else_in(stage: PortStage) -> None:
     peer = stage.client()
     peer.submit(1)

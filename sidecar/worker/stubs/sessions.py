@@ -12,6 +12,7 @@ from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Ki
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
+from sidecar.worker.stubs.client_places import ClientPlaces, TableFull
 from sidecar.worker.stubs.session import ClientSession
 
 if TYPE_CHECKING:
@@ -22,17 +23,6 @@ log = logging.getLogger(__name__)
 
 SILENCE_MS_MAX = 60_000.0
 """A stub says PING every 10 s; one that was silent this long counts as gone."""
-
-
-PROCESS_SHARE = 0.25
-"""Of the table of clients: as many may be of one process at one worker, so that it leaves room for the others."""
-
-
-class TableFull(Refused):
-    """No row is free now; those of clients that will not come back may be given back first."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__("TOO_MANY_CLIENTS", text)
 
 
 class Sessions:
@@ -54,15 +44,13 @@ class Sessions:
         self._worker_epoch = worker_epoch
         self._instance_key = instance_key
         self._counters = counters
-        self._process_rows_max = max(1, int(table.capacity * PROCESS_SHARE))
+        self._places = ClientPlaces(table)
         self.by_routing_id: dict[bytes, ClientSession] = {}
         """The attached ones. Only this object changes it."""
         self.by_row: dict[int, ClientSession] = {}
         """By row, attached or within its grace. Only this object changes it."""
         self._rows: dict[int, ClientRow] = {}
         self._by_client_id: dict[bytes, ClientRow] = {}
-        self._process_rows: dict[int, int] = {}
-        """By process: rows of clients of its own."""
         self._gone_since_ms: dict[int, float] = {}
 
     def __iter__(self) -> Iterator[ClientSession]:
@@ -95,11 +83,11 @@ class Sessions:
                 session.unsettled_bytes = 0  # what rounding left
 
     def attach(
-        self, routing_id: bytes, fields: list[Any], now_ms: float, *, process: int = 0
+        self, routing_id: bytes, fields: list[Any], now_ms: float, *, process: int = 0, uid: int | None = None
     ) -> tuple[ClientSession, bool]:
         """Admit a stub: returns its session and whether its row (positions, outcomes) was still there.
 
-        ``process``: its pid as the kernel knows it, 0 when that cannot be seen. Raises Refused with the
+        ``process`` and ``uid`` are the kernel's; 0 and None when they cannot be seen. Raises Refused with the
         sentence for the stub.
         """
         version, client_id, name, _, worker_epoch, ticket, secret = fields
@@ -141,21 +129,16 @@ class Sessions:
             self.by_routing_id.pop(before.routing_id, None)
             before.attached = False
         else:
-            if process and self._process_rows.get(process, 0) >= self._process_rows_max:
-                raise TableFull(
-                    f"Process {process} has {self._process_rows_max} clients here, a quarter of all there may be "
-                    "(daemon.clients_max)."
-                )
+            self._places.check(process, uid, now_ms)
             try:
                 row = self._table.take_row(
-                    client_id, name, process, self._slot, secrets.token_bytes(SECRET_BYTES)
+                    client_id, name, process, self._slot, secrets.token_bytes(SECRET_BYTES), uid
                 )
             except SegmentError as error:
                 raise Refused("NO_MEMORY", f"There is no room for another client: {error}.") from None
             if row is None:
-                raise TableFull(
-                    f"The daemon's client table is full ({self._table.capacity} clients, daemon.clients_max)."
-                )
+                raise TableFull(self._places.full_text(uid))
+            self._places.took(uid)
             self._keep(row)
         self._gone_since_ms.pop(row.index, None)
         session = ClientSession(routing_id, row, name, now_ms)
@@ -225,15 +208,13 @@ class Sessions:
 
     def _keep(self, row: ClientRow) -> None:
         self._rows[row.index] = self._by_client_id[row.client_id] = row
-        self._process_rows[row.pid] = self._process_rows.get(row.pid, 0) + 1
+        self._places.keep(row.pid)
 
     def _release(self, row: ClientRow) -> None:
         del self._rows[row.index]
         if self._by_client_id.get(row.client_id) is row:
             del self._by_client_id[row.client_id]
-        left = self._process_rows.pop(row.pid) - 1
-        if left:
-            self._process_rows[row.pid] = left
+        self._places.release(row.pid)
         row.release()
 
     def _forget(self, row: ClientRow) -> None:

@@ -21,10 +21,11 @@ from client_stub.wire import (
 )
 from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
+from sidecar.worker.stubs.client_places import TableFull
 from sidecar.worker.stubs.intake import SUBMIT_FIELDS
 from sidecar.worker.stubs.malformed_frame import MalformedFrame
 from sidecar.worker.stubs.session import ClientSession
-from sidecar.worker.stubs.sessions import Sessions, TableFull, welcome
+from sidecar.worker.stubs.sessions import Sessions, welcome
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -266,31 +267,31 @@ class StubPort:
             if self._sessions.of_row(session.row.index) is None:
                 self._processes.forget(session.row.index)
 
-    def _process_of(self, routing_id: bytes, fields: list[Any]) -> int:
-        """The stub's pid where kernel and stub agree on it; 0 otherwise: one of them is in another namespace."""
-        assert self.endpoint is not None
-        process = self.endpoint.peer_process(routing_id)
-        return process if fields[3] == process else 0
-
     def _on_attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> None:
         if len(fields) != ATTACH_FIELDS:
             raise MalformedFrame(f"ATTACH has {len(fields)} fields of {ATTACH_FIELDS}")
         if self._intake.draining:
             self._send_now(routing_id, [Kind.REFUSED, "DRAINING", DRAINING_TEXT, None])
             return
-        process = self._process_of(routing_id, fields)
+        assert self.endpoint is not None
+        peer = self.endpoint.peer(routing_id)
+        # Where kernel and stub disagree, one of them is in another pid namespace.
+        process = peer.pid if fields[3] == peer.pid else 0
         try:
             try:
-                session, known = self._sessions.attach(routing_id, fields, now_ms, process=process)
+                session, known = self._sessions.attach(
+                    routing_id, fields, now_ms, process=process, uid=peer.uid
+                )
             except TableFull:
                 self.reclaim_rows(now_ms)
-                session, known = self._sessions.attach(routing_id, fields, now_ms, process=process)
+                session, known = self._sessions.attach(
+                    routing_id, fields, now_ms, process=process, uid=peer.uid
+                )
         except Refused as refusal:
             if refusal.code == "MALFORMED_FRAME":
                 raise MalformedFrame(str(refusal)) from None
             self._send_now(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
             return
-        assert self.endpoint is not None
         self.endpoint.has_attached(routing_id)
         self._processes.watch(session.row.index, process)
         self._intake.grant_credit(session)

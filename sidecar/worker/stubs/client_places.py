@@ -1,0 +1,76 @@
+"""ClientPlaces: how much of the table of clients one process and one user may take, so that others find a place.
+
+One user may have three places for each free one, at all workers together. So a single service user has three quarters
+of the table, a user that comes then has three quarters of the rest, and a newcomer always finds a place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sidecar.common.errors import Refused
+from sidecar.net.unattached import PLACES_PER_FREE
+
+if TYPE_CHECKING:
+    from sidecar.shm.client_table import ClientTable
+
+PROCESS_SHARE: Final = 0.25
+"""Of the table of clients: as many may be of one process at one worker, so that it leaves room for the others."""
+COUNT_MS: Final = 100.0
+"""While the table is nearly full its rows are counted by user, this long apart at least."""
+
+
+class TableFull(Refused):
+    """No row is free now; those of clients that will not come back may be given back first."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("TOO_MANY_CLIENTS", text)
+
+
+class ClientPlaces:
+    """Belongs to a worker's sessions. Rows of the other workers are read from the table."""
+
+    def __init__(self, table: ClientTable) -> None:
+        self._table = table
+        self._process_rows_max = max(1, int(table.capacity * PROCESS_SHARE))
+        self._of_process: dict[int, int] = {}
+        """Rows at this worker by pid."""
+        self._of_user: dict[int, int] = {}
+        """Rows at all workers by uid, as they were last counted, and those taken here since."""
+        self._counted_ms = float("-inf")
+
+    def keep(self, pid: int) -> None:
+        self._of_process[pid] = self._of_process.get(pid, 0) + 1
+
+    def release(self, pid: int) -> None:
+        left = self._of_process.pop(pid) - 1
+        if left:
+            self._of_process[pid] = left
+        self._counted_ms = float("-inf")
+
+    def took(self, uid: int | None) -> None:
+        if uid is not None:
+            self._of_user[uid] = self._of_user.get(uid, 0) + 1
+
+    def check(self, pid: int, uid: int | None, now_ms: float) -> None:
+        """Raises TableFull when this process or user has its share. ``pid`` 0, ``uid`` None: cannot be seen."""
+        if pid and self._of_process.get(pid, 0) >= self._process_rows_max:
+            raise TableFull(
+                f"Process {pid} has {self._process_rows_max} clients here, a quarter of all there may be "
+                "(daemon.clients_max)."
+            )
+        taken = self._table.taken()
+        room = PLACES_PER_FREE * (self._table.capacity - taken)
+        if uid is None or taken < room:
+            return
+        if now_ms - self._counted_ms >= COUNT_MS:
+            self._of_user, self._counted_ms = self._table.count_by_user(), now_ms
+        if self._of_user.get(uid, 0) >= room:
+            raise TableFull(self.full_text(uid))
+
+    def full_text(self, uid: int | None) -> str:
+        """The sentence for a client that finds no place."""
+        text = f"The client table is full: {self._table.taken()} of {self._table.capacity} places are taken"
+        if uid is not None:
+            text += f", {self._of_user.get(uid, 0)} of them by uid {uid}"
+        return f"{text}. Raise daemon.clients_max; a quarter of it is left for other users."
