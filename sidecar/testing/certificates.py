@@ -42,6 +42,11 @@ class Certificate:
         """The certificate, then its issuer's."""
         return _pem(self._certificate) + _pem(self._issuer)
 
+    @property
+    def certificate_der(self) -> bytes:
+        """The certificate alone, as a peer is shown it."""
+        return self._certificate.public_bytes(serialization.Encoding.DER)
+
     def key_pem(self, password: str | None = None) -> str:
         """The private key as PKCS#8, encrypted when there is a password."""
         return self._key.private_bytes(

@@ -140,7 +140,7 @@ class KafkaSecurity:
         for index in range(len(self._ports)):
             self._set_broker_config(index + 1, settings)
         if certificate is not None:
-            shown = ssl.PEM_cert_to_DER_cert(certificate.certificate_pem)
+            shown = certificate.certificate_der
             for ports in self._ports:
                 wait_until(
                     # Each network thread has its own copy; connections go to them by turns.
