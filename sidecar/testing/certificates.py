@@ -23,7 +23,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from sidecar.testing.private_text import write_private
+
 LOCAL_HOSTS = ("localhost", "127.0.0.1")
+
 _DAY_S = 86_400.0
 
 
@@ -131,14 +134,6 @@ class CertificateAuthority:
             names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
         return Certificate(builder.sign(self._key, hashes.SHA256()), key, self._certificate)
-
-
-def write_private(path: Path, text: str) -> Path:
-    """Replace a file by one of mode 0600 in one step, as a careful operator does."""
-    new = path.with_name(f".{path.name}.new")
-    new.touch(mode=0o600)
-    new.write_text(text)
-    return new.replace(path)
 
 
 def _pem(certificate: x509.Certificate) -> str:

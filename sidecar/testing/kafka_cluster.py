@@ -19,8 +19,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from sidecar.testing.certificates import CertificateAuthority
 from sidecar.testing.kafka_admin import KafkaAdmin
 from sidecar.testing.kafka_jars import KafkaUnavailable, java_command, resolve_jars
 from sidecar.testing.kafka_listeners import Listener, jvm_options
@@ -29,6 +29,9 @@ from sidecar.testing.kafka_security import KafkaSecurity
 from sidecar.testing.kafka_topics import create_topics
 from sidecar.testing.tcp_relay import TcpRelay
 from sidecar.testing.waiting import wait_until
+
+if TYPE_CHECKING:  # it needs cryptography, which the demo does without
+    from sidecar.testing.certificates import CertificateAuthority
 
 DIR_PREFIX = "kafka-sidecar-cluster-"
 START_TIMEOUT_S = 180.0
@@ -72,7 +75,7 @@ class KafkaCluster:
         super_users: Sequence[str] = (),
     ) -> None:
         self.listeners = {each.key: each for each in listeners}
-        self.authority = authority or CertificateAuthority()
+        self._authority = authority
         self._relays: list[dict[Listener, TcpRelay]] = []
         self.nodes: list[KafkaNode] = []
         self._controller: KafkaNode | None = None
@@ -116,6 +119,15 @@ class KafkaCluster:
     def relay(self, listener: str, index: int = 0) -> TcpRelay:
         """What stands before one node's listener, made with ``relayed``."""
         return self._relays[index][self.listeners[listener]]
+
+    @property
+    def authority(self) -> CertificateAuthority:
+        """The one that signed the brokers' certificates."""
+        from sidecar.testing.certificates import CertificateAuthority
+
+        if self._authority is None:
+            self._authority = CertificateAuthority()
+        return self._authority
 
     @property
     def secrets_dir(self) -> Path:
@@ -195,6 +207,8 @@ class KafkaCluster:
 
     def _open_listeners(self) -> dict[str, str]:
         """Start the relays; write certificates, which all nodes share. The brokers' settings for them."""
+        if not self.listeners:
+            return {}
         folder = self.secrets_dir
         folder.mkdir(mode=0o700)
         self.authority.write(folder / "ca.pem")

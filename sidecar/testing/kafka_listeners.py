@@ -6,19 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from sidecar.testing.certificates import (
-    LOCAL_HOSTS,
-    Certificate,
-    CertificateAuthority,
-    write_private,
-)
-from sidecar.testing.token_server import AUDIENCE
+from sidecar.testing.private_text import write_private
+
+if TYPE_CHECKING:  # it needs cryptography, which the demo does without
+    from sidecar.testing.certificates import Certificate, CertificateAuthority
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 ClientAuth = Literal["none", "requested", "required"]
 
+AUDIENCE: Final = "kafka"
+"""Whom tokens must be for."""
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -74,6 +73,8 @@ class Listener:
         prefix = f"listener.name.{self.key.lower()}."
         found: dict[str, str] = {}
         if self.has_tls:
+            from sidecar.testing.certificates import LOCAL_HOSTS
+
             certificate = self.certificate or authority.issue("broker", hosts=LOCAL_HOSTS)
             found |= key_store(prefix, certificate.write(folder / f"{self.key}-0.pem"))
             found |= trust_store(prefix, authority.write(folder / f"{self.key}-0-ca.pem"))

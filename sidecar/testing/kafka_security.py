@@ -10,12 +10,14 @@ import itertools
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sidecar.testing.certificates import Certificate, CertificateAuthority
 from sidecar.testing.kafka_listeners import SCRAM, Listener, key_store, trust_store
 from sidecar.testing.kafka_topics import quiet_config
 from sidecar.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from sidecar.testing.certificates import Certificate, CertificateAuthority
 
 TIMEOUT_S = 60.0
 _NETWORK_THREADS = 2

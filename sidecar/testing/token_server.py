@@ -30,9 +30,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from sidecar.testing.certificates import Certificate
+from sidecar.testing.kafka_listeners import AUDIENCE
 
 KEY_ID = "kit"
-AUDIENCE = "kafka"
 SLOW_S = 60.0
 EXPIRED_S = -600.0
 """A validator may allow for clocks that differ by some seconds, or minutes."""
