@@ -35,6 +35,7 @@ NEEDED_PACKAGES = (
     "prometheus_client",
     "pydantic",
     "rich",
+    "scramp",
     "setproctitle",
     "uvloop",
     "zmq",

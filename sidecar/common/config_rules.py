@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sidecar.common.sasl_settings import unused_sasl_settings
 from sidecar.common.setting import Value
 from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
 from sidecar.common.tls_settings import tls_faults, unused_tls_settings
@@ -59,7 +60,7 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
             values[f"{name}.ms"] = most
     _check_memory(values, faults)
     _check_servers(values, faults)
-    _check_security(values, faults)
+    _check_security(values, set_by_user, faults, warnings)
     faults += tls_faults(values)
     warnings += unused_tls_settings(values, set_by_user)
     if values["topic.metadata.refresh.interval.ms"] == 0:
@@ -233,10 +234,18 @@ def _check_servers(values: dict[str, Value], faults: list[str]) -> None:
             faults.append(f'bootstrap.servers has "{server}": must be host:port, such as kafka1:9092.')
 
 
-def _check_security(values: Mapping[str, Value], faults: list[str]) -> None:
-    protocol = values["security.protocol"]
-    if protocol != "PLAINTEXT":
-        faults.append(f"security.protocol = {protocol} is not ready in this version: only PLAINTEXT is.")
+def _check_security(
+    values: dict[str, Value], set_by_user: Mapping[str, str], faults: list[str], warnings: list[str]
+) -> None:
+    protocol = str(values["security.protocol"])
+    if protocol.endswith("SSL"):
+        faults.append(f"security.protocol = {protocol} is not ready in this version: it has no TLS yet.")
+    if protocol.startswith("SASL"):
+        from sidecar.common.sasl_rules import conclude_sasl  # not for workers without SASL
+
+        conclude_sasl(values, faults, warnings)
+    else:
+        warnings += unused_sasl_settings(values, set_by_user)
 
 
 assert "bootstrap.servers" in BY_NAME

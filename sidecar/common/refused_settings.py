@@ -7,7 +7,11 @@ from typing import Final
 
 _SERIALIZER = "records arrive as bytes; serialize in the application before send()"
 _TRANSACTIONS = "transactions are begun by clients, and this version has none; leave it out"
-_SASL = "this version has no SASL; leave it out"
+_KERBEROS = "this version has no Kerberos (GSSAPI); leave it out"
+_HANDLER = (
+    "no Java class can be loaded here, and none is needed for the mechanisms of sasl.mechanism; leave it out"
+)
+_JWT = "brokers check tokens, a producer does not; leave it out"
 _TLS = "TLS comes from OpenSSL as Python has it; leave it out"
 _METRICS = "the daemon's metrics are at http.listen, /metrics; leave it out"
 
@@ -27,8 +31,20 @@ REFUSED: Final[Mapping[str, str]] = {
     "transaction.timeout.ms": _TRANSACTIONS,
     "transaction.two.phase.commit.enable": _TRANSACTIONS,
     "security.providers": _TLS,
+    "sasl.login.class": _HANDLER,
+    "sasl.login.callback.handler.class": _HANDLER,
+    "sasl.client.callback.handler.class": _HANDLER,
+    "sasl.oauthbearer.expected.audience": _JWT,
+    "sasl.oauthbearer.expected.issuer": _JWT,
+    "sasl.oauthbearer.clock.skew.seconds": _JWT,
+    "sasl.oauthbearer.sub.claim.name": _JWT,
+    "sasl.oauthbearer.scope.claim.name": _JWT,
 }
-REFUSED_PREFIXES: Final[Mapping[str, str]] = {"sasl.": _SASL, "ssl.": _TLS}
+REFUSED_PREFIXES: Final[Mapping[str, str]] = {
+    "sasl.kerberos.": _KERBEROS,
+    "sasl.oauthbearer.jwks.": _JWT,
+    "ssl.": _TLS,
+}
 
 
 def refusal(name: str) -> str | None:

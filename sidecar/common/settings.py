@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.common.sasl_settings import SASL_SETTINGS
 from sidecar.common.setting import INT_MAX, LONG_MAX, Setting, Value, ValueKind, choice, integer
 from sidecar.common.tls_settings import SECURITY_PROTOCOLS, TLS_SETTINGS
 
@@ -58,6 +59,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         any_case=True,
     ),
     *TLS_SETTINGS,
+    *SASL_SETTINGS,
     # What a send promises
     choice(
         "acks",

@@ -25,7 +25,7 @@ from sidecar.metadata.errors import (
 )
 from sidecar.metadata.metadata import MetadataConfig, UpdateResult
 from sidecar.metadata.snapshot import MetadataSnapshot
-from sidecar.net.connector import LinkError
+from sidecar.net.connector import LinkError, authenticator_of
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import ProtocolError
 
@@ -62,6 +62,7 @@ class Cluster:
         self._topic_errors: Mapping[str, TopicError] = {}
         self._workers: dict[int, WorkerProcess] = {}
         self._pusher = MetadataPusher(os.getpid())
+        self._authenticator = authenticator_of(config.values)
         addresses = [parse_address(server) for server in config.words("bootstrap.servers")]
         self._fetcher = MetadataFetcher(
             [address for address in addresses if address is not None],
@@ -69,6 +70,7 @@ class Cluster:
             metadata_config=config_of(MetadataConfig, config.values),
             connection_config=config_of(ConnectionConfig, config.values),
             listener=self,
+            authenticator=self._authenticator,
         )
 
     @property

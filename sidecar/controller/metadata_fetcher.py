@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random as random_module
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import TopicError
@@ -30,6 +30,9 @@ from sidecar.net.connector import LinkError
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.metadata import metadata_request
+
+if TYPE_CHECKING:
+    from sidecar.net.authentication import Authenticator
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class MetadataFetcher:
         metadata_config: MetadataConfig,
         connection_config: ConnectionConfig,
         listener: MetadataListener,
+        authenticator: Authenticator | None = None,
         allow_auto_create_topics: bool = True,
         clock: MonotonicClock | None = None,
         random: Callable[[], float] = random_module.random,
@@ -90,6 +94,7 @@ class MetadataFetcher:
             client_id=client_id,
             config=connection_config,
             on_state=self._on_link_state,
+            authenticator=authenticator,
             clock=self._clock,
             random=random,
         )

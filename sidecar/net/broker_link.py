@@ -11,11 +11,13 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from math import inf
+from random import random
+from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node
-from sidecar.net.connector import SYSTEM_BUFFERS, LinkError, SocketBuffers, open_connection
+from sidecar.net.connector import SYSTEM_BUFFERS, LinkError, LoginRefused, SocketBuffers, open_connection
 from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
 from sidecar.protocol.messages import (
     ApiKey,
@@ -27,6 +29,9 @@ from sidecar.protocol.messages import (
     is_response_header_flexible,
 )
 from sidecar.protocol.produce_answer import PRODUCE_FLEXIBLE_VERSION
+
+if TYPE_CHECKING:
+    from sidecar.net.authentication import Authenticator, Held, SessionRenewal
 
 SENDMSG_BUFFERS_MAX: Final = 1024
 """IOV_MAX on Linux: one more and sendmsg fails with EMSGSIZE."""
@@ -88,6 +93,7 @@ class BrokerLink:
         setup_timeout_ms: float,
         request_timeout_ms: float,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
+        authenticator: Authenticator | None = None,
         on_ready: Callable[[BrokerLink], None],
         on_response: Callable[[BrokerLink, int, bytes, float], None],
         on_closed: Callable[[BrokerLink, str | None], None],
@@ -97,6 +103,8 @@ class BrokerLink:
         self.client_id = client_id
         self.is_ready = False
         self.is_closed = False
+        self.is_refused = False
+        """Closed because the login was refused."""
         self.close_reason: str | None = None
         self.last_used_ms = clock.now_ms()
         self.untouched_at_close: tuple[int, ...] = ()
@@ -106,6 +114,9 @@ class BrokerLink:
         self._setup_timeout_ms = setup_timeout_ms
         self._request_timeout_ms = request_timeout_ms
         self._buffers = buffers
+        self._authenticator = authenticator
+        self._renewal: SessionRenewal | None = None
+        """Of a login that ends before its connection."""
         self._on_ready = on_ready
         self._on_response = on_response
         self._on_closed = on_closed
@@ -148,8 +159,11 @@ class BrokerLink:
             if self._is_writer_set:
                 self._loop.remove_writer(fd)
             self._sock.close()
-        self.untouched_at_close = tuple(each.correlation_id for each in self._outgoing if each.is_untouched)
         outgoing, self._outgoing = self._outgoing, deque()
+        if self._renewal is not None:
+            outgoing.extend(each.outgoing for each in self._renewal.held)
+            self._renewal.close()
+        self.untouched_at_close = tuple(each.correlation_id for each in outgoing if each.is_untouched)
         futures, self._futures = self._futures, {}
         for each in outgoing:
             each.buffers = []
@@ -191,18 +205,21 @@ class BrokerLink:
         """
         if not self.is_ready:
             raise LinkError(f"The connection to {self.node} is not ready.")
+        expected: InFlightRequest | None = None
         if expect_response:
             version = self._versions[ApiKey.PRODUCE]
             if deadline_ms is not None:
                 self._on_deadline(deadline_ms)
-            self._connection.expect(
-                InFlightRequest(
-                    correlation_id, ApiKey.PRODUCE, version, version >= PRODUCE_FLEXIBLE_VERSION, deadline_ms
-                )
+            expected = InFlightRequest(
+                correlation_id, ApiKey.PRODUCE, version, version >= PRODUCE_FLEXIBLE_VERSION, deadline_ms
             )
-        self._send(
-            _Outgoing(correlation_id, buffers, on_taken), self._clock.now_ms() if now_ms is None else now_ms
-        )
+        outgoing = _Outgoing(correlation_id, buffers, on_taken)
+        if self._renewal is not None and self._renewal.is_holding:
+            self._renewal.hold(expected, outgoing)
+            return
+        if expected is not None:
+            self._connection.expect(expected)
+        self._send(outgoing, self._clock.now_ms() if now_ms is None else now_ms)
 
     def request(self, message: RequestMessage, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
         """Send a small request; the future gives the response entity (kio).
@@ -210,6 +227,15 @@ class BrokerLink:
         It raises LinkError when the link closes first (also because ``timeout_ms``, by default
         request.timeout.ms, passed: that closes the link), ProtocolError when the answer cannot be read.
         """
+        return self._request(message, timeout_ms, may_wait=True)
+
+    def request_now(self, message: RequestMessage) -> asyncio.Future[Any]:
+        """The same, past what is held while the login is renewed."""
+        return self._request(message, None, may_wait=False)
+
+    def _request(
+        self, message: RequestMessage, timeout_ms: float | None, *, may_wait: bool
+    ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.is_ready:
             future.set_exception(LinkError(f"The connection to {self.node} is not ready."))
@@ -218,26 +244,36 @@ class BrokerLink:
         correlation_id = self.take_correlation_id()
         now_ms = self._clock.now_ms()
         deadline_ms = now_ms + (self._request_timeout_ms if timeout_ms is None else timeout_ms)
-        self._connection.expect(
-            InFlightRequest(
-                correlation_id,
-                api_key,
-                version,
-                is_response_header_flexible(api_key, version),
-                deadline_ms,
-            )
+        expected = InFlightRequest(
+            correlation_id, api_key, version, is_response_header_flexible(api_key, version), deadline_ms
         )
         self._futures[correlation_id] = future
         self._on_deadline(deadline_ms)
-        data = encode_request(message, correlation_id, self.client_id)
-        self._send(_Outgoing(correlation_id, [data], None), now_ms)
+        outgoing = _Outgoing(correlation_id, [encode_request(message, correlation_id, self.client_id)], None)
+        if may_wait and self._renewal is not None and self._renewal.is_holding:
+            self._renewal.hold(expected, outgoing)
+            return future
+        self._connection.expect(expected)
+        self._send(outgoing, now_ms)
         return future
+
+    def send_held(self, held: Held) -> None:
+        """Send what was held while the login was renewed."""
+        if held.expected is not None:
+            self._connection.expect(held.expected)
+        self._send(held.outgoing, self._clock.now_ms())
 
     # What the owner looks at
 
     @property
     def in_flight_count(self) -> int:
         """Requests without an answer, queued ones included."""
+        held = 0 if self._renewal is None else len(self._renewal.held)
+        return len(self._connection.in_flight) + held
+
+    @property
+    def awaited_count(self) -> int:
+        """Requests that went out and have no answer."""
         return len(self._connection.in_flight)
 
     @property
@@ -255,21 +291,43 @@ class BrokerLink:
 
     def next_deadline_ms(self) -> float | None:
         """When ``check_deadlines`` should run next; None while nothing is awaited."""
-        return self._connection.next_deadline_ms()
+        deadline_ms = self._connection.next_deadline_ms()
+        if self._renewal is None:
+            return deadline_ms
+        due_ms = self._renewal.next_due_ms(self._clock.now_ms())
+        if deadline_ms is None:
+            return due_ms if due_ms < inf else None
+        return min(deadline_ms, due_ms)
 
     def check_deadlines(self, now_ms: float) -> None:
-        """Close the link if an answer is overdue (request.timeout.ms)."""
+        """Close the link if an answer is overdue (request.timeout.ms); renew a login that is due."""
         late = self._connection.expired(now_ms)
         if late is not None and not self.is_closed:
             self.close(f"{self.node} did not answer {ApiKey(late.api_key).name} within the request timeout.")
+        elif self._renewal is not None and not self.is_closed:
+            self._renewal.look(now_ms)
+
+    def refuse(self, reason: str) -> None:
+        """Close the link because the broker refuses the login."""
+        self.is_refused = True
+        self.close(reason)
 
     # Inside
 
     async def _set_up(self) -> None:
         try:
             opened = await open_connection(
-                self._loop, self.node, self.client_id, self._setup_timeout_ms, self._buffers
+                self._loop,
+                self.node,
+                self.client_id,
+                self._setup_timeout_ms,
+                self._buffers,
+                self._authenticator,
             )
+        except LoginRefused as error:
+            self._setup_task = None
+            self.refuse(str(error))
+            return
         except LinkError as error:
             self._setup_task = None
             self.close(str(error))
@@ -283,9 +341,26 @@ class BrokerLink:
         self._connection = opened.connection
         self._versions = opened.versions
         self.last_used_ms = self._clock.now_ms()
+        if opened.session_lifetime_ms:
+            self._watch_session(opened.session_lifetime_ms)
         self.is_ready = True
         self._loop.add_reader(opened.sock.fileno(), self._readable)
         self._on_ready(self)
+
+    def _watch_session(self, lifetime_ms: float) -> None:
+        from sidecar.net.authentication import SessionRenewal
+        from sidecar.protocol.sasl.session import SaslSession
+
+        assert self._authenticator is not None
+        self._renewal = SessionRenewal(
+            self._loop,
+            self,
+            self._authenticator,
+            self._versions,
+            SaslSession(lifetime_ms, self.last_used_ms, random),
+            self._clock.now_ms,
+            self._on_deadline,
+        )
 
     def _send(self, message: _Outgoing, now_ms: float) -> None:
         self.last_used_ms = now_ms
@@ -374,6 +449,8 @@ class BrokerLink:
                 self._deliver(response, now_ms)
                 if self.is_closed:
                     return
+            if self._renewal is not None and self._renewal.is_holding:
+                self._renewal.look(now_ms)
             if count < RECEIVE_BYTES:
                 return
 

@@ -11,12 +11,16 @@ import logging
 import random as random_module
 from collections.abc import Callable, Iterable
 from math import inf
+from typing import TYPE_CHECKING
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node, broker_of
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.connector import SocketBuffers
 from sidecar.protocol.connection_states import ConnectionConfig, ConnectionStates
+
+if TYPE_CHECKING:
+    from sidecar.net.authentication import Authenticator
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ class ClusterLinks:
         config: ConnectionConfig,
         on_state: OnState = _ignore_state,
         on_response: OnResponse = _ignore_response,
+        authenticator: Authenticator | None = None,
         clock: MonotonicClock | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
@@ -72,6 +77,9 @@ class ClusterLinks:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
         self._is_closed = False
+        self._authenticator = authenticator
+        if authenticator is not None:
+            authenticator.on_change(self._credentials_changed)
 
     def report_to(self, *, on_state: OnState, on_response: OnResponse) -> None:
         """Give an owner that was made after the links its events, from now on."""
@@ -181,6 +189,7 @@ class ClusterLinks:
             setup_timeout_ms=timeout_ms,
             request_timeout_ms=self._config.request_timeout_ms,
             buffers=SocketBuffers(self._config.send_buffer_bytes, self._config.receive_buffer_bytes),
+            authenticator=self._authenticator,
             on_ready=self._link_ready,
             on_response=self._on_response,
             on_closed=self._link_closed,
@@ -201,9 +210,16 @@ class ClusterLinks:
         if error is None:
             self._states.closed(node_id)
         else:
-            self._states.disconnected(node_id, self._clock.now_ms(), error)
+            self._states.disconnected(node_id, self._clock.now_ms(), error, is_refused=link.is_refused)
             log.debug("Link to %s lost: %s", link.node, error)
         self._on_state(node_id, False, error)
+
+    def _credentials_changed(self) -> None:
+        """Sessions that want a newer token may be renewed, and refused logins need not wait any longer."""
+        self._states.login_changed()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._check()
 
     def _max_idle_ms(self, node_id: int) -> float:
         most_ms = self._config.connections_max_idle_ms

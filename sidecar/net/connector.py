@@ -1,12 +1,13 @@
-"""Opening a broker connection: resolve, connect, agree on versions; each resolved address in its turn."""
+"""Opening a broker connection: resolve, connect, agree on versions, log in; each resolved address in its turn."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.model import Node
 from sidecar.protocol.api_versions import (
@@ -17,9 +18,21 @@ from sidecar.protocol.api_versions import (
     negotiate,
 )
 from sidecar.protocol.connection import BrokerConnection, InFlightRequest
-from sidecar.protocol.messages import ApiKey, ProtocolError, encode_request
+from sidecar.protocol.messages import (
+    ApiKey,
+    ProtocolError,
+    RequestMessage,
+    decode_response,
+    encode_request,
+    is_response_header_flexible,
+)
+
+if TYPE_CHECKING:
+    from sidecar.net.authentication import Authenticator
 
 RECEIVE_BYTES: Final = 64 << 10
+_Exchange = Callable[[RequestMessage], Awaitable[bytes]]
+"""Sends a request and gives the body of its answer."""
 
 SOFTWARE_VERSION: Final = "0.1.0"
 """Sent to the broker (KIP-511). A constant: asking importlib.metadata costs 30 ms at each start of a
@@ -28,6 +41,10 @@ worker."""
 
 class LinkError(ConnectionError):
     """The connection to a broker could not be made, or ended. The text names the broker."""
+
+
+class LoginRefused(LinkError):
+    """The broker refuses the login, or there is nothing to log in with: another address would not help."""
 
 
 class SocketBuffers(NamedTuple):
@@ -46,6 +63,17 @@ class OpenedConnection(NamedTuple):
     sock: socket.socket
     connection: BrokerConnection
     versions: Mapping[int, int]
+    session_lifetime_ms: float = 0.0
+    """How long the broker takes requests under this login; 0: no login, or no limit."""
+
+
+def authenticator_of(values: Mapping[str, Any]) -> Authenticator | None:
+    """For all links of a process, made from concluded settings; None without SASL, and then nothing is imported."""
+    if not str(values["security.protocol"]).startswith("SASL"):
+        return None
+    from sidecar.net.authentication import Authenticator
+
+    return Authenticator(values)
 
 
 async def open_connection(
@@ -54,13 +82,16 @@ async def open_connection(
     client_id: str | None,
     timeout_ms: float,
     buffers: SocketBuffers = SYSTEM_BUFFERS,
+    authenticator: Authenticator | None = None,
 ) -> OpenedConnection:
-    """Connect to ``node`` and negotiate; every address its name resolves to is tried in order.
+    """Connect to ``node``, negotiate and log in; every address its name resolves to is tried in order.
 
-    Each address gets ``timeout_ms`` from connect to negotiated (socket.connection.setup.timeout.ms), so a
+    Each address gets ``timeout_ms`` from connect to the end of the login (socket.connection.setup.timeout.ms), so a
     port that accepts and never answers is given up as fast as one that drops packets. Raises LinkError
-    naming the node and what each address said.
+    naming the node and what each address said, LoginRefused as soon as one refuses.
     """
+    if authenticator is not None:
+        await _credentials(node, authenticator, timeout_ms)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             addresses = await loop.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
@@ -86,11 +117,18 @@ async def open_connection(
             async with asyncio.timeout(timeout_ms / 1000):
                 await loop.sock_connect(sock, address)
                 connection = BrokerConnection()
-                versions = await _negotiate(loop, sock, connection, client_id)
-            return OpenedConnection(sock, connection, versions)
+                exchange = partial(_exchange, loop, sock, connection, client_id)
+                versions = await _negotiate(exchange)
+                lifetime_ms = 0.0
+                if authenticator is not None:
+                    lifetime_ms = await _log_in(node, authenticator, exchange, versions)
+            return OpenedConnection(sock, connection, versions, lifetime_ms)
         except TimeoutError:
             sock.close()
             failures.append(f"{address[0]}: not connected and negotiated within {timeout_ms:.0f} ms")
+        except LoginRefused:
+            sock.close()
+            raise
         except OSError as error:
             sock.close()
             failures.append(f"{address[0]}: {os.strerror(error.errno) if error.errno else error}")
@@ -103,35 +141,65 @@ async def open_connection(
     raise LinkError(f"Cannot connect to {node}: {'; '.join(failures) or 'its name has no address'}.")
 
 
-async def _negotiate(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, connection: BrokerConnection, client_id: str | None
-) -> Mapping[int, int]:
+async def _credentials(node: Node, authenticator: Authenticator, timeout_ms: float) -> None:
+    """Before anything is connected: without credentials a connection would only cost the broker something."""
+    from sidecar.protocol.sasl.credentials import CredentialsMissing
+
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await authenticator.ready()
+    except TimeoutError:
+        raise LoginRefused(f"{node}: no OAuth token came within {timeout_ms:.0f} ms.") from None
+    except CredentialsMissing as error:
+        raise LoginRefused(f"{node}: {str(error).rstrip('.')}.") from None
+
+
+async def _log_in(
+    node: Node, authenticator: Authenticator, exchange: _Exchange, versions: Mapping[int, int]
+) -> float:
+    from sidecar.protocol.sasl.credentials import AuthenticationFailed, CredentialsMissing
+
+    async def ask(message: RequestMessage) -> Any:
+        api_key, version = int(message.__api_key__), int(message.__version__)
+        return decode_response(api_key, version, await exchange(message))
+
+    try:
+        return await authenticator.log_in(ask, versions)
+    except (AuthenticationFailed, CredentialsMissing) as error:
+        raise LoginRefused(f"{node}: {str(error).rstrip('.')}.") from None
+
+
+async def _negotiate(exchange: _Exchange) -> Mapping[int, int]:
     asked = FIRST_VERSION
     while True:
-        body = await _exchange_api_versions(loop, sock, connection, client_id, asked)
+        body = await exchange(api_versions_request(asked, SOFTWARE_VERSION))
         offered = decode_api_versions(asked, body)
         if offered is not None:
             return negotiate(offered)
         asked = FALLBACK_VERSION
 
 
-async def _exchange_api_versions(
+async def _exchange(
     loop: asyncio.AbstractEventLoop,
     sock: socket.socket,
     connection: BrokerConnection,
     client_id: str | None,
-    asked: int,
+    message: RequestMessage,
 ) -> bytes:
+    """Send one request and wait for the body of its answer."""
+    api_key, version = int(message.__api_key__), int(message.__version__)
     correlation_id = connection.take_correlation_id()
-    connection.expect(InFlightRequest(correlation_id, ApiKey.API_VERSIONS, asked, False, None))
-    request = encode_request(api_versions_request(asked, SOFTWARE_VERSION), correlation_id, client_id)
-    await loop.sock_sendall(sock, request)
+    is_flexible = is_response_header_flexible(api_key, version)
+    connection.expect(InFlightRequest(correlation_id, api_key, version, is_flexible, None))
+    await loop.sock_sendall(sock, encode_request(message, correlation_id, client_id))
     while True:
         data = await loop.sock_recv(sock, RECEIVE_BYTES)
-        if not data:
+        if not data and api_key == ApiKey.API_VERSIONS:
             raise ProtocolError(
                 "the connection was closed before the versions were agreed (a TLS or SASL port?)"
             )
+        if not data:
+            raise ProtocolError("the connection was closed during the login")
         responses = connection.receive_data(data)
         if responses:
             return responses[0].body

@@ -25,10 +25,13 @@ FALLBACK_VERSION: Final = 0
 _ERROR_CODE: Final = struct.Struct(">h")
 
 # What this client can speak. Produce 3 is the first with v2 batches; Metadata 4 the first that can say
-# whether topics may be created; InitProducerId 6 (two-phase commit) is not used.
+# whether topics may be created; InitProducerId 6 (two-phase commit) is not used. SaslHandshake 0 is followed by
+# bytes without requests around them.
 SUPPORTED_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.PRODUCE: (3, 13),
     ApiKey.METADATA: (4, 13),
+    ApiKey.SASL_HANDSHAKE: (1, 1),
+    ApiKey.SASL_AUTHENTICATE: (0, 2),
     ApiKey.API_VERSIONS: (0, FIRST_VERSION),
     ApiKey.INIT_PRODUCER_ID: (0, 5),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),

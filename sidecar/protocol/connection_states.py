@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from sidecar.common.backoff import ExponentialBackoff
+
+LOGIN_BACKOFF_MS_MIN: Final = 1_000.0
+LOGIN_BACKOFF_GROWTH: Final = 4.0
+"""After refused logins an attempt waits reconnect.backoff.max.ms, at least a second, and then up to four times that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class _NodeState:
     may_connect_at_ms: float = 0.0
     throttled_until_ms: float = 0.0
     last_error: str | None = None
+    refusals: int = 0
+    """Logins refused in a row."""
 
 
 class ConnectionStates:
@@ -56,11 +63,19 @@ class ConnectionStates:
         self._setup = ExponentialBackoff(
             config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
         )
+        most_ms = max(config.reconnect_backoff_max_ms, LOGIN_BACKOFF_MS_MIN)
+        self._login = ExponentialBackoff(most_ms, most_ms * LOGIN_BACKOFF_GROWTH, random)
 
     def last_error(self, node_id: int) -> str | None:
         """Why the node was last left, None while it is ready."""
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
+
+    def login_changed(self) -> None:
+        """There are other credentials: those who refused the old ones may be asked at once."""
+        for state in self._nodes.values():
+            if state.refusals and state.status is ConnectionStatus.DISCONNECTED:
+                state.may_connect_at_ms = 0.0
 
     def may_connect(self, node_id: int, now_ms: float) -> bool:
         """Whether a new attempt is allowed: disconnected and its backoff over."""
@@ -80,17 +95,27 @@ class ConnectionStates:
         """Connected and negotiated: the failures of the past are forgotten."""
         state = self._nodes.setdefault(node_id, _NodeState())
         state.status = ConnectionStatus.READY
-        state.failures = state.setup_failures = 0
+        state.failures = state.setup_failures = state.refusals = 0
         state.last_error = None
 
-    def disconnected(self, node_id: int, now_ms: float, error: str | None) -> None:
-        """The attempt failed or the connection ended; the next attempt waits its backoff."""
+    def disconnected(
+        self, node_id: int, now_ms: float, error: str | None, *, is_refused: bool = False
+    ) -> None:
+        """The attempt failed or the connection ended; the next attempt waits its backoff.
+
+        ``is_refused``: the login was. Trying again soon would not help, and costs the broker work.
+        """
         state = self._nodes.setdefault(node_id, _NodeState())
-        if state.status is ConnectionStatus.CONNECTING:
-            state.setup_failures += 1
+        if is_refused:
+            state.may_connect_at_ms = now_ms + self._login.backoff_ms(state.refusals)
+            state.refusals += 1
+        else:
+            if state.status is ConnectionStatus.CONNECTING:
+                state.setup_failures += 1
+            state.may_connect_at_ms = now_ms + self._reconnect.backoff_ms(state.failures)
+            state.failures += 1
+            state.refusals = 0
         state.status = ConnectionStatus.DISCONNECTED
-        state.may_connect_at_ms = now_ms + self._reconnect.backoff_ms(state.failures)
-        state.failures += 1
         state.throttled_until_ms = 0.0
         state.last_error = error
 

@@ -31,14 +31,18 @@ class ProtocolError(Exception):
 class ApiKey(IntEnum):
     PRODUCE = 0
     METADATA = 3
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
+    SASL_AUTHENTICATE = 36
     DESCRIBE_PRODUCERS = 61
 
 
 _SCHEMA_NAMES: Final = {
     ApiKey.PRODUCE: "produce",
     ApiKey.METADATA: "metadata",
+    ApiKey.SASL_HANDSHAKE: "sasl_handshake",
+    ApiKey.SASL_AUTHENTICATE: "sasl_authenticate",
     ApiKey.API_VERSIONS: "api_versions",
     ApiKey.INIT_PRODUCER_ID: "init_producer_id",
     ApiKey.DESCRIBE_PRODUCERS: "describe_producers",
@@ -71,6 +75,8 @@ def _response_reader(api_key: int, version: int) -> Any:
     name = {
         ApiKey.PRODUCE: "ProduceResponse",
         ApiKey.METADATA: "MetadataResponse",
+        ApiKey.SASL_HANDSHAKE: "SaslHandshakeResponse",
+        ApiKey.SASL_AUTHENTICATE: "SaslAuthenticateResponse",
         ApiKey.API_VERSIONS: "ApiVersionsResponse",
         ApiKey.INIT_PRODUCER_ID: "InitProducerIdResponse",
         ApiKey.DESCRIBE_PRODUCERS: "DescribeProducersResponse",

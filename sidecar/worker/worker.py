@@ -21,6 +21,7 @@ from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import close_leftovers, writer_of, writers_of
 from sidecar.net.cluster_links import ClusterLinks
+from sidecar.net.connector import authenticator_of
 from sidecar.net.control_channel import ControlChannel
 from sidecar.net.endpoint import Endpoint
 from sidecar.protocol.connection_states import ConnectionConfig
@@ -70,10 +71,12 @@ class Worker:
         )
         self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
         self._spool = _spool(values, start)
+        self._authenticator = authenticator_of(values)
         self._links = ClusterLinks(
             loop,
             client_id=settings.config.client_id,
             config=config_of(ConnectionConfig, values),
+            authenticator=self._authenticator,
             clock=self._clock,
         )
         outside = Outside(

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from client_stub import session_states
 from sidecar.controller import worker_states
+from sidecar.protocol.sasl import session
 from sidecar.shm import descriptor_states
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -52,6 +53,12 @@ MACHINES: Final = (
         "The first word of a batch's row in the segment: `sidecar/shm/descriptor_states.py`. `DescriptorTable` takes\n"
         "each step with one store, so a worker that dies between two leaves one of these states to its successor.",
         descriptor_states.TRANSITIONS,
+    ),
+    Machine(
+        "A login",
+        "Of one connection whose broker limits sessions (KIP-368): `sidecar/protocol/sasl/session.py`. New requests\n"
+        "wait in HOLDING and RENEWING. A login that fails moves nothing: the connection ends.",
+        session.TRANSITIONS,
     ),
 )
 

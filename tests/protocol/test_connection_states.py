@@ -44,6 +44,25 @@ def test_backoff_doubles_to_its_maximum_and_a_success_forgets_it(states: Connect
     assert states.may_connect(2, clock.now_ms()), "another node is another story"
 
 
+def test_a_refused_login_waits_longer(states: ConnectionStates) -> None:
+    """It would be refused again, and costs the broker work: at most 10 attempts in 10 s by three links."""
+    clock = ManualClock()
+    delays = []
+    for _ in range(4):
+        states.connecting(1)
+        states.disconnected(1, clock.now_ms(), "the login is refused", is_refused=True)
+        delays.append(states.delay_ms(1, clock.now_ms()))
+        clock.advance(delays[-1])
+    assert delays == [1_000, 2_000, 4_000, 4_000]
+    assert states.connecting(1) == 10_000, "the setup timeout does not grow by it"
+    states.disconnected(1, clock.now_ms(), "the login is refused", is_refused=True)
+    states.login_changed()
+    assert states.may_connect(1, clock.now_ms()), "there are other credentials"
+    states.connecting(1)
+    states.disconnected(1, clock.now_ms(), "reset")
+    assert states.delay_ms(1, clock.now_ms()) == 50, "another fault has a backoff of its own"
+
+
 @pytest.mark.rule("S6")
 def test_the_setup_timeout_grows_only_with_failed_setups(states: ConnectionStates) -> None:
     timeouts = []

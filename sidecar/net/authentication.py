@@ -1,0 +1,245 @@
+"""Logging in to brokers: where credentials come from, the exchange on a new connection, and its renewal.
+
+One Authenticator serves all links of a process. Without SASL there is none, and nothing here is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from math import inf
+from typing import Any, Final, NamedTuple, Protocol
+
+from sidecar.common.model import Node
+from sidecar.common.sasl_settings import OAUTHBEARER
+from sidecar.common.secret_sources import SecretError, read_secret
+from sidecar.protocol.connection import InFlightRequest
+from sidecar.protocol.messages import ProtocolError, RequestMessage
+from sidecar.protocol.sasl.authentication import Authentication
+from sidecar.protocol.sasl.credentials import (
+    AuthenticationFailed,
+    Credentials,
+    CredentialsMissing,
+    OAuthToken,
+    PasswordCredentials,
+)
+from sidecar.protocol.sasl.session import SaslSession
+
+log = logging.getLogger(__name__)
+
+OUTLIVES_MS: Final = 1_000.0
+"""Credentials renew a session when they live longer than it by this much; the two clocks may differ by a little."""
+
+Exchange = Callable[[RequestMessage], Awaitable[Any]]
+"""Sends a request and gives the response entity."""
+
+
+class Authenticator:
+    """The credentials of one process, always the newest. Belongs to the loop's thread."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        """``values``: concluded settings by name."""
+        self._values = values
+        self.mechanism = str(values["sasl.mechanism"])
+        self._token: OAuthToken | None = None
+        self._why_no_token = ""
+        self._good_password: str | None = None
+        self._said = ""
+        self._changed = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever there are new credentials."""
+        self._listeners.append(listener)
+
+    @property
+    def why_no_token(self) -> str:
+        """What the controller last said about a token that it could not get; empty while it gets them."""
+        return self._why_no_token
+
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Other settings count from the next login on."""
+        self._values = values
+        self.mechanism = str(values["sasl.mechanism"])
+        self._good_password = None
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+        for listener in self._listeners:
+            listener()
+
+    def credentials(self) -> Credentials:
+        """Those of a login that begins now. Raises CredentialsMissing."""
+        if self.mechanism == OAUTHBEARER:
+            token = self._token
+            if token is None or _lives_ms(token) <= 0:
+                what = "there is no token" if token is None else "the token has expired"
+                raise CredentialsMissing(f"{what}{f': {self._why_no_token}' if self._why_no_token else ''}")
+            return token
+        return PasswordCredentials(str(self._values["sasl.username"]), self._password())
+
+    def _password(self) -> str:
+        """Looked at again for each login. A file that cannot be used is said once, and the old password stays."""
+        try:
+            password = read_secret(self._values, "sasl.password")
+        except SecretError as error:
+            if self._good_password is None:
+                raise CredentialsMissing(str(error)) from None
+            if self._said != str(error):
+                log.warning("%s The old password stays in use.", error)
+            self._said = str(error)
+            return self._good_password
+        assert password is not None, "checked with the configuration"
+        self._said = ""
+        self._good_password = password
+        return password
+
+    def lives_longer_than(self, session_left_ms: float) -> bool:
+        """Whether a login now gives a session beyond the one that ends in ``session_left_ms``."""
+        if self.mechanism != OAUTHBEARER:
+            return True
+        return self._token is not None and _lives_ms(self._token) > session_left_ms + OUTLIVES_MS
+
+    async def ready(self) -> None:
+        """Until there is something to log in with. Raises CredentialsMissing, at once where the reason is known."""
+        while True:
+            changed = self._changed
+            try:
+                self.credentials()
+                return
+            except CredentialsMissing:
+                if self.mechanism != OAUTHBEARER or self._why_no_token:
+                    raise
+            await changed.wait()
+
+    async def log_in(self, exchange: Exchange, versions: Mapping[int, int]) -> float:
+        """The whole exchange; returns how long the broker takes requests under it, in ms, 0 without a limit.
+
+        Raises AuthenticationFailed, CredentialsMissing, and whatever ``exchange`` raises.
+        """
+        authentication = Authentication(self.mechanism, self.credentials(), versions)
+        while (request := authentication.next_request()) is not None:
+            try:
+                response = await exchange(request)
+            except ProtocolError as error:
+                raise authentication.unreadable(error) from None
+            authentication.receive(response)
+        return authentication.session_lifetime_ms
+
+
+def _lives_ms(token: OAuthToken) -> float:
+    return inf if token.expires_at_ms is None else token.expires_at_ms - time.time() * 1000
+
+
+class RenewingLink(Protocol):
+    """What a renewal needs of its link."""
+
+    node: Node
+    is_closed: bool
+    last_used_ms: float
+
+    @property
+    def awaited_count(self) -> int:
+        """Requests sent and not answered."""
+        ...
+
+    def request_now(self, message: RequestMessage) -> Awaitable[Any]:
+        """Send this though others are held."""
+        ...
+
+    def send_held(self, held: Held) -> None:
+        """Send what was held, behind all that was sent before."""
+        ...
+
+    def refuse(self, reason: str) -> None:
+        """Close the link: the login was refused."""
+        ...
+
+
+class Held(NamedTuple):
+    """A request that waits for a renewal: what answer it expects, None for acks=0, and its bytes."""
+
+    expected: InFlightRequest | None
+    outgoing: Any
+
+
+class SessionRenewal:
+    """Renews the login of one link before its session ends, and holds requests meanwhile.
+
+    What is held is bounded as without it: by max.in.flight requests of a connection and by the request buffers.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        link: RenewingLink,
+        authenticator: Authenticator,
+        versions: Mapping[int, int],
+        session: SaslSession,
+        now_ms: Callable[[], float],
+        on_deadline: Callable[[float], None],
+    ) -> None:
+        self.held: deque[Held] = deque()
+        self.is_holding = False
+        self._loop = loop
+        self._link = link
+        self._authenticator = authenticator
+        self._versions = versions
+        self._session = session
+        self._now_ms = now_ms
+        self._on_deadline = on_deadline
+        self._task: asyncio.Task[None] | None = None
+        on_deadline(session.due_at_ms)
+
+    def hold(self, expected: InFlightRequest | None, outgoing: Any) -> None:
+        """Keep a request until the login is renewed; ``expected`` None: nobody answers it (acks=0)."""
+        self.held.append(Held(expected, outgoing))
+
+    def next_due_ms(self, now_ms: float) -> float:
+        return self._session.next_due_ms(now_ms)
+
+    def look(self, now_ms: float) -> None:
+        """Begin what is due. Call it when time has passed, an answer has come, or credentials are new."""
+        session = self._session
+        if session.is_over(now_ms):
+            self._link.refuse(
+                f"{self._link.node}: the session has ended, and there is no newer token: "
+                f"{self._authenticator.why_no_token or 'none was fetched'}"
+            )
+            return
+        left_ms = session.ends_at_ms - now_ms
+        is_renewable = now_ms < session.due_at_ms or self._authenticator.lives_longer_than(left_ms)
+        begins = session.poll(now_ms, self._link.awaited_count, is_renewable=is_renewable)
+        self.is_holding = session.is_holding
+        if begins:
+            self._task = self._loop.create_task(self._renew())
+
+    def close(self) -> None:
+        """The link ends; what is held is its to give back."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _renew(self) -> None:
+        link, used_ms = self._link, self._link.last_used_ms
+        try:
+            lifetime_ms = await self._authenticator.log_in(link.request_now, self._versions)
+        except (AuthenticationFailed, CredentialsMissing) as error:
+            self._task = None
+            link.refuse(f"{link.node}: {error}.")
+            return
+        except ConnectionError:  # the link closed meanwhile, and says why itself
+            return
+        self._task = None
+        if link.is_closed:
+            return
+        link.last_used_ms = used_ms  # a login is no use: an idle link still closes
+        self._session.renewed(lifetime_ms, self._now_ms())
+        self._on_deadline(self._session.due_at_ms)
+        self.is_holding = False
+        while self.held and not link.is_closed:
+            link.send_held(self.held.popleft())

@@ -1,0 +1,109 @@
+"""Mechanisms: conversations of challenges and answers. PLAIN (RFC 4616) and OAUTHBEARER (RFC 7628) are here.
+
+A conversation starts with ``first()``; each challenge goes through ``answer``, which returns what to send next, or None
+when the broker's last word was heard and is good.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, Protocol
+
+from sidecar.protocol.sasl.credentials import (
+    AuthenticationFailed,
+    Credentials,
+    OAuthToken,
+    PasswordCredentials,
+    clean,
+)
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+
+
+class Conversation(Protocol):
+    """One login by one mechanism; used once."""
+
+    def first(self) -> bytes:
+        """The client's first message."""
+        ...
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """What to send after the broker's ``challenge``; None: the login is complete.
+
+        Raises AuthenticationFailed for a challenge that is refused.
+        """
+        ...
+
+
+def conversation(mechanism: str, credentials: Credentials) -> Conversation:
+    """A new conversation of one of the four mechanisms."""
+    if mechanism in {SCRAM_SHA_256, SCRAM_SHA_512}:
+        # scramp and what it needs are imported only where a login uses them.
+        from sidecar.protocol.sasl.scram import Scram
+
+        assert isinstance(credentials, PasswordCredentials)
+        return Scram(mechanism, credentials)
+    if mechanism == OAUTHBEARER:
+        assert isinstance(credentials, OAuthToken)
+        return OAuthBearer(credentials)
+    assert mechanism == PLAIN and isinstance(credentials, PasswordCredentials)
+    return Plain(credentials)
+
+
+class Plain:
+    """The password itself, so the connection should be TLS. NUL separates the fields: user and password have none."""
+
+    def __init__(self, credentials: PasswordCredentials) -> None:
+        self._credentials = credentials
+
+    def first(self) -> bytes:
+        return b"\0" + self._credentials.username.encode() + b"\0" + self._credentials.password.encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if challenge:
+            raise AuthenticationFailed("the broker asks for more than PLAIN has")
+        return None
+
+
+class OAuthBearer:
+    """A bearer token with its extensions (KIP-342)."""
+
+    def __init__(self, token: OAuthToken) -> None:
+        self._token = token
+        self._refusal = ""
+
+    def first(self) -> bytes:
+        #   n,, \x01 auth=Bearer TOKEN \x01 name=value \x01 … \x01
+        pairs = [f"auth=Bearer {self._token.value}"]
+        pairs += [f"{name}={value}" for name, value in self._token.extensions.items()]
+        return ("n,,\x01" + "".join(pair + "\x01" for pair in pairs) + "\x01").encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if not challenge:
+            if self._refusal:
+                raise AuthenticationFailed(self._refusal)
+            return None
+        if self._refusal:
+            raise AuthenticationFailed(self._refusal)
+        # RFC 7628, 3.2.3: the refusal is a challenge, and one \x01 asks for the real end.
+        self._refusal = f"the broker refuses the token: {_refusal(challenge)}"
+        return b"\x01"
+
+    @property
+    def refusal(self) -> str:
+        """What the broker's challenge said against the token, empty while it said nothing."""
+        return self._refusal
+
+
+def _refusal(challenge: bytes) -> str:
+    text = challenge.decode("utf-8", "replace")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return clean(text)
+    if not isinstance(found, dict):
+        return clean(text)
+    return clean(", ".join(f"{name} {value}" for name, value in found.items()))

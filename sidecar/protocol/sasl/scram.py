@@ -1,0 +1,74 @@
+"""SCRAM (RFC 5802, RFC 7677): the password is proved, never sent, and the broker proves that it knows it as well.
+
+scramp has the conversation. Two things are ours. Brokers hash a password as its UTF-8 bytes (Kafka:
+ScramFormatter.normalize), while scramp would prepare it by SASLprep, and a password with U+00A0 would be wrong. And a
+broker, or a stranger in its place, may not let us count for minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scramp import ScramClient, ScramException
+
+from sidecar.protocol.sasl.credentials import AuthenticationFailed, PasswordCredentials, clean
+
+SCRAM_ITERATIONS_MAX: Final = 100_000
+"""Kafka's own bound is 16,384. These take 60 ms of SHA-512; more would hold the loop."""
+SCRAM_MESSAGE_BYTES_MAX: Final = 4_096
+
+
+class _AsItIs:
+    """User name or password as scramp's classes give it out, but not prepared."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __bytes__(self) -> bytes:
+        return self._text.encode()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def escape(self) -> str:
+        return self._text.replace("=", "=3D").replace(",", "=2C")
+
+
+class Scram:
+    """One login by SCRAM-SHA-256 or SCRAM-SHA-512."""
+
+    def __init__(self, mechanism: str, credentials: PasswordCredentials, nonce: str | None = None) -> None:
+        """``nonce`` is the client's, for tests with the RFC's vectors; None: a random one."""
+        self._client = ScramClient([mechanism], "user", "password", c_nonce=nonce)
+        self._client.username = _AsItIs(credentials.username)
+        self._client.password = _AsItIs(credentials.password)
+        self._is_proved = False
+
+    def first(self) -> bytes:
+        message: str = self._client.get_client_first()
+        return message.encode()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if len(challenge) > SCRAM_MESSAGE_BYTES_MAX:
+            raise AuthenticationFailed(f"the broker's SCRAM message has {len(challenge)} bytes")
+        try:
+            text = challenge.decode()
+            if not self._is_proved:
+                return self._prove(text)
+            self._client.set_server_final(text)
+        except (ScramException, ValueError) as error:
+            raise AuthenticationFailed(
+                f"the broker's SCRAM message is refused: {clean(str(error))}"
+            ) from None
+        return None
+
+    def _prove(self, server_first: str) -> bytes:
+        self._client.set_server_first(server_first)
+        iterations = int(self._client.iterations)
+        if iterations > SCRAM_ITERATIONS_MAX:
+            raise AuthenticationFailed(
+                f"the broker asks for {iterations:,} iterations, and over {SCRAM_ITERATIONS_MAX:,} are refused"
+            )
+        message: str = self._client.get_client_final()
+        self._is_proved = True
+        return message.encode()

@@ -1,0 +1,107 @@
+"""Goal: the exchange around the mechanisms, and one sentence for all that a broker may answer instead."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.protocol.messages import ApiKey, ProtocolError, decode_response
+from sidecar.protocol.sasl.authentication import ROUNDS_MAX, Authentication
+from sidecar.protocol.sasl.credentials import AuthenticationFailed, PasswordCredentials
+
+VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 2}
+ALICE = PasswordCredentials("alice", "s3cret")
+
+
+def answer(code: int = 0, **fields: Any) -> Any:
+    return SimpleNamespace(error_code=code, **fields)
+
+
+def after_handshake(mechanism: str = "PLAIN") -> Authentication:
+    login = Authentication(mechanism, ALICE, VERSIONS)
+    request: Any = login.next_request()
+    assert (request.__api_key__, request.mechanism) == (ApiKey.SASL_HANDSHAKE, mechanism)
+    login.receive(answer(mechanisms=(mechanism,)))
+    return login
+
+
+def test_plain() -> None:
+    login = after_handshake()
+    request: Any = login.next_request()
+    assert (request.__api_key__, request.__version__) == (ApiKey.SASL_AUTHENTICATE, 2)
+    assert request.auth_bytes == b"\0alice\0s3cret"
+    entity = decode_response(
+        ApiKey.SASL_AUTHENTICATE,
+        2,
+        b"\0\0\0\x01" + (60_000).to_bytes(8) + b"\0",  # no error, no text, no bytes, a minute
+    )
+    login.receive(entity)
+    assert login.next_request() is None
+    assert login.session_lifetime_ms == 60_000
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (
+            answer(33, mechanisms=("GSSAPI", "OAUTHBEARER")),
+            "does not have this mechanism, but GSSAPI, OAUTHBEARER",
+        ),
+        (answer(33, mechanisms=()), "but none"),
+        (answer(34, mechanisms=()), "without SASL"),
+        (answer(-1, mechanisms=()), "error -1"),
+    ],
+)
+def test_a_handshake_that_is_refused(response: Any, words: str) -> None:
+    login = Authentication("PLAIN", ALICE, VERSIONS)
+    login.next_request()
+    with pytest.raises(AuthenticationFailed, match=words) as caught:
+        login.receive(response)
+    assert 'sasl.mechanism PLAIN, user "alice"' in str(caught.value) and "s3cret" not in str(caught.value)
+
+
+def test_a_refused_password_has_the_brokers_words_without_escapes() -> None:
+    login = after_handshake()
+    login.next_request()
+    with pytest.raises(AuthenticationFailed) as caught:
+        login.receive(answer(58, error_message="Invalid\n\x1b[31m password." + "x" * 1_000, auth_bytes=b""))
+    text = str(caught.value)
+    assert "Invalid" in text and len(text) < 500 and text.isprintable()
+
+
+def test_a_broker_that_asks_for_ever() -> None:
+    class Endless:
+        def first(self) -> bytes:
+            return b"x"
+
+        def answer(self, challenge: bytes) -> bytes | None:
+            return b"x"
+
+    login = after_handshake()
+    login._conversation = Endless()
+    with pytest.raises(AuthenticationFailed, match=f"{ROUNDS_MAX} times"):
+        for _ in range(ROUNDS_MAX + 2):
+            assert login.next_request() is not None
+            login.receive(answer(auth_bytes=b"more"))
+
+
+def test_a_broker_without_these_apis() -> None:
+    with pytest.raises(AuthenticationFailed, match=r"1\.0 or newer"):
+        Authentication("PLAIN", ALICE, {ApiKey.SASL_HANDSHAKE: 1})
+
+
+@given(st.binary(max_size=64), st.sampled_from([(17, 1), (36, 0), (36, 1), (36, 2)]))
+def test_any_bytes_end_in_one_of_two_errors(body: bytes, api: tuple[int, int]) -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-256"):
+        login = Authentication(mechanism, ALICE, VERSIONS)
+        if api[0] == ApiKey.SASL_AUTHENTICATE:
+            login.receive(answer(mechanisms=()))
+        try:
+            login.receive(decode_response(*api, body))
+            assert login.session_lifetime_ms >= 0
+        except (ProtocolError, AuthenticationFailed):
+            pass
