@@ -34,11 +34,12 @@ MEASURED := -m coverage run -m pytest
 # pytest's exit status 5: TEST_ARGS chose nothing of this suite.
 NOTHING_CHOSEN := $(if $(TEST_ARGS),[ $$? = 5 ] ||)
 
-.PHONY: help demo demo-mock quick test coverage bench lint check-host clean
+.PHONY: help demo demo-mock quick test test-image coverage bench lint check-host clean
 help:
 	@echo "make demo       a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
 	@echo "make quick      linters, conventions and quick unit tests, within 90 s: the inner loop"
 	@echo "make test       all tests: linters, units, processes, Kafka, Spark; coverage of each room"
+	@echo "make test-image the container image, built and run under load (root, buildah, podman, crun, mmdebstrap)"
 	@echo "make bench      speed and memory against confluent-kafka, on a real Kafka"
 	@echo "make demo-mock  the short demo without Java"
 	@echo "make lint       ruff and mypy alone;  make coverage  the last run's coverage again"
@@ -66,6 +67,10 @@ test: $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)/flights
 	suite spark $(SPARK_SECONDS) $(MEASURED) -m "spark"; \
 	$(if $(TEST_ARGS),,echo "== coverage by room"; $(PY) -m tests.coverage_by_room || failed="$$failed coverage";) \
 	if [ -n "$$failed" ]; then echo "failed suites:$$failed"; exit 1; fi; echo "all suites passed"
+
+# Needs tools that no engine brings, and root: a clone that lacks them says so by a skipped test.
+test-image: $(STAMPS)/dev $(STAMPS)/kafka
+	@$(PY) -m pytest -s --long tests/deploy/test_image.py $(TEST_ARGS)
 
 # Of the last `make test`; a run of some tests only (TEST_ARGS) says nothing about it.
 coverage:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from sidecar.cli.common import daemon_info, run_dir_option
+from client_stub.wire import Kind
+from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 
@@ -20,20 +21,31 @@ LEDGER = (
     "records_held",
 )
 """The first is the sum of the others."""
+ALIVE_S = 3.0
+"""How long a health check waits for the controller's answer."""
 
 
 @click.command()
 @run_dir_option
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
-def status(run_dir: RunDir, as_json: bool) -> None:
+@click.option(
+    "--alive",
+    is_flag=True,
+    help="For health checks: exit 0 also while Kafka is away, and ask the daemon itself for a sign.",
+)
+def status(run_dir: RunDir, as_json: bool, alive: bool) -> None:
     """Show the daemon's state; exit 0 once it takes records.
 
     Exit 1 with the sentence why when it does not (Kafka unreachable, workers down, draining), 69 when no
     daemon runs there. It reads files only, so it also works on a daemon that hangs.
 
+    With --alive it fails where a restart could help: no daemon, no answer from it within 3 s (exit 75), or
+    no worker that is ready. While Kafka is away or a disk is full, records wait and a restart changes nothing.
+
     \b
     kafka-sidecar status
     kafka-sidecar status --json | jq .counters.records_delivered_total
+    kafka-sidecar status --alive >/dev/null
     until kafka-sidecar status >/dev/null 2>&1; do sleep 0.2; done
     """
     info = daemon_info(run_dir)
@@ -48,10 +60,21 @@ def status(run_dir: RunDir, as_json: bool) -> None:
         click.echo(json.dumps(info, indent=1))
     else:
         click.echo(describe(info))
-    if not info["takes_records"]:
+    if alive:
+        ask_for_a_sign(run_dir, info)
+    elif not info["takes_records"]:
         if as_json:
             click.echo(info["sentence"], err=True)
         raise SystemExit(int(ExitStatus.FAILED))
+
+
+def ask_for_a_sign(run_dir: RunDir, info: dict[str, Any]) -> None:
+    """Ends with a status other than 0 unless the controller answers and a worker is ready."""
+    from sidecar.cli.control_client import ask
+
+    if not any(worker["state"] == "ready" for worker in info["workers"]):
+        fail(info["sentence"] or "No worker of the daemon is ready yet; try again.")
+    ask(run_dir, [Kind.PING], ALIVE_S)
 
 
 def counters_of(info: dict[str, Any]) -> dict[int, dict[str, int]]:

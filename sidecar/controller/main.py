@@ -19,6 +19,7 @@ from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
+from sidecar.controller.container import pool_warning
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
 from sidecar.controller.run_dir import RunDir, RunDirError, usual_run_dir
 from sidecar.controller.slot_holders import end_slot_holders
@@ -76,6 +77,8 @@ def _run(config: SidecarConfig, run_dir: RunDir, *, takeover: bool) -> int:
     raise_limit()
     _check_cpus(config)
     _check_dead_letters(config.text("dead_letters.path"))
+    if sentence := pool_warning(config.text("pool.path")):
+        log.warning("%s", sentence)
     predecessor = Predecessor.find(run_dir) if takeover else None
     if predecessor is None:
         run_dir.acquire()

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from sidecar.shm.mounts import mount_of
 
+if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _BUFFERS_MAX: Final = 1024
@@ -137,23 +137,8 @@ class Folder:
 
 def memory_file_system(path: Path) -> str:
     """The type of the file system that ``path`` is or will be on, when it is one that a host crash empties."""
-    nearest = path.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
-    nearest = nearest.resolve()
-    best, kind = "", ""
-    for mount_point, file_system in _mounts():
-        is_above = nearest == Path(mount_point) or Path(mount_point) in nearest.parents
-        if is_above and len(mount_point) >= len(best):
-            best, kind = mount_point, file_system
+    kind = mount_of(path).kind
     return kind if kind in _MEMORY_FILE_SYSTEMS else ""
-
-
-def _mounts() -> Iterator[tuple[str, str]]:
-    """(mount point, type) of every mount, a later one over the same point last."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        yield before.split()[4].replace("\\040", " "), after.split()[0]
 
 
 def sync_folder(path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli.main import COMMANDS, cli
+from sidecar.cli.status import ask_for_a_sign
 from sidecar.common.settings import SETTINGS
+from sidecar.controller.run_dir import RunDir
 
 
 def invoke(*words: str, stdin: str = "") -> Result:
@@ -102,3 +104,10 @@ def test_without_the_daemon_extra() -> None:
     assert result.returncode == 1
     assert "pip install 'kafka-sidecar[daemon]'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_alive_needs_a_worker_that_is_ready(tmp_path: Path) -> None:
+    info = {"sentence": "No worker is ready. Worker 0 died.", "workers": [{"state": "starting"}]}
+    with pytest.raises(SystemExit) as ended:
+        ask_for_a_sign(RunDir(tmp_path), info)
+    assert ended.value.code == 1

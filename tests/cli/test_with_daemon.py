@@ -41,6 +41,22 @@ def test_status_and_page_tell_the_same(daemon: SidecarDaemon) -> None:
     assert page | moving == shown | moving
 
 
+def test_alive_while_kafka_is_away_and_not_when_stopped_or_gone(start_daemon: StartDaemon) -> None:
+    """A health check that fails restarts the daemon: only where that could help."""
+    daemon = start_daemon("127.0.0.1:1", wait=False)
+    alive = ("status", "--alive")
+    wait_until(lambda: daemon.command(*alive).returncode == 0, "a sign", describe=daemon.log_tail)
+    assert daemon.command("status").returncode == 1  # no record can be delivered
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGSTOP)
+    hangs = daemon.command(*alive)
+    assert (hangs.returncode, hangs.stderr.count("did not answer within 3 s")) == (75, 1)
+    daemon.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: daemon.command(*alive).returncode == 0, "a sign again")
+    daemon.kill_all()
+    assert daemon.command(*alive).returncode == 69
+
+
 def test_topics(daemon: SidecarDaemon) -> None:
     named = daemon.command("topics", "smoke")
     assert named.returncode == 0
