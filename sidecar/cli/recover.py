@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import click
@@ -198,7 +200,17 @@ def _candidates(run_dir: RunDir) -> list[Path]:
             for path in (recorded, *recorded.parent.glob(f"{recorded.name}.set-aside-*"))
             if path.exists()
         }
-    return sorted(found)
+    owners = {os.geteuid(), *(_owner(each) for each in [run_dir.path])}
+    return sorted(path for path in found if _owner(path) in owners)
+
+
+def _owner(path: Path) -> int | None:
+    """The uid of a file or folder; None for a link, a pipe and what is gone: anybody may plant those in /dev/shm."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_uid if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) else None
 
 
 def _recorded(run_dir: RunDir) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
@@ -53,7 +54,7 @@ def status(run_dir: RunDir, as_json: bool, alive: bool) -> None:
 
     by_slot = counters_of(info)
     info["counters"] = sum_counters(by_slot) if by_slot else {}
-    for worker in info["workers"]:
+    for worker in info["workers"] if by_slot else ():
         # daemon.json is written on changes only; live figures are read from the segment.
         worker["clients"] = by_slot.get(worker["slot"], {}).get("clients_connected", 0)
     if as_json:
@@ -114,6 +115,8 @@ def describe(info: dict[str, Any]) -> str:
     if info["held_slots"]:
         slots = ", ".join(map(str, info["held_slots"]))
         lines.append(f"  held      slots {slots} keep records of dead workers")
+    if not counters and not os.access(info["segment"], os.R_OK):
+        lines.append("  records   shown to the daemon's user and to root, who may read the segment")
     if counters:
         accepted, delivered, failed, dead, held = (counters.get(name, 0) for name in LEDGER)
         lines.append(

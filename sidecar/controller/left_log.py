@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,7 @@ from sidecar.shm.accept_log import (
 )
 from sidecar.shm.accept_log_format import FileHeader
 from sidecar.shm.disk import Folder, memory_file_system
+from sidecar.shm.private_files import close_folder_to_others, make_folder
 from sidecar.shm.restore import lineage, next_instance, restore
 from sidecar.shm.segment import Segment, SegmentError, current_boot_id
 
@@ -38,6 +40,7 @@ class LeftLog:
         self.folder = Folder(accept_log_folder(pool_path)) if pool_path else None
         self._contents: dict[int, LogContents] = {}
         if self.folder is not None:
+            _check_folder(self.folder.path)
             try:
                 self._contents = {slot: read_log(self.folder, slot) for slot in logged_slots(self.folder)}
             except OSError as error:
@@ -117,10 +120,25 @@ class LeftLog:
     def _set_aside(self, folder: Folder) -> Path:
         """Second names of the same files; the workers remove the first ones."""
         aside = folder.path.with_name(f"{folder.path.name}.set-aside-{time.time_ns() // 1_000_000}")
-        aside.mkdir(mode=0o700)
+        make_folder(aside)
         for name in folder.names():
             os.link(folder.path / name, aside / name)
         return aside
+
+
+def _check_folder(path: Path) -> None:
+    """Its files become records: nobody else may have put them there. Raises RunDirError."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise RunDirError(
+            f"The log of accepted records {path} belongs to uid {found.st_uid} with mode "
+            f"{stat.S_IMODE(found.st_mode):04o}: it is no folder of uid {os.geteuid()} that nobody else may write, so "
+            "its records cannot be trusted. Move it away, or choose another pool.path."
+        )
+    close_folder_to_others(path)
 
 
 def check_place(pool_path: str) -> None:

@@ -25,7 +25,7 @@ from sidecar.controller.run_dir import RunDir, RunDirError, usual_run_dir
 from sidecar.controller.slot_holders import end_slot_holders
 from sidecar.controller.standby_worker import StandbyWorker, last_line
 from sidecar.controller.systemd import Systemd
-from sidecar.shm.private_files import close_to_others, make_folder
+from sidecar.shm.private_files import close_folder_to_others, make_folder
 
 if TYPE_CHECKING:
     from sidecar.controller.cluster import Cluster
@@ -116,7 +116,7 @@ def _check_dead_letters(path: str) -> None:
         raise RunDirError(
             f"dead_letters.path = {path} cannot be written by this user: change its rights, or choose another folder."
         )
-    closed = close_to_others(folder)
+    closed = close_folder_to_others(folder)
     if closed:
         log.warning(
             "Dead letters in %s could be read by others (%s): they are this user's alone now.",

@@ -69,12 +69,16 @@ def check_entries(folder: Path, names: Iterable[str], *, may_be_links: Iterable[
 
 
 def check_file(fd: int, path: Path) -> None:
-    """Raises NotOurs unless the open file is a regular one of this user that nobody else may write."""
+    """Raises NotOurs unless the open file is a regular one of this user, with one name, that nobody else may write."""
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _WRITABLE_BY_OTHERS:
+    is_private = found.st_nlink == 1 and not found.st_mode & _WRITABLE_BY_OTHERS
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or not is_private:
+        kind = "is a file with" if stat.S_ISREG(found.st_mode) else "is no regular file, has"
+        names = "one name" if found.st_nlink == 1 else f"{found.st_nlink} names (hard links)"
         raise NotOurs(
-            f"{path} belongs to uid {found.st_uid} and has mode {_mode(found)}: its contents cannot be trusted by "
-            f"uid {os.geteuid()}. Move it away, or run as its owner."
+            f"{path} {kind} {names}, belongs to uid {found.st_uid} and has mode {_mode(found)}: its contents cannot be "
+            f"trusted by uid {os.geteuid()}. Move it away, or run as its owner. If nobody else can have changed it, "
+            "chmod 600 is enough."
         )
 
 

@@ -25,7 +25,7 @@ from sidecar.controller.run_dir_lock import (
 from sidecar.shm.private_files import (
     PRIVATE_FILE,
     close_file_to_others,
-    close_to_others,
+    close_folder_to_others,
     make_folder,
     replacing,
 )
@@ -110,6 +110,11 @@ class RunDir:
         digest = hashlib.sha1(str(self.path.resolve()).encode(), usedforsecurity=False).hexdigest()
         return Path(f"/dev/shm/kafka-sidecar-{digest[:12]}-{instance[:8]}.segment")
 
+    def is_segment_name(self, path: Path) -> bool:
+        """Whether a daemon on this run dir makes segments of such a name where no pool.path is configured."""
+        usual = self.default_segment_path("*")
+        return path.parent == usual.parent and path.match(usual.name)
+
     def check_length(self) -> None:
         """Raises RunDirError when a socket's path under it would not fit into a UNIX address."""
         longest = self.path / LONGEST_SOCKET
@@ -148,10 +153,10 @@ class RunDir:
 
     def _close_to_others(self) -> None:
         """Files of earlier versions followed the umask: some could be read, locked or even written by the group."""
-        closed = [each for name in PRIVATE for each in close_file_to_others(self.path, name)]
-        closed += close_file_to_others(self.path, self.daemon_json.name, DAEMON_JSON_MODE)
+        closed = [each for name in PRIVATE for each in close_file_to_others(self.path / name)]
+        closed += close_file_to_others(self.daemon_json, DAEMON_JSON_MODE)
         if not self.dead_letters.is_symlink():
-            closed += close_to_others(self.dead_letters)
+            closed += close_folder_to_others(self.dead_letters)
         if closed:
             log.warning(
                 "In run dir %s other users could read or change %s: these are this user's alone now. If you do not "

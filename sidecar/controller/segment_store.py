@@ -3,6 +3,7 @@ end."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -17,6 +18,7 @@ from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.disk import Folder
 from sidecar.shm.layout import SLOT_COUNT
+from sidecar.shm.private_files import close_to_others
 from sidecar.shm.reclaim import reclaim_slot
 from sidecar.shm.recovery import describe_undelivered, has_content, last_incarnation, linked_pages
 from sidecar.shm.segment import Segment, SegmentError
@@ -75,7 +77,8 @@ class SegmentStore:
         found = None
         for old in dict.fromkeys((recorded, path) if recorded else (path,)):
             if found is None:
-                found = _find(cls, old, left_log, is_ours=old == recorded)
+                is_usual = old == path or run_dir.is_segment_name(old)
+                found = _find(cls, old, left_log, is_recorded=old == recorded, is_usual=is_usual)
         if found is not None:
             full = [slot for slot in found.segment.prepared_slots() if found.has_content(slot)]
             left_log.keep_only(full if sync == "accept" else ())
@@ -113,7 +116,7 @@ class SegmentStore:
                 if not left_log.has_entries:
                     path.unlink(missing_ok=True)
                 raise
-        lock_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        lock_fd = os.dup(segment.fd)  # of the file that was made, whatever stands under its name
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         run_dir.publish_segment(path)
         return cls(segment, path, lock_fd, log_folder=left_log.folder)
@@ -214,14 +217,18 @@ def look_ahead(path: Path | None) -> set[str]:
 
     Raises RunDirError when this version could not go on with it: a takeover must not begin then.
     """
-    if path is None or not path.exists():
+    if path is None or not os.path.lexists(path):
         where = "Its segment's file" if path is None else str(path)
         raise RunDirError(
             f"{where} is not there, so the records of the running daemon cannot be taken over. That daemon goes on; "
             "stop it (SIGTERM delivers its records), then start this one."
         )
     try:
-        segment = Segment.attach(path)
+        fd = _open_ours(path)
+        try:
+            segment = Segment.attach(fd)
+        finally:
+            os.close(fd)
     except SegmentError as error:
         raise RunDirError(
             f"This version cannot go on with the segment of the running daemon ({error}). That daemon goes on; stop it "
@@ -251,30 +258,26 @@ def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
     return f"{records:,} undelivered {what} ({'topic' if len(topics) == 1 else 'topics'} {named})"
 
 
-def _find(store: type[SegmentStore], path: Path, left_log: LeftLog, *, is_ours: bool) -> SegmentStore | None:
+def _find(
+    store: type[SegmentStore], path: Path, left_log: LeftLog, *, is_recorded: bool, is_usual: bool
+) -> SegmentStore | None:
     """The segment at ``path`` if there is something in it; without content it is removed, unreadable set aside.
 
-    One that the log overrules stays where it is until there is another.
+    One that the log overrules stays where it is until there is another. ``is_usual``: this daemon makes its segment
+    under such a name. A file under another one is touched only when it begins as a segment.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise RunDirError(
-            f"The segment {path} of the daemon before cannot be opened: {error.strerror}."
-        ) from None
+    fd = _open_ours(path)
     keep = False
     try:
-        try:
-            check_file(fd, path)
-        except NotOurs as error:
-            raise RunDirError(str(error)) from None
         _lock(fd, path)
         try:
-            segment = Segment.attach(path)
+            segment = Segment.attach(fd)
         except SegmentError as error:
-            _put_away(path, error, is_ours=is_ours, is_logged=left_log.replaces(path))
+            _put_away(
+                path, fd, error, is_recorded=is_recorded, is_usual=is_usual, is_logged=left_log.replaces(path)
+            )
             return None
         if left_log.overrules(segment):
             segment.close()
@@ -285,11 +288,45 @@ def _find(store: type[SegmentStore], path: Path, left_log: LeftLog, *, is_ours: 
             return store(segment, path, fd, log_folder=left_log.folder)
         segment.close()
         left_log.clear()
+        _check_name(path, fd)
         path.unlink(missing_ok=True)
         return None
     finally:
         if not keep:
             os.close(fd)
+
+
+def _open_ours(path: Path) -> int:
+    """The descriptor of a regular file with one name that this user alone may write. Raises RunDirError.
+
+    Its path may come from segment.json, so nothing is believed of it: not a link, not another user's file.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise RunDirError(f"The segment {path} of the daemon before cannot be opened: {why}.") from None
+    try:
+        check_file(fd, path)
+    except NotOurs as error:
+        os.close(fd)
+        raise RunDirError(str(error)) from None
+    if close_to_others(fd):
+        log.warning("The segment %s could be read by others: it is this user's alone now.", path)
+    return fd
+
+
+def _check_name(path: Path, fd: int) -> None:
+    """Raises RunDirError when ``path`` is another file than the one that was opened and judged."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    own = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
+        raise RunDirError(
+            f"{path} was replaced while it was looked at: give pool.path a folder that only this user may write."
+        )
 
 
 def _lock(fd: int, path: Path) -> None:
@@ -307,13 +344,24 @@ def _lock(fd: int, path: Path) -> None:
         time.sleep(0.02)  # flock has no wait with an end
 
 
-def _put_away(path: Path, error: SegmentError, *, is_ours: bool, is_logged: bool) -> None:
-    if Segment.is_unfinished(path):
-        # The version is stamped last: its maker died before any worker could have mapped it.
-        path.unlink()
-        return
+def _put_away(
+    path: Path, fd: int, error: SegmentError, *, is_recorded: bool, is_usual: bool, is_logged: bool
+) -> None:
     what = f"{path} is no segment that this version can read ({error})."
-    if not is_ours and not Segment.is_one(path):
+    if is_recorded and not is_usual and not Segment.is_one(fd):
+        log.error(
+            "%s It may be any file, so it stays as it is. If it is a damaged segment, `kafka-sidecar recover %s` "
+            "delivers its records. Going on with a new segment.",
+            what,
+            path,
+        )
+        return
+    _check_name(path, fd)
+    if Segment.is_unfinished(fd):
+        # The version is stamped last: its maker died before any worker could have mapped it.
+        path.unlink(missing_ok=True)
+        return
+    if not is_recorded and not Segment.is_one(fd):
         raise RunDirError(f"{what} Nothing is overwritten: move the file away, or choose another pool.path.")
     how = "superseded" if is_logged else "set-aside"
     aside = path.with_name(f"{path.name}.{how}-{time.time_ns() // 1_000_000}")

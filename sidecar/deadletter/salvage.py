@@ -266,10 +266,10 @@ def _read(path: Path, fd: int, clients_max: int | None) -> tuple[Segment, list[s
             f"The one that made it delivers it: start that version with -X pool.path={path} on a run dir of its own. "
             "Nothing was changed."
         )
-    if Segment.is_unfinished(path):
+    if Segment.is_unfinished(fd):
         raise SalvageError(f"{path} was never finished by its maker: nothing was ever accepted into it.")
     try:
-        whole = Segment.attach(path)
+        whole = Segment.attach(fd)
     except SegmentError as error:
         return _guess(fd, size, head, clients_max, str(error))
     places, instance = whole.layout, whole.instance_id

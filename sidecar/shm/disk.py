@@ -10,15 +10,18 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sidecar.shm.mounts import mount_of
+from sidecar.shm.private_files import create_private, make_folder
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_SAFE: Final = os.O_NOFOLLOW | os.O_CLOEXEC
 _BUFFERS_MAX: Final = 1024
 _ZEROS: Final = bytes(1 << 20)
 _MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -88,22 +91,22 @@ class Folder:
 
     def names(self) -> list[str]:
         try:
-            return sorted(each.name for each in self.path.iterdir() if each.is_file())
+            return sorted(each.name for each in self.path.iterdir() if stat.S_ISREG(each.lstat().st_mode))
         except FileNotFoundError:
             return []
 
     def read(self, name: str) -> memoryview:
-        with (self.path / name).open("rb") as file:
+        with os.fdopen(os.open(self.path / name, os.O_RDONLY | _SAFE), "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
     def create(self, name: str, size: int) -> DiskFile:
         if not self.path.exists():
-            self.path.mkdir(mode=0o700)
+            make_folder(self.path)
             sync_folder(self.path.parent)
         path = self.path / name
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = create_private(path, os.O_RDWR)
         try:
             os.posix_fallocate(fd, 0, size)
             # Written once, so that a later sync has bytes to force out and no metadata.
@@ -119,7 +122,7 @@ class Folder:
 
     def open(self, name: str) -> DiskFile:
         path = self.path / name
-        return File(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        return File(path, os.open(path, os.O_RDWR | _SAFE))
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)

@@ -83,44 +83,46 @@ def make_folder(path: Path, mode: int = PRIVATE_FOLDER) -> bool:
     return True
 
 
-def close_to_others(folder: Path) -> list[str]:
-    """Take the rights of others away from a folder of this user and from its regular files.
+def close_to_others(fd: int, mode: int = PRIVATE_FILE) -> int:
+    """Take the rights of others beyond ``mode`` from an open file or folder of this user; returns its mode before.
 
-    Returns ``name (old mode)`` of what was open. Nothing happens where the folder is absent, or another user's.
+    0: nothing was open.
     """
+    found = os.fstat(fd)
+    if found.st_uid != os.geteuid() or not found.st_mode & OPEN_TO_OTHERS & ~mode:
+        return 0
+    os.fchmod(fd, mode)
+    return stat.S_IMODE(found.st_mode)
+
+
+def close_file_to_others(
+    path: Path | str, mode: int = PRIVATE_FILE, *, dir_fd: int | None = None
+) -> list[str]:
+    """As close_to_others; ``name (old mode)`` if it was open. Nothing happens to what is no regular file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | _SAFE, dir_fd=dir_fd)
+    except OSError:  # gone, a link, a socket, or no right to look
+        return []
+    try:
+        before = close_to_others(fd, mode) if stat.S_ISREG(os.fstat(fd).st_mode) else 0
+    finally:
+        os.close(fd)
+    return [f"{Path(path).name} ({before:04o})"] if before else []
+
+
+def close_folder_to_others(folder: Path) -> list[str]:
+    """As close_file_to_others, for a folder and its files. Nothing happens where it is absent, or another user's."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
     except OSError:
         return []
-    closed: list[str] = []
     try:
-        found = os.fstat(fd)
-        if found.st_uid != os.geteuid():
+        if os.fstat(fd).st_uid != os.geteuid():
             return []
-        if found.st_mode & OPEN_TO_OTHERS:
-            os.fchmod(fd, PRIVATE_FOLDER)
-            closed.append(f"{folder.name} ({stat.S_IMODE(found.st_mode):04o})")
+        before = close_to_others(fd, PRIVATE_FOLDER)
+        closed = [f"{folder.name} ({before:04o})"] if before else []
         for name in sorted(os.listdir(fd)):  # noqa: PTH208 - its path may lead elsewhere by now
-            closed += close_file_to_others(folder, name, dir_fd=fd)
+            closed += close_file_to_others(name, dir_fd=fd)
     finally:
         os.close(fd)
     return closed
-
-
-def close_file_to_others(
-    folder: Path, name: str, mode: int = PRIVATE_FILE, *, dir_fd: int | None = None
-) -> list[str]:
-    """As close_to_others, for one file; ``mode`` is what it may keep. Nothing happens to what is no file of ours."""
-    try:
-        fd = os.open(name if dir_fd is not None else folder / name, os.O_RDONLY | _SAFE, dir_fd=dir_fd)
-    except OSError:  # gone, a link, a socket, or no right to look
-        return []
-    try:
-        found = os.fstat(fd)
-        is_open = bool(stat.S_IMODE(found.st_mode) & OPEN_TO_OTHERS & ~mode)
-        if not (stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and is_open):
-            return []
-        os.fchmod(fd, mode)
-        return [f"{name} ({stat.S_IMODE(found.st_mode):04o})"]
-    finally:
-        os.close(fd)

@@ -7,6 +7,7 @@ SIGBUS in the process that writes first. Never resized.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import time
@@ -118,6 +119,8 @@ class Segment:
         segment, not finished, of another version, or cut short.
         """
         fd, writable = _open(where)
+        if isinstance(where, int):
+            where = str(Path(f"/proc/self/fd/{fd}").readlink())
         try:
             size = os.fstat(fd).st_size
             if size < layout.HEADER_BYTES:
@@ -167,23 +170,20 @@ class Segment:
             sum(self.view[begin : begin + size : mmap.PAGESIZE])
 
     @staticmethod
-    def is_unfinished(path: Path | str) -> bool:
+    def is_unfinished(fd: int) -> bool:
         """True for a file whose maker died before the version was stamped: nobody can have mapped it."""
-        try:
-            with Path(path).open("rb") as file:
-                head = file.read(16)
-        except OSError:
-            return False
+        head = os.pread(fd, 16, 0)
         return head[8:16] in (b"", bytes(8)) and (not head.strip(b"\0") or head[:8] == layout.MAGIC)
 
     @staticmethod
-    def is_one(path: Path | str) -> bool:
+    def is_one(fd: int) -> bool:
         """True for a file that begins as a segment of kafka-sidecar, of whatever version."""
-        try:
-            with Path(path).open("rb") as file:
-                return file.read(len(layout.MAGIC)) == layout.MAGIC
-        except OSError:
-            return False
+        return os.pread(fd, len(layout.MAGIC), 0) == layout.MAGIC
+
+    @property
+    def fd(self) -> int:
+        """Of the mapped file; it is closed with the segment."""
+        return self._fd
 
     @property
     def page_count(self) -> int:
@@ -260,7 +260,7 @@ class Segment:
 
 def _open(where: Path | str | int) -> tuple[int, bool]:
     if isinstance(where, int):
-        return os.dup(where), True
+        return os.dup(where), fcntl.fcntl(where, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
     try:
         return os.open(where, os.O_RDWR | os.O_CLOEXEC), True
     except PermissionError:

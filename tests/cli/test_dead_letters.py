@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import msgpack
@@ -141,3 +142,26 @@ def test_recover_of_what_is_no_segment(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
     assert "does not begin" in done.stderr or "less than a header" in done.stderr
+
+
+def test_recover_lists_no_file_that_somebody_planted_in_dev_shm(tmp_path: Path) -> None:
+    """Anybody may make names there: a pipe would block who opens it, another user's file says what that one wants."""
+    usual = RunDir(tmp_path).default_segment_path("planted0")
+    planted = [
+        usual,
+        usual.with_name(f"{usual.name}.set-aside-1"),
+        usual.with_name(f"{usual.name}.set-aside-2"),
+    ]
+    try:
+        os.mkfifo(planted[0])
+        planted[1].symlink_to(tmp_path)
+        planted[2].touch()
+        if os.geteuid() == 0:
+            os.chown(planted[2], 65_534, -1)
+        else:
+            planted[2].unlink()
+        done = CliRunner().invoke(cli, ["recover", "--run-dir", str(tmp_path)])
+    finally:
+        for path in planted:
+            path.unlink(missing_ok=True)
+    assert done.exit_code == 0 and "No segment of run dir" in done.output

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.shm.private_files import (
-    close_to_others,
+    close_folder_to_others,
     create_private,
     make_folder,
     open_private,
@@ -95,7 +95,7 @@ def test_what_was_open_to_others_is_closed_and_named(tmp_path: Path) -> None:
         path.touch()
         path.chmod(old)
     (folder / "link").symlink_to(outside)
-    assert close_to_others(folder) == ["letters (0750)", "a (0640)"]
-    assert close_to_others(folder) == []
+    assert close_folder_to_others(folder) == ["letters (0750)", "a (0640)"]
+    assert close_folder_to_others(folder) == []
     assert [mode(each) for each in (folder, folder / "a", outside)] == [0o700, 0o600, 0o644]
-    assert close_to_others(tmp_path / "absent") == []
+    assert close_folder_to_others(tmp_path / "absent") == []

@@ -149,11 +149,11 @@ def test_an_existing_file_is_not_overwritten(segment: Segment, segment_path: Pat
 
 
 def test_a_file_without_its_version_was_never_finished(segment: Segment, segment_path: Path) -> None:
-    assert not Segment.is_unfinished(segment_path)
+    assert not Segment.is_unfinished(segment.fd)
     with segment_path.open("r+b") as file:
         file.seek(layout.VERSION_OFFSET)
         file.write(bytes(8))
-    assert Segment.is_unfinished(segment_path)
+    assert Segment.is_unfinished(segment.fd)
     with pytest.raises(SegmentError, match="never finished"):
         Segment.attach(segment_path)
 
@@ -173,7 +173,7 @@ def test_what_is_no_segment_of_ours(
     with segment_path.open("r+b") as file:
         file.seek(offset)
         file.write(data)
-    assert not Segment.is_unfinished(segment_path)
+    assert not Segment.is_unfinished(segment.fd)
     with pytest.raises(SegmentError, match=message):
         Segment.attach(segment_path)
 
