@@ -1,4 +1,4 @@
-"""What the bench stands on: a real broker, one that answers at once, daemons, and where each side finds them."""
+"""The bed of the bench: a real broker, one that answers at once, daemons, and where each side finds them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Site:
         return [int(self.daemon.info()["pid"]), *self.daemon.worker_pids()]
 
     def target(self, kind: str) -> str:
-        """What a peer of that kind connects to."""
+        """The address that a peer of that kind connects to."""
         return str(self.daemon.run_dir) if kind.startswith("sidecar") else self.bootstrap_servers
 
     def timed_words(
@@ -125,7 +125,7 @@ def null_broker(topics: Mapping[str, int]) -> Iterator[str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the numbers were taken on."""
+    """The machine and versions of a run."""
     model = next(
         (
             line.partition(":")[2].strip()

@@ -29,7 +29,7 @@ _PRODUCE_REQUESTS = "kafka.network:type=RequestMetrics,name=RequestsPerSec,reque
 
 
 def jmx_options(port: int) -> tuple[str, ...]:
-    """What the broker's JVM is started with so that its request counters can be read."""
+    """Options of the broker's JVM, so that its request counters can be read."""
     prefix = "-Dcom.sun.management.jmxremote"
     return (
         prefix,

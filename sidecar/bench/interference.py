@@ -1,4 +1,4 @@
-"""What clients that send in bulk, or to topics that nobody made, do to the latency of another on the same daemon."""
+"""The latency of one client beside others that send in bulk, or to topics that nobody made, on the same daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY_BYTES = 16
 FLOODS = 6
 FLOOD_TOPICS = 3
 FLOOD_SETTINGS = {"daemon.shutdown_timeout_s": 1}
-"""What the floods left cannot be delivered: the daemon need not try for long when it ends."""
+"""The floods' records cannot be delivered: the daemon need not try for long when it ends."""
 
 
 def measure_interference(bed: Bed, results: Results) -> None:

@@ -77,7 +77,7 @@ def measure_open_loop(bed: Bed, rates: dict[str, float], callers: int, results: 
 
 
 def behind(reached: float, asked: float) -> str:
-    """What to say of a side that did not send as many records a second as it was asked for."""
+    """The remark on a side that did not send as many records a second as it was asked for."""
     return f", only {reached / asked:.0%} of the rate" if reached < asked * RATE_KEPT else ""
 
 

@@ -1,4 +1,4 @@
-"""What more cores would give: computed from what each stage of a record costs here, and said to be a model."""
+"""A model of more cores: computed from the cost of each stage of a record here."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _walks(what: str, once: Callable[[], object], counters: dict[str, Counter]) 
 
 
 def _wait_until_idle(counter: Counter) -> None:
-    """What follows an outcome still belongs to its record, and a walk begins with the next one's first call."""
+    """Calls after an outcome still belong to its record, and a walk begins with the next one's first call."""
     last: list[int] = []
 
     def is_idle() -> bool:

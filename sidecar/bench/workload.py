@@ -1,4 +1,4 @@
-"""What every side of the bench sends: the same keys, the same values, made before the clock starts."""
+"""The records of every side of the bench: the same keys, the same values, made before the clock starts."""
 
 from __future__ import annotations
 

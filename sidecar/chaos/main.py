@@ -45,7 +45,7 @@ BAD_LINES_MAX = 20
 
 @dataclass(frozen=True)
 class ChaosOptions:
-    """What the command line says. The run ends when all that is asked for has been reached."""
+    """The options of the command line. The run ends when all that is asked for has been reached."""
 
     bootstrap_servers: str | None = None
     topic: str | None = None
@@ -247,7 +247,7 @@ class Chaos:
         workload.tend()
 
     def _books(self, daemon: SidecarDaemon) -> Books:
-        """What the daemon counted once everything has an end, or when it should have."""
+        """The daemon's counts once everything has an end, or when it should have."""
 
         def read() -> Books:
             def count(name: str) -> int:

@@ -1,4 +1,4 @@
-"""What a chaos run found, as a table for people and as JSON for programs."""
+"""The findings of a chaos run, as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sidecar.chaos.recovery import RecoveryTimes
 
 @dataclass
 class Books:
-    """What the daemon counted, over all its lives: the counters live in the segment."""
+    """The daemon's counts over all its lives: the counters live in the segment."""
 
     accepted: int = 0
     delivered: int = 0

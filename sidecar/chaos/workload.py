@@ -111,7 +111,7 @@ class Workload:
 
     @property
     def raised(self) -> list[str]:
-        """What clients raised, or how they ended: nothing of that may happen."""
+        """Errors that clients raised, or their exits: none may happen."""
         return [
             f"client {client.number}: "
             + (client.journal.raised_text or f"ended with status {client.process.returncode}")

@@ -40,7 +40,7 @@ NEEDED_PACKAGES = (
     "uvloop",
     "zmq",
 )
-"""What `kafka-sidecar[daemon]` brings."""
+"""Modules that `kafka-sidecar[daemon]` installs."""
 
 
 class Finding(NamedTuple):

@@ -1,4 +1,4 @@
-"""What each broker error means to a producer: one row per code, one :func:`classify`.
+"""The meaning of each broker error for a producer: one row per code, one :func:`classify`.
 
 Names, texts and the retriable flag come from the stub's table (the thin side tells them to the caller); this
 table adds what only the daemon needs. Source: Kafka's ``Errors`` and ``Sender.completeBatch``, librdkafka's

@@ -1,4 +1,4 @@
-"""What each process of ours sets for itself: its limit of open files, and its title in ps and top."""
+"""Set by each process of ours for itself: its limit of open files, and its title in ps and top."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class ValueKind(StrEnum):
-    """What a value may be; the value is the word that error texts and docs use."""
+    """The type of a setting; the value is the word that error texts and docs use."""
 
     INTEGER = "whole number"
     NUMBER = "number"

@@ -388,10 +388,10 @@ TOPIC_KEYS: Final[Mapping[str, Setting]] = {
         integer("records.per.second", None, 1, LONG_MAX, "The same by number of records; both may be set."),
     )
 }
-"""What ``[topics."PATTERN"]`` may say; unset: as for all topics."""
+"""The settings of ``[topics."PATTERN"]``; unset: as for all topics."""
 
 CLIENT_KEYS: Final[Mapping[str, str]] = {"token": "Secret that this client name must present."}
-"""What ``[clients.NAME]`` may say."""
+"""The settings of ``[clients.NAME]``."""
 
 
 class ConfigError(ValueError):

@@ -1,4 +1,4 @@
-"""Who may come in: the checks of HELLO and the client's token. Sans-IO."""
+"""Admission of clients: the checks of HELLO and the client's token. Sans-IO."""
 
 from __future__ import annotations
 

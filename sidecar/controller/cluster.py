@@ -216,7 +216,9 @@ class Cluster:
             len(names) > TOPICS_WAITED_MAX
             or len(self._fetcher.metadata.topics) + len(unknown) > LOOKED_UP_MAX
         ):
-            raise Refused("TOO_MANY_TOPICS", "Too many topics are looked up; ask for fewer, or later.")
+            raise Refused(
+                "TOO_MANY_TOPICS", "Too many topics are being looked up; ask for fewer, or try again later."
+            )
         wait = self._fetcher.awaitable.wait_on_metadata
         try:
             async with asyncio.TaskGroup() as group:

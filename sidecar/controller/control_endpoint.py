@@ -147,7 +147,9 @@ class ControlEndpoint:
                 self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
                 return
             if len(self._tasks) >= TOPICS_UNDER_WAY_MAX:
-                self._refuse(routing_id, Refused("NOT_READY", "Too many ask for topics; try again."))
+                self._refuse(
+                    routing_id, Refused("NOT_READY", "Too many clients ask for topics at once; try again.")
+                )
                 return
             wait_ms = message[2] if len(message) > 2 else None
             if wait_ms is not None and not (isinstance(wait_ms, int | float) and wait_ms >= 0):

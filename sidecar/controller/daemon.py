@@ -285,7 +285,7 @@ class Daemon:
         )
 
     def _worker_for(self, client_id: bytes) -> WorkerIdentity | None:
-        """Who has the client's row, and nobody else; a new client goes where the fewest are."""
+        """The worker that has the client's row, and no other; a new client goes where the fewest are."""
         ready = {worker.identity.index: worker for worker in self.supervisor.ready}
         slot = self.store.slot_of(client_id)
         if slot is not None:
@@ -327,7 +327,7 @@ class Daemon:
         return health.is_healthy, health.sentence
 
     def status(self) -> dict[str, Any]:
-        """What daemon.json, the page and `status --json` show."""
+        """The data of daemon.json, the page and `status --json`."""
         health = self.health()
         return {
             "pid": os.getpid(),

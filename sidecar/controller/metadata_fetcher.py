@@ -40,7 +40,7 @@ IDLE_WAIT_MS = 60_000.0
 
 
 class MetadataListener(Protocol):
-    """What the fetcher needs of its owner."""
+    """Calls that the fetcher makes on its owner."""
 
     def snapshot_changed(self, result: UpdateResult) -> None:
         """The cluster has answered."""

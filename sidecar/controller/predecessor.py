@@ -45,11 +45,11 @@ class Predecessor:
         self._pidfd = pidfd
         self._takers_fd = -1
         self.info: dict[str, Any] = read_json(run_dir.daemon_json) or {}
-        """What it published: its HTTP address among others."""
+        """Its daemon.json: its HTTP address among others."""
 
     @classmethod
     def find(cls, run_dir: RunDir) -> Predecessor | None:
-        """Who holds the run dir; None: nobody. RunDirError when it cannot be named, or another takes over too."""
+        """The daemon that holds the run dir, or None. RunDirError if it cannot be named, or another takes over too."""
         run_dir.check_length()
         pid = run_dir.holder()
         if pid is None:

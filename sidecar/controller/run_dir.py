@@ -39,7 +39,7 @@ BELIEVED: Final = (
     *(LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock"),
     *("daemon.json", "segment.json", "epoch", "dead-letters"),
 )
-"""What is acted on: pids that are killed, a segment that is adopted, a folder that is written."""
+"""Contents that a daemon acts on: pids that are killed, a segment that is adopted, a folder that is written."""
 PRIVATE: Final = (LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock", "segment.json", "epoch")
 FOLDER_MODE: Final = 0o750
 DAEMON_JSON_MODE: Final = 0o640

@@ -18,7 +18,7 @@ from sidecar.common.byte_locks import ByteLock
 from sidecar.shm.private_files import open_private
 
 LOCK_RETRY_S: Final = 1.0
-"""Who looks as older versions do holds the lock for a moment: so long is tried again while no daemon is there."""
+"""An older version that only looks holds the lock for a moment: retry for so long while no daemon is there."""
 _LOOK_S: Final = 0.01
 _TEXT_BYTES: Final = 48
 
@@ -70,7 +70,7 @@ def release_run_dir_lock(fd: int) -> None:
 
 
 def look_at_lock(path: Path) -> Holder | None:
-    """Who holds it; None: nobody. Raises PermissionError when this user may not see it."""
+    """The holder; None: there is none. Raises PermissionError when this user may not see it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except PermissionError:

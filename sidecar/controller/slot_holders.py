@@ -1,4 +1,4 @@
-"""Who still holds a slot: the bytes of workers.lock, which only a process's death lets go of.
+"""The holders of slots: the bytes of workers.lock, which only a process's death releases.
 
 A worker takes its slot's byte before it maps the segment. So a byte that is held names a process that may write
 there, whether daemon.json ever named it or not.

@@ -80,7 +80,7 @@ class StandbyWorker:
             return False
 
     def take_words(self) -> str:
-        """What it said before it had our stderr, for the last time."""
+        """Its last words before it had our stderr."""
         fd, self._words_fd = self._words_fd, -1
         if fd < 0:
             return ""

@@ -63,7 +63,7 @@ with no other worker ready, are not followed by a good one: the daemon ends and 
 
 
 class SlotStore(Protocol):
-    """What the supervisor needs of the shared segment."""
+    """Calls that the supervisor makes on the shared segment."""
 
     def prepare(self, slot: int) -> None:
         """Back the slot's area with memory. Raises SegmentError when there is none."""
@@ -87,7 +87,7 @@ class SlotStore(Protocol):
 
 
 class WorkerOwner(Protocol):
-    """What the supervisor needs of the daemon."""
+    """Calls that the supervisor makes on the daemon."""
 
     def worker_endpoint(self, index: int, epoch: int) -> str:
         """Where that worker takes its clients."""
@@ -211,7 +211,7 @@ class Supervisor:
         deadline = self._loop.time() + timeout_s + STOP_GRACE_S
         while any(worker.left is None and worker.exit_code is None for worker in drained):
             if not await self._wait_change(deadline - self._loop.time()):
-                log.error("A worker did not end its drain in time; it is stopped now.")
+                log.error("A worker did not finish draining in time and is stopped now.")
                 break
         return sum(worker.left or 0 for worker in drained)
 

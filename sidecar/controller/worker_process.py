@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """What makes this start of a worker different from every other: none of it is ever used again."""
+    """The identity of this start of a worker: no part of it is ever used again."""
 
     index: int
     slot: int

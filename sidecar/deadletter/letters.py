@@ -235,15 +235,15 @@ def _record(fields: Any) -> _Record:
 
 
 def _name(text: Any) -> str:
-    """Names stand in lines of their own in the notes of a replay."""
+    """Check a record's name: one word, as each stands in a line of its own in the notes of a replay."""
     if _text(text).split() != [text]:
-        raise ValueError(f"{text!r} is no name of a record")
+        raise ValueError(f"{text!r} is not the name of a record")
     return str(text)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not a text")
     value.encode()  # half of a surrogate pair could be neither sent nor shown
     return value
 

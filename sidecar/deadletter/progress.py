@@ -1,4 +1,4 @@
-"""What a replay has done already: names of delivered letters, in a file beside each spool file.
+"""The progress of a replay: names of delivered letters, in a file beside each spool file.
 
 A name stands there, with a digest of what was sent, before its letter is removed, and stays for a day: a letter that
 a crash had written twice is not sent again, and a replay that was interrupted goes on where it was.
@@ -22,7 +22,7 @@ _END: Final = "# sent"
 
 
 class Notes(NamedTuple):
-    """What one file of notes says."""
+    """The contents of one file of notes."""
 
     delivered: list[Delivered]
     in_doubt: int

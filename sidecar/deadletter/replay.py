@@ -55,7 +55,7 @@ class ReplayRunning(Exception):
 
 @dataclass
 class TopicTally:
-    """What became of one topic's letters."""
+    """The counts of one topic's letters."""
 
     found: int = 0
     bytes: int = 0
@@ -81,7 +81,7 @@ class TopicTally:
 
 @dataclass
 class Tally:
-    """What a replay found and did."""
+    """The result of a replay."""
 
     topics: dict[str, TopicTally] = field(default_factory=dict)
     files: int = 0

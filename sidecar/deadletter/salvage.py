@@ -50,7 +50,7 @@ class SegmentInUse(SalvageError):
 
 @dataclass
 class SalvageCounts:
-    """What a walk over a segment found, in records."""
+    """The findings of a walk over a segment, in records."""
 
     undelivered: int = 0
     """Never answered by a broker, and not failed."""
@@ -59,7 +59,7 @@ class SalvageCounts:
     failed: int = 0
     """Failed, and their client did not hear of it."""
     damage: list[str] = field(default_factory=list)
-    """What cannot be read, one sentence each; nobody knows how many records are there."""
+    """Unreadable places, one sentence each; nobody knows how many records are there."""
     topics: set[str] = field(default_factory=set)
 
     @property
@@ -75,7 +75,7 @@ class Salvage:
         self._fd = fd
         self.segment = segment
         self.notes = notes
-        """What had to be assumed, in sentences."""
+        """Assumptions that were made, in sentences."""
         self.found = SalvageCounts()
 
     @classmethod
@@ -263,11 +263,11 @@ def _read(path: Path, fd: int, clients_max: int | None) -> tuple[Segment, list[s
     if is_ours and version not in (0, layout.LAYOUT_VERSION) and version < 1 << 16:
         raise SalvageError(
             f"{path} has layout version {version}, and this kafka-sidecar reads version {layout.LAYOUT_VERSION}. "
-            f"The one that made it delivers it: start that version with -X pool.path={path} on a run dir of its own. "
+            f"Only the version that made it can deliver it: start it with -X pool.path={path} on a run dir of its own. "
             "Nothing was changed."
         )
     if Segment.is_unfinished(fd):
-        raise SalvageError(f"{path} was never finished by its maker: nothing was ever accepted into it.")
+        raise SalvageError(f"{path} was never finished by the daemon that made it, so it holds no record.")
     try:
         whole = Segment.attach(fd)
     except SegmentError as error:

@@ -22,7 +22,7 @@ _OF_ONE_RECORD: Final = re.compile(r"[0-9a-f]{32}/\d+|[0-9a-f]{40}/\d+/\d+/\d+")
 
 
 class Delivered(NamedTuple):
-    """What a note says was delivered."""
+    """The record that a note says was delivered."""
 
     name: str
     content: bytes | None

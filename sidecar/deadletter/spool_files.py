@@ -191,7 +191,7 @@ def drop_file(path: Path) -> int:
 
 
 def give_to_owner_of(folder: Path, fd: int) -> None:
-    """What root makes in the folder of another user's daemon is that user's to change. Only for a file just judged."""
+    """Give a file that root makes to the user whose daemon owns the folder. Only for a file just judged."""
     found = folder.stat()
     if os.geteuid() == 0:
         os.fchown(fd, found.st_uid, found.st_gid)
@@ -208,7 +208,7 @@ def make_spool(folder: Path) -> None:
 
 
 def owners_of(folder: Path) -> tuple[int, ...]:
-    """Whose files are believed in the folder beside this user's: its owner's, when this is root."""
+    """The user whose files are believed in the folder beside this one's: its owner, when this is root."""
     return (folder.stat().st_uid,) if os.geteuid() == 0 else ()
 
 
@@ -230,7 +230,7 @@ def check_may_replay(folder: Path) -> None:
 
 
 def remove_half_made(folder: Path) -> None:
-    """What a replay that was killed left of a file it was about to replace. Only under the lock of replays."""
+    """Remove the temporary file of a replay that was killed while it replaced one. Only under the lock of replays."""
     for path in folder.glob(f".*{SUFFIX}.new"):
         path.unlink(missing_ok=True)
 

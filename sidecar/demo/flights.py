@@ -23,7 +23,7 @@ class FlightsMissing(RuntimeError):
 
 @dataclass
 class Totals:
-    """What is counted of one key, on both sides: rows, and sums that notice a changed or swapped value."""
+    """Counts of one key, on both sides: rows, and sums that notice a changed or swapped value."""
 
     rows: int = 0
     distance: int = 0
@@ -72,7 +72,7 @@ def rows(path: Path) -> Iterator[dict[str, str]]:
 
 
 def count(path: Path) -> Counts:
-    """What is in the CSV, counted from the CSV itself."""
+    """Counts of the CSV, from the CSV itself."""
     counts = Counts()
     with path.open(newline="") as file:
         reader = csv.reader(file)

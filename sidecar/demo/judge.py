@@ -24,7 +24,7 @@ SHOWN_MAX = 3
 
 
 class Message(Protocol):
-    """What the judge looks at of a consumed message; confluent-kafka's own class fits."""
+    """The parts of a consumed message that the judge reads; confluent-kafka's own class fits."""
 
     def key(self) -> bytes | None: ...
     def value(self) -> bytes | None: ...
@@ -33,7 +33,7 @@ class Message(Protocol):
 
 @dataclass
 class Verdict:
-    """What was read back, and every disagreement with the input as one sentence."""
+    """Counts of the records read back, and every disagreement with the input as one sentence."""
 
     counts: Counts = field(default_factory=Counts)
     tasks: set[int] = field(default_factory=set)

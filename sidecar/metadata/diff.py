@@ -1,4 +1,4 @@
-"""What changed between two snapshots, as the partition states of an UpdateMetadata (rule U1)."""
+"""Changes between two snapshots, as the partition states of an UpdateMetadata (rule U1)."""
 
 from __future__ import annotations
 

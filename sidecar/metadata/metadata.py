@@ -60,7 +60,7 @@ class MetadataConfig:
 
 
 class UpdateResult(NamedTuple):
-    """What one successful update did."""
+    """The result of one successful update."""
 
     old: MetadataSnapshot
     new: MetadataSnapshot

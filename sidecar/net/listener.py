@@ -118,7 +118,9 @@ class Listener:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._turn_away()
                 else:
-                    self._sparse_log.warning("accept", "a stub could not be let in: %s", error)
+                    self._sparse_log.warning(
+                        "accept", "a client's connection could not be accepted: %s", error
+                    )
                 break
             peer = peer_of(connected)
             now_s = self._loop.time()

@@ -18,7 +18,7 @@ BROKEN_POINTS: Final = 50
 SKIPPED_BYTES_PER_POINT: Final = 1 << 20
 """Of a message that is too long and is read away: a stub knows the bound and never sends it."""
 FREE_POINTS: Final = 512
-"""What a process may have before its connections wait: as many connections as a quarter of all clients make twice."""
+"""Points of a process before its connections wait: as many connections as a quarter of all clients make twice."""
 POINTS_BACK_A_SECOND: Final = 100.0
 WAIT_MAX_S: Final = 2.0
 """A stub waits 5 s for an answer: a stub in the same process as the one at fault is late, but not refused."""

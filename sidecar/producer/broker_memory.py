@@ -17,7 +17,7 @@ stamped by their callers is not sent one batch at a time; far less than any expi
 
 
 class BrokerMemory:
-    """What of a broker's memory may be relied on. Single-threaded: the worker's loop.
+    """The part of a broker's memory that may be relied on. Single-threaded: the worker's loop.
 
     A broker forgets a producer id on a partition by the timestamp of the last batch it appended under it
     (``ProducerStateManager.removeExpiredProducers``: ``now - lastTimestamp >= producer.id.expiration.ms``), so a batch

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Core(NamedTuple):
-    """Who is known to the brokers, which batches there are, and what is sent next. Single-threaded."""
+    """The identities, the batches, and the sender that chooses between them. Single-threaded."""
 
     ids: ProducerIds
     accumulator: RecordAccumulator

@@ -171,7 +171,7 @@ class RecordAccumulator:
         first.follower = queue
 
     def _let_followers_go(self, now_ms: float) -> None:
-        """What left the wire may be back in its queue by now, to be sent again: then the other lane waits on."""
+        """Let the other lane go where the first has ended: a batch that left the wire may be queued again."""
         for first in self._followed:
             follower = first.follower
             if follower is not None and not first.batches and not first.wire_count:
@@ -515,7 +515,7 @@ class RecordAccumulator:
                     self.touch(queue, now_ms)
 
     def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
-        """What waits in the deques of a topic, in all lanes; what is on the wire is not among it."""
+        """Batches that wait in the deques of a topic, in all lanes; none that is on the wire."""
         found: list[ProducerBatch] = []
         for topics in self._topics:
             queues = topics.get(topic, {})

@@ -70,7 +70,7 @@ class RequestRoom:
         """Connections that found no buffer for their first request, longest waiting first."""
 
     def begin_poll(self, ready: list[int], *, brokers: int, splits: int = 0) -> None:
-        """What was promised before is published, or was given back. Puts ``ready`` in order: who waits comes first.
+        """Forget earlier promises: they were used or given back. Put ``ready`` in order: longest waiting first.
         ``splits`` are carried out before this poll's requests: each takes one descriptor more than it gives back."""
         self._promised = splits
         self._free_when_promised = len(self._descriptors.free_indexes)

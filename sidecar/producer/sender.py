@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class LinkView(Protocol):
-    """What the core may know about connections, by the id of their broker or ``second_of`` it. Asked once or twice
+    """Connections as the core sees them, by the id of their broker or ``second_of`` it. Asked once or twice
     per connection and poll."""
 
     def is_ready(self, node_id: int) -> bool:

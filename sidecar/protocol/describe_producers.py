@@ -9,7 +9,7 @@ from sidecar.protocol.messages import ApiKey, RequestMessage, request_module
 
 
 class ProducerState(NamedTuple):
-    """What a broker remembers of one producer id on one partition; ``last_sequence`` -1: nothing appended."""
+    """A broker's memory of one producer id on one partition; ``last_sequence`` -1: nothing appended."""
 
     epoch: int
     last_sequence: int

@@ -36,7 +36,7 @@ NAMES_KEPT: Final = 4096
 
 
 class ProduceTopic(NamedTuple):
-    """What one request carries of one topic. ``topic_id`` is needed from v13 on."""
+    """One topic's part of a request. ``topic_id`` is needed from v13 on."""
 
     name: str
     topic_id: UUID | None
@@ -80,7 +80,7 @@ def _compact_string(text: str | None) -> bytes:
 def _head(
     version: int, client_id: str | None, acks: int, timeout_ms: int, transactional_id: str | None
 ) -> bytes:
-    """What comes before the topics and is the same in most requests; length and correlation id are 0."""
+    """The bytes before the topics, the same in most requests; length and correlation id are 0."""
     flexible = version >= PRODUCE_FLEXIBLE_VERSION
     client = b"" if client_id is None else client_id.encode()
     head = _HEADER.pack(0, ApiKey.PRODUCE, version, 0, -1 if client_id is None else len(client))

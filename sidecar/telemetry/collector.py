@@ -97,7 +97,7 @@ STATE_ROWS: Final = (
 )
 """docs/metrics.md is printed from it and from COUNTER_ROWS."""
 _GAUGES = [row.name for row in COUNTER_ROWS if row.kind == "gauge" and row.name != "records_held"]
-"""What a dead worker has no more. Its records stay held: they are in the segment, and its successor has them."""
+"""Gauges that a dead worker no longer has. Its records stay held: they are in the segment, for its successor."""
 
 
 def read_counters(segment: Segment) -> dict[int, dict[str, int]]:

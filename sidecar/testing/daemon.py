@@ -132,7 +132,7 @@ class SidecarDaemon:
         )
 
     def info(self) -> dict[str, Any]:
-        """What daemon.json says: pid, segment path, http address, workers."""
+        """The contents of daemon.json: pid, segment path, http address, workers."""
         found: dict[str, Any] = json.loads((self.run_dir / "daemon.json").read_text())
         return found
 

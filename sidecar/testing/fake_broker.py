@@ -80,7 +80,7 @@ class FakeBroker(FaultServer):
         """Sent with every answer to a Produce request."""
         self.judge_record: JudgeRecord | None = None
         self.bad_batches: list[str] = []
-        """What was wrong with batches that were no batches: a bug of the producer, or damage on the way."""
+        """Faults of batches that were no batches: a bug of the producer, or damage on the way."""
         self.next_identity: tuple[int, int] | None = None
         """(producer id, epoch) of the next InitProducerId answer; taken once."""
         self.producer_expiration_ms = inf
@@ -147,7 +147,7 @@ class FakeBroker(FaultServer):
             log.start_offset = log.end_offset
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
-        """What a consumer would read, in the order of offsets, one partition after the other."""
+        """The records that a consumer would read, in the order of offsets, one partition after the other."""
         with self._lock:
             return [
                 record
@@ -157,7 +157,7 @@ class FakeBroker(FaultServer):
             ]
 
     def batches(self, topic: str, partition: int = 0) -> list[StoredBatch]:
-        """What ``kafka-dump-log`` would show."""
+        """The batches that ``kafka-dump-log`` would show."""
         with self._lock:
             return list(self._topics[topic][partition].batches)
 

@@ -43,7 +43,7 @@ class Appended(NamedTuple):
 
 @dataclass
 class ProducerEntry:
-    """What the partition knows of one producer id."""
+    """The partition's memory of one producer id."""
 
     epoch: int
     last_timestamp_ms: int = -1

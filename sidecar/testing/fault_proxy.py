@@ -63,7 +63,7 @@ class FaultProxy(FaultServer):
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients are given as ``bootstrap.servers``."""
+        """The ``bootstrap.servers`` for clients."""
         return ",".join(self.address(node) for node in self._bootstrap)
 
     def start(self) -> None:

@@ -226,7 +226,7 @@ class RuleBook:
         return None
 
     def requests(self, api: int | None = None, topic: str | None = None) -> list[Request]:
-        """What was asked so far, oldest first."""
+        """Requests so far, oldest first."""
         with self._lock:
             found = list(self._requests)
         return [each for each in found if api in (None, each.api) and each.concerns(topic, None)]

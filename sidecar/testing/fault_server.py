@@ -61,7 +61,7 @@ class Exchange:
 
 
 class Channel(ABC):
-    """What a connection passes its requests on to."""
+    """The receiver of a connection's requests."""
 
     @abstractmethod
     def submit(self, exchange: Exchange) -> None:

@@ -117,7 +117,7 @@ class KafkaCluster:
         return found
 
     def relay(self, listener: str, index: int = 0) -> TcpRelay:
-        """What stands before one node's listener, made with ``relayed``."""
+        """The proxy before one node's listener, made with ``relayed``."""
         return self._relays[index][self.listeners[listener]]
 
     @property

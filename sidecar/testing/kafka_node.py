@@ -130,7 +130,7 @@ class KafkaNode:
         return "broker" in self.roles
 
     def address_of(self, listener: Listener) -> str:
-        """What clients are given for one of ``listeners``."""
+        """The address for clients of one of ``listeners``."""
         return f"{listener.host}:{self.advertised.get(listener, self.listeners[listener])}"
 
     def _listeners(self) -> list[str]:

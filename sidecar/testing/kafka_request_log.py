@@ -1,4 +1,4 @@
-"""What a broker says it was asked: its own request log, the judge of versions, counts and distances."""
+"""A broker's record of its requests: its own request log, the judge of versions, counts and distances."""
 
 from __future__ import annotations
 

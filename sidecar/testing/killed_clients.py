@@ -25,7 +25,7 @@ FIRST_S = 120.0
 CONNECT_MS = 30_000
 DELIVERED, FAILED = b"+", b"-"
 BURST, PAUSE_S = 10, 0.01
-"""Who waits to be killed does not flood the topic meanwhile."""
+"""A client that waits to be killed does not flood the topic."""
 
 
 class KilledClients(NamedTuple):

@@ -1,7 +1,11 @@
-"""The pages at the root and in docs/: plain sentences that fit a screen, and links that lead somewhere."""
+"""The pages at the root and in docs/: plain sentences that fit a screen, and links that lead somewhere.
+
+Docstrings of the code begin with a noun or a verb.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -140,3 +144,31 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         assert page.exists(), f"{path.name}: {target} does not exist"
         if anchor:
             assert anchor in _anchors(page), f"{path.name}: {target} has no such heading"
+
+
+_FREE_RELATIVE: Final = re.compile(r"\s*Wh(?:at|o|om|ose|oever|atever)\b")
+
+
+def docstrings_without_noun(source: str) -> Iterator[str]:
+    """Line and first words of docstrings, also those of attributes, that begin with a free relative."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = node.value.value
+            if isinstance(text, str) and _FREE_RELATIVE.match(text):
+                yield f"{node.lineno}: {' '.join(text.split()[:6])} ..."
+
+
+@pytest.mark.parametrize("root", ["sidecar", "client_stub", "pyspark_kafka_sidecar"])
+def test_docstrings_begin_with_a_noun_or_a_verb(root: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{fault}"
+        for path in sorted((ROOT / root).rglob("*.py*"))
+        if path.suffix in {".py", ".pyi"}
+        for fault in docstrings_without_noun(path.read_text())
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_check_of_docstrings_finds_what_it_is_for() -> None:
+    source = '"""What a room is."""\nx = 1\n"""Who holds it."""\ndef f():\n    """The whole."""\n'
+    assert len(list(docstrings_without_noun(source))) == 2

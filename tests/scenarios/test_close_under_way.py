@@ -49,7 +49,7 @@ def ended(scene: Scene) -> int:
     """Its exit status, once it has ended by itself."""
     assert scene.daemon.process is not None
     status = scene.daemon.process.wait(STOP_S)
-    assert "did not end its drain" not in scene.daemon.log_path.read_text()
+    assert "did not finish draining" not in scene.daemon.log_path.read_text()
     return status
 
 

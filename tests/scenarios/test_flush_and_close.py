@@ -143,5 +143,5 @@ def test_fc_07_stop_with_brokers_gone(start_daemon: StartDaemon) -> None:
             assert doubtful == sorted(doubtful, reverse=True)
             scene.daemon.process.wait(15)
             # Nobody is left to be told: the worker ended by itself, not by the supervisor's patience.
-            assert "did not end its drain" not in scene.daemon.log_path.read_text()
+            assert "did not finish draining" not in scene.daemon.log_path.read_text()
             kafka.clear_rules()

@@ -1,4 +1,4 @@
-"""What the bench asks of a producer."""
+"""The calls that the bench makes on a producer."""
 
 from __future__ import annotations
 
