@@ -57,7 +57,7 @@ class Authenticator:
 
     @property
     def why_no_token(self) -> str:
-        """What the controller last said about a token that it could not get; empty while it gets them."""
+        """The controller's last words about a token that it could not get; empty while it gets them."""
         return self._why_no_token
 
     def change(self, values: Mapping[str, Any]) -> None:
@@ -137,7 +137,7 @@ def _lives_ms(token: OAuthToken) -> float:
 
 
 class RenewingLink(Protocol):
-    """What a renewal needs of its link."""
+    """Calls that a renewal makes on its link."""
 
     node: Node
     is_closed: bool

@@ -62,7 +62,7 @@ class Unattached:
         return self._count_of_user.get(uid, 0)
 
     def gives_way(self, newcomer: Peer, free_places: int) -> StubConnection | None:
-        """Who makes room for ``newcomer`` while so many places are free; None: nobody need, or nobody can."""
+        """The connection that makes room for ``newcomer`` while so many places are free; None if none need or can."""
         own = self.count_of(newcomer.uid)
         if own < PLACES_PER_FREE * free_places:
             return None

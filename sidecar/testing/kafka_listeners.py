@@ -17,7 +17,7 @@ Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 ClientAuth = Literal["none", "requested", "required"]
 
 AUDIENCE: Final = "kafka"
-"""Whom tokens must be for."""
+"""The audience of tokens."""
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",

@@ -31,7 +31,7 @@ class Conversation(Protocol):
         ...
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """What to send after the broker's ``challenge``; None: the login is complete.
+        """The answer to the broker's ``challenge``; None: the login is complete.
 
         Raises AuthenticationFailed for a challenge that is refused.
         """
@@ -94,7 +94,7 @@ class OAuthBearer:
 
     @property
     def refusal(self) -> str:
-        """What the broker's challenge said against the token, empty while it said nothing."""
+        """The broker's words against the token, empty while it said nothing."""
         return self._refusal
 
 
