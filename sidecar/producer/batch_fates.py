@@ -182,6 +182,8 @@ class BatchFates:
                 retry_at_ms = inf
             self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
         else:
+            if code == Code.TOPIC_AUTHORIZATION_FAILED and not text:
+                text = f"Not authorized to write to topic {batch.topic}."
             self.fail(batch, code, text or row.text, now_ms)
 
     def _out_of_order(self, batch: ProducerBatch) -> bool:

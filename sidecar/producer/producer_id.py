@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from sidecar.common.errors import classify
+from sidecar.common.errors import Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from sidecar.producer.broker_memory import IDLE_MS
 from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
@@ -39,6 +39,7 @@ class ProducerIds:
 
     __slots__ = (
         "_backoff",
+        "_failure",
         "_failures",
         "epoch_bumps",
         "identity",
@@ -58,6 +59,8 @@ class ProducerIds:
         self.epoch_bumps = 0
         self._backoff = backoff
         self._failures = 0
+        self._failure = 0
+        """Code of the last failure, 0 since the last success: the same one is a line of the log once."""
 
     # --- the producer id ------------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ class ProducerIds:
                 "InitProducerId answered producer id -1; without an id re-sends would double records"
             )
         self.init_pending = False
-        self._failures = 0
+        self._failures = self._failure = 0
         self.identity = identity
 
     def init_failed(self, code: int, now_ms: float) -> bool:
@@ -93,8 +96,9 @@ class ProducerIds:
         self.retry_at_ms = now_ms + self._backoff.backoff_ms(self._failures - 1)
         row = classify(code)
         refused = not row.retriable and code not in (0, -1)
-        level = logging.WARNING if refused else logging.INFO if self._failures == 1 else logging.DEBUG
-        log.log(level, "no producer id yet: %s (%s)", row.name, row.text)
+        is_new, self._failure = code != self._failure, code
+        level = logging.DEBUG if not is_new else logging.WARNING if refused else logging.INFO
+        log.log(level, "no producer id yet: %s (%s)", row.name, refusal_of_id(code))
         return refused
 
     def _bump(self) -> None:
@@ -313,3 +317,13 @@ class ProducerIds:
             self._bump()
         sequences.restart(NO_PRODUCER_ID)
         return renumbered
+
+
+def refusal_of_id(code: int) -> str:
+    """The sentence why InitProducerId gave none."""
+    if code == Code.CLUSTER_AUTHORIZATION_FAILED:
+        return (
+            "The broker refuses a producer id (InitProducerId): grant the daemon's user WRITE on a topic or "
+            "IDEMPOTENT_WRITE on the cluster, or set enable.idempotence=false."
+        )
+    return classify(code).text

@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from client_stub.wire import LocalCode, Persistence
-from sidecar.common.errors import Code, classify
+from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_fates import BatchFates
 from sidecar.producer.broker_latency import BrokerLatency
@@ -32,6 +32,7 @@ from sidecar.producer.effects import (
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES_FROM
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
+from sidecar.producer.producer_id import refusal_of_id
 from sidecar.producer.throttle_times import ThrottleTimes
 
 if TYPE_CHECKING:
@@ -493,7 +494,7 @@ class Sender:
             return
         for batch in self._accumulator.incomplete.oldest_first():
             if batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:
-                self._fates.fail(batch, code, text or classify(code).text, now_ms)
+                self._fates.fail(batch, code, text or refusal_of_id(code), now_ms)
 
     # --- the end --------------------------------------------------------------------------------------------
 

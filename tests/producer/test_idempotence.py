@@ -424,8 +424,10 @@ def test_a_loading_coordinators_answer_without_an_id_is_never_produced_under() -
     assert len(core.poll()) == 1
 
 
-def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> None:
-    """ID-13: CLUSTER_AUTHORIZATION_FAILED, then granted."""
+def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """ID-13: CLUSTER_AUTHORIZATION_FAILED, then granted. The refusal is a line of the log once."""
     core = Core(producer_id=False)
     core.append("a")
     core.poll()
@@ -433,8 +435,14 @@ def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> N
     core.poll()
     (batch,) = core.completed
     assert (batch.code, batch.persistence) == (31, Persistence.NOT_PERSISTED)
+    assert "IDEMPOTENT_WRITE" in batch.text
     core.append("b")
-    core.poll(100)
+    for _ in range(20):
+        core.poll(1000)
+        core.sender.on_producer_id_error(Code.CLUSTER_AUTHORIZATION_FAILED, core.now_ms)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    core.append("b")
+    core.poll(1000)
     core.sender.on_producer_id(PRODUCER_ID, 0, core.now_ms)
     (request,) = core.poll()
     assert payloads_of(request.batches) == ["b"]

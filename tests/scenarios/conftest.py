@@ -8,15 +8,32 @@ import pytest
 
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.testing.token_server import TokenServer
 
 from .java_producers import JavaProducers
 from .scene import FAST, Scene, pool_is_whole
+from .secure import CLIENT_SECRET, secure_cluster
 
 
 @pytest.fixture(scope="session")
 def java() -> Iterator[JavaProducers]:
     with JavaProducers() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def tokens() -> Iterator[TokenServer]:
+    """Gives tokens to the client ``alice``; tests leave it without a fault."""
+    with TokenServer(clients={"alice": CLIENT_SECRET}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tokens: TokenServer) -> Iterator[KafkaCluster]:
+    """A real Kafka with TLS, SASL and ACLs."""
+    with secure_cluster(tokens) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,110 @@
+"""Real ACLs (StandardAuthorizer): SE-06, and SE-07 as far as it needs no transactions."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from client_stub import errors
+from sidecar.testing.daemon import StartDaemon
+from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.testing.ledger import Ledger
+from sidecar.testing.reading import read_topic
+from sidecar.testing.waiting import wait_until
+
+from .scene import Sender, accounts_balance, enter_records
+from .secure import Costs, new_topic, seconds_since, settings_for
+
+pytestmark = [pytest.mark.process, pytest.mark.kafka]
+
+AT_ONCE_S = 5.0
+"""Beside a delivery.timeout.ms of two minutes."""
+
+
+def balance(kafka: KafkaCluster, *senders: Sender) -> None:
+    ledger = Ledger()
+    for sender in senders:
+        sender.enter(ledger)
+        found = read_topic(kafka.bootstrap_servers, sender.topic)
+        enter_records(ledger, sender.topic, ((each.value or b"", each.partition) for each in found))
+    ledger.check()
+
+
+def is_denied(error: errors.SidecarError | None, topic: str) -> bool:
+    return (
+        isinstance(error, errors.TopicAuthorizationFailed)
+        and error.name == "TOPIC_AUTHORIZATION_FAILED"
+        and error.persistence == 0
+        and topic in str(error)
+    )
+
+
+def test_se_06_a_forbidden_topic_fails_alone(secure_kafka: KafkaCluster, start_daemon: StartDaemon) -> None:
+    """SE-06: records of a topic without any grant, or with DESCRIBE only, fail at once by Kafka's name; those of an
+    allowed topic are delivered meanwhile; after the grant both topics work without a restart, and fail again after it
+    was withdrawn."""
+    kafka, operator = secure_kafka, secure_kafka.security()
+    allowed, forbidden, described = (new_topic(kafka) for _ in range(3))
+    operator.grant("bob", "WRITE", allowed)
+    operator.grant("bob", "DESCRIBE", described)
+    settings = settings_for(kafka, "SASL_PLAINTEXT", "SCRAM-SHA-512", "bob")
+    daemon = start_daemon(kafka.servers("SASL_PLAINTEXT"), settings={**settings, "metadata.max.age.ms": 1000})
+    with (
+        Sender(daemon, allowed) as good,
+        Sender(daemon, forbidden) as bad,
+        Sender(daemon, described) as seen,
+    ):
+        good.send()
+        good.offsets()
+        for _ in range(2):
+            began_s = time.monotonic()
+            for sender in (bad, seen):
+                sender.send()
+            good.send()
+            for sender in (bad, seen):
+                error = sender.deliveries[-1].exception(20)
+                assert is_denied(error, sender.topic), error
+            assert seconds_since(began_s) < AT_ONCE_S
+            assert good.deliveries[-1].exception(20) is None
+        for sender in (bad, seen):
+            operator.grant("bob", "WRITE", sender.topic)
+            wait_until(
+                lambda sender=sender: sender.send().exception(20) is None,  # type: ignore[misc]
+                f"a record of {sender.topic} after the grant",
+            )
+            operator.withdraw("bob", "WRITE", sender.topic)
+            wait_until(
+                lambda sender=sender: is_denied(sender.send().exception(20), sender.topic),  # type: ignore[misc]
+                f"a refusal of {sender.topic} after its grant",
+            )
+            good.send()
+        balance(kafka, good, bad, seen)
+        accounts_balance(daemon)
+
+
+def test_se_07_no_producer_id_is_said_as_such(secure_kafka: KafkaCluster, start_daemon: StartDaemon) -> None:
+    """SE-07: without WRITE on any topic and without IDEMPOTENT_WRITE the broker gives no producer id: records fail by
+    CLUSTER_AUTHORIZATION_FAILED, not by a timeout, again and again until the grant; then they are delivered by the
+    same daemon."""
+    kafka, operator = secure_kafka, secure_kafka.security()
+    topic = new_topic(kafka)
+    operator.set_scram_user("newcomer", "a password", "SCRAM-SHA-256")
+    operator.grant("newcomer", "DESCRIBE", topic)
+    settings = settings_for(kafka, "SASL_PLAINTEXT", "SCRAM-SHA-256", "bob")
+    settings |= {"sasl.username": "newcomer", "sasl.password": "a password"}
+    daemon = start_daemon(kafka.servers("SASL_PLAINTEXT"), settings=settings)
+    costs = Costs(kafka.relay("SASL_PLAINTEXT"), daemon)
+    with Sender(daemon, topic) as sender:
+        for _ in range(3):
+            began_s = time.monotonic()
+            error = sender.send().exception(20)
+            assert isinstance(error, errors.ClusterAuthorizationFailed), error
+            assert error.name == "CLUSTER_AUTHORIZATION_FAILED" and error.persistence == 0
+            assert "InitProducerId" in str(error) and "IDEMPOTENT_WRITE" in str(error)
+            assert seconds_since(began_s) < AT_ONCE_S
+        costs.check()
+        operator.grant("newcomer", "WRITE", topic)
+        wait_until(lambda: sender.send().exception(20) is None, "a record after the grant")
+        balance(kafka, sender)
+        accounts_balance(daemon)
