@@ -19,7 +19,7 @@ _FILE = click.option(
 _OVERRIDES = click.option(
     "-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated."
 )
-_TABLES = ("kafka", "daemon", "pool", "http", "recover", "dead_letters")
+_TABLES = ("kafka", "daemon", "pool", "http", "recover", "dead_letters", "log")
 
 
 @click.group()

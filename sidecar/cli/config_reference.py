@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from sidecar.common.live_settings import SETTLED_TOPIC_KEYS, is_live
 from sidecar.common.refused_settings import REFUSED, REFUSED_PREFIXES
 from sidecar.common.setting import Setting
 from sidecar.common.settings import CLIENT_KEYS, SETTINGS, TOPIC_KEYS
@@ -30,6 +31,9 @@ resulting configuration as TOML.
 The run directory is `--run-dir`, else `daemon.run_dir`, else `KAFKA_SIDECAR_RUN_DIR`, else `/run/kafka-sidecar`
 for root and `$XDG_RUNTIME_DIR/kafka-sidecar` for others (without that variable `/run/user/UID/kafka-sidecar`). A
 daemon uses only a directory of its own user that nobody else may write (0750: its group may send records).
+
+**live** marks what `kafka-sidecar reload` gives to a running daemon ([operations.md](operations.md#reload)). A change
+of anything else needs `kafka-sidecar run --takeover`, and a reload that finds one refuses it by name.
 
 *This page is printed by `kafka-sidecar config show --reference` from the settings table in
 `sidecar/common/settings.py`, and a test compares them: edit the table.*
@@ -63,8 +67,8 @@ rate = 1_000_000
 `send()` continues until its own window is full, then it waits. After silence, a tenth of a second's worth passes at
 once. One larger submission passes whole, and the wait after it pays for it.
 
-| key | values | meaning |
-|---|---|---|
+| key | values | live | meaning |
+|---|---|---|---|
 """
 
 _REFUSED = """
@@ -97,6 +101,7 @@ _TITLES = {
     "pool": "`[pool]`: the shared segment",
     "recover": "`[recover]`: records of a dead worker or daemon",
     "dead_letters": "`[dead_letters]`: failed records whose client is gone",
+    "log": "`[log]`: what is logged",
     "http": "`[http]`: metrics, health and the page",
 }
 
@@ -105,12 +110,15 @@ def reference_markdown() -> str:
     """The whole page."""
     parts = [_HEAD]
     for table, title in _TITLES.items():
-        parts.append(f"\n## {title}\n\n| name | default | values | meaning |\n|---|---|---|---|\n")
+        parts.append(f"\n## {title}\n\n| name | default | values | live | meaning |\n|---|---|---|---|---|\n")
         parts += [_line(row) for row in SETTINGS if row.table == table]
     parts.append("\n## `[clients.NAME]`: rules for clients of that name\n\n| key | meaning |\n|---|---|\n")
     parts += [f"| `{key}` | {doc} |\n" for key, doc in CLIENT_KEYS.items()]
     parts.append(_TOPICS)
-    parts += [f"| `{row.name}` | {_values(row)} | {row.doc} |\n" for row in TOPIC_KEYS.values()]
+    parts += [
+        f"| `{row.name}` | {_values(row)} | {'' if row.name in SETTLED_TOPIC_KEYS else 'live'} | {row.doc} |\n"
+        for row in TOPIC_KEYS.values()
+    ]
     parts.append(_RULES)
     parts.append(_REFUSED)
     parts += [f"| `{name}` | {why} |\n" for name, why in REFUSED.items()]
@@ -120,7 +128,8 @@ def reference_markdown() -> str:
 
 def _line(row: Setting) -> str:
     default = "(unset)" if row.default is None else f"`{json.dumps(row.default)}`"
-    return f"| `{row.key}` | {default} | {_values(row)} | {row.doc} |\n"
+    live = "live" if is_live(row.name) else ""
+    return f"| `{row.key}` | {default} | {_values(row)} | {live} | {row.doc} |\n"
 
 
 def _values(row: Setting) -> str:

@@ -9,6 +9,7 @@ import click
 
 COMMANDS = {
     "run": "sidecar.cli.run:run",
+    "reload": "sidecar.cli.reload:reload",
     "status": "sidecar.cli.status:status",
     "top": "sidecar.cli.top:top",
     "produce": "sidecar.cli.produce:produce",

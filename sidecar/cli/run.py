@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -48,13 +49,13 @@ def run(
     from sidecar.controller.config_loader import load_config
     from sidecar.controller.main import run as run_daemon
 
+    words = (*overrides, "log.level=debug") if verbose else overrides
+    read = partial(load_config, file, words)
     try:
-        config = load_config(file, overrides)
+        config = read()
     except ConfigError as error:
         fail(str(error), ExitStatus.USAGE)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.DEBUG if verbose else logging.INFO, format=LOG_FORMAT
-    )
+    logging.basicConfig(stream=sys.stderr, level=config.text("log.level").upper(), format=LOG_FORMAT)
     root = ctx.find_root().obj
     chosen = run_dir or (root if isinstance(root, Path) else None)
-    raise SystemExit(run_daemon(config, chosen, takeover=takeover))
+    raise SystemExit(run_daemon(config, chosen, read=read, takeover=takeover))

@@ -41,6 +41,8 @@ class ControlKind(IntEnum):
     DRAINED = 8
     STOP = 9
     WARM = 10
+    CONFIGURE = 11
+    CONFIGURED = 12
 
 
 class UpdateError(IntEnum):
@@ -198,6 +200,27 @@ class Warm:
     pid: int
 
 
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """controller → worker: settings that changed while the daemon runs.
+
+    ``config`` has all of them, as START's; only live ones differ. ``serial`` rises by one with each change, and the
+    worker applies them in order, between two turns.
+    """
+
+    kind: ClassVar[ControlKind] = ControlKind.CONFIGURE
+    serial: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """worker → controller: the settings of CONFIGURE ``serial`` hold here."""
+
+    kind: ClassVar[ControlKind] = ControlKind.CONFIGURED
+    serial: int
+
+
 ControlMessage: TypeAlias = (
     Start
     | Ready
@@ -209,6 +232,8 @@ ControlMessage: TypeAlias = (
     | Drained
     | Stop
     | Warm
+    | Configure
+    | Configured
 )
 
 _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
@@ -224,6 +249,8 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
         Drained,
         Stop,
         Warm,
+        Configure,
+        Configured,
     )
 }
 

@@ -65,5 +65,6 @@ class ExitStatus(IntEnum):
     WORKER_BAD_CONFIG = 3  # restarting would fail again: the daemon stops
     WORKER_SEGMENT_VERSION = 4  # likewise
     WORKER_CONTROLLER_GONE = 5
+    NEEDS_TAKEOVER = 6  # of `reload`: only another daemon can take these settings on
     DAEMON_UNREACHABLE = 69
     TIMED_OUT = 75

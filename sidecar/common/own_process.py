@@ -1,8 +1,9 @@
-"""Set by each process of ours for itself: its limit of open files, and its title in ps and top."""
+"""Set by each process of ours for itself: its limit of open files, its title in ps and top; and its version."""
 
 from __future__ import annotations
 
 import resource
+from importlib.metadata import PackageNotFoundError, version
 
 
 def raise_limit() -> None:
@@ -12,6 +13,14 @@ def raise_limit() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def own_version() -> str:
+    """Of the installation that this process runs from."""
+    try:
+        return version("kafka-sidecar")
+    except PackageNotFoundError:
+        return "0+unknown"
 
 
 def set_title(role: str) -> None:

@@ -62,7 +62,7 @@ class Setting:
         return f"{self.least} … {self.most}"
 
 
-OWN_TABLES: Final = ("daemon", "pool", "http", "recover", "dead_letters")
+OWN_TABLES: Final = ("daemon", "pool", "http", "recover", "dead_letters", "log")
 
 
 def integer(name: str, default: int | None, least: int, most: int, doc: str) -> Setting:

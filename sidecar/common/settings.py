@@ -353,6 +353,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "127.0.0.1:9464",
         'Address of /metrics, /healthz and the page; port 0: any free one, shown by status; "": none.',
     ),
+    # [log]
+    choice(
+        "log.level",
+        "info",
+        ("debug", "info", "warning", "error"),
+        "The least severe lines that the daemon and its workers log. `run -v` is debug.",
+    ),
 )
 
 BY_NAME: Final[Mapping[str, Setting]] = {row.name: row for row in SETTINGS}

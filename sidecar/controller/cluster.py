@@ -63,9 +63,8 @@ class Cluster:
         self._workers: dict[int, WorkerProcess] = {}
         self._pusher = MetadataPusher(os.getpid())
         self._authenticator = authenticator_of(config.values)
-        addresses = [parse_address(server) for server in config.words("bootstrap.servers")]
         self._fetcher = MetadataFetcher(
-            [address for address in addresses if address is not None],
+            _addresses(config),
             client_id=config.text("client.id"),
             metadata_config=config_of(MetadataConfig, config.values),
             connection_config=config_of(ConnectionConfig, config.values),
@@ -92,6 +91,12 @@ class Cluster:
 
     def start(self) -> None:
         self._fetcher.start()
+
+    def use(self, config: SidecarConfig) -> None:
+        """Ask the brokers of this configuration from now on, over connections as it says."""
+        if self._authenticator is not None:
+            self._authenticator.change(config.values)
+        self._fetcher.use(_addresses(config), config_of(ConnectionConfig, config.values))
 
     def became_active(self, controller_epoch: int, on_change: Callable[[], None]) -> None:
         """Workers may join from now on, under this epoch; ``on_change`` hears of what changed."""
@@ -237,6 +242,11 @@ class Cluster:
             ]
             for name, each in zip(names, waits, strict=True)
         ]
+
+
+def _addresses(config: SidecarConfig) -> list[tuple[str, int]]:
+    addresses = [parse_address(server) for server in config.words("bootstrap.servers")]
+    return [address for address in addresses if address is not None]
 
 
 def refused(error: BaseException) -> Refused:

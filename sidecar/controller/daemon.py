@@ -9,12 +9,12 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sidecar.common.control import Start
+from sidecar.common.control import Configure, Start
 from sidecar.common.errors import Refused
+from sidecar.common.own_process import own_version
 from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.admission import check_hello
@@ -22,6 +22,7 @@ from sidecar.controller.assignment import Assignment
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.health import Health, disk_sentence
+from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
 from sidecar.controller.run_dir import RunDir
 from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.controller.segment_store import SegmentStore
@@ -36,13 +37,6 @@ log = logging.getLogger(__name__)
 UNREACHABLE_REMINDER_S = 60.0
 _FAILED = "records_failed_total"
 _DEAD_LETTERED = "records_dead_lettered_total"
-
-
-def own_version() -> str:
-    try:
-        return version("kafka-sidecar")
-    except PackageNotFoundError:
-        return "0+unknown"
 
 
 def dead_letter_folder(config: SidecarConfig, run_dir: RunDir) -> Path:
@@ -61,10 +55,14 @@ class Daemon:
         instance: bytes,
         cluster: Cluster,
         *,
+        read: ReadConfig,
         standbys: deque[StandbyWorker] | None = None,
         control: ControlEndpoint | None = None,
     ) -> None:
-        """``cluster`` is started already; ``standbys`` and ``control`` too where they were made ahead."""
+        """``cluster`` is started already; ``standbys`` and ``control`` too where they were made ahead.
+
+        ``read`` reads the configuration again.
+        """
         self.config = config
         self.run_dir = run_dir
         self.store = store
@@ -79,11 +77,12 @@ class Daemon:
         self._dead_letters = dead_letter_folder(config, run_dir)
         self._wake_fds = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in worker_slots)
         # What lies in the segment is as large as its maker wanted it; all workers that share it divide it.
-        self._worker_config = config.to_mapping() | {
+        self._for_workers = {
             "buffer.memory": store.buffer_memory_bytes,
             "daemon.workers": len(worker_slots),
             "dead_letters.path": str(self._dead_letters),
         }
+        self._config_serial = 0
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._fatal = ""
@@ -109,6 +108,9 @@ class Daemon:
         self.is_handed_over = False
         """A successor has asked for everything: nothing is drained, all is left as it is."""
         self._control = control
+        self.reload = Reload(
+            config, read=read, use=self._use, publish=self._publish_reload, spawn=self._spawn
+        )
 
     # ---- life
 
@@ -146,6 +148,11 @@ class Daemon:
         else:
             log.warning("%s again: records not delivered yet fail to their senders.", why)
             self._spawn(self.supervisor.drain(0.0))
+
+    def terminal_closed(self) -> None:
+        """Drain as after SIGTERM; the kernel and the shell may both say it, which forces nothing."""
+        if not self._is_stopping:
+            self.ask_stop("The terminal was closed")
 
     def hand_over(self) -> None:
         """Stop where we stand: a successor is there and adopts what is in the segment."""
@@ -227,6 +234,27 @@ class Daemon:
         self._is_stopping = True
         self._stop_asked.set()
 
+    # ---- reload
+
+    async def _use(self, config: SidecarConfig) -> list[str]:
+        """Take a checked configuration on, here and in all workers, and wait until they have."""
+        # From here on a worker that starts gets it with START.
+        self.config = config
+        self._config_serial += 1
+        logging.getLogger().setLevel(config.text("log.level").upper())
+        self.cluster.use(config)
+        message = Configure(self._config_serial, config.to_mapping() | self._for_workers)
+        late = await self.supervisor.configure(message, WORKERS_ANSWER_S)
+        self.changed()
+        return [
+            f"Worker {worker.identity.index} (pid {worker.pid}) has not confirmed the new settings within "
+            f"{WORKERS_ANSWER_S:g} s; it takes them on when it goes on, or its successor does."
+            for worker in late
+        ]
+
+    def _publish_reload(self, result: dict[str, Any]) -> None:
+        self.run_dir.publish_reload({"pid": os.getpid(), **result})
+
     # ---- workers
 
     def worker_endpoint(self, index: int, epoch: int) -> str:
@@ -245,7 +273,7 @@ class Daemon:
             controller_pid=os.getpid(),
             controller_epoch=self._epoch,
             segment_path=str(self.store.path),
-            config=self._worker_config,
+            config=self.config.to_mapping() | self._for_workers,
             extra={
                 "run_dir": str(self.run_dir.path),
                 "workers_lock": str(self.run_dir.workers_lock),
@@ -340,6 +368,7 @@ class Daemon:
             "run_dir": str(self.run_dir.path),
             "segment": str(self.store.path),
             "dead_letters": str(self._dead_letters),
+            "reload_json": str(self.run_dir.reload_json),
             "http": self.exporter.address if self.exporter else "",
             "bootstrap": ",".join(self.config.words("bootstrap.servers")),
             "cluster_id": self.cluster.cluster_id,

@@ -21,15 +21,18 @@ from sidecar.common.own_process import raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.container import pool_warning
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
+from sidecar.controller.reload import RELOAD_SIGNAL, ReadConfig
 from sidecar.controller.run_dir import RunDir, RunDirError, usual_run_dir
 from sidecar.controller.slot_holders import end_slot_holders
 from sidecar.controller.standby_worker import StandbyWorker, last_line
 from sidecar.controller.systemd import Systemd
+from sidecar.controller.terminal import Terminal
 from sidecar.shm.private_files import close_folder_to_others, make_folder
 
 if TYPE_CHECKING:
     from sidecar.controller.cluster import Cluster
     from sidecar.controller.control_endpoint import ControlEndpoint
+    from sidecar.controller.daemon import Daemon
     from sidecar.controller.segment_store import SegmentStore
     from sidecar.telemetry.exporter import Exporter
 
@@ -41,12 +44,12 @@ PREPARE_S = 10.0
 """How long a takeover waits for metadata, and for its workers' imports, before the old daemon is asked to go."""
 
 
-def run(config: SidecarConfig, run_dir: Path | None, *, takeover: bool = False) -> int:
+def run(config: SidecarConfig, run_dir: Path | None, *, read: ReadConfig, takeover: bool = False) -> int:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Returns the exit status; logs to stderr.
 
     Everything that can be refused is refused before the first worker gets its work, in one sentence each.
     ``takeover``: in the place of the daemon that holds the run dir, if one does; what can be refused is refused
-    before that one is asked to go.
+    before that one is asked to go. ``read`` reads the configuration again, for a reload.
     """
     if sys.flags.optimize:
         return _refuse(
@@ -58,7 +61,7 @@ def run(config: SidecarConfig, run_dir: Path | None, *, takeover: bool = False) 
         log.warning("%s", sentence)
     try:
         path = run_dir or Path(config.text("daemon.run_dir") or usual_run_dir())
-        return _run(config, RunDir(path), takeover=takeover)
+        return _run(config, RunDir(path), read, takeover=takeover)
     except RunDirError as error:
         return _refuse(str(error))
 
@@ -68,7 +71,7 @@ def _refuse(sentence: str) -> int:
     return ExitStatus.FAILED
 
 
-def _run(config: SidecarConfig, run_dir: RunDir, *, takeover: bool) -> int:
+def _run(config: SidecarConfig, run_dir: RunDir, read: ReadConfig, *, takeover: bool) -> int:
     try:
         import sidecar.shm.segment  # noqa: F401
     except ImportError as error:
@@ -82,7 +85,7 @@ def _run(config: SidecarConfig, run_dir: RunDir, *, takeover: bool) -> int:
     predecessor = Predecessor.find(run_dir) if takeover else None
     if predecessor is None:
         run_dir.acquire()
-    service = _Service(config, run_dir, predecessor)
+    service = _Service(config, run_dir, read, predecessor)
     try:
         service.start_workers()
         return service.run()
@@ -128,8 +131,12 @@ def _check_dead_letters(path: str) -> None:
 class _Service:
     """The steps of one daemon's life, and what has to be given back at its end however far it came."""
 
-    def __init__(self, config: SidecarConfig, run_dir: RunDir, predecessor: Predecessor | None) -> None:
+    def __init__(
+        self, config: SidecarConfig, run_dir: RunDir, read: ReadConfig, predecessor: Predecessor | None
+    ) -> None:
         self.config = config
+        self.read = read
+        self.terminal = Terminal()
         self.run_dir = run_dir
         self.predecessor = predecessor
         self.forget_segment = False
@@ -171,6 +178,8 @@ class _Service:
     async def _serve(self) -> int:
         from sidecar.controller.cluster import Cluster
 
+        # There is nothing to reload yet; by default the signal kills.
+        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, log.info, "SIGHUP: still starting.")
         cluster = Cluster(self.config)
         control: ControlEndpoint | None = None
         exporter: Exporter | None = None
@@ -207,18 +216,33 @@ class _Service:
         from sidecar.controller.daemon import Daemon
 
         daemon = Daemon(
-            self.config, self.run_dir, store, instance, cluster, standbys=self.standbys, control=control
+            self.config,
+            self.run_dir,
+            store,
+            instance,
+            cluster,
+            read=self.read,
+            standbys=self.standbys,
+            control=control,
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, daemon.ask_stop, number.name)
         loop.add_signal_handler(HAND_OVER_SIGNAL, daemon.hand_over)
+        loop.add_signal_handler(RELOAD_SIGNAL, self._hung_up, daemon)
         self._let_go_of_predecessor()  # from here on somebody may take over from us
         gc.freeze()
         try:
             return await daemon.run(exporter)
         finally:
             self.is_handed_over = daemon.is_handed_over
+
+    def _hung_up(self, daemon: Daemon) -> None:
+        """SIGHUP: a reload, or the terminal is closed and nobody will look any more."""
+        if self.terminal.is_closed:
+            daemon.terminal_closed()
+        else:
+            daemon.reload.ask()
 
     # ---- the steps
 

@@ -82,7 +82,7 @@ class MetadataFetcher:
         self._clock = clock or MonotonicClock()
         self.awaitable = AwaitableMetadata(self.metadata, self._clock, self.wake)
         self.last_error = ""
-        self._bootstrap = [Node(-1 - index, host, port) for index, (host, port) in enumerate(bootstrap)]
+        self._bootstrap = _bootstrap_nodes(bootstrap)
         self._use_bootstrap = True
         self._failed: set[int] = set()
         self._connected: set[int] = set()
@@ -111,6 +111,20 @@ class MetadataFetcher:
         """Start the task; the first request goes out at once."""
         self.metadata.request_update()
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def use(self, bootstrap: Sequence[tuple[str, int]], connection_config: ConnectionConfig) -> None:
+        """Begin with these addresses where a beginning is needed; connect by this configuration from now on."""
+        self._links.use(connection_config)
+        nodes = _bootstrap_nodes(bootstrap)
+        if nodes == self._bootstrap:
+            return
+        old, self._bootstrap = self._bootstrap, nodes
+        for node in old:
+            self._links.close(node.id)
+            self._failed.discard(node.id)
+        if self.last_error:
+            self.metadata.request_update()
+        self.wake()
 
     async def close(self) -> None:
         """Stop the task, close the links, and let every waiter know."""
@@ -365,6 +379,11 @@ class MetadataFetcher:
         """
         self._woken.clear()
         await happens_within(self._woken, min(delay_ms, IDLE_WAIT_MS) / 1000)
+
+
+def _bootstrap_nodes(addresses: Sequence[tuple[str, int]]) -> list[Node]:
+    """Negative ids: they are only a way in."""
+    return [Node(-1 - index, host, port) for index, (host, port) in enumerate(addresses)]
 
 
 __all__ = ["AwaitableMetadata", "MetadataFetcher"]

@@ -92,6 +92,10 @@ class RunDir:
         return self.path / "daemon.json"
 
     @property
+    def reload_json(self) -> Path:
+        return self.path / "reload.json"
+
+    @property
     def segment_json(self) -> Path:
         return self.path / "segment.json"
 
@@ -239,6 +243,10 @@ class RunDir:
         """Replace daemon.json in one step; readers never see half of it."""
         _write(self.daemon_json, json.dumps(info, indent=1) + "\n", DAEMON_JSON_MODE)
 
+    def publish_reload(self, result: Mapping[str, object]) -> None:
+        """Replace reload.json, which only this user can read: it quotes the configuration."""
+        _write(self.reload_json, json.dumps(result) + "\n")
+
     def publish_segment(self, path: Path) -> None:
         _write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
 
@@ -249,6 +257,7 @@ class RunDir:
             return
         if not handed_over:
             self.daemon_json.unlink(missing_ok=True)
+            self.reload_json.unlink(missing_ok=True)
             self.control_socket.unlink(missing_ok=True)
             for path in self.path.glob("worker-*.sock"):
                 path.unlink(missing_ok=True)

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sidecar.common.control import (
+    Configure,
+    Configured,
     ControlMessage,
     Drain,
     Drained,
@@ -215,6 +217,17 @@ class Supervisor:
                 break
         return sum(worker.left or 0 for worker in drained)
 
+    async def configure(self, message: Configure, timeout_s: float) -> list[WorkerProcess]:
+        """Give every worker these settings. Returns the ready ones that have not confirmed them in time."""
+        sent = self.alive
+        for worker in sent:
+            worker.channel.send(message)
+        deadline = self._loop.time() + timeout_s
+        while late := [each for each in sent if each.is_ready and each.config_serial < message.serial]:
+            if not await self._wait_change(deadline - self._loop.time()):
+                return late
+        return []
+
     async def stop(self) -> None:
         """End every worker: STOP, and SIGKILL for one that does not go; returns when all are reaped."""
         self._is_stopping = True
@@ -346,6 +359,8 @@ class Supervisor:
                 self._owner.worker_joined(worker)
                 if len(self.ready) >= self.wanted:
                     self._want_standby(STANDBY_DELAY_S)
+        elif isinstance(message, Configured):
+            worker.config_serial = message.serial
         elif isinstance(message, Drained):
             worker.left = message.left
         elif isinstance(message, Warm):

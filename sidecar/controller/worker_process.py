@@ -69,6 +69,8 @@ class WorkerProcess:
         """The last line of one that ended before."""
         self.left: int | None = None
         """Records not delivered when its drain ended; None before."""
+        self.config_serial = 0
+        """Of the last settings that it has confirmed."""
         self.missed_heartbeats = 0
         self.last_heartbeat = -1
         self._standby = standby

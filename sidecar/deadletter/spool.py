@@ -58,10 +58,8 @@ class SpoolWriter:
     ) -> None:
         self.folder = folder
         self._writer = writer
-        self._max_bytes = max_bytes
-        self._drop_oldest = drop_oldest
-        self._file_bytes_max = min(file_bytes_max, max(max_bytes // PARTS_MIN, 1))
-        self._write_bytes = min(WRITE_BYTES_MAX, max(max_bytes // PARTS_MIN, 1))
+        self._largest_file_bytes = file_bytes_max
+        self.bound(max_bytes, drop_oldest=drop_oldest)
         self._path: Path | None = None
         self._fd = -1
         """The current file, with its lock: while it is held nobody else takes the file for a dead writer's."""
@@ -69,6 +67,13 @@ class SpoolWriter:
         """Letters of the last append() that are on disk, also when it raised."""
         self.dropped: list[tuple[Path, int]] = []
         """Files removed for room, with their records; the reader empties it."""
+
+    def bound(self, max_bytes: int, *, drop_oldest: bool) -> None:
+        """Use these bounds from the next write on. Any thread may call it: each value is read once a write."""
+        self._max_bytes = max_bytes
+        self._drop_oldest = drop_oldest
+        self._file_bytes_max = min(self._largest_file_bytes, max(max_bytes // PARTS_MIN, 1))
+        self._write_bytes = min(WRITE_BYTES_MAX, max(max_bytes // PARTS_MIN, 1))
 
     def append(self, groups: Iterable[Undelivered], *, skip: int = 0) -> int:
         """Write every record of the groups and force them to disk; returns how many.

@@ -86,6 +86,11 @@ class ClusterLinks:
         self._on_state = on_state
         self._on_response = on_response
 
+    def use(self, config: ConnectionConfig) -> None:
+        """Use these settings for every connection that is opened from now on; open ones stay as they are."""
+        self._config = config
+        self._states.use(config)
+
     # Asking for a link
 
     def ready(self, node: Node) -> BrokerLink | None:

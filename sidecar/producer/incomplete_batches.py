@@ -46,7 +46,7 @@ class IncompleteBatches:
 
     def add(self, batch: ProducerBatch) -> None:
         """Behind those that live as long."""
-        self._lines[batch.queue.settings.delivery_timeout_ms][batch] = None
+        self._lines[batch.lifetime_ms][batch] = None
         self.next_expiry_ms = min(self.next_expiry_ms, batch.deadline_ms)
 
     def add_piece(self, piece: ProducerBatch) -> None:
@@ -56,7 +56,7 @@ class IncompleteBatches:
 
     def discard(self, batch: ProducerBatch) -> bool:
         """Its fate is decided, or its pieces take its place. False when it was not here any more."""
-        line = self._lines[batch.queue.settings.delivery_timeout_ms]
+        line = self._lines[batch.lifetime_ms]
         was_here = line.pop(batch, _NOT_HERE) is None
         if not line and not any(self._lines.values()):
             self.next_expiry_ms = inf
@@ -73,7 +73,7 @@ class IncompleteBatches:
         pieces = self._pieces
         while pieces and (pieces[0][0] <= now_ms or pieces[0][2].is_settled):
             piece = heappop(pieces)[2]
-            if piece in self._lines[piece.queue.settings.delivery_timeout_ms] and piece not in expired:
+            if piece in self._lines[piece.lifetime_ms] and piece not in expired:
                 expired.append(piece)
         heads_ms = [next(iter(line)).deadline_ms for line in self._lines.values() if line]
         self.next_expiry_ms = min(heads_ms, default=inf)

@@ -55,6 +55,7 @@ class ProducerBatch:
         "lane",
         "last_chance",
         "last_error",
+        "lifetime_ms",
         "load",
         "on_wire",
         "order",
@@ -91,6 +92,8 @@ class ProducerBatch:
         self.order = order
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
+        self.lifetime_ms = queue.settings.delivery_timeout_ms
+        """The topic's delivery.timeout.ms when the batch was made; it may be another by now."""
 
         self.full = False
         """batch.size is reached: it may be sent, and takes more until it is drained or fully grown."""

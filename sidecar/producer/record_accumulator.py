@@ -193,6 +193,19 @@ class RecordAccumulator:
             queue.partitioner = self._partitioners.get((lane, topic))
         return queue
 
+    def use_rules(self, rules: TopicRules, now_ms: float) -> None:
+        """From now on these hold for all topics, also for partitions and open batches that are here.
+
+        A batch keeps the deadline it was made with.
+        """
+        self._rules = rules
+        for topics in self._topics:
+            for topic, queues in topics.items():
+                settings = rules.of(topic)
+                for queue in queues.values():
+                    queue.settings = settings
+                    self.touch(queue, now_ms)
+
     def follow_loads(self, topic: str, lane: int, partitioner: StickyPartitioner) -> None:
         """From now on the topic's partitioner gets the load of each partition at each change.
 

@@ -470,7 +470,7 @@ class Sender:
             text = (
                 f"Expiring {batch.count} record(s) for {batch.topic}-{batch.partition}: {waited:.0f} ms have "
                 f"passed since they were appended (delivery.timeout.ms="
-                f"{batch.queue.settings.delivery_timeout_ms:g}); the batch was {batch.where()}."
+                f"{batch.lifetime_ms:g}); the batch was {batch.where()}."
             )
             self._fates.fail(batch, LocalCode.EXPIRED, text, now_ms)
 

@@ -57,14 +57,21 @@ class ConnectionStates:
 
     def __init__(self, config: ConnectionConfig, random: Callable[[], float]) -> None:
         self._nodes: dict[int, _NodeState] = {}
+        self._random = random
+        self.use(config)
+
+    def use(self, config: ConnectionConfig) -> None:
+        """Compute backoffs and setup times by these settings, from the next attempt on."""
         self._reconnect = ExponentialBackoff(
-            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, random
+            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._random
         )
         self._setup = ExponentialBackoff(
-            config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, random
+            config.socket_connection_setup_timeout_ms,
+            config.socket_connection_setup_timeout_max_ms,
+            self._random,
         )
         most_ms = max(config.reconnect_backoff_max_ms, LOGIN_BACKOFF_MS_MIN)
-        self._login = ExponentialBackoff(most_ms, most_ms * LOGIN_BACKOFF_GROWTH, random)
+        self._login = ExponentialBackoff(most_ms, most_ms * LOGIN_BACKOFF_GROWTH, self._random)
 
     def last_error(self, node_id: int) -> str | None:
         """Why the node was last left, None while it is ready."""

@@ -34,20 +34,22 @@ class SidecarDaemon:
     """Start, watch and stop one daemon. Use it as a context manager from one thread.
 
     ``settings`` are what ``-X`` takes: Kafka's names bare, the other tables dotted. ``prefix`` are words before the
-    command, of something that ends by exec'ing it (``prlimit``, ``unshare``, ``sh -c 'exec "$@"'``).
+    command, of something that ends by exec'ing it (``prlimit``, ``unshare``, ``sh -c 'exec "$@"'``). ``config`` is
+    the file of ``-c``, which then may name the brokers (``bootstrap_servers`` None).
     """
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: str | None,
         *,
         settings: Mapping[str, object] | None = None,
         run_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        config: Path | None = None,
     ) -> None:
         self._settings: dict[str, object] = {
-            "bootstrap.servers": bootstrap_servers,
+            **({"bootstrap.servers": bootstrap_servers} if bootstrap_servers else {}),
             "http.listen": "127.0.0.1:0",
             "buffer.memory": 64 << 20,
             "daemon.workers": 2,
@@ -59,6 +61,7 @@ class SidecarDaemon:
         self.log_path = Path(f"{self.run_dir}.log")
         self._environment = dict(environment or {})
         self._prefix = list(prefix)
+        self._config = config
         self._log: IO[bytes] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self._segment: Path | None = None
@@ -84,6 +87,7 @@ class SidecarDaemon:
                 "--run-dir",
                 str(self.run_dir),
                 *words,
+                *(("-c", str(self._config)) if self._config else ()),
                 *(word for pair in arguments for word in ("-X", pair)),
             ],
             stdin=subprocess.DEVNULL,

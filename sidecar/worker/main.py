@@ -59,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     # The controller drains us by message; a Ctrl-C or systemd's SIGTERM to the group must not cut us off.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise_limit()
     control = socket.socket(fileno=arguments.control_fd)
     if os.getppid() != arguments.parent_pid:
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         return ExitStatus.WORKER_CONTROLLER_GONE
     set_title(f"worker {start.worker_index}")
     logging.basicConfig(
-        level=logging.INFO,
+        level=str(start.config["log.level"]).upper(),
         format=f"%(asctime)s %(levelname)s worker {start.worker_index}: %(message)s",
         stream=sys.stderr,
     )

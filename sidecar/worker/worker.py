@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 from client_stub.zmtp import HEADER_BYTES_MAX
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.config_rules import config_of
-from sidecar.common.control import ControlMessage, Drain, Ready, Start, Stop, TopicErrors, UpdateMetadata
+from sidecar.common.control import (
+    Configure,
+    Configured,
+    ControlMessage,
+    Drain,
+    Ready,
+    Start,
+    Stop,
+    TopicErrors,
+    UpdateMetadata,
+)
 from sidecar.common.model import ExitStatus
 from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter
@@ -29,6 +39,7 @@ from sidecar.shm.accept_log import AcceptLog, accept_log_file_bytes, accept_log_
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.disk import Folder
 from sidecar.worker.build import Outside, build
+from sidecar.worker.live_settings import use_settings
 from sidecar.worker.settings import WorkerSettings
 from sidecar.worker.slot_memory import SlotMemory
 from sidecar.worker.turn_timer import TurnTimer
@@ -196,10 +207,25 @@ class Worker:
             self._driver.on_topic_errors(message)
         elif isinstance(message, Drain):
             self._driver.start_drain(message.timeout_ms)
+        elif isinstance(message, Configure):
+            self._configure(message)
         elif isinstance(message, Stop):
             self._stop(ExitStatus.OK)
         else:
             log.warning("a control message of kind %s is not for a worker", type(message).__name__)
+
+    def _configure(self, message: Configure) -> None:
+        """Take on changed settings. An error ends this worker; its successor starts with the new ones."""
+        use_settings(
+            message.config,
+            self._rooms,
+            self._links,
+            self._authenticator,
+            self._spool,
+            self._clock.now_ms(),
+        )
+        self._channel.send(Configured(message.serial))
+        self._rooms.turns.wake()
 
     def _on_controller_gone(self, error: str | None) -> None:
         # Accept nothing more and end: the next controller adopts the segment only after our death.

@@ -156,3 +156,29 @@ def test_a_request_has_one_acks_and_no_topic_starves() -> None:
         1: ["one0", "one1", "one2"],
         -1: ["all0", "all1", "all2"],
     }
+
+
+def test_new_rules_hold_for_batches_that_are_open() -> None:
+    """A shorter linger lets them go, and deadlines stay as they were made."""
+    topics = Topics({}, {"a": (1,), "b": (1,)}, linger_ms=1_000, delivery_timeout_ms=60_000)
+    topics.put("a", "1")
+    topics.put("b", "2")
+    assert topics.poll() == []
+    batches = topics.accumulator.incomplete.oldest_first()
+    new = rules(
+        {"a": {"linger.ms": 3, "delivery.timeout.ms": 40_000}}, linger_ms=1_000, delivery_timeout_ms=60_000
+    )
+    topics.accumulator.use_rules(new, topics.now_ms)
+    assert topics.sender.next_wakeup_ms == topics.now_ms + 3
+    (request,) = topics.poll(3)
+    assert payloads_of(request.batches)[0] == "1"
+    assert [batch.deadline_ms for batch in batches] == [batches[0].created_ms + 60_000] * 2
+
+
+def test_a_batch_leaves_its_line_whatever_its_topics_timeout_is_by_then() -> None:
+    topics = Topics({}, {"a": (1,)}, linger_ms=1_000, delivery_timeout_ms=60_000)
+    topics.put("a", "1")
+    (batch,) = topics.accumulator.incomplete.oldest_first()
+    topics.accumulator.use_rules(rules({"a": {"delivery.timeout.ms": 40_000}}), topics.now_ms)
+    assert topics.accumulator.incomplete.discard(batch)
+    assert not topics.accumulator.incomplete

@@ -61,3 +61,38 @@ def test_a_batch_whose_descriptor_is_free_by_then_is_compressed_under_its_own_na
     asyncio.run(compress())
     assert noted == [batch_word(serial)]
     scene.close()
+
+
+def test_a_codec_that_changes_under_way_is_named_as_it_was_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload while a codec runs: the header must name the codec of the bytes, not that of the next batch."""
+    scene = Scene(tmp_path / "segment")
+    batch = scene.batch(scene.accept(scene.client(), 1, 3))
+    batch.queue.settings = TopicRules(producer_config(compression_type="gzip")).of("t")
+    changed = threading.Event()
+
+    def slow(codec: str, data: bytes, level: int | None) -> bytes:
+        assert changed.wait(10)
+        return codec.encode()
+
+    monkeypatch.setattr(request_encoder, "compress", slow)
+
+    async def compress() -> bytes:
+        with ThreadPoolExecutor(1) as executor:
+            loop = asyncio.get_running_loop()
+            encoder = RequestEncoder(
+                loop, executor, in_work=InWork(scene.segment.slot(0)), serial=scene.descriptors.serial
+            )
+            plain, _ = encoder.copy_records([batch], memoryview(bytearray(4096)))
+            task = loop.create_task(encoder.compress(plain, memoryview(bytearray(4096))))
+            await asyncio.sleep(0)
+            batch.queue.settings = TopicRules(producer_config(compression_type="zstd")).of("t")
+            changed.set()
+            ((_, encoded),) = await task
+            return bytes(encoded)
+
+    encoded = asyncio.run(compress())
+    assert encoded.endswith(b"gzip")
+    assert int.from_bytes(encoded[21:23], "big") & 7 == request_encoder.CODEC_ATTRIBUTES["gzip"]
+    scene.close()

@@ -32,11 +32,15 @@ EncodedBatch: TypeAlias = "tuple[ProducerBatch, memoryview]"
 
 
 class CopiedBatch(NamedTuple):
-    """A batch on its way to a codec: ``word`` says in the slot that it is in work, ``data`` is its records section."""
+    """A batch on its way to a codec: ``word`` says in the slot that it is in work, ``data`` is its records section.
+
+    ``settings``: the topic's when it set out. A reload may change them before the codec has ended.
+    """
 
     batch: ProducerBatch
     word: int
     data: bytes
+    settings: TopicSettings
 
 
 class RequestEncoder:
@@ -114,7 +118,8 @@ class RequestEncoder:
             except ValueError as error:
                 unsendable.append((batch, str(error)))
                 continue
-            plain.append(CopiedBatch(batch, batch_word(serial), bytes(buffer[:records_bytes])))
+            data = bytes(buffer[:records_bytes])
+            plain.append(CopiedBatch(batch, batch_word(serial), data, batch.queue.settings))
         self._in_work.end()
         return plain, unsendable
 
@@ -122,11 +127,11 @@ class RequestEncoder:
         """Compress off the loop and write the batches into ``buffer``; what a codec fails on goes as it is."""
         outputs = await self._loop.run_in_executor(
             self._executor,
-            lambda: [self._compress(word, batch.queue.settings, data) for batch, word, data in plain],
+            lambda: [self._compress(each.word, each.settings, each.data) for each in plain],
         )
         encoded: list[EncodedBatch] = []
         position = 0
-        for (batch, _, data), output in zip(plain, outputs, strict=True):
+        for (batch, _, data, settings), output in zip(plain, outputs, strict=True):
             # Output that is not smaller than its input goes uncompressed.
             body = data if output is None else output
             start = position + BATCH_HEADER_BYTES
@@ -137,7 +142,7 @@ class RequestEncoder:
                 producer_id=batch.producer_id,
                 epoch=batch.epoch,
                 base_sequence=batch.base_sequence,
-                attributes=0 if output is None else CODEC_ATTRIBUTES[batch.queue.settings.compression_type],
+                attributes=0 if output is None else CODEC_ATTRIBUTES[settings.compression_type],
                 count=batch.records.count,
                 first_timestamp_ms=batch.records.first_timestamp_ms,
                 max_timestamp_ms=batch.records.max_timestamp_ms,

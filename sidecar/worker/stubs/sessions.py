@@ -38,7 +38,7 @@ class Sessions:
         counters: Counters,
         grace_ms: float,
     ) -> None:
-        self._grace_ms = grace_ms
+        self.grace_ms = grace_ms
         self._table = table
         self._slot = slot
         self._worker_epoch = worker_epoch
@@ -195,7 +195,7 @@ class Sessions:
         """
         over: list[ClientSession] = []
         for index, since_ms in list(self._gone_since_ms.items()):
-            if now_ms - since_ms < self._grace_ms:
+            if now_ms - since_ms < self.grace_ms:
                 continue
             row = self._rows[index]
             if self.by_row[index].unsettled_records:

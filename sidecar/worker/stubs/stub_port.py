@@ -76,7 +76,7 @@ class StubPort:
             "submission_records": SUBMISSION_RECORDS_MAX,
             "formats": 1 << Format.MSGPACK | 1 << Format.ARROW,
         }
-        self._client_ack_timeout_ms = client_ack_timeout_ms
+        self.client_ack_timeout_ms = client_ack_timeout_ms
         self._sessions = sessions
         self._processes = processes
         self._intake = intake
@@ -205,7 +205,7 @@ class StubPort:
             for session in self._sessions
             if session.unwritten and session.ring_full_since_ms is not None
         }
-        late = [each for each, waited_ms in full_for_ms.items() if waited_ms >= self._client_ack_timeout_ms]
+        late = [each for each, waited_ms in full_for_ms.items() if waited_ms >= self.client_ack_timeout_ms]
         if not late and descriptors_are_scarce:
             # Not at once: an outcome ring that is full for an instant is a busy client's, not a deaf one's.
             deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]

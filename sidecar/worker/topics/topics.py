@@ -169,6 +169,19 @@ class Topics:
                 self.missing.add(topic)
         return queue
 
+    def use_rules(self, rules: TopicRules, rates: RateLimits) -> None:
+        """From now on these hold for all topics, also for those that are here. Their lanes stay."""
+        self._rules = rules
+        self._rates = rates
+        for queue in self._queues.values():
+            before, queue.settings = queue.settings, rules.of(queue.topic)
+            queue.rate = rates.of(queue.topic, queue.settings)
+            if before is not None and before.batch_size != queue.settings.batch_size:
+                # The next keyless record begins a batch of the new size.
+                partitioner, queue.partitioner = queue.partitioner, None
+                if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
+                    queue.partitioner = partitioner
+
     def keep_chain(self, topic: str, lane: int) -> None:
         """Before the first :meth:`get`: the topic's records are in the chain of this lane, whatever is set now."""
         self._kept_lanes[topic] = lane

@@ -1,0 +1,134 @@
+"""Which settings a running daemon can take on, and how two configurations differ. No I/O.
+
+A setting is live when the code that uses it has one place where the new value is put. All others need a new daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sidecar.common.secret_sources import HIDDEN
+from sidecar.common.setting import Value
+from sidecar.common.settings import BY_NAME, SidecarConfig
+
+LIVE: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "batch.size",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "connections.max.idle.ms",
+        "delivery.timeout.ms",
+        "linger.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "daemon.client_ack_timeout_s",
+        "daemon.client_grace_s",
+        "daemon.shutdown_timeout_s",
+        "dead_letters.max_bytes",
+        "dead_letters.when_full",
+        "log.level",
+    }
+)
+LIVE_PREFIXES: Final = ("ssl.", "sasl.")
+"""Credentials: connections that are opened later use the new ones."""
+SETTLED_TOPIC_KEYS: Final = ("acks", "partitioner")
+"""Of a topic: records in the journal stand in the lane of its acks, and a key must keep its partition."""
+_SECRETS: Final = frozenset({"token", *(name for name, row in BY_NAME.items() if row.secret)})
+
+
+def is_live(name: str) -> bool:
+    return name in LIVE or name.startswith(LIVE_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """``changes``: one phrase each, for the log. ``refusals``: one sentence for each that needs a new daemon."""
+
+    changes: tuple[str, ...]
+    refusals: tuple[str, ...]
+
+
+def difference(old: SidecarConfig, new: SidecarConfig) -> Difference:
+    """Compare concluded configurations; secrets are never part of a text."""
+    changes: list[str] = []
+    refusals: list[str] = []
+    for name in BY_NAME:
+        before, after = old.values[name], new.values[name]
+        if before == after:
+            continue
+        phrase = f"{name} {_shown(name, before)} → {_shown(name, after)}"
+        if is_live(name):
+            changes.append(phrase)
+        else:
+            refusals.append(_needs_restart(phrase))
+    changes += _table_changes("clients", old.clients, new.clients)
+    changes += _table_changes("topics", old.topics, new.topics)
+    if list(old.topics) != list(new.topics) and set(old.topics) == set(new.topics):
+        changes.append("the order of [topics] tables")
+    unlike = _first_unlike(old.topics, new.topics)
+    if unlike is not None:
+        refusals.append(_needs_restart(f'acks or partitioner of the topics of topics."{unlike}"'))
+    return Difference(tuple(changes), tuple(refusals))
+
+
+def _needs_restart(what: str) -> str:
+    return f"{what} needs a restart: kafka-sidecar run --takeover."
+
+
+def _first_unlike(
+    old: Mapping[str, Mapping[str, Value]], new: Mapping[str, Mapping[str, Value]]
+) -> str | None:
+    """The first pattern from which on some topic may get another acks or partitioner; None: none does.
+
+    The first table that matches a topic counts alone. So up to the last table that sets one of these, all tables must
+    be the same as before, in the same order.
+    """
+    before, after = _settled(old), _settled(new)
+    for place in range(max(len(before), len(after))):
+        one = before[place] if place < len(before) else None
+        other = after[place] if place < len(after) else None
+        if one != other:
+            found = other or one
+            assert found is not None
+            return found[0]
+    return None
+
+
+def _settled(topics: Mapping[str, Mapping[str, Value]]) -> list[tuple[str, list[Value]]]:
+    tables = [(pattern, [keys.get(key) for key in SETTLED_TOPIC_KEYS]) for pattern, keys in topics.items()]
+    while tables and not any(value is not None for value in tables[-1][1]):
+        tables.pop()
+    return tables
+
+
+def _table_changes(
+    kind: str, old: Mapping[str, Mapping[str, Value]], new: Mapping[str, Mapping[str, Value]]
+) -> list[str]:
+    found = [f'{kind}."{name}" added' for name in new if name not in old]
+    found += [f'{kind}."{name}" removed' for name in old if name not in new]
+    for name, keys in new.items():
+        before = old.get(name)
+        if before is None:
+            continue
+        for key in sorted(keys.keys() | before.keys()):
+            one, other = before.get(key), keys.get(key)
+            if one != other:
+                found.append(f'{kind}."{name}".{key} {_shown(key, one)} → {_shown(key, other)}')
+    return found
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "unset"
+    if name in _SECRETS:
+        return HIDDEN
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value) or '""'

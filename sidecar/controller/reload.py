@@ -1,0 +1,129 @@
+"""Reload: SIGHUP makes the daemon read its configuration again, and take on all of it or nothing.
+
+The command ``kafka-sidecar reload`` sends the signal, because the kernel then checks who may ask: the same user, or
+root. The answer is a file in the run dir that only that user can read. It names when the reload began, on the
+host's monotonic clock, so that each asker finds the answer to a question no older than its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from sidecar.common.live_settings import difference
+from sidecar.common.settings import ConfigError, SidecarConfig
+
+log = logging.getLogger(__name__)
+
+RELOAD_SIGNAL: Final = signal.SIGHUP
+WORKERS_ANSWER_S: Final = 5.0
+"""How long a reload waits for its workers. One that is replaced meanwhile starts with the new settings anyway."""
+
+ReadConfig = Callable[[], SidecarConfig]
+UseConfig = Callable[[SidecarConfig], Awaitable[list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """The result of one reload. ``began_s`` is CLOCK_MONOTONIC."""
+
+    began_s: float
+    took_ms: float = 0.0
+    changes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    """Sentences. Any of them: nothing was changed."""
+    needs_takeover: bool = False
+    """Another daemon can take these settings on; this one cannot."""
+    warnings: tuple[str, ...] = ()
+
+
+class Reload:
+    """One reload at a time; one asked for meanwhile follows. Belongs to the controller's loop.
+
+    ``read`` runs in a thread and raises ConfigError. ``use`` takes the new configuration on, and returns one sentence
+    for each worker that has not confirmed it in time. ``publish`` writes the result where the command finds it.
+    """
+
+    def __init__(
+        self,
+        config: SidecarConfig,
+        *,
+        read: ReadConfig,
+        use: UseConfig,
+        publish: Callable[[dict[str, Any]], None],
+        spawn: Callable[[Any], object],
+    ) -> None:
+        self._config = config
+        self._read = read
+        self._use = use
+        self._publish = publish
+        self._spawn = spawn
+        self._is_running = False
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """The signal's handler."""
+        self._is_asked = True
+        if not self._is_running:
+            self._is_running = True
+            self._spawn(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._is_asked:
+                self._is_asked = False
+                result = await self._reload()
+                try:
+                    self._publish(asdict(result))
+                except OSError as error:
+                    log.error("The result of the reload cannot be written: %s.", error)
+        finally:
+            self._is_running = False
+
+    async def _reload(self) -> ReloadResult:
+        began_s = time.monotonic()
+        try:
+            new = await asyncio.get_running_loop().run_in_executor(None, self._read)
+        except ConfigError as error:
+            return self._refuse(began_s, error.sentences)
+        except Exception as error:
+            log.exception("The configuration could not be read for an unknown reason.")
+            return self._refuse(began_s, [f"The configuration cannot be read: {error!r}."])
+        found = difference(self._config, new)
+        if found.refusals:
+            return self._refuse(began_s, found.refusals, needs_takeover=True)
+        late: list[str] = []
+        if found.changes:
+            self._config = new
+            late = await self._use(new)
+        result = ReloadResult(
+            began_s,
+            took_ms=(time.monotonic() - began_s) * 1000,
+            changes=found.changes,
+            warnings=(*new.warnings, *late),
+        )
+        for sentence in result.warnings:
+            log.warning("%s", sentence)
+        log.info(
+            "Reloaded the configuration in %.0f ms: %s.",
+            result.took_ms,
+            "; ".join(result.changes) or "nothing has changed",
+        )
+        return result
+
+    def _refuse(
+        self, began_s: float, sentences: Sequence[str], *, needs_takeover: bool = False
+    ) -> ReloadResult:
+        for sentence in sentences:
+            log.error("Reload refused, the earlier configuration goes on: %s", sentence)
+        return ReloadResult(
+            began_s,
+            took_ms=(time.monotonic() - began_s) * 1000,
+            faults=tuple(sentences),
+            needs_takeover=needs_takeover,
+        )

@@ -1,0 +1,45 @@
+"""Settings that a worker takes on while it runs: one place for each of them, between two turns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sidecar.common.config_rules import config_of
+from sidecar.protocol.connection_states import ConnectionConfig
+from sidecar.worker.settings import WorkerSettings
+from sidecar.worker.topics.rate_limit import RateLimits
+
+if TYPE_CHECKING:
+    from sidecar.deadletter.spool import SpoolWriter
+    from sidecar.net.authentication import Authenticator
+    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.worker.build import Rooms
+
+
+def use_settings(
+    values: Mapping[str, Any],
+    rooms: Rooms,
+    links: ClusterLinks,
+    authenticator: Authenticator | None,
+    spool: SpoolWriter,
+    now_ms: float,
+) -> None:
+    """Put every live setting where it is used. ``values``: all settings by name, as CONFIGURE brings them.
+
+    Everything is read before anything is changed. Raises ValueError for settings that cannot be used.
+    """
+    settings = WorkerSettings.from_mapping(values)
+    connections = config_of(ConnectionConfig, values)
+    rooms.core.accumulator.use_rules(settings.rules, now_ms)
+    rooms.topics.use_rules(settings.rules, RateLimits(rooms.memory.segment, settings.workers))
+    rooms.stubs.sessions.grace_ms = settings.client_grace_ms
+    rooms.stubs.port.client_ack_timeout_ms = settings.client_ack_timeout_ms
+    if authenticator is not None:
+        authenticator.change(values)
+    links.use(connections)
+    spool.bound(
+        int(values["dead_letters.max_bytes"]), drop_oldest=values["dead_letters.when_full"] == "drop_oldest"
+    )
+    logging.getLogger().setLevel(str(values["log.level"]).upper())

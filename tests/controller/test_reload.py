@@ -1,0 +1,119 @@
+"""Reload: one at a time, every question answered, nothing half, whatever reading does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from sidecar.common.settings import ConfigError, SidecarConfig
+from sidecar.controller.config_loader import load_config
+from sidecar.controller.reload import Reload
+
+
+def config(*words: str) -> SidecarConfig:
+    return load_config(None, ["bootstrap.servers=localhost:9092", *words], {})
+
+
+class Daemon:
+    """Stands around a Reload; ``next`` is what the file says, or how reading it fails."""
+
+    def __init__(self) -> None:
+        self.next: SidecarConfig | Exception = config()
+        self.used: list[SidecarConfig] = []
+        self.results: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.late: list[str] = []
+        self.may_read = threading.Event()
+        self.may_read.set()
+        self.reads = 0
+        self.reading = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.reload = Reload(
+            config(),
+            read=self.read,
+            use=self.use,
+            publish=self.results.put_nowait,
+            spawn=asyncio.ensure_future,
+        )
+
+    def read(self) -> SidecarConfig:
+        self.reads += 1
+        self._loop.call_soon_threadsafe(self.reading.set)
+        assert self.may_read.wait(10)
+        if isinstance(self.next, Exception):
+            raise self.next
+        return self.next
+
+    async def use(self, new: SidecarConfig) -> list[str]:
+        self.used.append(new)
+        return self.late
+
+    async def result(self) -> dict[str, Any]:
+        return await asyncio.wait_for(self.results.get(), 10)
+
+
+def test_a_change_is_used_once() -> None:
+    async def run() -> None:
+        daemon = Daemon()
+        daemon.next = config("linger.ms=7")
+        daemon.reload.ask()
+        assert (await daemon.result())["changes"] == ("linger.ms 5 → 7",)
+        daemon.reload.ask()
+        assert (await daemon.result())["changes"] == ()
+        assert daemon.used == [daemon.next]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("read", "sentence"),
+    [
+        (ConfigError(["The first fault.", "The second."]), "The first fault."),
+        (config("linger.ms=7", "daemon.workers=3"), "daemon.workers 2 → 3 needs a restart"),
+        (RuntimeError("a bug"), "RuntimeError('a bug')"),
+    ],
+)
+def test_refused_means_unchanged(read: SidecarConfig | Exception, sentence: str) -> None:
+    async def run() -> None:
+        daemon = Daemon()
+        daemon.next = read
+        daemon.reload.ask()
+        result = await daemon.result()
+        assert sentence in result["faults"][0]
+        assert daemon.used == []
+        # Compared with what is in force, not with what was refused.
+        daemon.next = config("linger.ms=7")
+        daemon.reload.ask()
+        assert (await daemon.result())["changes"] == ("linger.ms 5 → 7",)
+
+    asyncio.run(run())
+
+
+def test_asked_while_one_reads_another_follows() -> None:
+    """What was written after the first read must not be missed; many questions are answered by one."""
+
+    async def run() -> None:
+        daemon = Daemon()
+        daemon.may_read.clear()
+        daemon.reload.ask()
+        await asyncio.wait_for(daemon.reading.wait(), 10)
+        for _ in range(5):
+            daemon.reload.ask()
+        daemon.may_read.set()
+        first, second = await daemon.result(), await daemon.result()
+        assert first["began_s"] < second["began_s"]
+        assert daemon.reads == 2
+
+    asyncio.run(run())
+
+
+def test_late_workers_are_named() -> None:
+    async def run() -> None:
+        daemon = Daemon()
+        daemon.next, daemon.late = config("linger.ms=7"), ["Worker 0 is late."]
+        daemon.reload.ask()
+        assert (await daemon.result())["warnings"] == ("Worker 0 is late.",)
+
+    asyncio.run(run())
