@@ -33,7 +33,7 @@ from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, packed_bound
 from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
-from client_stub.run_dir import control_path
+from client_stub.run_dir import control_path, hello_flags
 from client_stub.session import Session
 from client_stub.topic_lookup import PartitionInfo, TopicLookup
 from client_stub.wire import TOPIC_BYTES_MAX, LocalCode
@@ -291,6 +291,7 @@ class Producer(ProducerCore):
                 fork_generation=self._fork_generation,
                 token=self._token,
                 delivery_timeout_ms=self._delivery_timeout_ms,
+                hello_flags=hello_flags(self._path),
             )
             # Of several that are here at once the first one's counts.
             io = outbox.io.setdefault("thread", IoThread(outbox, session))

@@ -3,7 +3,7 @@
 Each process of a fleet imports this: os.path and no pathlib, which brings half a megabyte of modules with it.
 """
 
-# ruff: noqa: PTH100, PTH110, PTH116, PTH118
+# ruff: noqa: PTH100, PTH110, PTH116, PTH118, PTH120
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import os
 import stat
 from typing import Final
 
-from client_stub.wire import IPC_PATH_BYTES_MAX
+from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOINTS
 
 RUN_DIR_VARIABLE: Final = "KAFKA_SIDECAR_RUN_DIR"
 CONTROL_SOCKET: Final = "control.sock"
@@ -62,6 +62,21 @@ def control_path(run_dir: str | os.PathLike[str] | None) -> str:
             f"at most {IPC_PATH_BYTES_MAX} are possible; choose a shorter run_dir."
         )
     return path
+
+
+def hello_flags(control: str) -> int:
+    """HELLO's sixth field for a stub that reaches the daemon by this control socket.
+
+    The daemon's own path for its run dir may be another one, in another mount namespace. Where a worker's socket would
+    not fit beside ``control``, the daemon's path is the only chance.
+    """
+    longest = os.path.join(os.path.dirname(control), LONGEST_SOCKET)
+    return RELATIVE_ENDPOINTS if len(os.fsencode(longest)) <= IPC_PATH_BYTES_MAX else 0
+
+
+def worker_path(control: str, endpoint: str) -> str:
+    """Where the socket is that ASSIGNED names: beside ``control``, or at an absolute path (``ipc:///...``)."""
+    return os.path.join(os.path.dirname(control), endpoint.removeprefix("ipc://"))
 
 
 def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:

@@ -74,7 +74,14 @@ class Session:
     """One client identity and its streams. Owned by the io thread; not thread-safe."""
 
     def __init__(
-        self, *, name: str, pid: int, fork_generation: int, token: str | None, delivery_timeout_ms: float
+        self,
+        *,
+        name: str,
+        pid: int,
+        fork_generation: int,
+        token: str | None,
+        delivery_timeout_ms: float,
+        hello_flags: int = 0,
     ) -> None:
         self.state = State.IDLE
         self.name = name
@@ -94,6 +101,7 @@ class Session:
         self._pid = pid
         self._fork_generation = fork_generation
         self._token = token
+        self._hello_flags = hello_flags
         self._delivery_timeout_ms = delivery_timeout_ms
         self._client_id = self._new_client_id()
         self._secret: bytes | None = None
@@ -370,6 +378,7 @@ class Session:
         self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
         self._patience.went_away(now_ms)
         hello = [Kind.HELLO, PROTOCOL_VERSION, self._client_id, self.name, self._pid, self._token]
+        hello.append(self._hello_flags)
         self.effects.append(OpenControl([_pack(hello)]))
 
     def _welcome(self, message: list[Any], now_ms: float) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from client_stub.hot import clear_wakes, receive
+from client_stub.run_dir import worker_path
 from client_stub.waker import Waker
 from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, ZmtpError, encode, opening, unsent
 
@@ -35,7 +36,7 @@ Message: TypeAlias = tuple[str, list[bytes]]
 class _Link:
     """One connection to a ROUTER."""
 
-    def __init__(self, name: str, endpoint: str, first: Sequence[Any], buffers: Buffers) -> None:
+    def __init__(self, name: str, path: str, first: Sequence[Any], buffers: Buffers) -> None:
         self.name = name
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.fd = self.socket.fileno()
@@ -48,7 +49,7 @@ class _Link:
         self.lost_reason = ""
         """Why nothing more can be sent; what has arrived is still read."""
         try:
-            self.socket.connect(endpoint.removeprefix("ipc://"))
+            self.socket.connect(path)
         except OSError as error:
             self.lost_reason = "nobody listens there" if error.errno in _NOBODY else str(error)
         self.write([_OPENING])
@@ -127,7 +128,7 @@ class Transport:
 
     def open_worker(self, endpoint: str, frames: Sequence[Any]) -> None:
         self.close_sockets()
-        self._open("worker", endpoint, frames)
+        self._open("worker", worker_path(self._control_path, endpoint), frames)
 
     def send(self, frames: Sequence[Any]) -> bool:
         """Write one message to the worker; False while another is only half written (poll tells when it is not)."""
@@ -189,8 +190,8 @@ class Transport:
         self.close_sockets()
         del self.waker
 
-    def _open(self, name: str, endpoint: str, frames: Sequence[Any]) -> None:
-        link = self._links[name] = _Link(name, endpoint, frames, self._buffers)
+    def _open(self, name: str, path: str, frames: Sequence[Any]) -> None:
+        link = self._links[name] = _Link(name, path, frames, self._buffers)
         self._by_fd[link.socket.fileno()] = link
         self._poller.register(link.socket, link.watched)
         self._watch(link)

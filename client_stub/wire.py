@@ -17,6 +17,9 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 PROTOCOL_VERSION: Final = 1
+RELATIVE_ENDPOINTS: Final = 1
+"""Bit of HELLO's sixth field, which earlier stubs do not send: ASSIGNED may name a socket of the run dir."""
+LONGEST_SOCKET: Final = "worker-63.4294967295.sock"
 
 CLIENT_ID_BYTES: Final = 20
 """16 random bytes + a big-endian u32 fork generation: a forked child is another client."""

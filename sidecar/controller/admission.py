@@ -6,10 +6,16 @@ import hmac
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION
+from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
 from sidecar.common.errors import Refused
 
 NAME_BYTES_MAX = 64
+
+
+def takes_relative(fields: Sequence[Any]) -> bool:
+    """Whether the stub of this HELLO finds a worker's socket by its name in the run dir; earlier ones do not say so."""
+    flags = fields[5] if len(fields) > 5 else 0
+    return isinstance(flags, int) and bool(flags & RELATIVE_ENDPOINTS)
 
 
 def check_hello(fields: Sequence[Any], clients: Mapping[str, Mapping[str, Any]]) -> tuple[bytes, str]:

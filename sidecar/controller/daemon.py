@@ -17,7 +17,7 @@ from sidecar.common.errors import Refused
 from sidecar.common.own_process import own_version
 from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
-from sidecar.controller.admission import check_hello
+from sidecar.controller.admission import check_hello, takes_relative
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
@@ -306,8 +306,10 @@ class Daemon:
         identity = self._worker_for(client_id)
         if identity is None:
             return None
+        # A stub may see the run dir under another path than we do: a volume, mounted elsewhere in its container.
+        socket = self.run_dir.worker_socket(identity.index, identity.epoch)
         return (
-            identity.endpoint,
+            socket.name if takes_relative(fields) else identity.endpoint,
             identity.epoch,
             attach_ticket(self._instance_key, client_id, name, identity.epoch),
         )

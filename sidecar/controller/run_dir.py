@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from client_stub.run_dir import default_run_dir
-from client_stub.wire import IPC_PATH_BYTES_MAX
+from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET
 from sidecar.controller.own_files import NotOurs, check_entries, check_folder
 from sidecar.controller.run_dir_lock import (
     look_at_lock,
@@ -32,7 +32,6 @@ from sidecar.shm.private_files import (
 
 log = logging.getLogger(__name__)
 
-LONGEST_SOCKET: Final = "worker-63.4294967295.sock"
 LOCK_FILE: Final = "daemon.lock"
 TAKERS_LOCK_FILE: Final = "takeover.lock"
 BELIEVED: Final = (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION
+from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
 from sidecar.common.errors import Refused
-from sidecar.controller.admission import check_hello
+from sidecar.controller.admission import check_hello, takes_relative
 
 CLIENT = bytes(range(CLIENT_ID_BYTES))
 CLIENTS = {"billing": {"token": "s3cret"}}
@@ -46,3 +46,20 @@ def test_refuses(fields: list[Any], code: str, words: str) -> None:
     assert refused.value.code == code
     assert words in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "takes"),
+    [
+        ([], False),
+        ([0], False),
+        ([RELATIVE_ENDPOINTS], True),
+        ([255, "later"], True),
+        (["x"], False),
+        ([None], False),
+    ],
+)
+def test_only_a_stub_that_says_so_gets_relative_endpoints(more: list[Any], takes: bool) -> None:
+    """Earlier stubs send five fields, and connect to what they are given."""
+    assert takes_relative(hello() + more) is takes
+    assert check_hello(hello() + more, CLIENTS) == (CLIENT, "app")

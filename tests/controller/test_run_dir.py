@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import IPC_PATH_BYTES_MAX
-from sidecar.controller.run_dir import LONGEST_SOCKET, RunDir, RunDirError, read_json
+from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET
+from sidecar.controller.run_dir import RunDir, RunDirError, read_json
 from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.testing.waiting import wait_until
 
