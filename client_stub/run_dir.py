@@ -81,7 +81,7 @@ def worker_path(control: str, endpoint: str) -> str:
 
 def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:
     """One sentence or two on the paths tried, what was found there, and how to start a daemon."""
-    host, waited = os.uname().nodename, f"(waited {waited_ms / 1000:.0f} s)"
+    host, waited = os.uname().nodename, f"(waited {waited_ms / 1000:.3g} s)"
     if last_word:
         return f"The kafka-sidecar daemon at {path} on host {host} cannot be used {waited}: {last_word}"
     seen = "the socket does not exist" if not os.path.exists(path) else "nobody answered"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from client_stub.run_dir import default_run_dir
 
 WINDOW_BATCHES: Final = 8
+_OWN: Final = ("topic", "sidecar.run_dir", "delivery", "window", "max.block.ms")
+_KNOWN: Final = frozenset({*_OWN, "checkpointlocation"})
+"""Ours, and the option of Spark's own streams that it passes on to every sink."""
 _SERIALIZERS: Final = frozenset({"kafka.key.serializer", "kafka.value.serializer"})
 
 
@@ -35,6 +39,10 @@ def read_options(options: Mapping[str, str]) -> Options:
     for name, value in options.items():
         if name.startswith("kafka."):
             _check_kafka_option(name, value, run_dir)
+        elif name not in _KNOWN:
+            found = get_close_matches(name, _OWN, n=1)
+            hint = f"did you mean '{found[0]}'?" if found else f"options are {', '.join(_OWN)}."
+            raise ValueError(f"kafka_sidecar: option '{name}' is not known; {hint}")
     topic = options.get("topic")
     if topic is not None and not topic.strip():
         raise ValueError("kafka_sidecar: option topic is empty.")

@@ -6,7 +6,6 @@ again writes its rows again.
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
     from client_stub.spark.options import Options
 
 _cache = ProducerCache()
+_HINT = (
+    "Each executor host needs a daemon ('kafka-sidecar run'); option sidecar.run_dir names its run directory."
+)
 
 
 @dataclass
@@ -60,7 +62,7 @@ def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, opti
         while waiting:
             _settle(*waiting.popleft())
     except DaemonUnreachable as error:
-        raise RuntimeError(_unreachable(options.run_dir, error)) from error
+        raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {_HINT}") from error
     except (SidecarError, TypeError, ValueError) as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error)}") from error
     return TaskWritten(rows)
@@ -106,15 +108,6 @@ def _settle(topic: str, delivery: BulkDelivery) -> None:
 def _task() -> int:
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
-
-
-def _unreachable(run_dir: str, error: DaemonUnreachable) -> str:
-    if " waited " in f" {error} " and "is away" in str(error):
-        return f"kafka_sidecar: {_one_line(error)}"
-    return (
-        f"kafka_sidecar: no sidecar at {run_dir} on host {socket.gethostname()} (connect timed out after 5 s). "
-        "Start it with 'kafka-sidecar run' or set option sidecar.run_dir."
-    )
 
 
 def _one_line(error: BaseException) -> str:

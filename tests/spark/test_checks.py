@@ -63,6 +63,13 @@ def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
         ("kafka.key.serializer", "x", "keys and values are written as string or binary columns"),
         ("kafka.acks", "all", "set acks in the daemon's configuration"),
         ("kafka.bootstrap.servers", "other:9092", "is not the cluster of the daemon"),
+        ("topics", "orders", "option 'topics' is not known; did you mean 'topic'?"),
+        ("max_block_ms", "1", "option 'max_block_ms' is not known; did you mean 'max.block.ms'?"),
+        (
+            "header",
+            "true",
+            "option 'header' is not known; options are topic, sidecar.run_dir, delivery, window",
+        ),
     ],
 )
 def test_an_option_that_cannot_be_honoured_is_one_sentence(
@@ -84,6 +91,10 @@ def test_the_daemons_own_cluster_or_none_that_can_be_known_is_no_fault(
     if said is not None:
         (tmp_path / "daemon.json").write_text(said)
     read_options({"sidecar.run_dir": str(tmp_path), "kafka.bootstrap.servers": "two:9092, three:9092"})
+
+
+def test_the_checkpoint_of_a_stream_is_an_option_of_sparks_own(tmp_path: Path) -> None:
+    read_options({"sidecar.run_dir": str(tmp_path), "checkpointlocation": "/tmp/x"})
 
 
 def test_columns_are_found_by_name_else_without_regard_to_case() -> None:

@@ -52,6 +52,12 @@ def test_a_client_that_was_turned_away_ends_one_task_and_no_other(daemon: FakeDa
     assert len({attach[2] for attach in daemon.attaches}) == 2, "two clients in all"
 
 
+def test_a_task_without_a_daemon_says_how_long_it_waited(run_dir: Path) -> None:
+    options = Options("t", str(run_dir), 8, 150.0)
+    with pytest.raises(RuntimeError, match=r"kafka_sidecar: .* \(waited 0\.15 s\).*\. Each executor host"):
+        writer.write_batches(iter([ROWS]), COLUMNS, options)
+
+
 def test_a_refused_topic_is_asked_for_again_by_the_next_task(daemon: FakeDaemon) -> None:
     from client_stub.wire import Kind
 
