@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sidecar.common.clock import MonotonicClock
 from sidecar.common.config_rules import conclude, config_of
 from sidecar.common.settings import SETTINGS, SidecarConfig
+from sidecar.net.link_security import LinkSecurity
 from sidecar.producer.config import ProducerConfig
 
 if TYPE_CHECKING:
@@ -26,3 +28,9 @@ def config_with(kind: type[Config], **changes: Any) -> Config:
 def producer_config(**changes: Any) -> ProducerConfig:
     """Of the core. Unless a test asks for them, batches do not grow and a broker has one connection."""
     return config_with(ProducerConfig, **{"batch_growth_bytes": 0, "connections_per_broker": 1, **changes})
+
+
+def security(**changes: object) -> LinkSecurity:
+    """How links talk: in plaintext, unless the settings (dots as underscores) say otherwise."""
+    named = {name.replace("_", "."): value for name, value in changes.items()}
+    return LinkSecurity(DEFAULTS | named, MonotonicClock())

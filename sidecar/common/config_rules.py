@@ -238,8 +238,6 @@ def _check_security(
     values: dict[str, Value], set_by_user: Mapping[str, str], faults: list[str], warnings: list[str]
 ) -> None:
     protocol = str(values["security.protocol"])
-    if protocol.endswith("SSL"):
-        faults.append(f"security.protocol = {protocol} is not ready in this version: it has no TLS yet.")
     if protocol.startswith("SASL"):
         from sidecar.common.sasl_rules import conclude_sasl  # not for workers without SASL
 

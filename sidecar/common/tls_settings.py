@@ -108,6 +108,12 @@ TLS_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
 )
 
+
+def has_tls(values: Mapping[str, Value]) -> bool:
+    """Whether ``security.protocol`` is one with TLS."""
+    return str(values["security.protocol"]).endswith("SSL")
+
+
 _EITHER: Final = {
     "the CA": (
         "ssl.ca.location",
@@ -155,7 +161,7 @@ def tls_faults(values: Mapping[str, Value]) -> list[str]:
 
 def unused_tls_settings(values: Mapping[str, Value], set_by_user: Mapping[str, str]) -> list[str]:
     """A warning when ``ssl.*`` is set and the protocol has no TLS in it: somebody expects to be protected."""
-    if str(values["security.protocol"]).endswith("SSL"):
+    if has_tls(values):
         return []
     ours = [row.name for row in TLS_SETTINGS if row.name in set_by_user]
     if not ours:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from sidecar.common.clock import MonotonicClock
 from sidecar.common.config_rules import config_of, parse_address
 from sidecar.common.control import NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
 from sidecar.common.errors import Refused
@@ -26,6 +27,7 @@ from sidecar.metadata.errors import (
 from sidecar.metadata.metadata import MetadataConfig, UpdateResult
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.connector import LinkError, authenticator_of
+from sidecar.net.link_security import LinkSecurity
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import ProtocolError
 
@@ -68,6 +70,7 @@ class Cluster:
             client_id=config.text("client.id"),
             metadata_config=config_of(MetadataConfig, config.values),
             connection_config=config_of(ConnectionConfig, config.values),
+            security=LinkSecurity(config.values, MonotonicClock()),
             listener=self,
             authenticator=self._authenticator,
         )

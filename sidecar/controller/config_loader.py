@@ -28,7 +28,9 @@ from sidecar.common.settings import (
     SidecarConfig,
     nearest,
 )
+from sidecar.common.tls_settings import has_tls
 from sidecar.common.topic_patterns import is_glob, overlap
+from sidecar.net.tls_context import tls_fault_of
 
 ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
 _NAMED_TABLES = ("clients", "topics")
@@ -169,6 +171,9 @@ def load_config(
     try:
         config = conclude(config)
         gathered.faults += secret_faults(config.values)
+        if has_tls(config.values):
+            fault = tls_fault_of(config.values)
+            gathered.faults += [] if fault is None else [fault]
     except ConfigError as error:
         raise ConfigError([*gathered.faults, *error.sentences]) from None
     if gathered.faults:

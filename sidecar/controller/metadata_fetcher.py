@@ -27,6 +27,7 @@ from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.connector import LinkError
+from sidecar.net.link_security import LinkSecurity
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.metadata import metadata_request
@@ -65,6 +66,7 @@ class MetadataFetcher:
         client_id: str | None,
         metadata_config: MetadataConfig,
         connection_config: ConnectionConfig,
+        security: LinkSecurity,
         listener: MetadataListener,
         authenticator: Authenticator | None = None,
         allow_auto_create_topics: bool = True,
@@ -93,6 +95,7 @@ class MetadataFetcher:
         self._links = ClusterLinks(
             client_id=client_id,
             config=connection_config,
+            security=security,
             on_state=self._on_link_state,
             authenticator=authenticator,
             clock=self._clock,

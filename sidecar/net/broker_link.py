@@ -1,8 +1,8 @@
 """BrokerLink: one TCP connection to one broker, on a raw non-blocking socket inside the event loop.
 
-``sendmsg`` goes straight from the caller's buffers; its return value says exactly which bytes the kernel has
-taken, and so when a buffer may be used again. Nothing is copied and nothing waits inside a transport: after
-``close()`` returns, no one reads the buffers any more.
+Without TLS ``sendmsg`` goes straight from the caller's buffers; its return value says exactly which bytes the kernel
+has taken, and so when a buffer may be used again. A transport for TLS says the same of the plaintext whose ciphertext
+the kernel has. After ``close()`` returns, no one reads the buffers any more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from random import random
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node
 from sidecar.net.connector import SYSTEM_BUFFERS, LinkError, LoginRefused, SocketBuffers, open_connection
+from sidecar.net.link_security import LinkSecurity
+from sidecar.net.transport import LinkTransport
 from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
 from sidecar.protocol.messages import (
     ApiKey,
@@ -73,6 +75,14 @@ class _Outgoing:
             self.offset = 0
 
 
+def _untouched(outgoing: Iterable[_Outgoing], unreported_bytes: int) -> Iterator[int]:
+    """Messages of which the transport was given no byte; of those that it has not reported some may have arrived."""
+    for each in outgoing:
+        if each.is_untouched and unreported_bytes <= 0:
+            yield each.correlation_id
+        unreported_bytes -= each.left_bytes
+
+
 class BrokerLink:
     """A connection to ``node``; made by ClusterLinks. Belongs to the loop's thread. Lives once: connect,
     use, close.
@@ -92,6 +102,7 @@ class BrokerLink:
         clock: MonotonicClock,
         setup_timeout_ms: float,
         request_timeout_ms: float,
+        security: LinkSecurity,
         buffers: SocketBuffers = SYSTEM_BUFFERS,
         authenticator: Authenticator | None = None,
         on_ready: Callable[[BrokerLink], None],
@@ -113,6 +124,7 @@ class BrokerLink:
         self._clock = clock
         self._setup_timeout_ms = setup_timeout_ms
         self._request_timeout_ms = request_timeout_ms
+        self._security = security
         self._buffers = buffers
         self._authenticator = authenticator
         self._renewal: SessionRenewal | None = None
@@ -127,6 +139,10 @@ class BrokerLink:
         self._outgoing: deque[_Outgoing] = deque()
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._sock: socket.socket | None = None
+        self._transport: LinkTransport | None = None
+        self._give: Callable[[Sequence[Buffer]], int]
+        """The transport's ``send``, and ``receive_into`` below: without TLS the socket's own methods."""
+        self._receive_into: Callable[[memoryview], int]
         self._is_writer_set = False
         self._is_failing = False
         self._progress_ms = 0.0
@@ -153,17 +169,19 @@ class BrokerLink:
         self.close_reason = reason
         if self._setup_task is not None:
             self._setup_task.cancel()
-        if self._sock is not None:
+        unreported_bytes = 0
+        if self._sock is not None and self._transport is not None:
             fd = self._sock.fileno()
             self._loop.remove_reader(fd)
             if self._is_writer_set:
                 self._loop.remove_writer(fd)
-            self._sock.close()
+            self._transport.close()
+            unreported_bytes = self._transport.unreported_bytes
         outgoing, self._outgoing = self._outgoing, deque()
         if self._renewal is not None:
             outgoing.extend(each.outgoing for each in self._renewal.held)
             self._renewal.close()
-        self.untouched_at_close = tuple(each.correlation_id for each in outgoing if each.is_untouched)
+        self.untouched_at_close = tuple(_untouched(outgoing, unreported_bytes))
         futures, self._futures = self._futures, {}
         for each in outgoing:
             each.buffers = []
@@ -321,6 +339,7 @@ class BrokerLink:
                 self.node,
                 self.client_id,
                 self._setup_timeout_ms,
+                self._security,
                 self._buffers,
                 self._authenticator,
             )
@@ -338,13 +357,20 @@ class BrokerLink:
             return
         self._setup_task = None
         self._sock = opened.sock
+        self._transport = opened.transport
+        self._give = opened.transport.send
+        self._receive_into = opened.transport.receive_into
         self._connection = opened.connection
         self._versions = opened.versions
         self.last_used_ms = self._clock.now_ms()
         if opened.session_lifetime_ms:
             self._watch_session(opened.session_lifetime_ms)
         self.is_ready = True
-        self._loop.add_reader(opened.sock.fileno(), self._readable)
+        self._loop.add_reader(
+            opened.sock.fileno(), self._readable_through_tls if self._security.has_tls else self._readable
+        )
+        if opened.transport.has_pending:
+            self._loop.call_soon(self._read_on)
         self._on_ready(self)
 
     def _watch_session(self, lifetime_ms: float) -> None:
@@ -374,10 +400,10 @@ class BrokerLink:
         self._write(self._clock.now_ms())
 
     def _write(self, now_ms: float) -> None:
-        assert self._sock is not None
+        assert self._sock is not None and self._transport is not None
         while self._outgoing and not self.is_closed:
             try:
-                taken = self._sock.sendmsg(self._next_buffers())
+                taken = self._give(self._next_buffers())
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
@@ -390,6 +416,13 @@ class BrokerLink:
         if self.is_closed:
             return
         is_wanted = bool(self._outgoing)
+        if self._transport.wants_write and not is_wanted:  # TLS's own words
+            try:
+                self._transport.flush()
+            except OSError as error:
+                self._fail_soon(f"Sending to {self.node} failed: {error}")
+                return
+            is_wanted = self._transport.wants_write
         if is_wanted and not self._is_writer_set:
             self._loop.add_writer(self._sock.fileno(), self._writable)
         elif not is_wanted and self._is_writer_set:
@@ -426,11 +459,25 @@ class BrokerLink:
             if message.on_taken is not None:
                 message.on_taken(True)
 
+    def _readable_through_tls(self) -> None:
+        """TLS may have more to read than the socket shows, and something to say by itself."""
+        self._readable()
+        if self.is_closed:
+            return
+        assert self._transport is not None
+        if self._transport.has_pending:
+            self._loop.call_soon(self._read_on)
+        if self._transport.wants_write and not self._is_writer_set:
+            self._write(self._clock.now_ms())
+
+    def _read_on(self) -> None:
+        if not self.is_closed:
+            self._readable_through_tls()
+
     def _readable(self) -> None:
-        assert self._sock is not None
         for _ in range(RECEIVES_MAX):
             try:
-                count = self._sock.recv_into(self._receive_buffer)
+                count = self._receive_into(self._receive_buffer)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:

@@ -17,6 +17,7 @@ from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node, broker_of
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.connector import SocketBuffers
+from sidecar.net.link_security import LinkSecurity
 from sidecar.protocol.connection_states import ConnectionConfig, ConnectionStates
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class ClusterLinks:
         *,
         client_id: str | None,
         config: ConnectionConfig,
+        security: LinkSecurity,
         on_state: OnState = _ignore_state,
         on_response: OnResponse = _ignore_response,
         authenticator: Authenticator | None = None,
@@ -67,6 +69,7 @@ class ClusterLinks:
         self._loop = loop or asyncio.get_running_loop()
         self._config = config
         self._client_id = client_id
+        self._security = security
         self._on_state = on_state
         self._on_response = on_response
         self._clock = clock or MonotonicClock()
@@ -193,6 +196,7 @@ class ClusterLinks:
             clock=self._clock,
             setup_timeout_ms=timeout_ms,
             request_timeout_ms=self._config.request_timeout_ms,
+            security=self._security,
             buffers=SocketBuffers(self._config.send_buffer_bytes, self._config.receive_buffer_bytes),
             authenticator=self._authenticator,
             on_ready=self._link_ready,

@@ -1,4 +1,4 @@
-"""Opening a broker connection: resolve, connect, agree on versions, log in; each resolved address in its turn."""
+"""Opening a broker connection: resolve, connect, protect, agree on versions, log in; each address in turn."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.model import Node
+from sidecar.net.link_security import LinkSecurity
+from sidecar.net.questions import EndedEarly, Questions
+from sidecar.net.transport import LinkTransport
 from sidecar.protocol.api_versions import (
     FALLBACK_VERSION,
     FIRST_VERSION,
@@ -17,20 +19,16 @@ from sidecar.protocol.api_versions import (
     decode_api_versions,
     negotiate,
 )
-from sidecar.protocol.connection import BrokerConnection, InFlightRequest
+from sidecar.protocol.connection import BrokerConnection
 from sidecar.protocol.messages import (
-    ApiKey,
     ProtocolError,
     RequestMessage,
     decode_response,
-    encode_request,
-    is_response_header_flexible,
 )
 
 if TYPE_CHECKING:
     from sidecar.net.authentication import Authenticator
 
-RECEIVE_BYTES: Final = 64 << 10
 _Exchange = Callable[[RequestMessage], Awaitable[bytes]]
 """Sends a request and gives the body of its answer."""
 
@@ -58,9 +56,10 @@ SYSTEM_BUFFERS: Final = SocketBuffers()
 
 
 class OpenedConnection(NamedTuple):
-    """A connected socket, its protocol state, and the version of each API both sides speak."""
+    """A connected socket, its transport and protocol state, and the version of each API both sides speak."""
 
     sock: socket.socket
+    transport: LinkTransport
     connection: BrokerConnection
     versions: Mapping[int, int]
     session_lifetime_ms: float = 0.0
@@ -81,10 +80,11 @@ async def open_connection(
     node: Node,
     client_id: str | None,
     timeout_ms: float,
+    security: LinkSecurity,
     buffers: SocketBuffers = SYSTEM_BUFFERS,
     authenticator: Authenticator | None = None,
 ) -> OpenedConnection:
-    """Connect to ``node``, negotiate and log in; every address its name resolves to is tried in order.
+    """Connect to ``node``, protect the connection, negotiate and log in; each address of its name is tried in order.
 
     Each address gets ``timeout_ms`` from connect to the end of the login (socket.connection.setup.timeout.ms), so a
     port that accepts and never answers is given up as fast as one that drops packets. Raises LinkError
@@ -116,19 +116,29 @@ async def open_connection(
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
             async with asyncio.timeout(timeout_ms / 1000):
                 await loop.sock_connect(sock, address)
-                connection = BrokerConnection()
-                exchange = partial(_exchange, loop, sock, connection, client_id)
-                versions = await _negotiate(exchange)
+                transport = await security.protect(sock, node)
+                questions = Questions(loop, sock, transport, client_id)
+                versions = await _negotiate(questions.ask)
                 lifetime_ms = 0.0
                 if authenticator is not None:
-                    lifetime_ms = await _log_in(node, authenticator, exchange, versions)
-            return OpenedConnection(sock, connection, versions, lifetime_ms)
+                    lifetime_ms = await _log_in(node, authenticator, questions.ask, versions)
+            return OpenedConnection(sock, transport, questions.connection, versions, lifetime_ms)
         except TimeoutError:
             sock.close()
             failures.append(f"{address[0]}: not connected and negotiated within {timeout_ms:.0f} ms")
         except LoginRefused:
             sock.close()
             raise
+        except EndedEarly as ended:
+            sock.close()
+            failures.append(
+                f"{address[0]}: "
+                + (
+                    "the connection was closed during the login"
+                    if ended.has_answered
+                    else security.ended_early()
+                )
+            )
         except OSError as error:
             sock.close()
             failures.append(f"{address[0]}: {os.strerror(error.errno) if error.errno else error}")
@@ -177,29 +187,3 @@ async def _negotiate(exchange: _Exchange) -> Mapping[int, int]:
         if offered is not None:
             return negotiate(offered)
         asked = FALLBACK_VERSION
-
-
-async def _exchange(
-    loop: asyncio.AbstractEventLoop,
-    sock: socket.socket,
-    connection: BrokerConnection,
-    client_id: str | None,
-    message: RequestMessage,
-) -> bytes:
-    """Send one request and wait for the body of its answer."""
-    api_key, version = int(message.__api_key__), int(message.__version__)
-    correlation_id = connection.take_correlation_id()
-    is_flexible = is_response_header_flexible(api_key, version)
-    connection.expect(InFlightRequest(correlation_id, api_key, version, is_flexible, None))
-    await loop.sock_sendall(sock, encode_request(message, correlation_id, client_id))
-    while True:
-        data = await loop.sock_recv(sock, RECEIVE_BYTES)
-        if not data and api_key == ApiKey.API_VERSIONS:
-            raise ProtocolError(
-                "the connection was closed before the versions were agreed (a TLS or SASL port?)"
-            )
-        if not data:
-            raise ProtocolError("the connection was closed during the login")
-        responses = connection.receive_data(data)
-        if responses:
-            return responses[0].body

@@ -31,6 +31,7 @@ from sidecar.producer.effects import (
 )
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES_FROM
+from sidecar.producer.lost_links import LostLinks
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.producer.producer_id import refusal_of_id
 from sidecar.producer.throttle_times import ThrottleTimes
@@ -87,6 +88,7 @@ class Sender:
         self._request_ids = count(1)
         self._closing_links: set[int] = set()
         """Their CloseLink is on its way: nothing is drained for them before :meth:`on_disconnect`."""
+        self.lost_links = LostLinks()
         self._relief_ms = inf
         """When somebody who waits for a request buffer may get that of a connection that stalls."""
         self._leaderless_asked: frozenset[str] = frozenset()
@@ -427,6 +429,7 @@ class Sender:
         are.
         """
         self._closing_links.discard(node_id)
+        self.lost_links.lost(node_id, reason)
         # Also without anything in flight: a broker that cannot be reached may not lead these topics any more (M7).
         self._fates.stale_topics |= self._accumulator.lines.topics_waiting_for(node_id)
         requests = self._in_flight.end_all(node_id)
@@ -471,7 +474,7 @@ class Sender:
                 f"Expiring {batch.count} record(s) for {batch.topic}-{batch.partition}: {waited:.0f} ms have "
                 f"passed since they were appended (delivery.timeout.ms="
                 f"{batch.lifetime_ms:g}); the batch was {batch.where()}."
-            )
+            ) + self.lost_links.cause(batch, self._accumulator.lines.snapshot)
             self._fates.fail(batch, LocalCode.EXPIRED, text, now_ms)
 
     # --- the producer id ------------------------------------------------------------------------------------

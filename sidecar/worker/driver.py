@@ -169,6 +169,7 @@ class Driver:
         self._turns.wake()
 
     def on_topic_errors(self, message: TopicErrors) -> None:
+        self._settlement.cluster_error = message.cluster_error
         codes = {topic: error.code for topic, error in message.errors.items()}
         self._topics.on_topic_errors(codes, self._clock.now_ms())
         self._asked_topics -= message.errors.keys()

@@ -34,6 +34,7 @@ from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.connector import authenticator_of
 from sidecar.net.control_channel import ControlChannel
 from sidecar.net.endpoint import Endpoint
+from sidecar.net.link_security import LinkSecurity
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.shm.accept_log import AcceptLog, accept_log_file_bytes, accept_log_folder
 from sidecar.shm.client_table import ClientTable
@@ -87,6 +88,7 @@ class Worker:
             loop,
             client_id=settings.config.client_id,
             config=config_of(ConnectionConfig, values),
+            security=LinkSecurity(values, self._clock),
             authenticator=self._authenticator,
             clock=self._clock,
         )

@@ -25,6 +25,7 @@ ROOMS: Final = (
     ("pyspark_kafka_sidecar", "spark"),
     ("client_stub", BASE),
     ("sidecar/cli/record_files.py", "parquet"),
+    ("sidecar/net/pkcs12.py", "pkcs12"),
     ("sidecar/testing", "dev"),
     ("sidecar/bench", "dev"),
     ("sidecar/chaos", "demo"),
@@ -37,11 +38,12 @@ GIVES: Final = {
     "arrow": (BASE, "arrow"),
     "spark": (BASE, "spark"),
     "daemon": (BASE, "daemon"),
+    "pkcs12": (BASE, "daemon", "pkcs12"),
     "parquet": (BASE, "daemon", "arrow"),
     "demo": (BASE, "daemon", "spark", "demo"),
     "dev": (BASE, "daemon", "spark", "demo", "dev"),
 }
-RUNTIME: Final = (BASE, "daemon", "arrow", "spark", "demo")
+RUNTIME: Final = (BASE, "daemon", "pkcs12", "arrow", "spark", "demo")
 """Extras of people who run the product; "dev" has the tools of those who change it."""
 
 

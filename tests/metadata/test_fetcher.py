@@ -20,7 +20,7 @@ from sidecar.metadata.errors import (
 from sidecar.metadata.metadata import MetadataConfig
 from sidecar.net.connector import LinkError
 from sidecar.protocol.connection_states import ConnectionConfig
-from tests.configs import config_with
+from tests.configs import config_with, security
 
 from .listener import NotingListener
 
@@ -50,6 +50,7 @@ async def fetching(
         connection_config=config_with(
             ConnectionConfig, **{"reconnect_backoff_ms": 10.0, "reconnect_backoff_max_ms": 50.0, **connection}
         ),
+        security=security(),
         listener=told,
     )
     fetcher.start()
@@ -358,5 +359,6 @@ def test_no_bootstrap_is_an_error() -> None:
             client_id=None,
             metadata_config=config_with(MetadataConfig),
             connection_config=config_with(ConnectionConfig),
+            security=security(),
             listener=NotingListener(),
         )

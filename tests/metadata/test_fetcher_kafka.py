@@ -21,7 +21,7 @@ from sidecar.protocol.produce import ProduceTopic, encode_produce
 from sidecar.protocol.produce_answer import decode_produce_response
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
-from tests.configs import config_with
+from tests.configs import config_with, security
 
 from .listener import NotingListener
 
@@ -52,6 +52,7 @@ def test_topics_of_a_real_cluster(kafka: KafkaCluster, new_topic: NewTopic) -> N
             client_id="test",
             metadata_config=config_with(MetadataConfig),
             connection_config=config_with(ConnectionConfig),
+            security=security(),
             listener=NotingListener(),
             allow_auto_create_topics=False,
         )

@@ -8,6 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
+from sidecar.testing.certificates import CertificateAuthority
+from tests.configs import security
+
+from .fake_broker import FakeBroker
+from .links import NotingLinks
+from .tls_bed import TlsBed
+
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
@@ -28,3 +35,20 @@ def run(request: pytest.FixtureRequest) -> Run:
         assert not failures, failures
 
     return run
+
+
+@pytest.fixture(scope="session")
+def tls_bed(tmp_path_factory: pytest.TempPathFactory) -> TlsBed:
+    """A CA, and contexts of brokers that it vouches for."""
+    return TlsBed(CertificateAuthority(), tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(params=["plaintext", "TLSv1.2", "TLSv1.3"])
+def spoken(request: pytest.FixtureRequest, tls_bed: TlsBed, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Fake brokers and links speak this, unless a test says otherwise."""
+    if request.param != "plaintext":
+        monkeypatch.setattr(FakeBroker, "usual_tls", tls_bed.server())
+        monkeypatch.setattr(
+            NotingLinks, "usual", security(**tls_bed.settings, ssl_enabled_protocols=[request.param])
+        )
+    return str(request.param)

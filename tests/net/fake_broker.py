@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 def api_versions_body(*rows: tuple[int, int, int]) -> bytes:
@@ -28,12 +29,22 @@ Handler = Callable[["Peer", Request], Awaitable[None]]
 
 
 class Peer:
-    """One accepted connection."""
+    """One accepted connection, through TLS where the broker has a context for it."""
 
     def __init__(self, broker: FakeBroker, sock: socket.socket) -> None:
         self.broker = broker
         self.sock = sock
         self.loop = asyncio.get_running_loop()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = (
+            None
+            if broker.tls is None
+            else broker.tls.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        )
+
+    async def shake_hands(self) -> None:
+        if self.tls is not None:
+            await self._with_tls(self.tls.do_handshake)
 
     async def read_frame(self) -> bytes | None:
         head = await self._read(4)
@@ -42,15 +53,51 @@ class Peer:
     async def _read(self, count: int) -> bytes | None:
         data = b""
         while len(data) < count:
-            got = await self.loop.sock_recv(self.sock, count - len(data))
+            got = await self._receive(count - len(data))
             if not got:
                 return None
             data += got
         return data
 
+    async def _receive(self, most: int) -> bytes:
+        if self.tls is None:
+            return await self.loop.sock_recv(self.sock, most)
+        try:
+            return await self._with_tls(lambda: self.tls.read(most))  # type: ignore[union-attr]
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""
+
+    async def _with_tls(self, step: Callable[[], Any]) -> Any:
+        """Repeat a step of TLS until it has the bytes it needs; send what it says."""
+        while True:
+            try:
+                done = step()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                data = await self.loop.sock_recv(self.sock, 64 << 10)
+                self._incoming.write(data) if data else self._incoming.write_eof()
+            except ssl.SSLError:
+                await self._flush()
+                raise
+            else:
+                await self._flush()
+                return done
+
+    async def _flush(self) -> None:
+        if self._outgoing.pending:
+            await self.loop.sock_sendall(self.sock, self._outgoing.read())
+
+    async def send(self, data: bytes) -> None:
+        """Raw bytes, encrypted where the connection is."""
+        if self.tls is None:
+            await self.loop.sock_sendall(self.sock, data)
+        else:
+            self.tls.write(data)
+            await self._flush()
+
     async def answer(self, request: Request, body: bytes, *, flexible: bool = False) -> None:
         payload = struct.pack(">i", request.correlation_id) + (b"\0" if flexible else b"") + body
-        await self.loop.sock_sendall(self.sock, struct.pack(">i", len(payload)) + payload)
+        await self.send(struct.pack(">i", len(payload)) + payload)
 
     def close(self) -> None:
         self.sock.close()
@@ -70,6 +117,9 @@ class FakeBroker:
     With ``reads=False`` a connection is accepted, negotiated, and then never read again.
     """
 
+    usual_tls: ssl.SSLContext | None = None
+    """For brokers that are given none: a suite of tests runs in plaintext and in TLS."""
+
     def __init__(
         self,
         handler: Handler | None = None,
@@ -79,7 +129,11 @@ class FakeBroker:
         reads: bool = True,
         accepts_only: bool = False,
         receive_buffer_bytes: int | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self.tls = tls or FakeBroker.usual_tls
+        self.refused: list[ssl.SSLError] = []
+        """Handshakes that have failed here."""
         self.requests: list[Request] = []
         self.peers: list[Peer] = []
         self._handler = handler
@@ -121,6 +175,12 @@ class FakeBroker:
                 self._tasks.append(asyncio.create_task(self._serve(peer)))
 
     async def _serve(self, peer: Peer) -> None:
+        try:
+            await peer.shake_hands()
+        except ssl.SSLError as error:
+            self.refused.append(error)
+            peer.close()
+            return
         while True:
             frame = await peer.read_frame()
             if frame is None:

@@ -9,8 +9,10 @@ from typing import Any
 from sidecar.common.model import Node
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.cluster_links import ClusterLinks
+from sidecar.net.link_security import LinkSecurity
 from sidecar.protocol.connection_states import ConnectionConfig
 from tests.configs import config_with
+from tests.configs import security as plaintext
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -21,14 +23,18 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
 
 
 class NotingLinks:
-    """ClusterLinks with its callbacks written down: ``states`` and ``responses``."""
+    """ClusterLinks with its callbacks written down: ``states`` and ``responses``. In plaintext by default."""
 
-    def __init__(self, **config: Any) -> None:
+    usual: LinkSecurity | None = None
+    """For links that are given none: a suite of tests runs in plaintext and in TLS."""
+
+    def __init__(self, security: LinkSecurity | None = None, **config: Any) -> None:
         self.states: list[tuple[int, bool, str | None]] = []
         self.responses: list[tuple[int, bytes]] = []
         self.links = ClusterLinks(
             client_id="test",
             config=config_with(ConnectionConfig, **config),
+            security=security or NotingLinks.usual or plaintext(),
             on_state=lambda *state: self.states.append(state),
             on_response=lambda link, correlation_id, body, now_ms: self.responses.append(
                 (correlation_id, body)

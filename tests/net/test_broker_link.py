@@ -20,6 +20,8 @@ from .conftest import Run
 from .fake_broker import FakeBroker, Peer, Request
 from .links import NotingLinks, node_of, until
 
+pytestmark = pytest.mark.usefixtures("spoken")
+
 INIT_BODY_V4 = struct.pack(">ihqh", 0, 0, 4711, 3) + b"\0"
 PRODUCE_BODY_V11 = (
     b"\x02"  # one topic
@@ -251,7 +253,7 @@ async def _wrong_id(peer: Peer, request: Request) -> None:
 
 
 async def _huge_frame(peer: Peer, request: Request) -> None:
-    await peer.loop.sock_sendall(peer.sock, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 async def _unasked(peer: Peer, request: Request) -> None:

@@ -25,7 +25,7 @@ from sidecar.common.model import Node
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.worker.brokers import request_encoder
-from tests.configs import config_with, producer_config
+from tests.configs import config_with, producer_config, security
 from tests.net.fake_broker import FakeBroker, Peer, Request, api_versions_body
 from tests.net.links import until
 
@@ -136,7 +136,9 @@ def run(path: Path, body: Body, *brokers: FakeBroker, **config: Any) -> None:
 
     async def live() -> None:
         loop, clock = asyncio.get_running_loop(), MonotonicClock()
-        links = ClusterLinks(loop, client_id="test", config=config_with(ConnectionConfig), clock=clock)
+        links = ClusterLinks(
+            loop, client_id="test", config=config_with(ConnectionConfig), security=security(), clock=clock
+        )
         settings = {"linger_ms": 0.0, "enable_idempotence": False, "retry_backoff_ms": 1.0, **config}
         real = {"loop": loop, "clock": clock, "links": links}
         scene = Scene(path / "segment", producer_config(**settings), pool_bytes=16 << 20, **real)

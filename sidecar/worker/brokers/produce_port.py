@@ -158,6 +158,8 @@ class ProducePort:
                     self._buffers.give(prepared.buffer)
                 # else its codec still writes: the buffer goes back when it ends, and finds the request ended.
             self._sender.on_disconnect(node_id, self._clock.now_ms(), reason=error or "")
+        else:
+            self._sender.lost_links.found(node_id)
         self._turns.wake()
 
     # --- inside ------------------------------------------------------------------------------------------------

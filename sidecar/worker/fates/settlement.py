@@ -45,6 +45,8 @@ class Settlement:
         self._slot = memory.slot
         self._counters = memory.counters
         self.sessions = sessions
+        self.cluster_error = ""
+        """The sentence why no broker answers the controller; empty while one does."""
         self._incomplete = 0
         """Descriptors of batches whose fate is a fact and not complete yet."""
         self.finished_chains: set[Chain] = set()
@@ -109,6 +111,8 @@ class Settlement:
         """Records that fail before sending; their words carry the codes already. ``text`` None: what the code says."""
         if text is None:
             text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
+            if failures[0][1] == LocalCode.METADATA_TIMEOUT and self.cluster_error:
+                text += f" {self.cluster_error}"
         completion = RecordsCompletion(self, queue.chain, entry, failures, text, queue.topic)
         self._acker.complete([completion], now_ms)
 

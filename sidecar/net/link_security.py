@@ -1,0 +1,121 @@
+"""LinkSecurity: how the links of one process protect what they say, by ``security.protocol`` and ``ssl.*``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sidecar.common.clock import MonotonicClock
+from sidecar.common.model import Node
+from sidecar.common.tls_settings import has_tls
+from sidecar.net.certificate import Certificate, read_certificate
+from sidecar.net.tls_context import TlsContexts
+from sidecar.net.tls_errors import PLAINTEXT_PORT, closed_phrase, tls_phrase, verification_phrase
+from sidecar.net.tls_files import TlsFault
+from sidecar.net.transport import LinkTransport, PlainTransport, TlsTransport
+
+HANDSHAKE_BYTES: Final = 64 << 10
+PEER_LOOK_INTERVAL_MS: Final = 60_000.0
+"""A broker whose certificate is refused is connected to once more, to read the certificate for the sentence."""
+
+
+class SecurityError(ConnectionError):
+    """A connection cannot be protected as the settings want; the text is a phrase without a full stop."""
+
+
+class LinkSecurity:
+    """One per process, shared by its links. Belongs to the loop's thread."""
+
+    def __init__(self, values: Mapping[str, Any], clock: MonotonicClock) -> None:
+        self._contexts = TlsContexts(values) if has_tls(values) else None
+        self._clock = clock
+        self._peers: dict[tuple[str, int], tuple[float, Certificate | None]] = {}
+        """Certificates that were refused, and when they were read."""
+
+    @property
+    def has_tls(self) -> bool:
+        return self._contexts is not None
+
+    async def protect(self, sock: socket.socket, node: Node) -> LinkTransport:
+        """The transport over a connected socket, after the TLS handshake if there is one.
+
+        Raises SecurityError with the cause, OSError when the connection ends meanwhile.
+        """
+        if self._contexts is None:
+            return PlainTransport(sock)
+        try:
+            context = await self._contexts.current()
+        except TlsFault as fault:
+            raise SecurityError(str(fault).rstrip(".")) from None
+        has_certificate = self._contexts.has_certificate
+
+        def explain(error: ssl.SSLError) -> str:
+            return f"TLS failed: {tls_phrase(error, has_certificate=has_certificate)}"
+
+        try:
+            return TlsTransport(sock, *await _shake_hands(sock, context, node.host), explain)
+        except ssl.SSLCertVerificationError as error:
+            peer = await self._look_at(sock, node)
+            phrase = verification_phrase(error, node.host, peer, datetime.now(UTC))
+            raise SecurityError(f"TLS failed: {phrase}") from error
+        except ssl.SSLError as error:
+            raise SecurityError(explain(error)) from error
+        except (ConnectionResetError, BrokenPipeError) as error:
+            raise SecurityError(f"TLS failed: {PLAINTEXT_PORT}") from error
+
+    def ended_early(self) -> str:
+        """The phrase for a broker that goes away before it has answered anything."""
+        if self._contexts is None:
+            return "it closed the connection before it answered; is this a port with TLS or SASL (security.protocol)?"
+        return f"TLS failed: {closed_phrase(has_certificate=self._contexts.has_certificate)}"
+
+    async def _look_at(self, refused: socket.socket, node: Node) -> Certificate | None:
+        """The broker's certificate, by a connection that says nothing else; None where it cannot be had."""
+        now_ms = self._clock.now_ms()
+        read_ms, peer = self._peers.get(node[1:3], (float("-inf"), None))
+        if now_ms - read_ms < PEER_LOOK_INTERVAL_MS:
+            return peer
+        peer = None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with contextlib.suppress(OSError, ValueError), socket.socket(refused.family) as sock:
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, refused.getpeername())
+            tls, _, _ = await _shake_hands(sock, context, node.host)
+            der = tls.getpeercert(binary_form=True)
+            peer = read_certificate(der) if der else None
+        self._peers[node[1:3]] = now_ms, peer
+        return peer
+
+
+async def _shake_hands(
+    sock: socket.socket, context: ssl.SSLContext, host: str
+) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """A finished handshake: the TLS object, and the ciphertext that goes into it and comes out of it."""
+    loop = asyncio.get_running_loop()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname=host.rstrip("."))
+    while True:
+        try:
+            tls.do_handshake()
+            is_done = True
+        except ssl.SSLWantReadError:
+            is_done = False
+        except ssl.SSLError:
+            with contextlib.suppress(OSError):  # the alert, so that the broker's log has the cause as well
+                sock.send(outgoing.read())
+            raise
+        if outgoing.pending:
+            await loop.sock_sendall(sock, outgoing.read())
+        if is_done:
+            return tls, incoming, outgoing
+        data = await loop.sock_recv(sock, HANDSHAKE_BYTES)
+        if not data:
+            raise ConnectionResetError
+        incoming.write(data)

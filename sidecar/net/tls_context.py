@@ -1,0 +1,163 @@
+"""The SSLContext of the ``ssl.*`` settings, and a new one when a file has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sidecar.common.tls_settings import TLS_VERSIONS
+from sidecar.net.tls_files import (
+    Pem,
+    TlsFault,
+    TlsMaterial,
+    dates_fault,
+    is_encrypted,
+    read_material,
+    signature_of,
+)
+
+log = logging.getLogger(__name__)
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def tls_fault_of(values: Mapping[str, Any]) -> str | None:
+    """The sentence why these settings and files cannot be used, or None: for the check before a start or reload."""
+    try:
+        material = read_material(values)
+        build_context(values, material)
+    except TlsFault as fault:
+        return str(fault)
+    return dates_fault(material, datetime.now(UTC))
+
+
+def build_context(values: Mapping[str, Any], material: TlsMaterial) -> ssl.SSLContext:
+    """A client's context. Raises TlsFault."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    enabled = values["ssl.enabled.protocols"] or TLS_VERSIONS
+    if values["ssl.protocol"] == "TLSv1.2":
+        enabled = ["TLSv1.2"]
+    context.minimum_version = min(_VERSIONS[each] for each in enabled)
+    context.maximum_version = max(_VERSIONS[each] for each in enabled)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.check_hostname = values["ssl.endpoint.identification.algorithm"] == "https"
+    if not values["enable.ssl.certificate.verification"]:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    # Each certificate that a user names is trusted, also one that is no root: as in a truststore of Java.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if values["ssl.cipher.suites"]:
+        try:
+            context.set_ciphers(values["ssl.cipher.suites"])
+        except ssl.SSLError:
+            raise TlsFault(
+                f'ssl.cipher.suites = "{values["ssl.cipher.suites"]}": OpenSSL knows none of them; use its names for '
+                "TLS 1.2, with colons between (`openssl ciphers -v`)."
+            ) from None
+    _trust(context, material)
+    if material.chain is not None and material.key is not None:
+        _present(context, material.chain, material.key, material.key_password)
+    return context
+
+
+def _trust(context: ssl.SSLContext, material: TlsMaterial) -> None:
+    if material.ca_directory is not None:
+        context.load_verify_locations(capath=material.ca_directory)
+    if material.ca is not None:
+        try:
+            context.load_verify_locations(cadata=material.ca.text)
+        except ssl.SSLError as error:
+            raise TlsFault(f"{material.ca.place}: OpenSSL cannot use it ({_reason(error)}).") from None
+    if material.crl is not None:
+        try:
+            with _as_file(material.crl.text) as path:
+                context.load_verify_locations(cafile=path)
+        except ssl.SSLError as error:
+            raise TlsFault(f"{material.crl.place}: OpenSSL cannot use it ({_reason(error)}).") from None
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _present(context: ssl.SSLContext, chain: Pem, key: Pem, password: str | None) -> None:
+    # The function for a password keeps OpenSSL from asking at a terminal.
+    try:
+        with _as_file(chain.text) as chain_path, _as_file(key.text) as key_path:
+            context.load_cert_chain(chain_path, key_path, lambda: password or "")
+    except ssl.SSLError as error:
+        if error.reason in {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"}:
+            text = f"{key.place} is not the key of the certificate in {chain.place}."
+        elif is_encrypted(key):
+            text = f"{key.place}: ssl.key.password does not open the key, or the key is damaged."
+        else:
+            text = f"{key.place}: OpenSSL cannot use the key ({_reason(error)})."
+        raise TlsFault(text) from None
+
+
+@contextlib.contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A path to the text, which never gets to a disk: OpenSSL's Python door takes keys from files only."""
+    fd = os.memfd_create("pem", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(fd, "wb", closefd=False) as file:
+            file.write(text.encode("ascii", "replace"))
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "no valid PEM").lower().replace("_", " ")
+
+
+class TlsContexts:
+    """The context for the next connection. Belongs to the loop's thread.
+
+    Files are looked at before each connection (a stat), and read when one has changed. Files that cannot be used are
+    reported once; the context before them stays in use until they are whole.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self._signature: tuple[object, ...] | None = None
+        self._context: ssl.SSLContext | None = None
+        self._fault: TlsFault | None = None
+        self.has_certificate = False
+
+    async def current(self) -> ssl.SSLContext:
+        """By the files as they are now. Raises TlsFault when there is none, and was none before."""
+        signature = signature_of(self._values)
+        if signature != self._signature:
+            # Reading a PKCS12 costs a tenth of a second of CPU, and a file may be on a slow disk: beside the loop.
+            await self._renew(signature)
+        if self._context is None:
+            assert self._fault is not None
+            raise self._fault
+        return self._context
+
+    async def _renew(self, signature: tuple[object, ...]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            context, has_certificate = await loop.run_in_executor(None, self._build)
+        except TlsFault as fault:
+            if signature != self._signature and self._context is not None:
+                log.warning("%s Connections go on with what was read before.", fault)
+            self._fault = fault
+        else:
+            if self._context is not None and signature != self._signature:
+                log.info("The files of ssl.* have changed: new connections use them.")
+            self._context, self.has_certificate, self._fault = context, has_certificate, None
+        self._signature = signature
+
+    def _build(self) -> tuple[ssl.SSLContext, bool]:
+        material = read_material(self._values)
+        context = build_context(self._values, material)
+        if self._context is not None:
+            fault = dates_fault(material, datetime.now(UTC))
+            if fault is not None:
+                raise TlsFault(fault)
+        return context, material.chain is not None
