@@ -37,7 +37,7 @@ class Kind(IntEnum):
     """Frame 0 is ``[kind, field, ...]``; the field order of each kind stands beside it."""
 
     # Control endpoint ({run_dir}/control.sock).
-    HELLO = 1  # stub: version, client_id, name, pid, token|nil
+    HELLO = 1  # stub: version, client_id, name, pid, token|nil[, flags]
     ASSIGNED = 2  # daemon: worker_endpoint, worker_epoch, ticket
     REFUSED = 3  # daemon: code (str), text, stream|nil  (either endpoint; a stream when only that is refused)
     # stub: [topic, ...]|nil[, max_wait_ms]; with the time it waits for these topics, and partitions have all fields
@@ -61,7 +61,7 @@ class Kind(IntEnum):
     ACK = 19  # stub: outcomes_up_to
     FLUSH = 20  # stub: stream, up_to_seq
     BYE = 21  # stub: cancel
-    # 22 was never sent: credit comes with WELCOME, ACCEPTED and OUTCOMES.
+    # 22 is reserved (CREDIT, never sent): credit comes with WELCOME, ACCEPTED and OUTCOMES.
     DRAINING = (
         23  # daemon: text[, [[stream, position], ...]]  (its last word: nothing behind these was accepted)
     )

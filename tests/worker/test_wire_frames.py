@@ -1,0 +1,228 @@
+"""Goal: each frame between stub and daemon has the bytes that earlier versions read and write.
+
+wire_frames.txt has one line a frame: ``NAME frame0 [frame1]`` in hex, each below the drawing of its fields. The frames
+here are made by the session, the topic lookup, the worker's port and the control endpoint themselves.
+``python -m tests.worker.test_wire_frames`` prints the lines of today, without drawings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from client_stub import _native, pure, session, topic_lookup
+from client_stub.outbox import Outbox
+from client_stub.packer import full_record
+from client_stub.session import Session
+from client_stub.submission import Submission
+from client_stub.topic_lookup import TopicLookup
+from client_stub.wire import RELATIVE_ENDPOINTS, Kind, LocalCode, Outcome, pack_outcome
+from sidecar.controller.control_endpoint import ControlEndpoint
+from tests.worker.port_stage import ListedEndpoint, Peer, PortStage
+from tests.worker.scene import Scene
+
+GOLDEN = Path(__file__).with_name("wire_frames.txt")
+CLIENT = bytes(range(20))
+SECRET = bytes(range(100, 116))
+RECORDS = [
+    full_record(b"key", b"value", [("name", b"x"), ("none", None)], 7, 1_700_000_000_001)[0],
+    full_record(None, b"\0" * 300, None, None, None)[0],
+]
+Frames = list[bytes]
+
+
+def payload(packer: Any) -> bytes:
+    for record in RECORDS:
+        packer.pack(record)
+    return bytes(packer.view())
+
+
+def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
+    """By a session, from its first message to its last."""
+    it = Session(name="app", pid=42, fork_generation=0, token="t0ken", delivery_timeout_ms=120_000)
+    it._client_id = CLIENT
+    it._hello_flags = RELATIVE_ENDPOINTS
+    it.wake(0.0)
+    yield "HELLO", it.take_effects()[0].frames
+    it.receive_control([msgpack.packb([Kind.ASSIGNED, "worker-0.3.sock", 3, b"ticket"])], 0.0)
+    yield "ATTACH", it.take_effects()[-1].frames
+    it.receive_worker([msgpack.packb([Kind.WELCOME, 3, SECRET, False, 1 << 20, {}, []])], 0.0)
+    submission = Submission(
+        Outbox(max_block_ms=0, connect_timeout_ms=0, path="/x"), "orders", None, 0, 1 << 40
+    )
+    submission.count = len(RECORDS)
+    submission.seal(records)
+    it.add([submission], 0.0)
+    it.request_flush()
+    yield "SUBMIT", [bytes(frame) for frame in it.next_frames() or ()]
+    it.request_flush()
+    it.streams.by_number[1].flush_sent_seq = 0
+    it.streams.repeat_flush(it.streams.by_number[1])
+    yield "FLUSH", it.next_frames() or []
+    failed = Outcome(2, 0, 0, 9, 1, int(LocalCode.EXPIRED), 1, 3, 0, 1, -1, -1, b"", "expired")
+    it.receive_worker([msgpack.packb([Kind.OUTCOMES, 9, 9]), pack_outcome(failed)], 0.0)
+    yield "ACK", it.next_frames() or []
+    yield "PING", it.ping_due(session.PING_INTERVAL_MS) or []
+    yield "BYE", it.bye() or []
+
+
+def lookup_frames() -> Iterator[tuple[str, Frames]]:
+    opened: list[Frames] = []
+
+    class Recording:
+        def __init__(self, path: str) -> None: ...
+
+        def open_control(self, frames: Frames) -> None:
+            opened.append(frames)
+
+        def poll(self, timeout_ms: float) -> list[Any]:
+            return []
+
+        def close(self, farewell: None) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_lookup, "Transport", Recording)
+        lookup = TopicLookup("/x", "orders", 1_500.0, 0.0)
+        lookup.step(0.0)
+        lookup.close()
+    yield "TOPICS", opened[0]
+
+
+class RawEndpoint(ListedEndpoint):
+    """Keeps the frames as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raw: list[Frames] = []
+
+    def send(self, routing_id: bytes, frames: list[bytes]) -> bool:
+        self.raw.append([bytes(frame) for frame in frames])
+        return super().send(routing_id, frames)
+
+
+def worker_frames(scene: Scene) -> Iterator[tuple[str, Frames]]:
+    stage = PortStage(scene)
+    endpoint = stage.port.endpoint = stage.endpoint = RawEndpoint()  # type: ignore[assignment]
+
+    def last() -> Frames:
+        return endpoint.raw[-1]
+
+    peer = Peer(stage, b"routing", "app", CLIENT, 42)
+    peer.send([Kind.PING])
+    yield "HELLO_AGAIN", last()
+    welcome = peer.attach()
+    yield "WELCOME", [last()[0].replace(welcome[2], SECRET)]
+    peer.submit(2)
+    yield "RESEND", last()
+    peer.submit(1)
+    yield "ACCEPTED", last()
+    peer.send([Kind.PING])
+    yield "PONG", last()
+    (client,) = stage.scene.sessions
+    outcome = Outcome(1, 2, 1, 1, 1, 0, 1, 3, 0, 2, 77, -1, b"\3", "")
+    client.row.ring_append(pack_outcome(outcome))
+    stage.scene.outboxes.pending.add(client)
+    stage.port.end_turn(0.0)
+    yield "OUTCOMES", last()
+    while client.row.ring_free_bytes > client.row.ring_bytes // 5:
+        number = client.row.next_number
+        client.row.ring_append(
+            pack_outcome(Outcome(1, 2, 0, number, 1, 0, 5, 0, 0, 1, 9, -1, b"", "x" * 4_000))
+        )
+    peer.submit(2, payload=msgpack.packb([None, bytes(20_000)]))  # more pages are needed
+    yield "HOLD", next(each for each in endpoint.raw if each[0][1:2] == bytes([Kind.HOLD]))
+    peer.send([Kind.ACK, client.row.next_number - 1])
+    yield "RESUME", next(each for each in endpoint.raw if each[0][1:2] == bytes([Kind.RESUME]))
+    peer.submit(1, stream=2, topic="")
+    yield "REFUSED", next(each for each in endpoint.raw if each[0][1:2] == bytes([Kind.REFUSED]))
+    stage.port.start_draining()
+    stage.port.end_turn(0.0)
+    stage.port.end_draining()
+    stage.port.end_turn(0.0)
+    yield "DRAINING", next(each for each in reversed(endpoint.raw) if each[0][1:2] == bytes([Kind.DRAINING]))
+
+
+def made(scene: Scene, records: bytes) -> dict[str, Frames]:
+    return {
+        name: frames
+        for source in (stub_frames(records), lookup_frames(), worker_frames(scene))
+        for name, frames in source
+    }
+
+
+def golden() -> dict[str, Frames]:
+    lines = [line.split() for line in GOLDEN.read_text().splitlines() if line and not line.startswith("#")]
+    return {name: [bytes.fromhex(frame) for frame in frames] for name, *frames in lines}
+
+
+CONTROL = ("ASSIGNED", "TOPICS_REPLY")
+"""Of the control endpoint: compared in test_control_frames."""
+
+
+@pytest.mark.parametrize("packer", [pure.RecordPacker, _native.RecordPacker])
+def test_frames_have_the_bytes_of_the_golden_file(scene: Scene, packer: type[Any]) -> None:
+    expected = {name: frames for name, frames in golden().items() if name not in CONTROL}
+    found = made(scene, payload(packer()))
+    assert {name: [each.hex() for each in frames] for name, frames in found.items()} == {
+        name: [each.hex() for each in frames] for name, frames in expected.items()
+    }
+
+
+def control_frames() -> Iterator[tuple[str, Frames]]:
+    """The answers as the control endpoint packs them; its socket is a list."""
+    sent: list[Frames] = []
+
+    async def topics(names: list[str] | None, max_wait_ms: float | None) -> list[list[object]]:
+        return [["orders", 0, [[0, 1, [1, 2], [1, 2, 3], [3]], [1, None, []]]], ["gone", 3, []]]
+
+    async def run(folder: Path) -> None:
+        endpoint = ControlEndpoint(
+            folder / "control.sock", hello=lambda fields: ("worker-0.3.sock", 3, b"ticket"), topics=topics
+        )
+        try:
+            endpoint._endpoint.send = lambda routing_id, frames: bool(sent.append(list(frames))) or True  # type: ignore[method-assign]
+            endpoint._on_message(
+                b"x", [memoryview(msgpack.packb([Kind.HELLO, 1, CLIENT, "app", 42, None]))], 0
+            )
+            endpoint._on_message(b"x", [memoryview(msgpack.packb([Kind.TOPICS, ["orders", "gone"], 5.0]))], 0)
+            await asyncio.gather(*endpoint._tasks)
+        finally:
+            endpoint.close()
+
+    with tempfile.TemporaryDirectory(prefix="ks-") as folder:
+        asyncio.run(run(Path(folder)))
+    yield from zip(CONTROL, sent, strict=True)
+
+
+def test_control_frames() -> None:
+    assert dict(control_frames()) == {name: golden()[name] for name in CONTROL}
+
+
+def test_every_kind_has_a_golden_frame_below_a_drawing() -> None:
+    frames = golden()
+    assert frames.keys() == {kind.name for kind in Kind}
+    assert 22 not in set(Kind), "reserved: it was CREDIT"
+    for name, found in frames.items():
+        fields = msgpack.unpackb(found[0], strict_map_key=False)
+        assert fields[0] == Kind[name]
+        above = GOLDEN.read_text().split(f"\n{name} ")[0].splitlines()[-1]
+        assert above.startswith("#"), f"{name} has no drawing"
+        assert above.count(",") >= len(fields) - 2, f"{name}: the drawing lacks fields of {fields}"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        scene = Scene(Path(folder) / "segment")
+        for name, frames in {**made(scene, payload(pure.RecordPacker())), **dict(control_frames())}.items():
+            print(name, *(frame.hex() for frame in frames))
+        scene.close()
+
+
+if __name__ == "__main__":
+    main()
