@@ -22,7 +22,7 @@ from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.flush_wait import FlushWait
 from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.packer import Headers
-from client_stub.producer import JOIN_S, MAX_BLOCK_MS, Producer
+from client_stub.producer import ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
 from client_stub.record_metadata import RecordMetadata
 from client_stub.topic_lookup import PartitionInfo, TopicLookup
 
@@ -199,11 +199,12 @@ class AsyncProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        if error is None:
             await self.close()
+            return
+        try:
+            await self.close(ERROR_CLOSE_S)
         except SidecarError:
-            if error is None:
-                raise
             log.exception("records failed while the producer was closed behind another error")
 
     def __repr__(self) -> str:

@@ -32,6 +32,7 @@ class IoThread:
     def __init__(self, outbox: Outbox, session: Session) -> None:
         self._outbox = outbox
         self._session = session
+        outbox.hold_reasons = session.hold_reasons
         self._transport = Transport(outbox.path)
         self._unsent: list[Any] | None = None
         self._ending: str | None = None

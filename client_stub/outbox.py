@@ -43,6 +43,8 @@ PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 STAY_OPEN_MS_MAX: Final = 1_000.0
 CONNECT_TIMEOUT_MS: Final = 5_000.0
 """How long the first send of a process waits for a daemon: long enough for one that is just starting."""
+WAIT_WARNING_S: Final = 2.0
+"""A send that has waited this long for room says so once, with the cause."""
 ROOM_LOOK_MS: Final = 100.0
 """How often a caller who waits for room looks for it without being woken."""
 
@@ -77,6 +79,8 @@ class Outbox(OutboxCore):
         self.attached_once = False
         self.last_word = ""
         """The io thread's last news while not attached; becomes part of error texts."""
+        self.hold_reasons: dict[str, str] = {}
+        """By topic, why the daemon takes no records of it now; written by the io thread."""
         self.io_thread_id = 0
         self.flush_requested = False
         self.waker: Waker | None = None
@@ -232,11 +236,35 @@ class Outbox(OutboxCore):
             if not self._wait(is_attached, first_ms / 1e3):
                 raise self.no_room(stream.topic, first_ms)
         self.wake()
-        ends = time.monotonic() + limit_ms / 1e3
+        began = time.monotonic()
+        ends = began + limit_ms / 1e3
+        warned = False
         # A half-empty buffer wakes its waiters. Less room is polled for: the rest may be held for long by one topic.
         while not self._wait(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic()), for_room=True):
-            if time.monotonic() >= ends:
+            now = time.monotonic()
+            if now >= ends:
                 raise self.no_room(stream.topic, limit_ms)
+            if not warned and now - began >= WAIT_WARNING_S:
+                warned = True
+                log.warning(
+                    "A send to topic %s has waited %.0f s for room: %d bytes of this producer wait%s.",
+                    stream.topic,
+                    now - began,
+                    self.buffered_bytes,
+                    self.why_it_waits(stream.topic) or " for the daemon to accept them",
+                )
+
+    def why_it_waits(self, topic: str) -> str:
+        """The cause, as the end of a sentence; empty where this process does not know it."""
+        if self.last_word:
+            return f": the daemon is away ({self.last_word.rstrip('.')})"
+        holds = self.hold_reasons.copy()
+        if topic in holds:
+            return f": the daemon holds topic {topic} ({holds[topic].rstrip('.')})"
+        if holds:
+            other, reason = next(iter(holds.items()))
+            return f": the daemon holds topic {other} ({reason.rstrip('.')})"
+        return ""
 
     def no_room(self, topic: str, waited_ms: float) -> SidecarError:
         """The error of a caller who waited so long in vain: DaemonUnreachable or BufferExhausted."""
@@ -251,7 +279,8 @@ class Outbox(OutboxCore):
             )
         return BufferExhausted(
             f"Failed to allocate room for a record of topic {topic} within the configured max blocking "
-            f"time {waited_ms:.0f} ms: {self.buffered_bytes} bytes wait for the daemon to accept them. "
+            f"time {waited_ms:.0f} ms: {self.buffered_bytes} bytes wait"
+            f"{self.why_it_waits(topic) or ' for the daemon to accept them'}. "
             "Send slower, raise buffer.memory of the daemon, or raise max_block_ms."
         )
 

@@ -53,6 +53,8 @@ log = logging.getLogger("client_stub")
 MAX_BLOCK_MS: Final = 60_000.0
 DELIVERY_TIMEOUT_MS: Final = 120_000.0
 EXIT_FLUSH_S: Final = 10.0
+ERROR_CLOSE_S: Final = 5.0
+"""A ``with`` block that an exception leaves waits so long for outcomes. Ctrl-C and cancellation are exceptions, too."""
 NAME_BYTES_MAX: Final = 64
 JOIN_S: Final = 5.0
 
@@ -100,6 +102,8 @@ class Producer(ProducerCore):
         self._connect_timeout_ms = connect_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._on_error = on_error
+        self._was_interrupted = False
+        """An exception, as Ctrl-C, has broken off a close(): nobody wants to wait again when the process ends."""
         self._fork_generation = 0
         self._outbox = self._new_outbox()
         self._streams = self._outbox.streams
@@ -211,7 +215,9 @@ class Producer(ProducerCore):
             return
         done = False
         if not in_callback and timeout != 0 and io.has_begun:
+            self._was_interrupted = True
             done = outbox.wait_until(FlushWait(outbox).is_over, timeout)
+            self._was_interrupted = False
         io.request_close(cancel=not done)
         io.join(JOIN_S)
         self._end_close()
@@ -246,11 +252,13 @@ class Producer(ProducerCore):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        if error is None:
             self.close()
+            return
+        # Behind an exception nobody wants to wait for as long as delivery.timeout.ms: see ERROR_CLOSE_S.
+        try:
+            self.close(ERROR_CLOSE_S)
         except SidecarError:
-            if error is None:
-                raise
             log.exception("records failed while the producer was closed behind another error")
 
     def __del__(self) -> None:
@@ -383,7 +391,7 @@ def _at_exit() -> None:
     """A script that ends without close() has not meant to lose its last records."""
     for producer in list(_live):
         try:
-            producer.close(timeout=EXIT_FLUSH_S)
+            producer.close(timeout=0 if producer._was_interrupted else EXIT_FLUSH_S)
         except Exception:
             log.exception("records were not delivered when the process ended")
 

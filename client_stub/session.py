@@ -94,6 +94,8 @@ class Session:
         self.last_word = ""
         self.fatal: SidecarError | None = None
         self.effects: list[Effect] = []
+        self.hold_reasons: dict[str, str] = {}
+        """By topic, why the worker holds its stream; callers read it. Nothing of this concerns a topic that moves."""
         self.streams = StreamTable()
         self.has_new_fates = False
         """Some record got its fate, though perhaps no whole submission; the io thread notifies and resets this."""
@@ -293,6 +295,10 @@ class Session:
             if window is not None:
                 self._sent_bytes -= window.rewind(message[2])
                 window.held = kind == Kind.HOLD
+                if window.held:
+                    self.hold_reasons[window.topic] = str(message[3]) if len(message) > 3 else ""
+                else:
+                    self.hold_reasons.pop(window.topic, None)
                 self.streams.repeat_flush(window)
                 self.streams.enlist(window)
         elif kind == Kind.DRAINING:
@@ -411,6 +417,8 @@ class Session:
             position, held = positions.get(window.number, (0, False))
             window.rewind(0)
             window.held = bool(held)
+            if not held:
+                self.hold_reasons.pop(window.topic, None)
             if self._lost_its_place(window, position):
                 continue
             self.streams.released.extend(window.accept(position))

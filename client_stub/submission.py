@@ -178,8 +178,18 @@ class Submission(SubmissionCore):
             self.outbox.wait_for_outcome(lambda: self.find(index) is not None, timeout)
             fate = self.find(index)
         if fate is None:
-            raise TimeoutError(f"The record for topic {self.topic} has no outcome after {timeout} s yet.")
+            raise TimeoutError(
+                f"The record for topic {self.topic} has no outcome after {timeout} s yet{self._why_it_waits()}."
+            )
         return fate
+
+    def _why_it_waits(self) -> str:
+        """The end of a sentence for a caller whose patience has ended."""
+        if self.is_accepted:
+            return (
+                ": the daemon has accepted it, and Kafka has not acknowledged it. See `kafka-sidecar status`"
+            )
+        return self.outbox.why_it_waits(self.topic) or ": the daemon has not accepted it"
 
     def apply(self, outcome: Outcome) -> None:
         """Complete the records that ``outcome`` covers and that were not completed before; run their callbacks."""

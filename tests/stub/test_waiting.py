@@ -7,7 +7,11 @@ import threading
 
 import pytest
 
-from client_stub import AsyncProducer, Producer
+from client_stub import AsyncProducer, Producer, errors
+from client_stub import async_producer as async_module
+from client_stub import outbox as outbox_module
+from client_stub import producer as producer_module
+from client_stub.wire import Kind
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -83,3 +87,85 @@ def test_an_awaited_future_ends_linger_and_a_callback_does_not(daemon: FakeDaemo
 
 async def _result(future: asyncio.Future[object]) -> object:
     return await future
+
+
+def test_a_block_that_an_exception_leaves_waits_only_so_long(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(producer_module, "ERROR_CLOSE_S", 0.05)
+    monkeypatch.setattr(async_module, "ERROR_CLOSE_S", 0.05)
+    daemon.deliver = None  # no outcome ever comes
+
+    async def on_a_loop() -> None:
+        async with AsyncProducer(daemon.run_dir) as producer:
+            await producer.send("a", b"1")
+            raise KeyError("the caller's own")
+
+    with pytest.raises(KeyError, match="own"), Producer(daemon.run_dir) as producer:
+        producer.send("a", b"1")
+        eventually(lambda: daemon.received)
+        raise KeyError("the caller's own")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert (
+        "1 record of topic a failed" in line
+        and "the daemon may still deliver it (possibly persisted)" in line
+    )
+    with pytest.raises(KeyError, match="own"):
+        asyncio.run(on_a_loop())
+
+
+def test_a_close_that_ctrl_c_breaks_off_is_not_waited_for_again(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.deliver = None
+    producer = Producer(daemon.run_dir)
+    producer.send("a", b"1")
+    eventually(lambda: daemon.received)
+    timeouts: list[float | None] = []
+
+    def interrupt(ready: object, timeout: float | None, **_: object) -> bool:
+        timeouts.append(timeout)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer._outbox, "wait_until", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    producer_module._at_exit()
+    assert timeouts == [None], "the process ends at once"
+    assert producer._io is None
+
+
+def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    daemon.deliver = None
+    delivery = producer.send("a", b"1")
+    producer.flush(10, until="accepted")
+    with pytest.raises(TimeoutError, match="the daemon has accepted it, and Kafka has not acknowledged it"):
+        delivery.result(0)
+    daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "the buffer pool is full"]))
+    eventually(lambda: producer._outbox.hold_reasons)
+    held = producer.send("a", b"2")
+    with pytest.raises(TimeoutError, match=r"the daemon holds topic a \(the buffer pool is full\)"):
+        held.result(0.05)
+    daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.RESUME, 1, 2]))
+    eventually(lambda: not producer._outbox.hold_reasons)
+
+
+def test_a_send_that_waits_for_room_says_once_why(
+    producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outbox_module, "WAIT_WARNING_S", 0.0)
+    producer.send("a", b"1").result(10)
+    daemon.accept = lambda client, submit: False
+    daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "topic a is over its share"]))
+    eventually(lambda: producer._outbox.hold_reasons)
+    producer._outbox.buffer_bytes = 1_000
+    producer._outbox.max_block_ms = 400
+    with pytest.raises(
+        errors.BufferExhausted, match=r"bytes wait: the daemon holds topic a \(topic a is over its"
+    ):
+        for _ in range(100):
+            producer.send("a", bytes(600_000))
+    lines = [record.getMessage() for record in caplog.records if "for room" in record.getMessage()]
+    assert len(lines) == 1 and "the daemon holds topic a (topic a is over its share)" in lines[0]
