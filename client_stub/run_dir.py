@@ -15,6 +15,8 @@ from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOI
 
 RUN_DIR_VARIABLE: Final = "KAFKA_SIDECAR_RUN_DIR"
 CONTROL_SOCKET: Final = "control.sock"
+NOBODY_LISTENS: Final = "nobody listens there"
+"""The end of what the transport says about a socket without a daemon."""
 
 
 def default_run_dir() -> str:
@@ -82,7 +84,7 @@ def worker_path(control: str, endpoint: str) -> str:
 def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:
     """One sentence or two on the paths tried, what was found there, and how to start a daemon."""
     host, waited = os.uname().nodename, f"(waited {waited_ms / 1000:.3g} s)"
-    if last_word:
+    if last_word and not last_word.endswith(NOBODY_LISTENS):
         return f"The kafka-sidecar daemon at {path} on host {host} cannot be used {waited}: {last_word}"
     seen = "the socket does not exist" if not os.path.exists(path) else "nobody answered"
     return (

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from client_stub.hot import clear_wakes, receive
-from client_stub.run_dir import worker_path
+from client_stub.run_dir import NOBODY_LISTENS, worker_path
 from client_stub.waker import Waker
 from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, ZmtpError, encode, opening, unsent
 
@@ -51,7 +51,7 @@ class _Link:
         try:
             self.socket.connect(path)
         except OSError as error:
-            self.lost_reason = "nobody listens there" if error.errno in _NOBODY else str(error)
+            self.lost_reason = NOBODY_LISTENS if error.errno in _NOBODY else str(error)
         self.write([_OPENING])
 
     def write(self, buffers: list[Buffer]) -> None:
