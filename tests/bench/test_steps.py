@@ -22,12 +22,12 @@ class Bound(NamedTuple):
 
 
 BOUNDS: Final = {
-    (WAITED_FOR, "stub"): Bound(126, 92, 12, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(184, 159, 42, "Sender.poll"),
-    (BULK, "stub"): Bound(150, 105, 14, "Producer.send_many"),
-    (BULK, "worker"): Bound(234, 191, 47, "Sender.on_produce_response"),
-    (SPREAD, "stub"): Bound(183, 105, 14, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(519, 193, 48, "Sender.on_produce_response"),
+    (WAITED_FOR, "stub"): Bound(126, 93, 12, "ProducerCore.send"),
+    (WAITED_FOR, "worker"): Bound(192, 165, 44, "Sender.poll"),
+    (BULK, "stub"): Bound(153, 105, 14, "Producer.send_many"),
+    (BULK, "worker"): Bound(242, 192, 47, "Sender.on_produce_response"),
+    (SPREAD, "stub"): Bound(187, 105, 14, "Producer.send_many"),
+    (SPREAD, "worker"): Bound(526, 194, 48, "Sender.on_produce_response"),
 }
 
 
