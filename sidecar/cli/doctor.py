@@ -7,24 +7,23 @@ import contextlib
 import os
 import resource
 import shutil
-import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from sidecar.cli.common import run_dir_option
-from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
 from sidecar.common.settings import ConfigError, SidecarConfig
 from sidecar.controller.run_dir import RunDir, RunDirError, process_state, read_json
+from sidecar.doctor.clock import clock_findings
+from sidecar.doctor.findings import Finding
 
+COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red", "skip": "bright_black"}
 OPEN_FILES_MIN = 4_096
-CONNECT_TIMEOUT_S = 3.0
 WORKER_TIMEOUT_S = 30.0
 SYSTEM_UID_MAX = 999
 NEEDED_PACKAGES = (
@@ -43,13 +42,6 @@ NEEDED_PACKAGES = (
 """Modules that `kafka-sidecar[daemon]` installs."""
 
 
-class Finding(NamedTuple):
-    """``mark``: ok, warn or FAIL."""
-
-    mark: str
-    text: str
-
-
 Check = Callable[[SidecarConfig, RunDir], Iterator[Finding]]
 
 
@@ -57,31 +49,72 @@ Check = Callable[[SidecarConfig, RunDir], Iterator[Finding]]
 @run_dir_option
 @click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML).")
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated.")
-def doctor(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...]) -> None:
-    """Check the requirements of the daemon, and suggest a remedy for each that is missing.
+@click.option(
+    "--topic", "topics", multiple=True, metavar="NAME", help="May it be written to? May be repeated."
+)
+def doctor(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], topics: tuple[str, ...]) -> None:
+    """Check the requirements of the daemon and the way to Kafka, and suggest a remedy for what is missing.
 
-    Give it the configuration of `run` and it also tries the brokers. Exit 1 when something fails.
+    It takes the configuration of `run`, or that of a running daemon. Brokers are tried step by step: name, connection,
+    TLS, login, rights; the first step that fails says why, and later ones are skipped. Exit 1 when something fails.
 
     \b
     kafka-sidecar doctor
-    kafka-sidecar doctor -c /etc/kafka-sidecar/sidecar.toml
+    kafka-sidecar doctor -c /etc/kafka-sidecar/sidecar.toml --topic orders
     kafka-sidecar doctor -X bootstrap.servers=kafka1:9092
     """
     from sidecar.controller.config_loader import load_config
 
     findings: list[Finding] = []
+
+    def show(found: Iterable[Finding]) -> None:
+        for mark, text in found:
+            click.echo(f"{click.style(f'{mark:4}', fg=COLOURS[mark])}  {text}")
+            findings.append(Finding(mark, text))
+
+    if file is None and "bootstrap.servers" not in "".join(overrides):
+        file, overrides = _running_configuration(run_dir, overrides)
+        if file is not None:
+            show([Finding("ok", f"The running daemon has its configuration from {file}.")])
+        elif overrides:
+            show(
+                [
+                    Finding(
+                        "warn",
+                        "The running daemon has no configuration file; its -X and variables are not seen.",
+                    )
+                ]
+            )
+    is_sound = True
     try:
         config = load_config(file, overrides, need_servers=False)
+        show(Finding("warn", text) for text in config.warnings)
     except ConfigError as error:
-        findings += [Finding("FAIL", sentence) for sentence in error.sentences]
+        is_sound = False
+        show(Finding("FAIL", sentence) for sentence in error.sentences)
         config = load_config(None, (), {}, need_servers=False)
     for check in CHECKS:
-        findings += check(config, run_dir)
-    colours = {"ok": "green", "warn": "yellow", "FAIL": "red"}
-    for mark, text in findings:
-        click.echo(f"{click.style(f'{mark:4}', fg=colours[mark])}  {text}")
+        show(check(config, run_dir))
+    if is_sound:
+        show(_kafka(config, topics))
+    else:
+        show([Finding("skip", "Brokers were not tried: the configuration comes first.")])
     if any(mark == "FAIL" for mark, _ in findings):
         raise SystemExit(int(ExitStatus.FAILED))
+
+
+def _running_configuration(
+    run_dir: RunDir, overrides: tuple[str, ...]
+) -> tuple[Path | None, tuple[str, ...]]:
+    """The file that a running daemon was started with, and its servers; what -X or variables changed is its own."""
+    with contextlib.suppress(RunDirError):
+        if run_dir.holder() is None:
+            return None, overrides
+    info = read_json(run_dir.daemon_json) or {}
+    file, servers = info.get("config_file"), info.get("bootstrap")
+    if servers:
+        overrides = (*overrides, f"bootstrap.servers={servers}")
+    return (Path(str(file)) if file else None), overrides
 
 
 def _installation(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
@@ -210,24 +243,29 @@ def _run_dir(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
         yield Finding("warn", f"Slots {info['held_slots']} hold records of dead workers.")
 
 
-def _brokers(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
+def _clock(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
+    yield from clock_findings()
+
+
+CHECKS: tuple[Check, ...] = (_installation, _worker, _memory, _limits, _clock, _run_dir)
+
+
+def _kafka(config: SidecarConfig, topics: Sequence[str]) -> Iterator[Finding]:
+    """The steps to Kafka, each as it is done."""
     if "bootstrap.servers" not in config.sources:
-        yield Finding("ok", "Brokers not tried: no bootstrap.servers given (-c or -X).")
+        yield Finding(
+            "skip", "Brokers were not tried: no daemon runs, and no bootstrap.servers is given (-c or -X)."
+        )
         return
-    reached = 0
-    servers = config.words("bootstrap.servers")
-    for server in servers:
-        address = parse_address(server)
-        assert address is not None, "checked by the loader"
-        try:
-            socket.create_connection(address, CONNECT_TIMEOUT_S).close()
-            reached += 1
-            yield Finding("ok", f"Broker {server} accepts connections.")
-        except OSError as error:
-            mark = "warn" if len(servers) > 1 else "FAIL"
-            yield Finding(mark, f"Broker {server} cannot be reached ({error.strerror or error}).")
-    if not reached and len(servers) > 1:
-        yield Finding("FAIL", "No broker of bootstrap.servers can be reached from this host.")
+    try:
+        from sidecar.doctor.kafka import kafka_findings
+    except ImportError:
+        return  # said above, with the missing package
+    steps = kafka_findings(config, topics)
 
+    async def next_step() -> Finding | None:
+        return await anext(steps, None)
 
-CHECKS: tuple[Check, ...] = (_installation, _worker, _memory, _limits, _run_dir, _brokers)
+    with asyncio.Runner() as runner:
+        while (finding := runner.run(next_step())) is not None:
+            yield finding

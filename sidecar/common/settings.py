@@ -420,6 +420,18 @@ class SidecarConfig:
     sources: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
+    @property
+    def file(self) -> str:
+        """Path of the configuration file, as it was given; empty without one that sets anything."""
+        return next(
+            (
+                source
+                for source in self.sources.values()
+                if source != "-X" and not source.startswith("KAFKA_SIDECAR__")
+            ),
+            "",
+        )
+
     def integer(self, name: str) -> int:
         value = self.values[name]
         assert isinstance(value, int), name

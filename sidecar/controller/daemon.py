@@ -372,6 +372,7 @@ class Daemon:
             "dead_letters": str(self._dead_letters),
             "reload_json": str(self.run_dir.reload_json),
             "http": self.exporter.address if self.exporter else "",
+            "config_file": str(Path(self.config.file).absolute()) if self.config.file else "",
             "bootstrap": ",".join(self.config.words("bootstrap.servers")),
             "cluster_id": self.cluster.cluster_id,
             "brokers": self.cluster.broker_count,

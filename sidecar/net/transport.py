@@ -130,6 +130,11 @@ class TlsTransport:
         self.has_pending = False
 
     @property
+    def session(self) -> tuple[str, bytes]:
+        """TLS version, and the peer's certificate in DER."""
+        return self._tls.version() or "TLS", self._tls.getpeercert(binary_form=True) or b""
+
+    @property
     def wants_write(self) -> bool:
         return bool(self._ciphertext) or self._outgoing.pending > 0
 

@@ -8,9 +8,16 @@ from sidecar.protocol.messages import ApiKey, RequestMessage, request_module
 
 
 def metadata_request(
-    version: int, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = True
+    version: int,
+    topics: Iterable[str] | None,
+    *,
+    allow_auto_topic_creation: bool = True,
+    with_topic_rights: bool = False,
 ) -> RequestMessage:
-    """Ask for these topics; None = for all, an empty list = only for the brokers."""
+    """Ask for these topics; None = for all, an empty list = only for the brokers.
+
+    ``with_topic_rights``: what this user may do with each topic, from version 8 on (KIP-430).
+    """
     module = request_module(ApiKey.METADATA, version)
     ids = {"topic_id": None} if version >= 10 else {}
     asked = (
@@ -18,7 +25,7 @@ def metadata_request(
     )
     options = {"allow_auto_topic_creation": allow_auto_topic_creation}
     if version >= 8:
-        options["include_topic_authorized_operations"] = False
+        options["include_topic_authorized_operations"] = with_topic_rights
     if 8 <= version <= 10:
         options["include_cluster_authorized_operations"] = False
     message: RequestMessage = module.MetadataRequest(topics=asked, **options)

@@ -122,9 +122,9 @@ class KafkaSecurity:
         listener: str,
         certificate: Certificate | None = None,
         *,
-        trusted: CertificateAuthority | None = None,
+        trusted: Sequence[CertificateAuthority] = (),
     ) -> None:
-        """Give a running listener another certificate, other trusted clients, or both.
+        """Give a running listener another certificate, clients of other authorities, or both.
 
         Connections that are open stay. Returns when new ones are shown the certificate.
         """
@@ -136,9 +136,11 @@ class KafkaSecurity:
         settings: dict[str, str] = {}
         if certificate is not None:
             settings |= key_store(prefix, certificate.write(store))
-        if trusted is not None:
+        if trusted:
             store.touch()
-            settings |= trust_store(prefix, trusted.write(store.with_name(f"{store.stem}-ca.pem")))
+            bundle = store.with_name(f"{store.stem}-ca.pem")
+            bundle.write_text("".join(each.certificate_pem for each in trusted))
+            settings |= trust_store(prefix, bundle)
         for index in range(len(self._ports)):
             self._set_broker_config(index + 1, settings)
         if certificate is not None:

@@ -91,7 +91,7 @@ def test_config_show_hides_tokens() -> None:
 def test_doctor_names_what_fails(tmp_path: Path) -> None:
     result = invoke("doctor", "--run-dir", str(tmp_path), "-X", "bootstrap.servers=127.0.0.1:1")
     assert result.exit_code == 1
-    assert "FAIL  Broker 127.0.0.1:1 cannot be reached" in result.stdout
+    assert "FAIL  127.0.0.1:1 cannot be connected to" in result.stdout
 
 
 def test_without_the_daemon_extra() -> None:

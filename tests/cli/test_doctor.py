@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import resource
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sidecar.cli.doctor import _brokers, _limits, _memory, _run_dir
+from sidecar.cli.doctor import _limits, _memory, _run_dir
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.config_loader import load_config
 from sidecar.controller.run_dir import RunDir
+from sidecar.doctor.clock import clock_findings, judge_clock
 
 
 def config(**settings: object) -> SidecarConfig:
@@ -73,10 +73,7 @@ def test_a_segment_of_an_earlier_daemon_is_warned_of(tmp_path: Path) -> None:
     assert [mark for mark, _ in found(_run_dir(config(), run_dir))] == ["ok", "warn"]
 
 
-def test_one_broker_of_two_is_enough(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        both = found(_brokers(config(bootstrap__servers=f"127.0.0.1:{port},127.0.0.1:1"), RunDir(tmp_path)))
-    assert [mark for mark, _ in both] == ["ok", "warn"]
-    none = found(_brokers(config(bootstrap__servers="127.0.0.1:1,127.0.0.1:2"), RunDir(tmp_path)))
-    assert [mark for mark, _ in none] == ["warn", "warn", "FAIL"]
+def test_a_clock_that_nothing_keeps_is_warned_of() -> None:
+    assert judge_clock(0x40, 16_000_000).mark == "warn"
+    assert judge_clock(0x2001, 1_500) == ("ok", "The clock is kept by NTP, with an error of at most 0.002 s.")
+    assert [each.mark in {"ok", "warn"} for each in clock_findings()] == [True]

@@ -137,10 +137,11 @@ OURS: dict[str, tuple[str, ...]] = {
 
 TOOLS: dict[str, tuple[str, ...]] = {
     "sidecar.testing": (),
+    "sidecar.doctor": (),
     "sidecar.demo": ("sidecar.testing",),
     "sidecar.bench": ("sidecar.testing", "sidecar.demo"),
     "sidecar.chaos": ("sidecar.testing", "sidecar.demo"),
-    "sidecar.cli": ("sidecar.bench", "sidecar.chaos", "sidecar.demo"),
+    "sidecar.cli": ("sidecar.bench", "sidecar.chaos", "sidecar.demo", "sidecar.doctor"),
     "sidecar.__main__": ("sidecar.cli",),
 }
 """They stand above the product and may use all of it, and of each other these. Nothing below imports them."""

@@ -22,6 +22,8 @@ CLIENT_SECRET = "the client's secret"
 CONNECTIONS_MAX = 60
 """Within 10 s, whatever is wrong."""
 LOG_LINES_MAX = 6
+USUAL_BACKOFF = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1000}
+"""Scenarios hurry (FAST), but not where connections are counted."""
 _serial = itertools.count(1)
 
 

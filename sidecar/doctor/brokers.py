@@ -1,0 +1,217 @@
+"""BrokerWalk: the way to one broker step by step: name, connection, TLS, versions, login. The first that fails ends it.
+
+Each step is the daemon's own code, so what it says is what the daemon would say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sidecar.common.clock import MonotonicClock
+from sidecar.common.model import Node
+from sidecar.doctor.findings import Finding, Mark
+from sidecar.net.certificate import read_certificate
+from sidecar.net.connector import (
+    LinkError,
+    LoginRefused,
+    OpenedConnection,
+    open_connection,
+)
+from sidecar.net.link_security import LinkSecurity, SecurityError
+from sidecar.net.questions import Questions
+from sidecar.net.transport import TlsTransport
+from sidecar.protocol.messages import ApiKey
+
+if TYPE_CHECKING:
+    from sidecar.net.authentication import Authenticator
+
+TIMEOUT_MS: Final = 5_000.0
+"""For each step; a broker that is slower than this is not well."""
+EXPIRES_SOON_DAYS: Final = 14
+_DAY_S: Final = 86_400.0
+HTTP_TIMEOUT_S: Final = 2.0
+
+
+class BrokerWalk:
+    """Walks to brokers with one set of settings. Use it from one loop; ``close`` ends what is open."""
+
+    def __init__(self, values: Mapping[str, Any], authenticator: Authenticator | None) -> None:
+        self._values = values
+        self._security = LinkSecurity(values, MonotonicClock())
+        self._authenticator = authenticator
+        self.opened: OpenedConnection | None = None
+        """Of the last walk that reached its end."""
+
+    async def walk(self, node: Node, *, failure: Mark = "FAIL") -> AsyncIterator[Finding]:
+        """The findings of each step up to the first that fails, which is marked ``failure``.
+
+        Afterwards ``opened`` is the connection, None when a step failed.
+        """
+        self.close()
+        steps = {
+            "name": self._name,
+            "connection": self._connection,
+            "TLS": self._tls,
+            "versions and login": self._login,
+        }
+        if not self._security.has_tls:
+            del steps["TLS"]
+        left = list(steps)
+        for name, step in steps.items():
+            left.remove(name)
+            try:
+                async with asyncio.timeout(TIMEOUT_MS / 1000 + 1):
+                    text, mark = await step(node)
+            except (_StepFailed, TimeoutError) as failed:
+                said = str(failed) or f"{_address(node)}: no answer within {TIMEOUT_MS / 1000:g} s ({name})."
+                if name not in {"name", "connection"} and await self._speaks_http(node):
+                    said = (
+                        f"{_address(node)} speaks HTTP: it is no Kafka port, but perhaps this daemon's http.listen "
+                        "or a proxy."
+                    )
+                yield Finding(failure, said.replace("?.", "?").replace(f" (id {node.id})", ""))
+                if left:
+                    yield Finding("skip", f"{_address(node)}: not tried after that: {', '.join(left)}.")
+                return
+            if text:
+                yield Finding(mark, text)
+
+    def close(self) -> None:
+        """Close the connection of the last walk."""
+        if self.opened is not None:
+            self.opened.transport.close()
+            self.opened = None
+
+    async def ask(self, message: Any) -> Any:
+        """The entity that answers one request on the open connection. Raises OSError and ProtocolError."""
+        from sidecar.protocol.messages import decode_response
+
+        assert self.opened is not None
+        loop = asyncio.get_running_loop()
+        questions = Questions(loop, self.opened.sock, self.opened.transport, str(self._values["client.id"]))
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            body = await questions.ask(message)
+        return decode_response(int(message.__api_key__), int(message.__version__), body)
+
+    # The steps: each gives its sentence and mark, or raises _StepFailed with one.
+
+    async def _name(self, node: Node) -> tuple[str, Mark]:
+        with contextlib.suppress(ValueError):
+            ipaddress.ip_address(node.host)
+            return "", "ok"
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise _StepFailed(
+                f"The name {node.host} cannot be resolved ({error.strerror or error}): correct bootstrap.servers, "
+                "or this host's DNS."
+            ) from None
+        addresses = ", ".join(dict.fromkeys(str(each[4][0]) for each in found))
+        return f"{node.host} is {addresses}.", "ok"
+
+    async def _connection(self, node: Node) -> tuple[str, Mark]:
+        began_s = time.monotonic()
+        with await self._connect(node):
+            pass
+        return f"{_address(node)} accepts connections, in {(time.monotonic() - began_s) * 1e3:.1f} ms.", "ok"
+
+    async def _connect(self, node: Node) -> socket.socket:
+        """To the first address that takes us."""
+        loop = asyncio.get_running_loop()
+        failures: dict[str, None] = {}
+        for family, kind, protocol, _, address in await loop.getaddrinfo(
+            node.host, node.port, type=socket.SOCK_STREAM
+        ):
+            sock = socket.socket(family, kind, protocol)
+            sock.setblocking(False)
+            try:
+                async with asyncio.timeout(TIMEOUT_MS / 1000):
+                    await loop.sock_connect(sock, address)
+                return sock
+            except TimeoutError:
+                failures[f"no answer within {TIMEOUT_MS / 1000:g} s"] = None
+            except OSError as error:
+                failures[os.strerror(error.errno) if error.errno else str(error)] = None
+            sock.close()
+        raise _StepFailed(
+            f"{_address(node)} cannot be connected to ({', '.join(failures)}): is the broker up, and no firewall "
+            "between?"
+        )
+
+    async def _speaks_http(self, node: Node) -> bool:
+        """Web servers wait for the end of Kafka's first bytes; asked in their own words they answer at once."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError, _StepFailed, TimeoutError):
+            async with asyncio.timeout(HTTP_TIMEOUT_S):
+                with await self._connect(node) as sock:
+                    await loop.sock_sendall(sock, b"HEAD / HTTP/1.0\r\n\r\n")
+                    return (await loop.sock_recv(sock, 8)).startswith(b"HTTP/")
+        return False
+
+    async def _tls(self, node: Node) -> tuple[str, Mark]:
+        sock = await self._connect(node)
+        try:
+            transport = await self._security.protect(sock, node)
+        except SecurityError as error:
+            sock.close()
+            raise _StepFailed(f"{_address(node)}: {error}.") from None
+        except OSError as error:
+            sock.close()
+            raise _StepFailed(f"{_address(node)}: TLS failed: {error.strerror or error}.") from None
+        assert isinstance(transport, TlsTransport)
+        version, der = transport.session
+        transport.close()
+        peer = read_certificate(der)
+        left_s = (peer.not_after - datetime.now(UTC)).total_seconds()
+        days = int(left_s // _DAY_S)
+        mark: Mark = "warn" if days < EXPIRES_SOON_DAYS else "ok"
+        names = ", ".join(peer.names) or "no host"
+        return (
+            f"{_address(node)} speaks {version}; its certificate {peer.subject} from {peer.issuer} is for {names} and "
+            f"expires in {days} days.",
+            mark,
+        )
+
+    async def _login(self, node: Node) -> tuple[str, Mark]:
+        loop = asyncio.get_running_loop()
+        try:
+            self.opened = await open_connection(
+                loop,
+                node,
+                str(self._values["client.id"]),
+                TIMEOUT_MS,
+                self._security,
+                authenticator=self._authenticator,
+            )
+        except LoginRefused as error:
+            raise _StepFailed(f"Login: {error}") from None
+        except LinkError as error:
+            raise _StepFailed(str(error)) from None
+        produce = self.opened.versions.get(ApiKey.PRODUCE)
+        if produce is None:
+            raise _StepFailed(
+                f"{_address(node)} takes no Produce requests that we speak: it needs Kafka 2.1."
+            )
+        login = ""
+        if self._authenticator is not None:
+            login = f", and takes the login by {self._authenticator.mechanism}"
+            user = self._values["sasl.username"]
+            login += f" of {user}" if user else ""
+        return f"{_address(node)} is a Kafka broker (Produce version {produce}){login}.", "ok"
+
+
+class _StepFailed(Exception):
+    """The text is the sentence for the user."""
+
+
+def _address(node: Node) -> str:
+    return f"{node.host}:{node.port}"
