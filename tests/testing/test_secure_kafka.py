@@ -221,7 +221,7 @@ def test_a_certificate_and_its_authority_are_replaced_while_running(
 ) -> None:
     plain = secure.client_settings("SSL")
     other = CertificateAuthority()
-    secure.security().rotate("SSL", other.issue("broker-2", hosts=LOCAL_HOSTS), trusted=other)
+    secure.security().rotate("SSL", other.issue("broker-2", hosts=LOCAL_HOSTS), trusted=(other,))
     try:
         with pytest.raises(Refused, match=r"(?i)certificate"):
             produce(secure, "SSL", plain)
@@ -229,7 +229,7 @@ def test_a_certificate_and_its_authority_are_replaced_while_running(
         assert produce(secure, "SSL", {**plain, "ssl.ca.location": str(new)}) >= 0
     finally:
         secure.security().rotate(
-            "SSL", secure.authority.issue("broker", hosts=LOCAL_HOSTS), trusted=secure.authority
+            "SSL", secure.authority.issue("broker", hosts=LOCAL_HOSTS), trusted=(secure.authority,)
         )
     assert produce(secure, "SSL", plain) >= 0
 
