@@ -93,6 +93,15 @@ def counters_of(info: dict[str, Any]) -> dict[int, dict[str, int]]:
         segment.close()
 
 
+def http_url(address: str) -> str:
+    """The place to open: a URL, or the socket's path behind ``unix:``."""
+    if not address:
+        return "none"
+    if address.startswith("unix:"):
+        return address
+    return f"{address if '://' in address else f'http://{address}'}/"
+
+
 def describe(info: dict[str, Any]) -> str:
     """Some lines for people."""
     from sidecar.telemetry.page import duration
@@ -104,7 +113,7 @@ def describe(info: dict[str, Any]) -> str:
         + (f": {info['sentence']}" if info["sentence"] else f" for {up}, pid {info['pid']}"),
         f"  run dir   {info['run_dir']}",
         f"  kafka     {info['bootstrap']} ({info['brokers']} brokers known)",
-        f"  http      {'http://' + info['http'] + '/' if info['http'] else 'none'}",
+        f"  http      {http_url(info['http'])}",
         f"  segment   {info['segment']}",
     ]
     for worker in info["workers"]:

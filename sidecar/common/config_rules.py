@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sidecar.common.sasl_settings import unused_sasl_settings
 from sidecar.common.setting import Value
@@ -74,11 +74,7 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
         faults.append(
             "pool.sync = accept needs pool.path: a file on a disk, such as /var/lib/kafka-sidecar/pool."
         )
-    listen = values["http.listen"]
-    if isinstance(listen, str) and listen and parse_address(listen) is None:
-        faults.append(
-            f'http.listen = "{listen}" must be host:port, such as 127.0.0.1:9464 (port 0: any free one).'
-        )
+    _check_http(values, faults)
     if faults:
         raise ConfigError(faults)
     return replace(config, values=values, topics=topics, warnings=tuple(warnings))
@@ -91,6 +87,9 @@ def config_of(kind: type[Config], values: Mapping[str, Any]) -> Config:
     KeyError for a field that is no setting; defaults stand in SETTINGS only.
     """
     return kind(**{each.name: values[_BY_FIELD[each.name]] for each in fields(kind)})
+
+
+UNIX_PREFIX: Final = "unix:"
 
 
 def acks_number(value: Value) -> int:
@@ -107,6 +106,27 @@ def parse_address(text: str) -> tuple[str, int] | None:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         return None
     return host, int(port)
+
+
+def unix_path(listen: str) -> str | None:
+    """The path of ``unix:PATH``; None for another address."""
+    return listen.removeprefix(UNIX_PREFIX) if listen.startswith(UNIX_PREFIX) else None
+
+
+def _check_http(values: dict[str, Value], faults: list[str]) -> None:
+    listen = str(values["http.listen"] or "")
+    path = unix_path(listen)
+    if listen and not path and parse_address(listen) is None:
+        faults.append(
+            f'http.listen = "{listen}" must be host:port, such as 127.0.0.1:9464 (port 0: any free one), or unix:PATH.'
+        )
+    certificate, key = values["http.tls.certificate"], values["http.tls.key"]
+    if bool(certificate) != bool(key):
+        faults.append("http.tls.certificate and http.tls.key are needed together, or neither.")
+    elif certificate and path:
+        faults.append(
+            "http.tls.certificate is for a port; a UNIX socket (http.listen = unix:PATH) needs no TLS."
+        )
 
 
 def _int(values: Mapping[str, Value], name: str) -> int:

@@ -351,7 +351,24 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "http.listen",
         ValueKind.TEXT,
         "127.0.0.1:9464",
-        'Address of /metrics, /healthz and the page; port 0: any free one, shown by status; "": none.',
+        "Address of /metrics, /healthz and the page, as host:port; port 0: any free one, shown by status. With "
+        'unix:PATH it is a socket for the daemon\'s group; a relative PATH begins at the run dir. "": none.',
+    ),
+    Setting(
+        "http.tls.certificate",
+        ValueKind.TEXT,
+        None,
+        "Certificate and chain in PEM for this address, read at the start; then it speaks TLS only.",
+        is_path=True,
+    ),
+    Setting("http.tls.key", ValueKind.TEXT, None, "The certificate's private key in PEM.", is_path=True),
+    Setting(
+        "http.token.file",
+        ValueKind.TEXT,
+        None,
+        "File with a token that requests must carry (Authorization: Bearer), read at each one. /healthz and /livez "
+        "need none.",
+        is_path=True,
     ),
     # [log]
     choice(

@@ -210,7 +210,7 @@ class Daemon:
         await self.supervisor.wait_all_ready()
         if self._is_stopping:
             return
-        where = f", metrics at http://{self.exporter.address}/metrics" if self.exporter else ""
+        where = f", metrics at {self.exporter.shown_address}" if self.exporter else ""
         log.info("Taking clients at %s%s.", self.run_dir.control_socket, where)
         self._shown_state = self.health().sentence or "Running"
         self._systemd.ready(self._shown_state)

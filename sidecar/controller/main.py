@@ -15,7 +15,6 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.common.config_rules import parse_address
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
@@ -247,23 +246,20 @@ class _Service:
     # ---- the steps
 
     def _is_address_free(self) -> bool:
-        """False where the port is the predecessor's until it ends."""
+        """False where the address is the predecessor's until it ends."""
+        from sidecar.controller.http_port import http_place
+
         listen = self.config.text("http.listen")
-        return bool(listen) and (self.predecessor is None or self.predecessor.info.get("http") != listen)
+        if not listen or self.predecessor is None:
+            return bool(listen)
+        return str(self.predecessor.info.get("http", "")).removeprefix("https://") != http_place(
+            listen, self.run_dir.path
+        )
 
     def _bind(self) -> Exporter:
-        from sidecar.telemetry.exporter import Exporter
+        from sidecar.controller.http_port import open_http
 
-        listen = self.config.text("http.listen")
-        address = parse_address(listen)
-        assert address is not None, "checked with the configuration"
-        try:
-            return Exporter.bind(*address)
-        except OSError as error:
-            raise RunDirError(
-                f"http.listen = {listen} cannot be used ({error.strerror or error}): "
-                "choose another address, or port 0 for any free one."
-            ) from None
+        return open_http(self.config.values, self.run_dir.path)
 
     async def _succeed(self, predecessor: Predecessor, cluster: Cluster) -> ControlEndpoint:
         """Prepare all that can be, then end the daemon before; returns with the run dir held and HELLOs waiting."""

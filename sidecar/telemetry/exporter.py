@@ -1,12 +1,19 @@
-"""HTTP of the daemon: /metrics, /healthz, /status.json and a small page. Reads only, no secrets in it."""
+"""HTTP of the daemon: /metrics, /healthz, /livez, /status.json and a small page. Reads only, no secrets in it.
+
+A connection gets one answer. It has a second until its first byte and ten in all, and a new one ends the oldest that
+has not asked: idle connections keep nobody out.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
+import ssl
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -16,49 +23,61 @@ from sidecar.shm.segment import Segment
 from sidecar.telemetry.collector import SegmentCollector, read_counters, sum_counters
 from sidecar.telemetry.page import render_page
 
+log = logging.getLogger(__name__)
+
 REQUEST_BYTES_MAX = 16 << 10
 REQUEST_TIMEOUT_S = 10.0
+FIRST_BYTE_S = 1.0
+"""Until the first byte of a request; with TLS until the end of the handshake, and again until that byte."""
+BACKLOG = 1024
+"""Connections that the kernel holds until the loop takes them: with fewer, a client's connect() is tried again after
+a second."""
+ACCEPT_PAUSE_S = 0.1
 CONNECTIONS_MAX = 64
 """One more ends the oldest: of those that have not asked yet, else of those that do not take their answer."""
+
+OPEN_PATHS = frozenset({"/healthz", "/livez"})
+"""Answered without a token: probes have none, and learn no more than one sentence."""
 
 Health = Callable[[], tuple[bool, str]]
 Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Exporter:
-    """Bound early (so that a taken port is refused before anything starts), served in the controller's
-    loop."""
+    """Serves a socket that listens. It is bound early, so that a taken port is refused before anything starts.
 
-    def __init__(self, sock: socket.socket) -> None:
+    ``allows(token)``: whether a request with this bearer token is answered; None: every request is.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        tls: ssl.SSLContext | None = None,
+        allows: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        sock.setblocking(False)
         self._sock = sock
-        host, port = sock.getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._tls = tls
+        self._allows = allows
+        self.address = _address(sock, "https://" if tls else "")
+        """As daemon.json has it: ``host:port``, ``https://host:port`` or ``unix:PATH``."""
+        self._path = Path(sock.getsockname()) if sock.family == socket.AF_UNIX else None
         self._segment: Segment | None = None
         self._registry = CollectorRegistry()
         self._health: Health = lambda: (False, "Starting.")
         self._status: Callable[[], dict[str, Any]] = dict
-        self._server: asyncio.Server | None = None
-        self._starting: asyncio.Task[None] | None = None
-        # Oldest first. Who has asked is answered at once; a connection that says nothing must not stand in its way.
-        self._silent: dict[asyncio.StreamWriter, None] = {}
-        self._answered: dict[asyncio.StreamWriter, None] = {}
+        self._accepting: asyncio.Task[None] | None = None
+        # Oldest first. Requests are answered at once; a connection that says nothing must not stand in their way.
+        self._silent: dict[asyncio.Task[None], None] = {}
+        self._answered: dict[asyncio.Task[None], None] = {}
 
-    @classmethod
-    def bind(cls, host: str, port: int) -> Exporter:
-        """Take the port. Raises OSError when it is taken or the host is not ours."""
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(CONNECTIONS_MAX)
-        except OSError:
-            sock.close()
-            raise
-        sock.setblocking(False)
-        return cls(sock)
+    @property
+    def shown_address(self) -> str:
+        """Where a person finds the metrics, for the log."""
+        if self._path is not None:
+            return self.address
+        return f"{'' if self._tls else 'http://'}{self.address}/metrics"
 
     def attach(self, segment: Segment) -> None:
         self._segment = segment
@@ -71,49 +90,87 @@ class Exporter:
         """Serve from the running loop."""
         self._health = health
         self._status = status
-        self._starting = asyncio.get_running_loop().create_task(self._serve())
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Stop listening; after this the segment is not read any more."""
-        if self._server is not None:
-            self._server.close()
-        elif self._starting is not None:
-            self._starting.cancel()
+        """Stop listening; after this the segment is not read any more. A socket's path goes first. Repeatable."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None
+        for task in (self._accepting, *self._silent, *self._answered):
+            if task is not None:
+                task.cancel()
         self._sock.close()
         self._segment = None
 
-    async def _serve(self) -> None:
-        self._server = await asyncio.start_server(self._connection, sock=self._sock, limit=REQUEST_BYTES_MAX)
+    async def _accept(self) -> None:
+        """Not by start_server: it would let any number of connections stand in their TLS handshakes."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connected, _ = await loop.sock_accept(self._sock)
+            except OSError as error:  # no descriptor is left, or the peer has gone
+                log.debug("a connection could not be taken: %s", error)
+                self._make_room(1)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            self._make_room(CONNECTIONS_MAX)
+            task = loop.create_task(self._connection(connected))
+            self._silent[task] = None
+            task.add_done_callback(self._ended)
 
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._make_room()
-        self._silent[writer] = None
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._silent.pop(task, None)
+        self._answered.pop(task, None)
+
+    async def _connection(self, connected: socket.socket) -> None:
+        """One request and its answer. Cancelled when another needs its place."""
+        writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                try:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                    return
-                self._silent.pop(writer, None)
-                self._answered[writer] = None
+                reader, writer = await self._streams(connected)
+                async with asyncio.timeout(FIRST_BYTE_S):
+                    head = await reader.readexactly(1)
+                head += await reader.readuntil(b"\r\n\r\n")
+                task = asyncio.current_task()
+                assert task is not None
+                self._silent.pop(task, None)
+                self._answered[task] = None
                 writer.write(self._respond(head))
                 await writer.drain()
-        except (OSError, TimeoutError):
-            writer.transport.abort()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return
         finally:
-            self._silent.pop(writer, None)
-            self._answered.pop(writer, None)
-            writer.close()
+            if writer is not None:
+                writer.transport.abort()
+            connected.close()
 
-    def _make_room(self) -> None:
-        if len(self._silent) + len(self._answered) >= CONNECTIONS_MAX:
-            line = self._silent or self._answered
+    async def _streams(self, connected: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        connected.setblocking(False)
+        reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            connected,
+            ssl=self._tls,
+            ssl_handshake_timeout=FIRST_BYTE_S if self._tls is not None else None,
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    def _make_room(self, most: int) -> None:
+        """End the oldest when there are ``most`` of them."""
+        line = self._silent or self._answered
+        if line and len(self._silent) + len(self._answered) >= most:
             oldest = next(iter(line))
             del line[oldest]
-            oldest.transport.abort()
+            oldest.cancel()
 
     def _respond(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
+        more = ""
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             status, kind, body = HTTPStatus.BAD_REQUEST, "text/plain", b"Not an HTTP/1 request.\n"
         elif words[0] not in (b"GET", b"HEAD"):
@@ -122,16 +179,24 @@ class Exporter:
                 "text/plain",
                 b"Only GET and HEAD are answered.\n",
             )
+            more = "Allow: GET, HEAD\r\n"
         else:
-            status, kind, body = self._answer(words[1].split(b"?", 1)[0].decode("latin-1"))
+            path = words[1].split(b"?", 1)[0].decode("latin-1")
+            if self._allows is not None and path not in OPEN_PATHS and not self._allows(_bearer(head)):
+                status, kind, body = HTTPStatus.UNAUTHORIZED, "text/plain", b"A bearer token is needed.\n"
+                more = "WWW-Authenticate: Bearer\r\n"
+            else:
+                status, kind, body = self._answer(path)
         headers = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: "
             f"{len(body)}\r\n"
-            "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+            f"{more}Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         ).encode()
         return headers if words[0] == b"HEAD" else headers + body
 
     def _answer(self, path: str) -> Answer:
+        if path == "/livez":
+            return HTTPStatus.OK, "text/plain", b"ok\n"  # the loop runs; what Kafka does is no question here
         if self._segment is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"The daemon is ending.\n"
         if path == "/metrics":
@@ -146,4 +211,25 @@ class Exporter:
             if path == "/":
                 return HTTPStatus.OK, "text/html; charset=utf-8", render_page(shown).encode()
             return HTTPStatus.OK, "application/json", json.dumps(shown, indent=1).encode()
-        return HTTPStatus.NOT_FOUND, "text/plain", b"Here are /, /metrics, /healthz and /status.json.\n"
+        return (
+            HTTPStatus.NOT_FOUND,
+            "text/plain",
+            b"Here are /, /metrics, /healthz, /livez and /status.json.\n",
+        )
+
+
+def _address(sock: socket.socket, scheme: str) -> str:
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{sock.getsockname()}"
+    host, port = sock.getsockname()[:2]
+    return f"{scheme}[{host}]:{port}" if ":" in host else f"{scheme}{host}:{port}"
+
+
+def _bearer(head: bytes) -> bytes:
+    """The token of the first Authorization header; empty when there is none, or another kind."""
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"authorization":
+            scheme, _, token = value.strip().partition(b" ")
+            return token.strip() if scheme.lower() == b"bearer" else b""
+    return b""

@@ -1,0 +1,121 @@
+"""The place of ``http.listen``: a port or a UNIX socket, with TLS and a token where the configuration asks for them."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sidecar.common.config_rules import UNIX_PREFIX, parse_address, unix_path
+from sidecar.common.secret_sources import SecretError, read_secret
+from sidecar.common.sparse_log import SparseLog
+from sidecar.controller.run_dir import RunDirError
+from sidecar.telemetry.exporter import BACKLOG, Exporter
+
+log = logging.getLogger(__name__)
+
+
+def http_place(listen: str, run_dir: Path) -> str:
+    """``http.listen`` as daemon.json names it: a socket's path is whole, a port stays as it is."""
+    path = unix_path(listen)
+    return listen if path is None else f"{UNIX_PREFIX}{run_dir / path}"
+
+
+def open_http(values: Mapping[str, Any], run_dir: Path) -> Exporter:
+    """Take the address that the settings name. Raises RunDirError with a sentence when that cannot be."""
+    listen = str(values["http.listen"])
+    token = _TokenFile(values).allows if values["http.token.file"] else None
+    try:
+        if unix_path(listen) is not None:
+            place = http_place(listen, run_dir)
+            return Exporter(_bind_path(place.removeprefix(UNIX_PREFIX)), allows=token)
+        address = parse_address(listen)
+        assert address is not None, "checked with the configuration"
+        return Exporter(_bind_port(*address), tls=_tls(values), allows=token)
+    except OSError as error:
+        raise RunDirError(
+            f"http.listen = {listen} cannot be used ({error.strerror or error}): "
+            "choose another address, or port 0 for any free one."
+        ) from None
+
+
+def _bind_port(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind_path(path: str) -> socket.socket:
+    """A socket of mode 0660. One that nobody listens at is replaced; anything else at the path is left alone."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if os.path.lexists(path):
+            found = os.lstat(path)
+            if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+                raise OSError(f"{path} is there already, and is no socket of this user")
+            try:
+                sock.connect(path)
+            except ConnectionRefusedError:
+                Path(path).unlink()
+            else:
+                raise OSError("another process listens there")
+        # The path gets the socket's own mode, less the umask, which all threads share.
+        os.fchmod(sock.fileno(), 0o600)
+        sock.bind(path)
+        Path(path).chmod(0o660)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _tls(values: Mapping[str, Any]) -> ssl.SSLContext | None:
+    certificate, key = values["http.tls.certificate"], values["http.tls.key"]
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A password, though an empty one: an encrypted key would be asked for at the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise RunDirError(
+            f'http.tls.certificate = "{certificate}" and http.tls.key = "{key}" cannot be used '
+            f"({getattr(error, 'strerror', None) or error}): "
+            "name a certificate in PEM, and its key without a password."
+        ) from None
+    return context
+
+
+class _TokenFile:
+    """The token of ``http.token.file``, read at each request; while the file cannot be used the last one counts."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self._token = read_secret(values, "http.token") or ""
+        self._sparse_log = SparseLog(log, lambda: time.monotonic() * 1000)
+
+    def allows(self, given: bytes) -> bool:
+        """Compared in a time that says nothing about the token."""
+        try:
+            self._token = read_secret(self._values, "http.token") or ""
+        except SecretError as error:
+            self._sparse_log.warning("token", "%s The token that was read last counts.", error)
+        return hmac.compare_digest(given, self._token.encode())
