@@ -65,6 +65,8 @@ STALLED_S: Final = 1.0
 """While buffers are scarce, half a message may wait this long for its rest."""
 RELIEF_S: Final = 0.1
 """How often those that wait for a buffer are looked at."""
+REST_MAX_S: Final = 0.25
+"""A connection of a process beyond its points, with messages that changed nothing, is read so much later at most."""
 MALFORMED_MAX: Final = 16
 """Malformed messages of one connection; it is closed with the next."""
 _OPENING: Final = opening(b"ROUTER")
@@ -153,6 +155,12 @@ class Endpoint:
             if connection.malformed > MALFORMED_MAX:
                 self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed messages")
 
+    def sent_useless(self, routing_id: bytes) -> None:
+        """A message of this connection was well formed and changed nothing. Counted here, charged once a read."""
+        connection = self._by_id.get(routing_id)
+        if connection is not None:
+            connection.useless += 1
+
     def send(self, routing_id: bytes, frames: list[bytes]) -> bool | None:
         """Send one message. True: taken; False: the peer does not read (try again later); None: the peer is gone."""
         connection = self._by_id.get(routing_id)
@@ -230,7 +238,9 @@ class Endpoint:
                     continue
                 if events & select.EPOLLOUT and found.unsent:
                     self._write(found, found.unsent)
-                if events & ~select.EPOLLOUT and found not in unread and found not in late:
+                if found.is_resting and events & select.EPOLLHUP:
+                    self._end_rest(found)  # its end would wake us until it is read
+                elif events & ~select.EPOLLOUT and found not in unread and found not in late:
                     if has_received and now_ms() >= until_ms:
                         self._late[found] = None
                         continue
@@ -357,11 +367,40 @@ class Endpoint:
             if connection.came_messages > UNATTACHED_MESSAGES_MAX:
                 self._drop_for(connection, f"{UNATTACHED_MESSAGES_MAX} messages came and no client attached")
                 return
+        if connection.useless:
+            self._charge_useless(connection)
         if zmtp.has_part:
             self._note_part(connection, is_new=messages > 0)
         elif connection.part_since:
             connection.part_since = 0.0
             self._unattached_parts.pop(connection, None)
+
+    def _charge_useless(self, connection: StubConnection) -> None:
+        """Beyond its process's points it is not read for a while: the kernel's buffer fills, and its sender waits."""
+        useless, connection.useless = connection.useless, 0
+        wait_s = self._listener.sent_useless(connection.peer.pid, useless)
+        if wait_s > 0 and not connection.is_paused:
+            connection.is_resting = True
+            self._unread.pop(connection, None)
+            self._late.pop(connection, None)
+            self._epoll.modify(connection.socket, self._wanted(connection))
+            self._loop.call_later(min(wait_s, REST_MAX_S), self._end_rest, connection)
+
+    def _end_rest(self, connection: StubConnection) -> None:
+        if connection.is_closed or not connection.is_resting:
+            return
+        connection.is_resting = False
+        self._epoll.modify(connection.socket, self._wanted(connection))
+        self._unread[connection] = None
+        if self._again is None:
+            self._again = self._loop.call_soon(self._go_on)
+
+    @staticmethod
+    def _wanted(connection: StubConnection) -> int:
+        """The events that its socket is watched for."""
+        return (0 if connection.is_resting else select.EPOLLIN) | (
+            select.EPOLLOUT if connection.unsent else 0
+        )
 
     def _note_part(self, connection: StubConnection, *, is_new: bool) -> None:
         """Half a message stands in a buffer. Among those that have not attached the oldest gives way."""
@@ -396,9 +435,7 @@ class Endpoint:
                 continue
             connection.is_paused = False
             del self._paused[connection]
-            self._epoll.register(
-                connection.socket, select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
-            )
+            self._epoll.register(connection.socket, self._wanted(connection))
 
     def _relieve(self) -> None:
         """Some wait for room: who has held a buffer for half a message too long makes it."""
@@ -457,8 +494,7 @@ class Endpoint:
             return
         connection.unsent = unsent(buffers, sent)
         if was_waiting != bool(connection.unsent) and not connection.is_paused:
-            wanted = select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
-            self._epoll.modify(connection.socket, wanted)
+            self._epoll.modify(connection.socket, self._wanted(connection))
 
     def _drop_for(self, connection: StubConnection, why: str) -> None:
         """Close it for a reason that its peer gave us."""

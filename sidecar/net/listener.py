@@ -24,6 +24,7 @@ from sidecar.net.penalties import (
     CONNECTION_POINTS,
     MALFORMED_POINTS,
     SKIPPED_BYTES_PER_POINT,
+    USELESS_POINTS,
     Penalties,
 )
 
@@ -88,6 +89,12 @@ class Listener:
     def broke_rules(self, process: int) -> None:
         """A connection of this process had to be closed for what came on it."""
         self._penalties.charge(process, BROKEN_POINTS, self._loop.time())
+
+    def sent_useless(self, process: int, messages: int) -> float:
+        """So many messages of this process changed nothing; how long its connection with them is to rest."""
+        now_s = self._loop.time()
+        self._penalties.charge(process, USELESS_POINTS * messages, now_s)
+        return self._penalties.wait_s(process, now_s)
 
     def read_away(self, process: int, skipped_bytes: int) -> None:
         """A message of this process was too long, and its bytes were read for nothing."""

@@ -15,6 +15,8 @@ MALFORMED_POINTS: Final = 16
 """A message that no stub sends."""
 BROKEN_POINTS: Final = 50
 """A connection that had to be closed for what came on it."""
+USELESS_POINTS: Final = 0.25
+"""A submission that opens nothing: for a stream that has not begun, or that may not."""
 SKIPPED_BYTES_PER_POINT: Final = 1 << 20
 """Of a message that is too long and is read away: a stub knows the bound and never sends it."""
 FREE_POINTS: Final = 512
@@ -36,7 +38,7 @@ class Penalties:
         self._clear_s: dict[int, float] = {}
         """By process: when its points will all be gone. Quiet longest first."""
 
-    def charge(self, process: int, points: int, now_s: float) -> None:
+    def charge(self, process: int, points: float, now_s: float) -> None:
         if not process:
             return
         clear_s = max(self._clear_s.pop(process, 0.0), now_s) + points / POINTS_BACK_A_SECOND

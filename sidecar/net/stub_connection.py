@@ -25,12 +25,14 @@ class StubConnection:
         "is_closed",
         "is_deaf",
         "is_paused",
+        "is_resting",
         "malformed",
         "part_since",
         "peer",
         "routing_id",
         "socket",
         "unsent",
+        "useless",
         "zmtp",
     )
 
@@ -43,11 +45,15 @@ class StubConnection:
         self.came_bytes = self.came_messages = 0
         """Before it has attached."""
         self.malformed = 0
+        self.useless = 0
+        """Messages that changed nothing, since their process was last charged for them."""
         self.part_since = 0.0
         """The loop's time at which the message began that has not come whole; 0: there is none."""
         self.is_closed = False
         self.is_paused = False
         """Its message needs a larger buffer than there is: it is not read until there is one."""
+        self.is_resting = False
+        """Its process has sent too much that changes nothing: it is not read for a moment."""
         self.is_deaf = False
         """The other end is closed: nothing can be written, but what it sent before is still read."""
         self.unsent: list[Buffer] = []

@@ -107,7 +107,6 @@ class Driver:
         self._acks_deadline_ms: float | None = None
         self._drained = False
         self._forced = False
-        self._asked_topics: set[str] = set()
         self._idle_since_ms: float | None = None
         self._totals = RunningTotals(memory.counters)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
@@ -154,7 +153,6 @@ class Driver:
         self._counters.set("metadata_version", snapshot.version)
         self._fail_deleted(deleted, now_ms)
         self._links.update_nodes(snapshot.nodes.values())
-        self._asked_topics -= snapshot.topics.keys()
         self._topics.on_snapshot(snapshot, now_ms)
         unnamed = in_use & snapshot.topics.keys() - {each.topic for each in update.partitions}
         if unnamed:
@@ -172,7 +170,7 @@ class Driver:
         self._settlement.cluster_error = message.cluster_error
         codes = {topic: error.code for topic, error in message.errors.items()}
         self._topics.on_topic_errors(codes, self._clock.now_ms())
-        self._asked_topics -= message.errors.keys()
+        self._topics.missing.ask_again(message.errors)
         self._turns.wake()
 
     def on_pool_wake(self) -> None:
@@ -247,7 +245,7 @@ class Driver:
             topics.on_late_brokers(sender.late_brokers(now_ms))
         if self._intake.next_timed_ms <= now_ms:
             self._intake.timed_due(now_ms)
-        if topics.missing or topics.waiting_queues:
+        if topics.missing.unasked or topics.waiting_queues:
             self._ask_for_topics(now_ms)
         if self._settlement.finished_chains:
             self._give_pages_back(now_ms)
@@ -275,13 +273,9 @@ class Driver:
         return due_ms
 
     def _ask_for_topics(self, now_ms: float) -> None:
-        self._asked_topics &= (
-            self._topics.missing
-        )  # names that are not used any more are not remembered for ever
-        missing = self._topics.missing - self._asked_topics
-        if missing:
-            self._asked_topics |= missing
-            self._host.send_control(NeedTopics(topics=tuple(missing)))
+        missing = self._topics.missing
+        if missing.unasked:
+            self._host.send_control(NeedTopics(topics=missing.take_unasked()))
         stale = self._topics.take_stale(now_ms)
         if stale:
             self._host.send_control(NeedTopics(topics=stale, refresh=True))

@@ -25,6 +25,7 @@ class ListedEndpoint:
         self.sent: list[tuple[bytes, list[Any], list[bytes]]] = []
         self.attached: set[bytes] = set()
         self.nonsense: Counter[bytes] = Counter()
+        self.useless: Counter[bytes] = Counter()
         self.processes: dict[bytes, int] = {}
         self.users: dict[bytes, int] = {}
 
@@ -37,6 +38,9 @@ class ListedEndpoint:
 
     def sent_nonsense(self, routing_id: bytes) -> None:
         self.nonsense[routing_id] += 1
+
+    def sent_useless(self, routing_id: bytes) -> None:
+        self.useless[routing_id] += 1
 
     def peer(self, routing_id: bytes) -> credentials.Peer:
         return credentials.Peer(self.processes.get(routing_id, 0), self.users.get(routing_id, 0), 0)

@@ -331,7 +331,7 @@ def test_what_no_stub_sends_is_refused_counted_and_changes_nothing(
     assert stage.counted("accept_errors_total") == 0
     assert stage.endpoint.nonsense[peer.routing_id] == 1
     assert len(stage.scene.chain_table) == names
-    assert not stage.topics.missing
+    assert not stage.topics.missing.names
     assert not any(record.exc_info for record in caplog.records), "a traceback is for faults of ours"
     peer.submit(1)
     assert peer.heard(Kind.ACCEPTED)[0][2] == [[1, 1]], "an ordinary one is taken as ever"
@@ -420,6 +420,19 @@ def test_one_process_takes_a_quarter_of_the_clients_and_no_more(stage: PortStage
     assert late.attach()[0] == Kind.WELCOME, "who has left is made room of"
 
 
+def test_submissions_that_open_nothing_are_counted_on_their_connection(stage: PortStage) -> None:
+    peer = stage.client()
+    for stream in range(1, STREAMS_MAX + 4):
+        peer.submit(1, stream=stream, topic=f"t{stream}")
+    assert stage.endpoint.useless[peer.routing_id] >= 3, "more streams than one may have"
+    before = stage.endpoint.useless[peer.routing_id]
+    peer.submit(5, stream=STREAMS_MAX + 100)
+    assert stage.endpoint.useless[peer.routing_id] == before + 1, "no stream begins with 5"
+    peer.submit(1)
+    peer.submit(3)
+    assert stage.endpoint.useless[peer.routing_id] == before + 1, "a repeat and a gap are an honest stub's"
+
+
 def test_one_user_leaves_a_quarter_of_the_clients_to_others_and_the_sentence_says_who_has_them(
     stage: PortStage,
 ) -> None:
@@ -474,7 +487,7 @@ def test_streams_that_do_not_begin_at_the_first_make_nothing(stage: PortStage) -
     for number in range(1, 1_101):
         peer.submit(5, stream=number, topic=f"nobody-{number}")
     assert len(stage.scene.chain_table) == names
-    assert not stage.topics.missing, "Kafka is not asked for them"
+    assert not stage.topics.missing.names, "Kafka is not asked for them"
     assert len(peer.heard(Kind.RESEND)) == STREAMS_MAX
     other.submit(1, topic="new")
     assert other.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]

@@ -82,13 +82,13 @@ def topics(tmp_path: Path) -> Iterator[TopicScene]:
 def test_accepted_records_wait_for_metadata_in_order_and_then_all_go(topics: TopicScene) -> None:
     topics.entry("a", 0.0)
     topics.entry("a", 1.0)
-    assert topics.topics.missing == {"a"}
+    assert topics.topics.missing.names == {"a"}
     assert topics.batched("a") == 0
     topics.topics.on_snapshot(snapshot(a=1), 2.0)
     assert topics.batched("a") == 4
     (batch,) = topics.accumulator.batches_of("a", None)
     assert [entry.seq for entry, _ in batch.records.entries()] == [1, 2]
-    assert topics.topics.missing == set()
+    assert topics.topics.missing.names == set()
 
 
 @pytest.mark.rule("M10")
@@ -122,7 +122,7 @@ def test_a_topic_that_came_before_its_first_record_here_needs_no_push(topics: To
     topics.topics.on_snapshot(snapshot(a=3), 0.0)
     topics.entry("a", 1.0)
     assert topics.batched("a") == 2
-    assert topics.topics.missing == set()
+    assert topics.topics.missing.names == set()
 
 
 @pytest.mark.rule("U5")
@@ -134,7 +134,7 @@ def test_after_a_deletion_records_wait_for_the_topic_to_come_again(topics: Topic
     for _ in range(20):
         topics.entry("a", 3.0)
     assert topics.batched("a") == 0
-    assert topics.topics.missing == {"a"}
+    assert topics.topics.missing.names == {"a"}
     topics.topics.on_snapshot(snapshot(3, a=2), 4.0)
     assert {batch.partition for batch in topics.accumulator.batches_of("a", None)} <= {0, 1}
     assert topics.batched("a") == 40

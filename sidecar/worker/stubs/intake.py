@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from client_stub.wire import (
@@ -107,6 +108,8 @@ class Intake:
         """``clock_ahead_ms``: how far the slot's clock is ahead of ours."""
         self.worker_epoch = worker_epoch
         self.draining = False
+        self.on_useless: Callable[[ClientSession], None] = lambda session: None
+        """Hears of a submission that opens nothing. Set by the stub port."""
         self._pool = pool
         self._shares = shares
         self._credit_window_bytes = credit_window_bytes
@@ -172,6 +175,7 @@ class Intake:
                 return
         elif seq != 1:
             self._answer_unopened(session, stream_id, seq)
+            self.on_useless(session)
             return
         if self.draining:
             return
@@ -180,6 +184,7 @@ class Intake:
         if stream is None:
             stream = self._open_stream(session, stream_id, topic, now_ms)
             if stream is None:
+                self.on_useless(session)
                 return
         chain = stream.topic_queue.chain
         tail = chain.tail

@@ -80,6 +80,7 @@ class StubPort:
         self._sessions = sessions
         self._processes = processes
         self._intake = intake
+        intake.on_useless = self._sent_useless
         self._acker = acker
         self._counters = counters
         self._topics = topics
@@ -139,6 +140,10 @@ class StubPort:
     def _blame(self, routing_id: bytes) -> None:
         assert self.endpoint is not None
         self.endpoint.sent_nonsense(routing_id)
+
+    def _sent_useless(self, session: ClientSession) -> None:
+        assert self.endpoint is not None
+        self.endpoint.sent_useless(session.routing_id)
 
     def end_turn(self, now_ms: float) -> None:
         """Tell every stub what this turn brought: positions, messages, outcomes."""

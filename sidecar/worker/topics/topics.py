@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.kernel import fail_remaining, index, index_run
+from sidecar.worker.topics.missing_topics import MissingTopics
 from sidecar.worker.topics.topic_queue import EntryLine, TopicQueue
 
 if TYPE_CHECKING:
@@ -92,8 +93,7 @@ class Topics:
         """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
         self._refused: dict[str, tuple[LocalCode, int]] = {}
         """Topics that Kafka refused, with the code and how many of their waiting entries have to fail yet."""
-        self.missing: set[str] = set()
-        """Topics that wait for metadata: asked for at the end of the turn, once however many ask."""
+        self.missing = MissingTopics()
 
     def __iter__(self) -> Iterator[TopicQueue]:
         return iter(self._queues.values())

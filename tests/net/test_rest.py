@@ -1,0 +1,83 @@
+"""Goal: a process whose messages change nothing is read more slowly, and nobody else is.
+
+Method: a real Endpoint whose owner calls every message useless; the points of processes are given by hand.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from client_stub.zmtp import encode
+from sidecar.net import endpoint as endpoint_module
+from sidecar.net import listener as listener_module
+from sidecar.net.peer import Peer
+from sidecar.net.penalties import FREE_POINTS, USELESS_POINTS
+from tests.net.test_endpoint import Desk, desk_at, greet, run, stub_at, until
+
+FREE = int(FREE_POINTS / USELESS_POINTS)
+MESSAGE = b"".join(encode([b"useless"]))
+
+
+def judge(desk: Desk, routing_id: bytes) -> None:
+    """From now on the desk calls each message of this connection useless."""
+    take = desk.endpoint._on_message
+
+    def on_message(sender: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
+        take(sender, frames, skipped_bytes)
+        if sender == routing_id:
+            desk.endpoint.sent_useless(sender)
+
+    desk.endpoint._on_message = on_message
+
+
+def as_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids = iter([4711, 4712])
+    monkeypatch.setattr(listener_module, "peer_of", lambda connected: Peer(next(pids), 0, 0))
+
+
+def test_who_goes_on_with_useless_messages_is_read_again_and_again_but_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_two_processes(monkeypatch)
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as flood, stub_at(desk) as quiet:
+                routing_id = await greet(desk, flood)
+                quiet.sendall(MESSAGE)
+                await until(lambda: len(desk.messages) == 2)
+                judge(desk, routing_id)
+                flood.sendall(MESSAGE * (FREE + 200))
+                connection = desk.endpoint._by_id[routing_id]
+                await until(lambda: connection.is_resting)
+                heard = len(desk.messages)
+                assert heard >= FREE
+                quiet.sendall(MESSAGE)
+                await until(lambda: len(desk.messages) > heard)
+                assert desk.messages[heard][0] != routing_id, "the other is heard meanwhile"
+                assert connection.is_resting
+                await until(lambda: len(desk.messages) == FREE + 200 + 3)  # all of it, in the end
+
+    run(test)
+
+
+def test_one_that_leaves_while_it_rests_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "REST_MAX_S", 1_000.0)
+    monkeypatch.setattr(listener_module, "peer_of", lambda connected: Peer(os.getpid(), 0, 0))
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as flood:
+                routing_id = await greet(desk, flood)
+                judge(desk, routing_id)
+                flood.sendall(MESSAGE * (FREE + 64))
+                await until(lambda: desk.endpoint._by_id[routing_id].is_resting)
+            await until(lambda: not desk.endpoint._by_id)
+            assert len(desk.messages) == FREE + 64 + 1
+
+    run(test)
