@@ -22,6 +22,8 @@ LEDGER = (
     "records_held",
 )
 """The first is the sum of the others."""
+FAILURES_SHOWN = 5
+"""Of the latest pairs of topic and error; --json has more."""
 ALIVE_S = 3.0
 """How long a health check waits for the controller's answer."""
 
@@ -124,6 +126,12 @@ def describe(info: dict[str, Any]) -> str:
     if info["held_slots"]:
         slots = ", ".join(map(str, info["held_slots"]))
         lines.append(f"  held      slots {slots} keep records of dead workers")
+    for failure in info.get("failures", ())[:FAILURES_SHOWN]:
+        lines.append(
+            f"  failed    {failure['records']:,} of topic {failure['topic']}: {failure['error']}, last "
+            f"{duration(time.time() - failure['last_ms'] / 1000.0)} ago from client {failure['client'] or 'unknown'}: "
+            f"{failure['text']}"
+        )
     if not counters and not os.access(info["segment"], os.R_OK):
         lines.append("  records   shown to the daemon's user and to root, who may read the segment")
     if counters:

@@ -43,6 +43,7 @@ class ControlKind(IntEnum):
     WARM = 10
     CONFIGURE = 11
     CONFIGURED = 12
+    FAILED_RECORDS = 20
 
 
 class UpdateError(IntEnum):
@@ -67,6 +68,20 @@ class PartitionUpdate(NamedTuple):
     isr: tuple[int, ...] = ()
     replicas: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
+
+
+class FailureRow(NamedTuple):
+    """Records of one topic that failed with one error. ``code`` is the outcome's; ``persistence`` is wire.Persistence.
+
+    ``topic`` is empty for records of many topics. ``client`` names the sender of the last one, empty when it is gone.
+    """
+
+    topic: str
+    code: int
+    text: str
+    persistence: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls here
+    client: str
 
 
 class TopicError(NamedTuple):
@@ -221,6 +236,14 @@ class Configured:
     serial: int
 
 
+@dataclass(frozen=True, slots=True)
+class FailedRecords:
+    """worker → controller: records that have failed since the last message of this kind."""
+
+    kind: ClassVar[ControlKind] = ControlKind.FAILED_RECORDS
+    rows: tuple[FailureRow, ...]
+
+
 ControlMessage: TypeAlias = (
     Start
     | Ready
@@ -234,6 +257,7 @@ ControlMessage: TypeAlias = (
     | Warm
     | Configure
     | Configured
+    | FailedRecords
 )
 
 _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
@@ -251,6 +275,7 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
         Warm,
         Configure,
         Configured,
+        FailedRecords,
     )
 }
 
@@ -268,6 +293,10 @@ def _partitions(value: list[Any]) -> tuple[PartitionUpdate, ...]:
     )
 
 
+def _failure_rows(value: list[Any]) -> tuple[FailureRow, ...]:
+    return tuple(FailureRow(*row) for row in value)
+
+
 def _topic_errors(value: dict[str, Any]) -> dict[str, TopicError]:
     return {topic: TopicError(*error) for topic, error in value.items()}
 
@@ -279,6 +308,7 @@ _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
     (ControlKind.NEED_TOPICS, "topics"): tuple,
     (ControlKind.NEED_TOPICS, "used"): tuple,
     (ControlKind.START, "wake_fds"): tuple,
+    (ControlKind.FAILED_RECORDS, "rows"): _failure_rows,
 }
 
 

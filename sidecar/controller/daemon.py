@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sidecar.common.control import Configure, Start
+from sidecar.common.control import Configure, FailedRecords, Start
 from sidecar.common.errors import Refused
 from sidecar.common.own_process import own_version
 from sidecar.common.settings import SidecarConfig
@@ -21,6 +21,7 @@ from sidecar.controller.admission import check_hello, takes_relative
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
+from sidecar.controller.failure_book import FailureBook
 from sidecar.controller.health import Health, disk_sentence
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
 from sidecar.controller.run_dir import RunDir
@@ -83,6 +84,7 @@ class Daemon:
             "dead_letters.path": str(self._dead_letters),
         }
         self._config_serial = 0
+        self._failures = FailureBook()
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._fatal = ""
@@ -118,7 +120,7 @@ class Daemon:
         """Start, serve until a stop is asked for, drain. Returns the exit status."""
         self.exporter = exporter
         if exporter is not None:
-            exporter.start(health=self._judge, status=self.status)
+            exporter.start(health=self._judge, status=self._status_with_counts)
         self._publish()
         self.supervisor.start()
         if self._control is None:
@@ -187,6 +189,7 @@ class Daemon:
 
     async def _tear_down(self) -> None:
         await self.supervisor.stop()
+        self._failures.close()
         for task in self._background:
             task.cancel()
         if self._publish_handle is not None:
@@ -222,6 +225,7 @@ class Daemon:
             await asyncio.sleep(UNREACHABLE_REMINDER_S)
             if self.cluster.error:
                 log.warning("%s", self.cluster.error)
+            self._failures.tick(self._loop.time() * 1e3)
 
     async def _feed_watchdog(self, interval_s: float) -> None:
         while True:
@@ -291,6 +295,11 @@ class Daemon:
         self.cluster.worker_left(worker)
         self._assignment.worker_left(worker.identity.index)
         self.run_dir.worker_socket(worker.identity.index, worker.identity.epoch).unlink(missing_ok=True)
+
+    def records_failed(self, message: FailedRecords) -> None:
+        """They are counted, logged and shown."""
+        self._failures.add(message.rows, time.time_ns() / 1e6, self._loop.time() * 1e3)
+        self.changed()
 
     def _configured_cpus(self) -> list[int] | None:
         cpus = self.config.values["daemon.cpus"]
@@ -380,6 +389,7 @@ class Daemon:
             "controller_epoch": self._epoch,
             "restarts": self.supervisor.restarts,
             "held_slots": sorted(self.supervisor.held_slots),
+            "failures": self._failures.last(),
             "standby": self.supervisor.standby_pid,
             "workers": [
                 {
@@ -398,6 +408,10 @@ class Daemon:
                 if worker is not None
             ],
         }
+
+    def _status_with_counts(self) -> dict[str, Any]:
+        """For HTTP: also what would make daemon.json large."""
+        return {**self.status(), "failure_counts": self._failures.counts()}
 
     def changed(self) -> None:
         """Something that `status` shows is different: write it, once for all changes of this turn."""

@@ -24,6 +24,7 @@ from sidecar.common.control import (
     ControlMessage,
     Drain,
     Drained,
+    FailedRecords,
     NeedTopics,
     Ready,
     Start,
@@ -103,6 +104,10 @@ class WorkerOwner(Protocol):
 
     def worker_left(self, worker: WorkerProcess) -> None:
         """It is dead."""
+        ...
+
+    def records_failed(self, message: FailedRecords) -> None:
+        """Records of that worker's clients have failed."""
         ...
 
     def changed(self) -> None:
@@ -344,6 +349,9 @@ class Supervisor:
             return
         if isinstance(message, UpdateMetadataReply):
             self._cluster.update_replied(worker, message)
+            return
+        if isinstance(message, FailedRecords):
+            self._owner.records_failed(message)
             return
         if isinstance(message, Ready):
             if worker.move(WorkerEvent.READY):

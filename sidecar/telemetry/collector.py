@@ -69,6 +69,16 @@ STATE_ROWS: Final = (
         "Any growth: the log has the exit status of each.",
     ),
     StateRow(
+        "topic_records_failed_total",
+        "counter",
+        "records",
+        "Records that failed, by topic and error; the 200 topics that failed first, the rest as `other`. Counted when "
+        "the failure is decided, since the daemon's start.",
+        ("topic", "error"),
+        lambda status: status["failure_counts"],
+        "Any growth: `kafka-sidecar status` and the log have the reason and what to do.",
+    ),
+    StateRow(
         "slots_held",
         "gauge",
         "slots",

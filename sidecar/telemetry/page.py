@@ -65,6 +65,18 @@ def render_page(status: Mapping[str, Any]) -> str:
     }
     if status["held_slots"]:
         facts["Held slots"] = ", ".join(map(str, status["held_slots"])) + " (records of dead workers)"
+    failures = "".join(
+        f"<tr><td>{html.escape(each['topic'])}</td><td>{html.escape(each['error'])}</td>"
+        f'<td class="number">{each["records"]:,}</td><td>{html.escape(each["client"])}</td>'
+        f"<td>{duration(time.time() - each['last_ms'] / 1000.0)} ago</td><td>{html.escape(each['text'])}</td></tr>"
+        for each in status["failures"]
+    )
+    failed_section = (
+        '<h2>Last failures</h2><div class="wide"><table><tr><th>topic</th><th>error</th><th class="number">records</th>'
+        f"<th>client</th><th>last</th><th>text</th></tr>{failures}</table></div>"
+        if failures
+        else ""
+    )
     described = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(str(v))}</dd>" for k, v in facts.items())
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">
@@ -77,6 +89,7 @@ href="data:,"><style>{_STYLE}</style></head>
 <h2>Workers</h2><div class="wide"><table>
 <tr><th>worker</th><th>state</th><th class="number">pid</th><th class="number">slot</th>
 <th class="number">clients</th><th>CPU</th></tr>{workers}</table></div>
+{failed_section}
 <h2>Totals</h2><div class="wide"><table>{totals}</table></div>
 <p><nav><a href="/metrics">metrics</a><a href="/healthz">healthz</a>
 <a href="/status.json">status.json</a></nav></p>

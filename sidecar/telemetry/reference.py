@@ -34,7 +34,7 @@ The column *look closer* says when, and where to look. Where it is empty the val
 |---|---|
 | no records are taken | `kafka_sidecar_up == 0` for 1 min |
 | the backlog grows | `deriv(sum(kafka_sidecar_records_held)[10m:]) > 0` and the sum is above a minute's intake |
-| records failed | `increase(kafka_sidecar_records_failed_total[10m]) > 0` |
+| records failed | `increase(kafka_sidecar_topic_records_failed_total[10m]) > 0` |
 | letters wait for a replay | `increase(kafka_sidecar_records_dead_lettered_total[10m]) > 0` |
 | workers die | `increase(kafka_sidecar_worker_restarts_total[10m]) > 0` |
 | a bug | `increase(kafka_sidecar_sender_exceptions_total[1h]) + increase(kafka_sidecar_accept_errors_total[1h]) > 0` |

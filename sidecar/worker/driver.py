@@ -213,6 +213,9 @@ class Driver:
             return
         self._drained = True
         self._stub_port.end_draining()
+        failed = self._settlement.failures.take()
+        if failed is not None:
+            self._host.send_control(failed)
         self._host.send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
 
     # --- the turn ------------------------------------------------------------------------------------------
@@ -380,6 +383,9 @@ class Driver:
             used = self._topics.take_used()
             if used:
                 self._host.send_control(NeedTopics(used=tuple(used)))
+            failed = self._settlement.failures.take()
+            if failed is not None:
+                self._host.send_control(failed)
             self._publish_gauges(now_ms)
             if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
                 self._turns.wake()  # a client that was given up had them

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from sidecar.common.control import NeedTopics, Start, UpdateMetadataReply
+from sidecar.common.control import FailedRecords, NeedTopics, Start, UpdateMetadataReply
 from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
 
@@ -64,6 +64,7 @@ class Stage:
         self.left: list[WorkerIdentity] = []
         self.needed: list[NeedTopics] = []
         self.replies: list[tuple[int, UpdateMetadataReply]] = []
+        self.failed: list[FailedRecords] = []
         self.fatal: list[str] = []
         self._behaviour = behaviour
         self._changed = asyncio.Event()
@@ -102,6 +103,10 @@ class Stage:
 
     def worker_left(self, worker: WorkerProcess) -> None:
         self.left.append(worker.identity)
+
+    def records_failed(self, message: FailedRecords) -> None:
+        self.failed.append(message)
+        self._changed.set()
 
     def changed(self) -> None:
         self._changed.set()

@@ -84,6 +84,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.worker.topics.topic_queue",
         "sidecar.worker.slot_memory",
         "sidecar.worker.turns",
+        "sidecar.common",
         "sidecar.kernel",
         "sidecar.shm",
         "sidecar.producer",

@@ -200,9 +200,10 @@ class KillWorkload:
                     break
                 except ConditionTimeout:
                     # Nothing passed there this time (nobody was sending just then): another worker tries.
-                    # Some points are passed once in a worker's life: from now on the first pass will do.
+                    # Some points are passed once in a worker's life, or in an adoption only when it finds a failed
+                    # batch: from now on the first pass at any time will do.
                     self.slow.append(kill.point)
-                    given = dataclasses.replace(given, nth=1)
+                    given = dataclasses.replace(given, nth=1, during=None)
                     self._give(given, first=True)
                     self._end_worker()
             else:

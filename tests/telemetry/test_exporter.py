@@ -34,6 +34,19 @@ STATUS: dict[str, Any] = {
     "started_ms": 1_700_000_000_000,
     "restarts": 2,
     "held_slots": [4],
+    "failures": [
+        {
+            "topic": "<i>orders",
+            "error": "TOPIC_AUTHORIZATION_FAILED",
+            "text": "Not authorized <script>.",
+            "persistence": "not persisted",
+            "records": 12,
+            "client": "<u>web",
+            "first_ms": 1_700_000_000_000,
+            "last_ms": 1_700_000_000_000,
+        }
+    ],
+    "failure_counts": [(("orders", "TOPIC_AUTHORIZATION_FAILED"), 12.0)],
     "workers": [{"index": 0, "state": "ready", "pid": 8, "slot": 0, "clients": 5, "cpu": None}],
 }
 
@@ -91,6 +104,11 @@ def test_metrics(segment: Segment) -> None:
     ]
     assert families["kafka_sidecar_up"].samples[0].value == 1.0
     assert families["kafka_sidecar_slots_held"].samples[0].value == 1.0
+    (failed,) = families["kafka_sidecar_topic_records_failed"].samples
+    assert (failed.labels, failed.value) == (
+        {"topic": "orders", "error": "TOPIC_AUTHORIZATION_FAILED"},
+        12.0,
+    )
     names = {name.removesuffix("_total") for name in families}
     assert {f"kafka_sidecar_{row.name.removesuffix('_total')}" for row in COUNTER_ROWS} <= names
 
@@ -119,6 +137,8 @@ def test_page_and_its_escapes(segment: Segment) -> None:
     (page,) = get(segment, [request("/")])
     assert "<b>" not in page
     assert "/run/&lt;b&gt;&amp;amp;" in page
+    assert "<i>" not in page and "<u>" not in page and "<script>" not in page
+    assert "&lt;i&gt;orders" in page and "Not authorized &lt;script&gt;." in page
     assert '<td class="number">21</td>' in page
     assert "4 (records of dead workers)" in page
 

@@ -431,7 +431,7 @@ class Adoption:
         for number, (queue, entry, failures) in enumerate(self._failures):
             if number % COMPLETED_BEAT == 0:
                 self._memory.beat()
-            self._settlement.fail_records(queue, entry, failures, now_ms)
+            self._settlement.fail_records(queue, entry, failures, now_ms, is_repeat=True)
 
     def _sent(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:
         sent: list[tuple[ProducerBatch, int]] = []

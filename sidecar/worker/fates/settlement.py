@@ -7,14 +7,17 @@ leaves a state from which the next reader goes on; at worst a client gets an out
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
+from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.worker.fates.completions import BatchCompletion, RecordsCompletion, SharedBatch
+from sidecar.worker.fates.failure_tally import FailureTally
 from sidecar.worker.fates.failure_texts import local_failure_text
 from sidecar.worker.fates.publication import free_descriptor, split
 
@@ -45,6 +48,7 @@ class Settlement:
         self._slot = memory.slot
         self._counters = memory.counters
         self.sessions = sessions
+        self.failures = FailureTally()
         self.cluster_error = ""
         """The sentence why no broker answers the controller; empty while one does."""
         self._incomplete = 0
@@ -78,10 +82,17 @@ class Settlement:
             batch.records.mark_failed(batch.code if own else int(LocalCode.ABORTED))
         if not batch.code:
             self._counters.count_delivered(count)
-        elif batch.persistence == Persistence.POSSIBLY_PERSISTED:
-            self._counters.inc("records_possibly_persisted_total", count)
+        else:
+            self._note_failed(batch, count)
         # kill point: done.counted
         self.complete(batch, now_ms)
+
+    def _note_failed(self, batch: ProducerBatch, count: int) -> None:
+        if batch.persistence == Persistence.POSSIBLY_PERSISTED:
+            self._counters.inc("records_possibly_persisted_total", count)
+        row, generation, _, _ = batch.records.slice_share(0)
+        client = self.sessions.name_of(row, generation)
+        self.failures.note(batch.topic, batch.code, batch.text, batch.persistence, count, client)
 
     def complete(self, batch: ProducerBatch, now_ms: float) -> None:
         """Give the clients of a batch their outcomes, its fate being a fact; also once more, after a death."""
@@ -107,12 +118,21 @@ class Settlement:
         failures: list[tuple[int, int]],
         now_ms: float,
         text: str | None = None,
+        *,
+        is_repeat: bool = False,
     ) -> None:
-        """Records that fail before sending; their words carry the codes already. ``text`` None: what the code says."""
+        """Records that fail before sending; their words carry the codes already. ``text`` None: what the code says.
+
+        ``is_repeat``: a worker that has died may have counted them among its failures.
+        """
         if text is None:
             text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
             if failures[0][1] == LocalCode.METADATA_TIMEOUT and self.cluster_error:
                 text += f" {self.cluster_error}"
+        if not is_repeat:
+            client = self.sessions.name_of(entry.client_row, entry.client_generation)
+            for code, records in Counter(code for _, code in failures).items():
+                self.failures.note(queue.topic, code, text, persistence_of(code), records, client)
         completion = RecordsCompletion(self, queue.chain, entry, failures, text, queue.topic)
         self._acker.complete([completion], now_ms)
 

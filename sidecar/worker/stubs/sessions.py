@@ -61,6 +61,11 @@ class Sessions:
         """The row's session, attached or within its grace."""
         return self.by_row.get(row)
 
+    def name_of(self, row: int, generation: int) -> str | None:
+        """The name of the client that an entry names; None when it is gone."""
+        session = self.by_row.get(row)
+        return session.name if session is not None and session.row.generation == generation else None
+
     def row(self, index: int, generation: int) -> ClientRow | None:
         """The row an entry names, if it still belongs to the same client."""
         row = self._rows.get(index)

@@ -1,0 +1,145 @@
+"""FailureBook: records that failed, by topic and error, for the log, the metrics and `status`. Sans-IO."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from client_stub.wire import Persistence
+from sidecar.common.control import FailureRow
+from sidecar.common.errors import classify
+
+log = logging.getLogger(__name__)
+
+TOPICS_MAX: Final = 200
+"""Topics with counts of their own; records of further topics are counted under ``OTHER``."""
+OTHER: Final = "other"
+LAST_MAX: Final = 20
+"""Pairs of topic and error that `status` shows, the latest first."""
+LINE_INTERVAL_MS: Final = 60_000.0
+"""At most one line of the log for each topic and error in this time, with the count of all between."""
+_PERSISTED_TEXT: Final = {
+    Persistence.NOT_PERSISTED: "not persisted",
+    Persistence.POSSIBLY_PERSISTED: "possibly persisted",
+    Persistence.PERSISTED: "persisted",
+}
+ADVICE: Final = {
+    "TOPIC_AUTHORIZATION_FAILED": "Grant WRITE and DESCRIBE on the topic to the daemon's user, or correct the topic.",
+    "CLUSTER_AUTHORIZATION_FAILED": "Grant IDEMPOTENT_WRITE on the cluster to the daemon's user.",
+    "RECORD_TOO_LARGE": "Send smaller records, or raise max.request.size.",
+    "MESSAGE_TOO_LARGE": "Send smaller records, or raise the topic's max.message.bytes.",
+    "METADATA_TIMEOUT": "Create the topic, or correct its name.",
+    "UNKNOWN_TOPIC_OR_PARTITION": "Create the topic, or correct its name.",
+    "TIMED_OUT": "The brokers did not take them within delivery.timeout.ms: see `kafka-sidecar status`.",
+    "NOT_ENOUGH_REPLICAS": "Too few replicas are in sync: look at the brokers and min.insync.replicas.",
+    "INVALID_RECORD": "The broker refuses such records: a compacted topic needs keys.",
+}
+"""Error name → one sentence for the operator."""
+
+
+@dataclass(slots=True)
+class _Pair:
+    """Of one topic and error."""
+
+    topic: str
+    error: str
+    advice: str
+    text: str = ""
+    client: str = ""
+    persistence: int = 0
+    count: int = 0
+    unlogged: int = 0
+    next_line_ms: float = 0.0
+    first_ms: float = 0.0
+    last_ms: float = 0.0
+
+
+class FailureBook:
+    """Belongs to the controller's loop. Counts begin with the daemon; a worker's death takes nothing of them back."""
+
+    def __init__(self) -> None:
+        self._pairs: OrderedDict[tuple[str, str], _Pair] = OrderedDict()
+        """The pair that failed last stands last."""
+        self._topics: set[str] = set()
+
+    def add(self, rows: Iterable[FailureRow], wall_ms: float, now_ms: float) -> None:
+        """A worker's report; logs what is due. ``wall_ms`` is Unix time, ``now_ms`` monotonic."""
+        for row in rows:
+            known = classify(row.code)
+            topic = _one_line(self._place_of(row.topic))
+            pair = self._pairs.get((topic, known.name))
+            if pair is None:
+                again = "Sending the records again may succeed." if known.retriable else ""
+                advice = ADVICE.get(known.name, again)
+                pair = self._pairs[topic, known.name] = _Pair(topic, known.name, advice, first_ms=wall_ms)
+            self._pairs.move_to_end((topic, known.name))
+            # Names and texts come from clients and brokers: as one line, whatever is in them.
+            pair.text, pair.client = _one_line(row.text or known.text), _one_line(row.client)
+            pair.persistence = row.persistence
+            pair.count += row.count
+            pair.unlogged += row.count
+            pair.last_ms = wall_ms
+        self.tick(now_ms)
+
+    def tick(self, now_ms: float) -> None:
+        """Log what is due: each pair at once when it first fails, then once in LINE_INTERVAL_MS."""
+        for pair in self._pairs.values():
+            if pair.unlogged and now_ms >= pair.next_line_ms:
+                self._write(pair)
+                pair.next_line_ms = now_ms + LINE_INTERVAL_MS
+
+    def close(self) -> None:
+        """The daemon ends: log all that is left."""
+        for pair in self._pairs.values():
+            if pair.unlogged:
+                self._write(pair)
+
+    def counts(self) -> list[tuple[tuple[str, str], float]]:
+        """((topic, error), records) for the metrics."""
+        return [(key, float(pair.count)) for key, pair in self._pairs.items()]
+
+    def last(self) -> list[dict[str, Any]]:
+        """The latest pairs first, for `status` and the page."""
+        latest = list(self._pairs.values())[-LAST_MAX:][::-1]
+        return [
+            {
+                "topic": pair.topic,
+                "error": pair.error,
+                "text": pair.text,
+                "persistence": _PERSISTED_TEXT[Persistence(pair.persistence)],
+                "records": pair.count,
+                "client": pair.client,
+                "first_ms": int(pair.first_ms),
+                "last_ms": int(pair.last_ms),
+            }
+            for pair in latest
+        ]
+
+    def _place_of(self, topic: str) -> str:
+        if topic and topic not in self._topics:
+            if len(self._topics) >= TOPICS_MAX:
+                return OTHER
+            self._topics.add(topic)
+        return topic or OTHER
+
+    @staticmethod
+    def _write(pair: _Pair) -> None:
+        log.warning(
+            "%d record%s of topic %s failed: %s: %s (%s; the last one from client %s).%s",
+            pair.unlogged,
+            "" if pair.unlogged == 1 else "s",
+            pair.topic,
+            pair.error,
+            pair.text.rstrip("."),
+            _PERSISTED_TEXT[Persistence(pair.persistence)],
+            pair.client or "that is gone",
+            pair.advice and f" {pair.advice}",
+        )
+        pair.unlogged = 0
+
+
+def _one_line(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text)
