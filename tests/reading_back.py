@@ -7,9 +7,7 @@ from pathlib import Path
 
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.spool_files import SpoolFile
-from sidecar.kernel import load_acquire_u64
 from sidecar.shm.client_table import ClientRow, ClientTable
-from sidecar.shm.descriptors import LaneRows
 
 
 def row_of(clients: ClientTable, client_id: bytes) -> ClientRow | None:
@@ -20,13 +18,6 @@ def row_of(clients: ClientTable, client_id: bytes) -> ClientRow | None:
 def stream_position(row: ClientRow, stream: int) -> int | None:
     """The last accepted seq of a stream, None for one without a place."""
     return {number: position for number, _, position in row.streams()}.get(stream)
-
-
-def lane_row(rows: LaneRows, chain: int, partition: int) -> tuple[int, int]:
-    """(epoch, next sequence); (0, 0) for a partition without a row."""
-    position = rows._places.get((chain, partition))
-    word = 0 if position is None else load_acquire_u64(rows._table, position + 8)
-    return word >> 32, word & 0xFFFFFFFF
 
 
 def read_letters(path: Path) -> Iterator[tuple[int, Letter | ValueError]]:

@@ -23,7 +23,7 @@ from sidecar.bench.measurement import Results
 from sidecar.bench.throughput import measure_throughput
 from sidecar.kernel import PAGE_TAKEN, BatchRecords, Chain, Entry, StickyPartitioner, index
 from sidecar.shm.client_table import ClientTable
-from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.segment import Segment
 from sidecar.testing.metrics import metric
 from sidecar.testing.waiting import wait_until
@@ -55,7 +55,6 @@ class CrashSafetyWalk:
         )
         self._chain.link_pages(range(segment.page_count))
         self._descriptors = DescriptorTable(segment, 0)
-        self._lane_rows = LaneRows(segment, 0)
         row = ClientTable(segment).take_row(
             secrets.token_bytes(CLIENT_ID_BYTES), "bench", os.getpid(), 0, secrets.token_bytes(SECRET_BYTES)
         )
@@ -176,9 +175,8 @@ class CrashSafetyWalk:
             batch.mark_done()
 
     def _free(self) -> None:
-        for (partition, _), number in zip(self._batches, self._taken, strict=True):
+        for number in self._taken:
             self._descriptors.complete(number)
-            self._lane_rows.store(0, partition, 0, 1)
             self._descriptors.free(number)
 
 

@@ -62,8 +62,6 @@ POINTS: Final[dict[str, str]] = {
     "completed.state": "the descriptor has its outcomes out, no word is done",
     "words.word": "one word is done, the next is not",
     "words.done": "all words of the batch are done",
-    "row.place": "a lane row has its place and no sequence",
-    "row.stored": "the lane row is stored, the descriptor is not free",
     "free.state": "the descriptor is free",
     "pages.released": "finished pages have left their chain, none is free",
     "pages.given": "one page is free",

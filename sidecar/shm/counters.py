@@ -231,13 +231,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "Topics whose records wait for metadata or for a partition.",
         "Above 0 for longer than `max.block.ms`.",
     ),
-    CounterRow(
-        "lane_rows_full_total",
-        "counter",
-        "sequences",
-        "Sequences that found no row in the slot's full table.",
-        "Any growth: more partitions in use per worker than the table has rows; start more workers.",
-    ),
+    None,  # lane_rows_full_total
     CounterRow(
         "adoptions_total",
         "counter",

@@ -1,4 +1,4 @@
-"""DescriptorTable and LaneRows: under which identity which records were sent, and where each sequence stands.
+"""DescriptorTable: under which identity which records were sent.
 
 A descriptor is published before its first byte goes out and never given other content. Its state is one 8-byte
 word, stored after everything that it makes true.
@@ -286,63 +286,3 @@ class DescriptorTable:
     def _cannot(self, index: int, event: DescriptorEvent) -> str:
         """For an assertion: the table has no such step."""
         return f"descriptor {index} is {self.state(index).name}, which has no {event.name}"
-
-
-_NO_CHAIN: Final = 0xFFFFFFFF
-"""Where a lane row names its chain + 1: the row is free again."""
-
-
-class LaneRows:
-    """Per (chain, partition) one word {epoch, next sequence}, stored before the descriptor it comes from is freed.
-
-    Written by the slot's owner only; not thread-safe. A table that is full takes no row for a partition that has
-    none (counted in ``lane_rows_full_total``). Nothing is lost by that: an adopter goes on under a fresh producer id
-    and asks the broker about what is in doubt; a row is what a person finds of a sequence without a broker.
-    """
-
-    def __init__(self, segment: Segment, slot: int) -> None:
-        start = layout.LANE_ROWS_OFFSET
-        view = segment.slot(slot)
-        self._table = view.area[start : start + layout.LANE_ROWS_MAX * layout.LANE_ROW_BYTES]
-        self._counters = view.counters
-        self._places: dict[tuple[int, int], int] = {}
-        self._vacant: list[int] = []
-        self._end = 0
-        for position in range(0, len(self._table), layout.LANE_ROW_BYTES):
-            chain, partition = struct.unpack_from("<II", self._table, position)
-            if not chain:
-                break
-            self._end = position + layout.LANE_ROW_BYTES
-            if chain == _NO_CHAIN:
-                self._vacant.append(position)
-            else:
-                self._places[chain - 1, partition] = position
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def store(self, chain: int, partition: int, epoch: int, next_sequence: int) -> None:
-        """Publish where the sequence stands."""
-        position = self._places.get((chain, partition))
-        if position is None:
-            if self._vacant:
-                position = self._vacant.pop()
-            elif self._end < len(self._table):
-                position = self._end
-                self._end += layout.LANE_ROW_BYTES
-            else:
-                self._counters.inc("lane_rows_full_total")
-                return
-            struct.pack_into("<Q", self._table, position + 8, 0)
-            store_release_u64(self._table, position, (chain + 1) | partition << 32)
-            self._places[chain, partition] = position
-            # kill point: row.place
-        store_release_u64(self._table, position + 8, (epoch & 0xFFFFFFFF) << 32 | next_sequence)
-        # kill point: row.stored
-
-    def vacate(self, chain: int) -> None:
-        """The chain's number is about to get another name: rows of it would say something of another topic."""
-        for key in [key for key in self._places if key[0] == chain]:
-            position = self._places.pop(key)
-            store_release_u64(self._table, position, _NO_CHAIN)
-            self._vacant.append(position)

@@ -13,7 +13,7 @@
              4 KiB    counters     {sequence u64} and 128 x u64
              8 KiB    chain table  1024 x 320 B: {tail u64, used u32, lane u16, topic bytes u16, topic, held u64}
                       descriptors  4096 x 128 B
-                      lane rows    8192 x 16 B: {chain + 1 u32, partition u32, epoch << 32 | next sequence u64}
+                      lane rows    8192 x 16 B: reserved; earlier versions wrote where each sequence stood
                       lane records 64 x 256 B, kept for transactions
 
     client   0        row          client id, secret, name, numbers, streams 200 x 16 B

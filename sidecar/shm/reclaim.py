@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 
 def reclaim_slot(segment: Segment, slot: int) -> int:
-    """Free pages, descriptors, lane rows and client rows of the slot; returns the pages freed.
+    """Free pages, descriptors and client rows of the slot; returns the pages freed.
 
-    Only after the process is dead: a stopped one writes on when it wakes.
-    Lane rows belong to a producer id that nobody will use again: left alone, a later id of the same epoch would
-    inherit its sequences. Chain tails stay, so that an earlier cursor can never name a later record.
+    Only after the process is dead: a stopped one writes on when it wakes. The reserved lane rows of earlier versions
+    are emptied too. Chain tails stay, so that an earlier cursor can never name a later record.
     """
     view = segment.slot(slot)
     incarnation = view.incarnation & 0xFFFFFFFF

@@ -47,7 +47,7 @@ _GROUPS: Final = (
     ("From clients", r"bytes_accepted|submissions|malformed|frames|holds|client|accept_|poison"),
     (
         "To brokers",
-        r"bytes_sent|batch|incomplete|request|in_flight|late|produce_throttle|epoch|broker_|lane_rows",
+        r"bytes_sent|batch|incomplete|request|in_flight|late|produce_throttle|epoch|broker_",
     ),
     ("Memory, metadata and the worker's loop", r""),
 )

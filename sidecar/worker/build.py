@@ -149,7 +149,6 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         placement=Placement(config, core.accumulator, seed=lambda: random.getrandbits(63)),
         rates=RateLimits(memory.segment, settings.workers),
         chain_table=memory.chain_table,
-        lane_rows=memory.lane_rows,
         in_work=memory.in_work,
         accumulator=core.accumulator,
         sessions=sessions,

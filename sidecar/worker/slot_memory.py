@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
-from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.in_work import InWork
 from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.submission_name import submission_name
@@ -51,7 +51,6 @@ class SlotMemory:
         self.pool = BufferPool(segment, incarnation=incarnation, workers=workers, wake_others=wake_workers)
         self.chain_table = ChainTable(segment, slot, incarnation=incarnation)
         self.descriptors = DescriptorTable(segment, slot)
-        self.lane_rows = LaneRows(segment, slot)
 
     def beat(self) -> None:
         """The worker gets on with what it does: its controller may wait."""

@@ -27,7 +27,7 @@ from sidecar.testing.steady_load import SteadyClient, judge, keyed_and_keyless
 from sidecar.testing.waiting import ConditionTimeout, wait_until
 
 ROW_PARTITIONS = 150
-"""Each of these is a lane row of its own once a short client has sent to it."""
+"""Each of these has a batch of its own once a short client has sent to it."""
 TIGHT_BYTES = 2_000
 PATIENT: dict[str, Any] = {
     "connect_timeout_ms": 600_000,

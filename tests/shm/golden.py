@@ -16,7 +16,7 @@ from client_stub import wire
 from sidecar.kernel import BatchRecords, Chain, StickyPartitioner, index, take_pages
 from sidecar.shm import layout
 from sidecar.shm.client_table import ClientTable
-from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.layout import Layout
 from sidecar.shm.segment import Segment
 
@@ -122,8 +122,6 @@ def _segment(folder: Path) -> Iterator[tuple[str, str]]:
     yield "segment.descriptor.published", bytes(area[: layout.DESCRIPTOR_BYTES]).hex()
     table.settle(place, 0, 12, 13, counted=14)
     yield "segment.descriptor.settled", bytes(area[: layout.DESCRIPTOR_BYTES]).hex()
-    LaneRows(segment, 3).store(1, 2, 9, 17)
-    yield "segment.lane_row", bytes(segment.slot(3).area[layout.LANE_ROWS_OFFSET :][:16]).hex()
     segment.close()
 
 

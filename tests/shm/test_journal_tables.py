@@ -1,4 +1,4 @@
-"""Chain table, descriptors, lane rows; and what the next daemon reads out of them."""
+"""Chain table and descriptors; and what the next daemon reads out of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorState
-from sidecar.shm.descriptors import DescriptorTable, LaneRows
+from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.reclaim import reclaim_slot
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
-from tests.reading_back import lane_row, row_of
+from tests.reading_back import row_of
 
 
 class Slot:
@@ -163,36 +163,6 @@ def test_a_descriptor_becomes_true_by_one_store(worker: Slot, segment: Segment) 
     replay(before, bytes(area), at)
 
 
-def test_lane_rows(segment: Segment, slot: int) -> None:
-    rows = LaneRows(segment, slot)
-    assert lane_row(rows, 0, 0) == (0, 0)
-    rows.store(0, 0, 3, (1 << 31) - 1)
-    rows.store(0, 5, 0, 0)
-    rows.store(0, 0, 4, 1)
-    again = LaneRows(segment, slot)
-    assert (len(again), lane_row(again, 0, 0), lane_row(again, 0, 5)) == (2, (4, 1), (0, 0))
-
-
-def test_a_full_table_of_lane_rows_takes_no_new_partition_and_counts_it(segment: Segment, slot: int) -> None:
-    rows = LaneRows(segment, slot)
-    for partition in range(layout.LANE_ROWS_MAX):
-        rows.store(9, partition, 0, partition)
-    counters = segment.slot(slot).counters
-    assert counters.get("lane_rows_full_total") == 0
-    before = bytes(segment.slot(slot).area[layout.LANE_RECORDS_OFFSET :])
-    rows.store(10, 0, 7, 7)
-    rows.store(10, 0, 7, 8)
-    rows.store(9, 10, 1, 2)
-    assert counters.get("lane_rows_full_total") == 2
-    again = LaneRows(segment, slot)
-    assert (len(again), lane_row(again, 10, 0), lane_row(again, 9, 10)) == (
-        layout.LANE_ROWS_MAX,
-        (0, 0),
-        (1, 2),
-    )
-    assert bytes(segment.slot(slot).area[layout.LANE_RECORDS_OFFSET :]) == before
-
-
 def test_what_a_new_daemon_finds(worker: Slot, segment: Segment, segment_path: Path) -> None:
     assert describe_undelivered(segment) == []
     chain, entry = worker.accept("orders", 30)
@@ -236,7 +206,6 @@ def test_a_reclaimed_slot_is_whole_for_the_next_worker(worker: Slot, segment: Se
     chain, entry = worker.accept("orders", 30)
     partition, batch = worker.batches(chain, entry)[0]
     worker.send(chain, partition, batch)
-    LaneRows(segment, 0).store(0, 1, 0, 5)
     row = ClientTable(segment).take_row(b"c" * 20, "client", 1, 0, b"s" * 16)
     assert row is not None
     tail = chain.tail
@@ -246,7 +215,6 @@ def test_a_reclaimed_slot_is_whole_for_the_next_worker(worker: Slot, segment: Se
     segment.slot(0).claim(incarnation=2)
     again = Slot(segment, 0, incarnation=2)
     assert again.descriptors.free_count == again.descriptors.capacity
-    assert lane_row(LaneRows(segment, 0), 0, 1) == (0, 0)
     chain, entry = again.accept("orders", 3)
     assert entry.position >= tail, "a cursor of before never names a record of after"
     assert [row[:3] for row in describe_undelivered(segment)] == [(0, "orders", 3)]

@@ -52,7 +52,7 @@ class Scene:
         self.rooms = rooms = self.worker.rooms
         memory = rooms.memory
         self.counters, self.pool, self.chain_table = memory.counters, memory.pool, memory.chain_table
-        self.descriptors, self.lane_rows = memory.descriptors, memory.lane_rows
+        self.descriptors = memory.descriptors
         self.sessions, self.outboxes = rooms.stubs.sessions, rooms.stubs.outboxes
         self.acker, self.settlement = rooms.acker, rooms.settlement
         chain = self.chain_table.open(IDEMPOTENT_LANE, "t")

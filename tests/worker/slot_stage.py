@@ -164,7 +164,7 @@ class SlotStage:
         memory.beat = self._beat  # type: ignore[method-assign]
         self.name_of, self.in_work, self.counters = memory.name_of, memory.in_work, memory.counters
         self.pool, self.chain_table = memory.pool, memory.chain_table
-        self.descriptors, self.lane_rows = memory.descriptors, memory.lane_rows
+        self.descriptors = memory.descriptors
         self.ids, self.accumulator, self.buffers, self.sender = rooms.core
         self.sessions, self.topics = rooms.stubs.sessions, rooms.topics
         self.acker, self.settlement = rooms.acker, rooms.settlement

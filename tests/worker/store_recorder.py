@@ -136,7 +136,6 @@ def windows(segment: Segment) -> list[tuple[int, int]]:
         (0, places.pages + places.page_bytes * places.page_count),
         (slot, slot + layout.CHAINS_OFFSET + 2 * layout.CHAIN_ROW_BYTES),
         (slot + layout.DESCRIPTORS_OFFSET, slot + layout.DESCRIPTORS_OFFSET + 40 * layout.DESCRIPTOR_BYTES),
-        (slot + layout.LANE_ROWS_OFFSET, slot + layout.LANE_ROWS_OFFSET + 4 * layout.LANE_ROW_BYTES),
         (client, client + layout.CLIENT_ROW_BYTES + 24_576),
     ]
     return found

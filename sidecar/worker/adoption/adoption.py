@@ -89,7 +89,6 @@ class Adoption:
         self._pool = memory.pool
         self._chain_table = memory.chain_table
         self._descriptors = memory.descriptors
-        self._lane_rows = memory.lane_rows
         self._counters = memory.counters
         self._poison = memory.poison
         self._in_work = memory.in_work
@@ -415,7 +414,7 @@ class Adoption:
                 for (row_index, generation), (records, size) in batch.records.shares().items():
                     self._sessions.records_settled(row_index, generation, records, size)
                 batch.records.mark_done()
-                self._free(descriptor)
+                self._descriptors.free(descriptor.index)
                 continue
             whole = batch.records.count == descriptor.count
             if not whole:
@@ -447,7 +446,7 @@ class Adoption:
                 continue
             self._alarm(each)
             if not batch.records.count:
-                self._free(each.descriptor)
+                self._descriptors.free(each.descriptor.index)
                 continue
             # Other content under the same sequences would be dropped silently by the broker.
             batch.done(
@@ -458,12 +457,6 @@ class Adoption:
             self._accumulator.withdraw(batch, now_ms)
             self._settlement.settle_batch(batch, now_ms)
         return sent
-
-    def _free(self, descriptor: Descriptor) -> None:
-        if descriptor.lane == IDEMPOTENT_LANE and descriptor.base_sequence >= 0:
-            next_sequence = (descriptor.base_sequence + descriptor.count) & _UNBOUNDED
-            self._lane_rows.store(descriptor.chain_id, descriptor.partition, descriptor.epoch, next_sequence)
-        self._descriptors.free(descriptor.index)
 
     def _alarm(self, each: Range) -> None:
         log.error(

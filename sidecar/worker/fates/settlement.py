@@ -1,7 +1,7 @@
 """Settlement: the facts that a decided batch owes the journal, in the one order that survives a crash.
 
 descriptor settled (code, base offset, append time) → outcomes in the clients' outcome rings (Acker) → descriptor
-completed → words done → lane row stored → descriptor free → pages back to the pool. A crash between any two steps
+completed → words done → descriptor free → pages back to the pool. A crash between any two steps
 leaves a state from which the next reader goes on; at worst a client gets an outcome twice and completes it once.
 """
 
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import fail_remaining, mark_failed_done
-from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.worker.fates.completions import BatchCompletion, RecordsCompletion, SharedBatch
 from sidecar.worker.fates.failure_tally import FailureTally
@@ -44,7 +43,6 @@ class Settlement:
         self._memory = memory
         self._acker = acker
         self._descriptors = memory.descriptors
-        self._lane_rows = memory.lane_rows
         self._slot = memory.slot
         self._counters = memory.counters
         self.sessions = sessions
@@ -171,8 +169,6 @@ class Settlement:
             # kill point: words.done
         assert batch.chain is not None
         if index != NO_DESCRIPTOR:
-            if batch.lane == IDEMPOTENT_LANE and batch.base_sequence != NO_SEQUENCE:
-                self._lane_rows.store(batch.chain.chain_id, batch.partition, batch.epoch, batch.next_sequence)
             self._descriptors.free(index)
             batch.descriptor = NO_DESCRIPTOR
             self._incomplete -= 1

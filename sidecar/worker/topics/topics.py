@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.topic_settings import TopicRules
     from sidecar.shm.chain_table import ChainTable
-    from sidecar.shm.descriptors import LaneRows
     from sidecar.shm.in_work import InWork
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.stubs.sessions import Sessions
@@ -53,7 +52,6 @@ class Topics:
         chain_table: ChainTable,
         accumulator: RecordAccumulator,
         rates: RateLimits,
-        lane_rows: LaneRows,
         sessions: Sessions,
         settlement: Settlement,
         in_work: InWork,
@@ -64,7 +62,6 @@ class Topics:
         self._rates = rates
         self._chain_table = chain_table
         self._accumulator = accumulator
-        self._lane_rows = lane_rows
         self._sessions = sessions
         self._settlement = settlement
         self._vacated_ms = float("-inf")
@@ -140,7 +137,6 @@ class Topics:
             unused.append((queue.last_used_ms if queue is not None else float("-inf"), lane, topic))
         unused.sort()
         for _, lane, topic in unused[: (len(unused) + 1) // 2]:
-            self._lane_rows.vacate(self._chain_table.ids()[lane, topic])
             chain_id = self._chain_table.vacate(lane, topic)
             queue = self.by_chain.pop(chain_id, None)
             if queue is not None:
