@@ -7,6 +7,7 @@ These are counts and no times, so a busy machine does not change them. The rule 
 - A call of a Python function of the product counts, in any thread; properties, constructors, generators' resumptions
   and comprehensions too. A function of Cython or of a library counts as none.
 - Functions called less than 0.5 times a record are left out: heartbeats, metrics, housekeeping.
+- Functions with work of their own are counted once more, alone: ``own_work.py`` has their rule.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sidecar.bench import call_hook
 from sidecar.bench.bed import TOPIC, daemon_before, null_broker
 from sidecar.bench.call_counter import Calls, RemoteCounter, counted_here
 from sidecar.bench.measurement import Results
+from sidecar.bench.own_work import has_own_work
 from sidecar.bench.workload import BATCH_RECORDS, Workload
 from sidecar.demo.steps import Steps
 from sidecar.testing.waiting import wait_until
@@ -72,6 +74,11 @@ class Walk:
     def files(self) -> int:
         return len({each.function.partition(":")[0] for each in self.steps})
 
+    @property
+    def working(self) -> tuple[Step, ...]:
+        """The functions with more than a delegation."""
+        return tuple(each for each in self.steps if has_own_work(each.function))
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -83,6 +90,7 @@ def measure_steps(steps: Steps, results: Results) -> None:
     for walk in walks:
         results.add(SECTION, f"{walk.what}: calls", walk.side, "", [round(walk.calls, 1)])
         results.add(SECTION, f"{walk.what}: functions", walk.side, "", [len(walk.steps)])
+        results.add(SECTION, f"{walk.what}: functions with own work", walk.side, "", [len(walk.working)])
         results.add(SECTION, f"{walk.what}: files", walk.side, "", [walk.files])
         results.walks.append(walk.to_dict())
 
