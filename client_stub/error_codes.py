@@ -483,6 +483,11 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         "TOPIC_AUTHORIZATION_FAILED", _FINAL, "Not authorized to access the topic."
     ),
     LocalCode.INVALID_TOPIC: CodeRow("INVALID_TOPIC_EXCEPTION", _FINAL, "The topic name is not valid."),
+    LocalCode.QUOTA_EXCEEDED: CodeRow(
+        "THROTTLING_QUOTA_EXCEEDED",
+        _RETRY,
+        "The client is over its rate, and the daemon discarded the record.",
+    ),
     LocalCode.ENCODE_MISMATCH: CodeRow(
         "ENCODE_MISMATCH",
         _FINAL,

@@ -153,6 +153,7 @@ class LocalCode(IntEnum):
     TOPIC_UNAUTHORIZED = 0xFF0C
     INVALID_TOPIC = 0xFF0D
     ENCODE_MISMATCH = 0xFF0E
+    QUOTA_EXCEEDED = 0xFF0F  # over the rate of [clients.NAME], with over.limit = discard
 
 
 WORD_UNPARTITIONED: Final = 0xFFFF

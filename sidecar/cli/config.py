@@ -11,7 +11,7 @@ import click
 from sidecar.cli.common import fail
 from sidecar.common.model import ExitStatus
 from sidecar.common.secret_sources import HIDDEN
-from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
+from sidecar.common.settings import BY_NAME, CLIENT_KEYS, SETTINGS, ConfigError, SidecarConfig
 
 _FILE = click.option(
     "-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML)."
@@ -90,7 +90,7 @@ def _shown(name: str, value: object) -> object:
 
 
 def _hide(keys: Any) -> dict[str, Any]:
-    return {key: HIDDEN if key == "token" else value for key, value in keys.items()}
+    return {key: HIDDEN if CLIENT_KEYS[key].secret else value for key, value in keys.items()}
 
 
 def to_toml(concluded: SidecarConfig) -> str:
@@ -109,7 +109,9 @@ def to_toml(concluded: SidecarConfig) -> str:
         lines.append("")
     for name, keys in concluded.clients.items():
         lines.append(f"[clients.{json.dumps(name)}]")
-        lines += [f"{key} = {_toml(value)}" for key, value in _hide(keys).items()]
+        lines += [
+            f"{json.dumps(key) if '.' in key else key} = {_toml(value)}" for key, value in _hide(keys).items()
+        ]
         lines.append("")
     for pattern, keys in concluded.topics.items():
         lines.append(f"[topics.{json.dumps(pattern)}]")

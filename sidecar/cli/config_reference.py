@@ -71,6 +71,36 @@ once. One larger submission passes whole, and the wait after it pays for it.
 |---|---|---|---|
 """
 
+_CLIENTS = """
+## `[clients.NAME]`: rules for clients of that name
+
+`NAME` is the `client_name` of a Producer, as it is: no glob. Without any such table every member of the daemon's group
+may use every name. A table adds only the rules that it names. [security.md](security.md#on-the-host) says what they
+protect from.
+
+```toml
+[clients.billing]
+uids = ["billing"]
+token.file = "/etc/kafka-sidecar/billing.token"
+topics.allow = ["billing-*", "audit"]
+topics.deny = ["billing-secret"]
+
+[clients.batch]
+gids = ["etl", 1042]
+records.per.second = 5_000
+over.limit = "discard"
+
+[daemon]
+unlisted_clients = "deny"
+```
+
+A name with `uids` or `gids` is for these users and members of these groups alone: root too must be listed. A token is
+asked for in addition. Rates count as those of topics do. With `discard` a submission over the rate fails whole.
+
+| key | values | live | meaning |
+|---|---|---|---|
+"""
+
 _REFUSED = """
 ## Kafka's settings that are not taken
 
@@ -112,8 +142,8 @@ def reference_markdown() -> str:
     for table, title in _TITLES.items():
         parts.append(f"\n## {title}\n\n| name | default | values | live | meaning |\n|---|---|---|---|---|\n")
         parts += [_line(row) for row in SETTINGS if row.table == table]
-    parts.append("\n## `[clients.NAME]`: rules for clients of that name\n\n| key | meaning |\n|---|---|\n")
-    parts += [f"| `{key}` | {doc} |\n" for key, doc in CLIENT_KEYS.items()]
+    parts.append(_CLIENTS)
+    parts += [f"| `{row.name}` | {_values(row)} | live | {row.doc} |\n" for row in CLIENT_KEYS.values()]
     parts.append(_TOPICS)
     parts += [
         f"| `{row.name}` | {_values(row)} | {'' if row.name in SETTLED_TOPIC_KEYS else 'live'} | {row.doc} |\n"

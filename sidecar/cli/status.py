@@ -24,6 +24,8 @@ LEDGER = (
 """The first is the sum of the others."""
 FAILURES_SHOWN = 5
 """Of the latest pairs of topic and error; --json has more."""
+DISCARDS_SHOWN = 5
+"""Topics with the most discarded records."""
 ALIVE_S = 3.0
 """How long a health check waits for the controller's answer."""
 
@@ -147,4 +149,13 @@ def describe(info: dict[str, Any]) -> str:
             )
         elif dead:
             lines.append(f"  letters   {info['dead_letters']}: `kafka-sidecar replay --dry-run` lists them")
+    for each in info.get("discards", [])[:DISCARDS_SHOWN]:
+        first, last = (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each[key] / 1000))
+            for key in ("first_ms", "last_ms")
+        )
+        lines.append(
+            f"  discards  {each['records']:,} records of topic {ascii(each['topic'])[1:-1]} were discarded "
+            f"by the rates of their clients, from {first} to {last}"
+        )
     return "\n".join(lines)

@@ -44,6 +44,7 @@ class ControlKind(IntEnum):
     CONFIGURE = 11
     CONFIGURED = 12
     FAILED_RECORDS = 20
+    DISCARDED = 13
 
 
 class UpdateError(IntEnum):
@@ -82,6 +83,19 @@ class FailureRow(NamedTuple):
     persistence: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls here
     client: str
+
+
+DISCARD_TOPICS_MAX: Final = 200
+"""Topics of which discards are counted one by one; those of all others are OTHER_TOPICS."""
+OTHER_TOPICS: Final = "(other topics)"
+
+
+class Discard(NamedTuple):
+    """Records of a topic that were discarded, and when the first and the last (Unix epoch)."""
+
+    records: int
+    first_ms: int
+    last_ms: int
 
 
 class TopicError(NamedTuple):
@@ -244,6 +258,14 @@ class FailedRecords:
     rows: tuple[FailureRow, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """worker → controller: discards by topic since the last such message."""
+
+    kind: ClassVar[ControlKind] = ControlKind.DISCARDED
+    topics: Mapping[str, Discard] = field(default_factory=dict)
+
+
 ControlMessage: TypeAlias = (
     Start
     | Ready
@@ -258,6 +280,7 @@ ControlMessage: TypeAlias = (
     | Configure
     | Configured
     | FailedRecords
+    | Discarded
 )
 
 _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
@@ -276,6 +299,7 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
         Configure,
         Configured,
         FailedRecords,
+        Discarded,
     )
 }
 
@@ -301,10 +325,15 @@ def _topic_errors(value: dict[str, Any]) -> dict[str, TopicError]:
     return {topic: TopicError(*error) for topic, error in value.items()}
 
 
+def _discards(value: dict[str, Any]) -> dict[str, Discard]:
+    return {topic: Discard(*each) for topic, each in value.items()}
+
+
 _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
     (ControlKind.UPDATE_METADATA, "brokers"): _brokers,
     (ControlKind.UPDATE_METADATA, "partitions"): _partitions,
     (ControlKind.TOPIC_ERRORS, "errors"): _topic_errors,
+    (ControlKind.DISCARDED, "topics"): _discards,
     (ControlKind.NEED_TOPICS, "topics"): tuple,
     (ControlKind.NEED_TOPICS, "used"): tuple,
     (ControlKind.START, "wake_fds"): tuple,

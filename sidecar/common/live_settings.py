@@ -33,6 +33,7 @@ LIVE: Final = frozenset(
         "daemon.client_ack_timeout_s",
         "daemon.client_grace_s",
         "daemon.shutdown_timeout_s",
+        "daemon.unlisted_clients",
         "dead_letters.max_bytes",
         "dead_letters.when_full",
         "log.level",
@@ -71,6 +72,11 @@ def difference(old: SidecarConfig, new: SidecarConfig) -> Difference:
         else:
             refusals.append(_needs_restart(phrase))
     changes += _table_changes("clients", old.clients, new.clients)
+    changes += [
+        f'clients."{name}" by its token file or the host\'s users'
+        for name, rule in new.client_rules.items()
+        if old.clients.get(name) == new.clients[name] and old.client_rules[name] != rule
+    ]
     changes += _table_changes("topics", old.topics, new.topics)
     if list(old.topics) != list(new.topics) and set(old.topics) == set(new.topics):
         changes.append("the order of [topics] tables")

@@ -21,6 +21,7 @@ class ValueKind(StrEnum):
     TEXT = "text"
     LIST = "list"
     INTEGERS = "list of whole numbers"
+    IDS = "list of names or numbers"
 
 
 @dataclass(frozen=True, slots=True)

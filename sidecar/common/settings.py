@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.common.client_rules import ClientRule
 from sidecar.common.sasl_settings import SASL_SETTINGS
 from sidecar.common.setting import INT_MAX, LONG_MAX, Setting, Value, ValueKind, choice, integer
 from sidecar.common.tls_settings import SECURITY_PROTOCOLS, TLS_SETTINGS
@@ -233,6 +234,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     integer(
         "daemon.clients_max", 1_024, 16, 65_535, "Clients that may be connected or have records pending."
     ),
+    choice(
+        "daemon.unlisted_clients",
+        "allow",
+        ("allow", "deny"),
+        "deny: only clients whose name has a table [clients.NAME] are admitted.",
+    ),
     integer(
         "daemon.batch_growth_bytes",
         512 << 10,
@@ -414,8 +421,46 @@ TOPIC_KEYS: Final[Mapping[str, Setting]] = {
 }
 """The settings of ``[topics."PATTERN"]``; unset: as for all topics."""
 
-CLIENT_KEYS: Final[Mapping[str, str]] = {"token": "Secret that this client name must present."}
-"""The settings of ``[clients.NAME]``."""
+CLIENT_KEYS: Final[Mapping[str, Setting]] = {
+    row.name: row
+    for row in (
+        Setting("token", ValueKind.TEXT, None, "Secret that this client name must present.", secret=True),
+        Setting(
+            "token.file",
+            ValueKind.TEXT,
+            None,
+            "File of that secret. Each line is accepted: the old and the new one while clients change over.",
+            is_path=True,
+        ),
+        Setting("uids", ValueKind.IDS, None, "Users that may use this name."),
+        Setting("gids", ValueKind.IDS, None, "Groups whose members may use it too."),
+        Setting(
+            "topics.allow", ValueKind.LIST, None, "Topics that it may send to, as names or globs; unset: all."
+        ),
+        Setting(
+            "topics.deny",
+            ValueKind.LIST,
+            None,
+            "Topics that it may not send to, also where `topics.allow` has them.",
+        ),
+        integer(
+            "records.per.second",
+            None,
+            1,
+            LONG_MAX,
+            "Records per second of all clients of this name together, over all workers.",
+        ),
+        integer("bytes.per.second", None, 1, LONG_MAX, "The same by bytes; both may be set."),
+        choice(
+            "over.limit",
+            None,
+            ("block", "discard"),
+            "Over its rate. block (unset): it is held, as by a topic's rate. discard: its records fail at once with "
+            "THROTTLING_QUOTA_EXCEEDED, and are counted by topic.",
+        ),
+    )
+}
+"""Keys of ``[clients.NAME]``; unset: no such rule."""
 
 
 class ConfigError(ValueError):
@@ -432,6 +477,8 @@ class SidecarConfig:
 
     values: Mapping[str, Value]
     clients: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    client_rules: Mapping[str, ClientRule] = field(default_factory=dict)
+    """The same with names resolved and files read."""
     topics: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     """By pattern, in the order of the file: the first that matches a topic counts."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -473,7 +520,7 @@ class SidecarConfig:
         """A worker's settings: every value by name, ``clients`` and ``topics`` (in order) as nested maps."""
         return {
             **self.values,
-            "clients": {name: dict(keys) for name, keys in self.clients.items()},
+            "clients": {name: rule.to_mapping() for name, rule in self.client_rules.items()},
             "topics": {pattern: dict(keys) for pattern, keys in self.topics.items()},
         }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
+from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.errors import Refused
 
 NAME_BYTES_MAX = 64
@@ -18,8 +18,8 @@ def takes_relative(fields: Sequence[Any]) -> bool:
     return isinstance(flags, int) and bool(flags & RELATIVE_ENDPOINTS)
 
 
-def check_hello(fields: Sequence[Any], clients: Mapping[str, Mapping[str, Any]]) -> tuple[bytes, str]:
-    """(client id, name) of a HELLO's fields after its kind; raises Refused."""
+def check_hello(fields: Sequence[Any], rules: ClientRules, caller: Caller) -> tuple[bytes, str, bytes]:
+    """(client id, name, digest of the token) of a HELLO's fields after its kind; raises Refused."""
     if not fields or fields[0] != PROTOCOL_VERSION:
         theirs = fields[0] if fields else "none"
         raise Refused(
@@ -35,11 +35,7 @@ def check_hello(fields: Sequence[Any], clients: Mapping[str, Mapping[str, Any]])
         raise Refused(
             "MALFORMED_FRAME", f"HELLO carries no client name of at most {NAME_BYTES_MAX} bytes, or no pid."
         )
-    rule = clients.get(name)
-    wanted = rule.get("token") if rule else None
-    if wanted and not (isinstance(token, str) and hmac.compare_digest(token.encode(), str(wanted).encode())):
-        raise Refused(
-            "NOT_ADMITTED",
-            f'Client "{name}" needs the token that [clients.{name}] of the daemon\'s configuration names.',
-        )
-    return client_id, name
+    why = rules.refusal(name, caller)
+    if why is not None:
+        raise Refused("NOT_ADMITTED", why)
+    return client_id, name, rules.check_token(name, token, caller)

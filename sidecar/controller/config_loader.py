@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -30,6 +31,7 @@ from sidecar.common.settings import (
 )
 from sidecar.common.tls_settings import has_tls
 from sidecar.common.topic_patterns import is_glob, overlap
+from sidecar.controller.client_tables import client_rules
 from sidecar.net.tls_context import tls_fault_of
 
 ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
@@ -88,9 +90,10 @@ class _Gathered:
             )
             return
         name = rest[: -len(key) - 1].strip('"')
-        value = self._convert(
-            Setting(key, ValueKind.TEXT, "", CLIENT_KEYS[key]), f"clients.{rest}", raw, source, hidden=True
-        )
+        row = CLIENT_KEYS[key]
+        value = self._convert(row, f"clients.{rest}", raw, source, hidden=row.secret)
+        if row.is_path and isinstance(value, str):
+            value = self._expand(value, f"clients.{rest}", source)
         if value is not None:
             self.clients.setdefault(name, {})[key] = value
 
@@ -174,6 +177,9 @@ def load_config(
         if has_tls(config.values):
             fault = tls_fault_of(config.values)
             gathered.faults += [] if fault is None else [fault]
+        rules, faults = client_rules(config.clients)
+        gathered.faults += faults
+        config = replace(config, client_rules=rules)
     except ConfigError as error:
         raise ConfigError([*gathered.faults, *error.sentences]) from None
     if gathered.faults:
@@ -203,6 +209,10 @@ def _read_file(path: Path) -> dict[str, object]:
             raise ConfigError([f"Unknown table [{table}] ({path}): {hint}"])
         if table in _NAMED_TABLES:
             for entry, keys in content.items():
+                if (table, entry) == ("clients", "unlisted") and not isinstance(keys, dict):
+                    raise ConfigError(
+                        [f'clients.unlisted ({path}): write unlisted_clients = "{keys}" into [daemon].']
+                    )
                 if not isinstance(keys, dict):
                     raise ConfigError(
                         [f'[{table}] has "{entry}" ({path}): write [{table}."{entry}"] and its keys.']
@@ -269,6 +279,8 @@ def _shown(raw: object) -> str:
 
 
 def _split(raw: object) -> object:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return [raw]
     return [part.strip() for part in raw.split(",") if part.strip()] if isinstance(raw, str) else raw
 
 
@@ -308,6 +320,8 @@ def _adapter(row: Setting) -> TypeAdapter[Any]:
             kind = bool
         case ValueKind.LIST:
             kind = Annotated[list[str], BeforeValidator(_split)]
+        case ValueKind.IDS:
+            kind = Annotated[list[Annotated[str, BeforeValidator(_as_text)]], BeforeValidator(_split)]
         case ValueKind.INTEGERS:
             kind = Annotated[list[Annotated[int, Field(ge=0)]], BeforeValidator(_split)]
         case _ if row.choices:

@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 
 from client_stub.wire import Kind
+from sidecar.common.client_rules import Caller
 from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.endpoint import Endpoint
@@ -28,14 +29,14 @@ HELLO_WAIT_S = 2.0
 HELLOS_WAITING_MAX = 4096
 
 Topics = list[list[object]]
-Hello = Callable[[list[Any]], tuple[str, int, bytes] | None]
+Hello = Callable[[list[Any], Caller], tuple[str, int, bytes] | None]
 AskTopics = Callable[[list[str] | None, float | None], Awaitable[Topics]]
 
 
 class ControlEndpoint:
     """A ROUTER in the controller's loop. ``malformed`` counts bad frames.
 
-    ``hello(fields)`` returns (endpoint, epoch, ticket), raises Refused, or returns None: its worker is not ready. Such
+    ``hello(fields, caller)`` returns (endpoint, epoch, ticket), raises Refused, or None: its worker is not ready. Such
     a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
     ``topics(names | None, max_wait_ms | None)`` answers TOPICS_REPLY's list or raises Refused.
     """
@@ -44,7 +45,7 @@ class ControlEndpoint:
         self,
         path: Path,
         *,
-        hello: Hello = lambda fields: None,
+        hello: Hello = lambda fields, caller: None,
         topics: AskTopics | None = None,
     ) -> None:
         """``path`` is replaced in one step when it is there: a daemon before us loses it, nobody finds none."""
@@ -95,8 +96,10 @@ class ControlEndpoint:
     def _answer_hello(self, routing_id: bytes, fields: list[Any]) -> bool:
         """False when there is no answer yet."""
         try:
-            assigned = self._hello(fields)
+            assigned = self._hello(fields, self._endpoint.caller(routing_id))
         except Refused as refusal:
+            if refusal.code == "NOT_ADMITTED":
+                self._sparse_log.warning(str(refusal), "refused: %s", ascii(str(refusal)))
             self._refuse(routing_id, refusal)
             return True
         if assigned is None:

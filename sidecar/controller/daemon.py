@@ -8,11 +8,12 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sidecar.common.control import Configure, FailedRecords, Start
+from sidecar.common.client_rules import Caller, ClientRules
+from sidecar.common.control import Configure, Discard, FailedRecords, Start
 from sidecar.common.errors import Refused
 from sidecar.common.own_process import own_version
 from sidecar.common.settings import SidecarConfig
@@ -21,6 +22,7 @@ from sidecar.controller.admission import check_hello, takes_relative
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
+from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
 from sidecar.controller.health import Health, disk_sentence
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
@@ -85,6 +87,8 @@ class Daemon:
         }
         self._config_serial = 0
         self._failures = FailureBook()
+        self._rules = ClientRules.from_mapping(config.to_mapping())
+        self._discards = Discards()
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._fatal = ""
@@ -244,6 +248,7 @@ class Daemon:
         """Take a checked configuration on, here and in all workers, and wait until they have."""
         # From here on a worker that starts gets it with START.
         self.config = config
+        self._rules = ClientRules.from_mapping(config.to_mapping())
         self._config_serial += 1
         logging.getLogger().setLevel(config.text("log.level").upper())
         self.cluster.use(config)
@@ -290,6 +295,11 @@ class Daemon:
         if self._control is not None:
             self._control.ask_again()
 
+    def discarded(self, topics: Mapping[str, Discard]) -> None:
+        """A worker's clients were over their rates."""
+        self._discards.add(topics)
+        self.changed()
+
     def worker_left(self, worker: WorkerProcess) -> None:
         """Nothing is sent to it any more, no client goes to it, and its socket is removed."""
         self.cluster.worker_left(worker)
@@ -307,9 +317,9 @@ class Daemon:
 
     # ---- clients
 
-    def _hello(self, fields: list[Any]) -> tuple[str, int, bytes] | None:
+    def _hello(self, fields: list[Any], caller: Caller) -> tuple[str, int, bytes] | None:
         """The worker for a client; None while that one is not ready."""
-        client_id, name = check_hello(fields, self.config.clients)
+        client_id, name, token_digest = check_hello(fields, self._rules, caller)
         if self._is_stopping:
             raise Refused("DRAINING", "The daemon is shutting down and takes no more clients.")
         identity = self._worker_for(client_id)
@@ -320,7 +330,7 @@ class Daemon:
         return (
             socket.name if takes_relative(fields) else identity.endpoint,
             identity.epoch,
-            attach_ticket(self._instance_key, client_id, name, identity.epoch),
+            attach_ticket(self._instance_key, client_id, name, identity.epoch, token_digest),
         )
 
     def _worker_for(self, client_id: bytes) -> WorkerIdentity | None:
@@ -391,6 +401,7 @@ class Daemon:
             "held_slots": sorted(self.supervisor.held_slots),
             "failures": self._failures.last(),
             "standby": self.supervisor.standby_pid,
+            "discards": self._discards.to_list(),
             "workers": [
                 {
                     "index": worker.identity.index,

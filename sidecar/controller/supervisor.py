@@ -15,13 +15,15 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sidecar.common.control import (
     Configure,
     Configured,
     ControlMessage,
+    Discard,
+    Discarded,
     Drain,
     Drained,
     FailedRecords,
@@ -108,6 +110,10 @@ class WorkerOwner(Protocol):
 
     def records_failed(self, message: FailedRecords) -> None:
         """Records of that worker's clients have failed."""
+        ...
+
+    def discarded(self, topics: Mapping[str, Discard]) -> None:
+        """Clients of a worker were over their rates; by topic."""
         ...
 
     def changed(self) -> None:
@@ -346,6 +352,9 @@ class Supervisor:
         """A control message of the worker, to whom it concerns."""
         if isinstance(message, NeedTopics):
             self._cluster.topics_needed(message)
+            return
+        if isinstance(message, Discarded):
+            self._owner.discarded(message.topics)
             return
         if isinstance(message, UpdateMetadataReply):
             self._cluster.update_replied(worker, message)

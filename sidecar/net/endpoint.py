@@ -24,10 +24,11 @@ from client_stub.zmtp import (
     opening,
     unsent,
 )
+from sidecar.common.client_rules import Caller
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.listener import Listener
-from sidecar.net.peer import GONE, Peer
+from sidecar.net.peer import GONE, Peer, caller_of
 from sidecar.net.stub_connection import (
     UNATTACHED_BYTES_MAX,
     UNATTACHED_MESSAGES_MAX,
@@ -172,6 +173,11 @@ class Endpoint:
             return False
         self._write(connection, encode(frames))
         return True
+
+    def caller(self, routing_id: bytes) -> Caller:
+        """The user behind a connection; one that nobody is when it is gone."""
+        connection = self._by_id.get(routing_id)
+        return Caller(GONE.uid) if connection is None else caller_of(connection.socket, connection.peer)
 
     def peer(self, routing_id: bytes) -> Peer:
         """The process and user behind a connection; GONE when it is closed."""

@@ -6,6 +6,8 @@ import socket
 import struct
 from typing import Final, NamedTuple
 
+from sidecar.common.client_rules import Caller
+
 _CREDENTIALS: Final = struct.Struct("iII")
 """struct ucred: pid, uid, gid."""
 
@@ -18,6 +20,12 @@ class Peer(NamedTuple):
     gid: int
 
 
+_SO_PEERGROUPS: Final = 59
+"""Of Linux since 4.13; not in Python's socket module."""
+_GROUPS_BYTES_MAX: Final = 1024
+"""The largest answer that Python takes: 256 groups. Of a user with more only the first counts, its own."""
+_GID: Final = struct.Struct("I")
+
 GONE: Final = Peer(0, 0xFFFF_FFFF, 0xFFFF_FFFF)
 """In place of a connection that is closed. No user and no group has these ids."""
 
@@ -27,3 +35,12 @@ def peer_of(connected: socket.socket) -> Peer:
     return Peer(
         *_CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     )
+
+
+def caller_of(connected: socket.socket, peer: Peer) -> Caller:
+    """The user at the other end with all its groups, as they were when it connected."""
+    try:
+        groups = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES_MAX)
+    except OSError:
+        groups = b""
+    return Caller(peer.uid, frozenset((peer.gid, *(gid for (gid,) in _GID.iter_unpack(groups)))))

@@ -331,6 +331,13 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "Record batches that a broker refused whole or whose request got no answer; most are sent again.",
         "Far above `batches_retried_total`: they fail. The clients' errors say why.",
     ),
+    CounterRow(
+        "records_discarded_total",
+        "counter",
+        "records",
+        "Records that failed at the daemon's door because their client was over its rate (`over.limit = discard`).",
+        "Any growth: `status` names the topics, the log the clients.",
+    ),
 )
 """In the order of the slot's block."""
 

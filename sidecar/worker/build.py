@@ -25,6 +25,7 @@ from sidecar.worker.driver import Driver
 from sidecar.worker.fates.acker import Acker
 from sidecar.worker.fates.dead_letters import DeadLetters
 from sidecar.worker.fates.settlement import Settlement
+from sidecar.worker.stubs.client_limits import ClientLimits
 from sidecar.worker.stubs.client_processes import ClientProcesses
 from sidecar.worker.stubs.group_commit import GroupCommit
 from sidecar.worker.stubs.intake import Intake, full_submission, largest_submission
@@ -72,6 +73,7 @@ class Stubs:
     """The rooms that speak with stubs."""
 
     sessions: Sessions
+    limits: ClientLimits
     outboxes: Outboxes
     processes: ClientProcesses
     shares: Shares
@@ -123,7 +125,15 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         rules=settings.rules,
         request_buffers_bytes=settings.request_buffers_bytes,
     )
+    limits = ClientLimits(
+        settings.client_rules,
+        segment=memory.segment,
+        workers=settings.workers,
+        counters=memory.counters,
+        timestamp_ms=clock.timestamp_ms,
+    )
     sessions = Sessions(
+        limits=limits,
         grace_ms=settings.client_grace_ms,
         table=ClientTable(memory.segment),
         slot=memory.index,
@@ -155,7 +165,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         settlement=settlement,
     )
     stubs = _build_stubs(
-        start, settings, memory, outside, turns, topics, sessions, outboxes, settlement, acker
+        start, settings, memory, outside, turns, topics, sessions, limits, outboxes, settlement, acker
     )
     brokers = _build_brokers(settings, memory, outside, turns, cache, core)
     driver = Driver(
@@ -206,6 +216,7 @@ def _build_stubs(
     turns: Turns,
     topics: Topics,
     sessions: Sessions,
+    limits: ClientLimits,
     outboxes: Outboxes,
     settlement: Settlement,
     acker: Acker,
@@ -231,6 +242,7 @@ def _build_stubs(
         outboxes=outboxes,
         turns=turns,
         host=outside.host,
+        limits=limits,
         clock_ahead_ms=memory.clock_ahead_ms,
     )
     if outside.accept_log is not None:
@@ -256,6 +268,7 @@ def _build_stubs(
         },
         client_ack_timeout_ms=settings.client_ack_timeout_ms,
         sessions=sessions,
+        client_limits=limits,
         processes=processes,
         intake=intake,
         topics=topics,
@@ -263,7 +276,9 @@ def _build_stubs(
         outboxes=outboxes,
         counters=memory.counters,
     )
-    return Stubs(sessions, outboxes, processes, shares, intake, intake.commit, port, submission_bytes_max)
+    return Stubs(
+        sessions, limits, outboxes, processes, shares, intake, intake.commit, port, submission_bytes_max
+    )
 
 
 def _build_brokers(

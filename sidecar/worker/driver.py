@@ -12,7 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import LocalCode
-from sidecar.common.control import Drained, NeedTopics, TopicErrors, UpdateError, UpdateMetadataReply
+from sidecar.common.control import (
+    Discarded,
+    Drained,
+    NeedTopics,
+    TopicErrors,
+    UpdateError,
+    UpdateMetadataReply,
+)
 from sidecar.common.model import broker_of
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
 from sidecar.metadata.snapshot import WHOLE_TOPIC
@@ -92,6 +99,7 @@ class Driver:
         self._ids = core.ids
         self._topics = topics
         self._sessions = stubs.sessions
+        self._client_limits = stubs.limits
         self._outboxes = stubs.outboxes
         self._shares = stubs.shares
         self._intake = stubs.intake
@@ -386,6 +394,9 @@ class Driver:
             failed = self._settlement.failures.take()
             if failed is not None:
                 self._host.send_control(failed)
+            discards = self._client_limits.take_discards()
+            if discards:
+                self._host.send_control(Discarded(discards))
             self._publish_gauges(now_ms)
             if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
                 self._turns.wake()  # a client that was given up had them

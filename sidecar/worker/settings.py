@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sidecar.common.client_rules import ClientRules
 from sidecar.common.config_rules import config_of
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.topic_settings import TopicRules
@@ -23,6 +24,8 @@ class WorkerSettings:
     request_buffers_bytes: int
     client_grace_ms: float
     client_ack_timeout_ms: float
+    client_rules: ClientRules
+    """``[clients.NAME]``."""
     when_unknown: str
     """recover.unknown: ``resend`` or ``fail``."""
 
@@ -37,5 +40,6 @@ class WorkerSettings:
             request_buffers_bytes=int(values["daemon.request_buffers_bytes"]),
             client_grace_ms=float(values["daemon.client_grace_s"]) * 1000,
             client_ack_timeout_ms=float(values["daemon.client_ack_timeout_s"]) * 1000,
+            client_rules=ClientRules.from_mapping(values),
             when_unknown=str(values["recover.unknown"]),
         )

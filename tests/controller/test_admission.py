@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
+from sidecar.common.client_rules import ANY_TOKEN, Caller, ClientRule, ClientRules, digest_of
 from sidecar.common.errors import Refused
 from sidecar.controller.admission import check_hello, takes_relative
 
 CLIENT = bytes(range(CLIENT_ID_BYTES))
-CLIENTS = {"billing": {"token": "s3cret"}}
+RULES = ClientRules(
+    {
+        "billing": ClientRule("billing", tokens=(digest_of("old"), digest_of("s3cret"))),
+        "ours": ClientRule("ours", uids=(1001,), gids=(50,)),
+        "nobody": ClientRule("nobody", uids=()),
+    }
+)
+CALLER = Caller(1002, frozenset({1002}))
 
 
 def hello(**changes: Any) -> list[Any]:
@@ -20,8 +28,12 @@ def hello(**changes: Any) -> list[Any]:
 
 
 def test_admits() -> None:
-    assert check_hello(hello(), CLIENTS) == (CLIENT, "app")
-    assert check_hello(hello(name="billing", token="s3cret"), CLIENTS) == (CLIENT, "billing")
+    assert check_hello(hello(), RULES, CALLER) == (CLIENT, "app", ANY_TOKEN)
+    for token in ("s3cret", "old"):
+        admitted = check_hello(hello(name="billing", token=token), RULES, CALLER)
+        assert admitted == (CLIENT, "billing", digest_of(token))
+    for caller in (Caller(1001), Caller(7, frozenset({7, 50}))):
+        assert check_hello(hello(name="ours"), RULES, caller)[1] == "ours"
 
 
 @pytest.mark.parametrize(
@@ -38,14 +50,26 @@ def test_admits() -> None:
         (hello(name="billing"), "NOT_ADMITTED", "[clients.billing]"),
         (hello(name="billing", token="wrong"), "NOT_ADMITTED", "token"),
         (hello(name="billing", token=5), "NOT_ADMITTED", "token"),
+        (hello(name="ours"), "NOT_ADMITTED", 'Client "ours" of uid 1002 is not admitted: [clients.ours]'),
+        (hello(name="nobody"), "NOT_ADMITTED", "has other uids and gids"),
     ],
 )
 def test_refuses(fields: list[Any], code: str, words: str) -> None:
     with pytest.raises(Refused) as refused:
-        check_hello(fields, CLIENTS)
+        check_hello(fields, RULES, CALLER)
     assert refused.value.code == code
     assert words in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_name_without_a_table_is_refused_where_that_is_asked_for() -> None:
+    strict = ClientRules({"listed": ClientRule("listed")}, denies_unlisted=True)
+    assert check_hello(hello(name="listed"), strict, CALLER)[1] == "listed"
+    with pytest.raises(Refused, match="unlisted_clients is deny") as refused:
+        check_hello(hello(), strict, CALLER)
+    assert "uid 1002" in str(refused.value)
+    assert not ClientRules({})
+    assert strict
 
 
 @pytest.mark.parametrize(
@@ -62,4 +86,4 @@ def test_refuses(fields: list[Any], code: str, words: str) -> None:
 def test_only_a_stub_that_says_so_gets_relative_endpoints(more: list[Any], takes: bool) -> None:
     """Earlier stubs send five fields, and connect to what they are given."""
     assert takes_relative(hello() + more) is takes
-    assert check_hello(hello() + more, CLIENTS) == (CLIENT, "app")
+    assert check_hello(hello() + more, RULES, CALLER)[:2] == (CLIENT, "app")

@@ -16,6 +16,7 @@ import zmq.asyncio
 from client_stub import AsyncProducer, PartitionInfo
 from client_stub.errors import InvalidTopic, TopicAuthorizationFailed
 from client_stub.wire import Kind
+from sidecar.common.client_rules import Caller
 from sidecar.common.errors import Refused
 from sidecar.controller.cluster import refused
 from sidecar.controller.control_endpoint import ControlEndpoint
@@ -27,7 +28,7 @@ Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awai
 READY: set[object] = set()
 
 
-def hello(fields: list[Any]) -> tuple[str, int, bytes] | None:
+def hello(fields: list[Any], caller: Caller) -> tuple[str, int, bytes] | None:
     if fields == ["refuse me"]:
         raise Refused("NOT_ADMITTED", "No.")
     if fields[0] == "later" and "later" not in READY:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from sidecar.common.client_rules import ClientRules
 from sidecar.common.clock import ManualClock
 from sidecar.common.control import ControlMessage, Start
 from sidecar.deadletter.spool import SpoolWriter
@@ -18,6 +19,7 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.build import Outside, Rooms, build
 from sidecar.worker.settings import WorkerSettings
 from sidecar.worker.slot_memory import SlotMemory
+from sidecar.worker.stubs.client_limits import ClientLimits
 from sidecar.worker.stubs.outboxes import Outboxes
 from sidecar.worker.stubs.session import ClientSession
 from tests.configs import DEFAULTS, producer_config
@@ -157,7 +159,7 @@ class HandWorker:
             self.loop.host = self.host
         else:
             self.host.set_timer = self._ring_later  # type: ignore[method-assign]
-        values = DEFAULTS | {"topics": {}} | (settings or {})
+        values = DEFAULTS | {"topics": {}, "clients": {}} | (settings or {})
         config = config or producer_config()
         self.settings = dataclasses.replace(
             WorkerSettings.from_mapping(values), config=config, rules=TopicRules(config, patterns), workers=1
@@ -221,3 +223,14 @@ class NoLinks:
 
     def next_attempt_delay_ms(self, node_id: int, now_ms: float) -> float:
         return INFINITY
+
+
+def no_limits() -> ClientLimits:
+    """As without any [clients.NAME]."""
+    return ClientLimits(
+        ClientRules({}),
+        segment=None,
+        workers=1,
+        counters=None,
+        timestamp_ms=lambda: 0,  # type: ignore[arg-type]
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 
 from client_stub.wire import Format, Kind, Outcome, unpack_outcomes
+from sidecar.common.client_rules import Caller
 from sidecar.common.tickets import attach_ticket
 from sidecar.net import peer as credentials
 from tests.worker.hand import EPOCH, KEY
@@ -42,6 +43,9 @@ class ListedEndpoint:
     def sent_useless(self, routing_id: bytes) -> None:
         self.useless[routing_id] += 1
 
+    def caller(self, routing_id: bytes) -> Caller:
+        return Caller(self.users.get(routing_id, 0))
+
     def peer(self, routing_id: bytes) -> credentials.Peer:
         return credentials.Peer(self.processes.get(routing_id, 0), self.users.get(routing_id, 0), 0)
 
@@ -56,6 +60,7 @@ class Peer:
         self.client_id = client_id
         self.pid = pid
         self.secret: bytes | None = None
+        self.token_digest = b""
         stage.endpoint.processes[routing_id] = pid
 
     def send(self, message: list[Any], *frames: bytes, skipped_bytes: int = 0) -> None:
@@ -67,7 +72,7 @@ class Peer:
 
     def attach(self) -> list[Any]:
         """ATTACH; the answer."""
-        ticket = attach_ticket(KEY, self.client_id, self.name, EPOCH)
+        ticket = attach_ticket(KEY, self.client_id, self.name, EPOCH, self.token_digest)
         self.send([Kind.ATTACH, 1, self.client_id, self.name, self.pid, EPOCH, ticket, self.secret])
         (answer,) = self.heard(Kind.WELCOME, Kind.REFUSED)
         if answer[0] == Kind.WELCOME:

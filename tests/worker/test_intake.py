@@ -11,12 +11,13 @@ import pytest
 from client_stub.wire import Format, Kind
 from sidecar.kernel import StickyPartitioner
 from sidecar.shm.layout import STREAMS_MAX
-from sidecar.worker.stubs.intake import RESERVATION_MS_MAX, Intake, Refusal
+from sidecar.worker.stubs.intake import RESERVATION_MS_MAX, Intake
+from sidecar.worker.stubs.refusal import Refusal
 from sidecar.worker.stubs.session import ClientSession
 from sidecar.worker.stubs.shares import Shares
 from sidecar.worker.topics.topic_queue import TopicQueue
 
-from .hand import HandHost, ListedOutboxes
+from .hand import HandHost, ListedOutboxes, no_limits
 
 EPOCH = 7
 PAGE_BYTES = 1000
@@ -151,7 +152,9 @@ class HandTopics:
         self._open = open_topic
         self.entries: list[Any] = []
 
-    def open(self, topic: str, names: int, now_ms: float, process: int = 0) -> TopicQueue:
+    def open(
+        self, topic: str, names: int, now_ms: float, process: int = 0, *, is_wanted: bool = True
+    ) -> TopicQueue:
         return self._open(topic)
 
     def on_entry(self, queue: TopicQueue, entry: Any, now_ms: float, flush_follows: bool) -> None:
@@ -198,6 +201,7 @@ class Scene:
             outboxes=self.outboxes,
             turns=None,  # type: ignore[arg-type]
             host=self.host,
+            limits=no_limits(),
         )
         self.intake.commit = commit  # type: ignore[assignment]
 

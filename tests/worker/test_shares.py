@@ -20,7 +20,7 @@ from sidecar.worker.stubs.intake import RESERVATION_MS_MAX, Intake
 from sidecar.worker.stubs.session import ClientSession
 from sidecar.worker.stubs.shares import CLIENT_SHARE, LOOK_SHARE, STALLED_SHARE, TOPIC_SHARE, Shares
 from sidecar.worker.topics.topic_queue import TopicQueue
-from tests.worker.hand import HandHost, ListedOutboxes
+from tests.worker.hand import HandHost, ListedOutboxes, no_limits
 from tests.worker.test_intake import FakeCounters, FakeRow, HandSettlement, HandTopics
 
 EPOCH = 7
@@ -66,6 +66,7 @@ class Hand:
             outboxes=self.outboxes,
             turns=None,  # type: ignore[arg-type]
             host=HandHost(),
+            limits=no_limits(),
         )
         self.clients: dict[str, ClientSession] = {}
         self.seqs: dict[str, int] = {}

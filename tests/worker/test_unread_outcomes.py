@@ -14,6 +14,7 @@ import pytest
 from sidecar.common.clock import MonotonicClock
 from sidecar.worker.stubs.outboxes import Outboxes
 from sidecar.worker.stubs.stub_port import UNACKED_MS_MAX, StubPort
+from tests.worker.hand import no_limits
 
 TIMEOUT_MS = 30_000.0
 
@@ -92,6 +93,7 @@ def test_who_is_cut(full_for_ms: dict[str, float | None], scarce: bool, cut: lis
         limits={},
         client_ack_timeout_ms=TIMEOUT_MS,
         sessions=cast(Any, table),
+        client_limits=no_limits(),
         processes=cast(Any, None),
         intake=cast(Any, Quiet()),
         acker=cast(Any, Quiet()),

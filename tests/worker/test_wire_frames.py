@@ -183,7 +183,9 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
 
     async def run(folder: Path) -> None:
         endpoint = ControlEndpoint(
-            folder / "control.sock", hello=lambda fields: ("worker-0.3.sock", 3, b"ticket"), topics=topics
+            folder / "control.sock",
+            hello=lambda fields, caller: ("worker-0.3.sock", 3, b"ticket"),
+            topics=topics,
         )
         try:
             endpoint._endpoint.send = lambda routing_id, frames: bool(sent.append(list(frames))) or True  # type: ignore[method-assign]

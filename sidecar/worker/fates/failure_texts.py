@@ -37,6 +37,7 @@ def local_failure_text(code: int, topic: str, partition_count: int, config: Prod
         LocalCode.TOPIC_UNAUTHORIZED: f"Not authorized to access topic {topic}.",
         LocalCode.INVALID_TOPIC: f"Topic name {topic} is not valid.",
         LocalCode.POISON_SUBMISSION: POISON_TEXT,
+        LocalCode.QUOTA_EXCEEDED: "The record was discarded: its client was over its rate ([clients.NAME]).",
         LocalCode.ENCODE_MISMATCH: "The record's batch was sent, and what became of it cannot be found out any more.",
     }
     return texts.get(LocalCode(code), "")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import SlotView
     from sidecar.worker.fates.acker import Acker
     from sidecar.worker.slot_memory import SlotMemory
-    from sidecar.worker.stubs.intake import Refusal
+    from sidecar.worker.stubs.refusal import Refusal
     from sidecar.worker.stubs.sessions import Sessions
     from sidecar.worker.topics.topic_queue import TopicQueue
 

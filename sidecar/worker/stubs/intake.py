@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.wire import (
     SUBMISSION_BYTES_MAX,
@@ -26,6 +26,7 @@ from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.stubs.malformed_frame import MalformedFrame
+from sidecar.worker.stubs.refusal import Refusal
 from sidecar.worker.stubs.session import ClientSession, StreamState
 from sidecar.worker.stubs.shares import RESUME_AT
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
+    from sidecar.worker.stubs.client_limits import ClientLimits
     from sidecar.worker.stubs.group_commit import GroupCommit
     from sidecar.worker.stubs.outboxes import Outboxes
     from sidecar.worker.stubs.shares import Shares
@@ -79,13 +81,6 @@ def full_submission(pool: BufferPool) -> int:
     return min(SUBMISSION_BYTES_MAX, pool.entry_bytes_max // 4 - _ENTRY_OVERHEAD_BYTES)
 
 
-class Refusal(NamedTuple):
-    """Why the records of a submission are not taken, though its seq is used: they fail, and what follows goes on."""
-
-    code: LocalCode
-    text: str
-
-
 class Intake:
     """The accept path of one worker. Belongs to the worker's loop."""
 
@@ -103,6 +98,7 @@ class Intake:
         outboxes: Outboxes,
         turns: Turns,
         host: Host,
+        limits: ClientLimits,
         clock_ahead_ms: float = 0.0,
     ) -> None:
         """``clock_ahead_ms``: how far the slot's clock is ahead of ours."""
@@ -120,6 +116,7 @@ class Intake:
         self._outboxes = outboxes
         self._turns = turns
         self._host = host
+        self._limits = limits
         self._clock_ahead_ms = clock_ahead_ms
         self.commit: GroupCommit | None = None
         """Where entries go that must be on disk before they are accepted; None: the journal is enough."""
@@ -188,8 +185,8 @@ class Intake:
                 return
         chain = stream.topic_queue.chain
         tail = chain.tail
-        refusal = None
-        if payload_bytes > self._submission_bytes_max:
+        refusal = stream.refusal
+        if payload_bytes > self._submission_bytes_max and refusal is None:
             text = (
                 f"A submission of {payload_bytes} bytes is more than the daemon takes ({self._submission_bytes_max}): "
                 "raise max.request.size, or buffer.memory if it is small, or send a smaller record."
@@ -238,6 +235,14 @@ class Intake:
             if over is not None:
                 self._hold_until(stream, *over)
                 return
+        rate = session.rate
+        if rate is not None and refusal is None:
+            over = rate.refusal(now_ms)
+            if over is not None:
+                refusal = self._limits.discard(stream, count, over[0])
+                if refusal is None:
+                    self._hold_until(stream, *over)
+                    return
         if refusal is not None:
             payload = _UNREADABLE * count
         elif format_ == Format.ARROW:
@@ -289,6 +294,8 @@ class Intake:
             self._shares.count(queue, now_ms)
         if queue.rate is not None:
             queue.rate.charge(count, payload_bytes, now_ms)
+        if rate is not None and refusal is None:
+            rate.charge(count, payload_bytes, now_ms)
         if chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
         session.unsettled_records += count
@@ -474,13 +481,17 @@ class Intake:
             text = f"This client sends to {STREAMS_MAX} topics already, the most one may; close it or use another."
             self._outboxes.send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
             return None
-        queue = self._topics.open(topic, len(session.streams), now_ms, session.row.pid)
+        refusal = self._limits.refusal_of(session, topic)
+        queue = self._topics.open(
+            topic, len(session.streams), now_ms, session.row.pid, is_wanted=refusal is None
+        )
         if queue is None:
             text = "The daemon's table of topics is full; a topic makes room when the clients that used it are gone."
             self._outboxes.send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", text, stream_id])
             return None
         session.row.place_stream(stream_id, queue.chain.chain_id)
         stream = StreamState(session, stream_id, queue, 0)
+        stream.refusal = refusal
         session.streams[stream_id] = stream
         session.unopened.discard(stream_id)
         return stream

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from sidecar.common.client_rules import ANY_TOKEN, Caller
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
     from sidecar.worker.fates.completions import Completion
+    from sidecar.worker.stubs.refusal import Refusal
+    from sidecar.worker.topics.rate_limit import RateLimit
     from sidecar.worker.topics.topic_queue import TopicQueue
 
+NOBODY: Final = Caller(0xFFFF_FFFF)
+"""In place of the user of a client that is not connected."""
 OUTBOX_FRAMES_MAX = 4096
 """Control messages (HOLD, RESUME, RESEND ...) that may wait for a stub that does not read its socket.
 
@@ -29,6 +35,7 @@ class StreamState:
         "awaited",
         "hold_reason",
         "position",
+        "refusal",
         "reserved_pages",
         "reserved_since_ms",
         "session",
@@ -45,6 +52,8 @@ class StreamState:
         self.accepted = position
         self.awaited: int | None = None
         self.hold_reason: str | None = None
+        self.refusal: Refusal | None = None
+        """Its client may not send to this topic: its records fail at once."""
         self.waiting_pages = 0
         self.reserved_pages: list[int] = []
         """Pages granted after a wait: they stay this stream's until its stub has sent again."""
@@ -62,18 +71,21 @@ class ClientSession:
         "accepted_bytes",
         "accepted_streams",
         "attached",
+        "caller",
         "credit_bytes",
         "has_cancelled",
         "is_gone",
         "last_heard_ms",
         "name",
         "outbox",
+        "rate",
         "ring_full_since_ms",
         "routing_id",
         "row",
         "sent_number",
         "share_line",
         "streams",
+        "token_digest",
         "unacked",
         "unopened",
         "unsettled_bytes",
@@ -85,6 +97,12 @@ class ClientSession:
         self.routing_id = routing_id
         self.row = row
         self.name = name
+        self.caller = NOBODY
+        """The user behind its connection."""
+        self.token_digest = ANY_TOKEN
+        """Of the token that opened its name."""
+        self.rate: RateLimit | None = None
+        """Of its name, with all others of that name; None: no limit."""
         self.attached = True
         self.last_heard_ms = now_ms
         self.streams: dict[int, StreamState] = {}

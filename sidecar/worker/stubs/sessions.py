@@ -13,11 +13,13 @@ from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
 from sidecar.worker.stubs.client_places import ClientPlaces, TableFull
-from sidecar.worker.stubs.session import ClientSession
+from sidecar.worker.stubs.session import NOBODY, ClientSession
 
 if TYPE_CHECKING:
+    from sidecar.common.client_rules import Caller
     from sidecar.shm.client_table import ClientRow, ClientTable
     from sidecar.shm.slots import Counters
+    from sidecar.worker.stubs.client_limits import ClientLimits
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,9 @@ class Sessions:
         instance_key: bytes,
         counters: Counters,
         grace_ms: float,
+        limits: ClientLimits,
     ) -> None:
+        self._limits = limits
         self.grace_ms = grace_ms
         self._table = table
         self._slot = slot
@@ -88,11 +92,17 @@ class Sessions:
                 session.unsettled_bytes = 0  # what rounding left
 
     def attach(
-        self, routing_id: bytes, fields: list[Any], now_ms: float, *, process: int = 0, uid: int | None = None
+        self,
+        routing_id: bytes,
+        fields: list[Any],
+        now_ms: float,
+        *,
+        process: int = 0,
+        caller: Caller | None = None,
     ) -> tuple[ClientSession, bool]:
         """Admit a stub: returns its session and whether its row (positions, outcomes) was still there.
 
-        ``process`` and ``uid`` are the kernel's; 0 and None when they cannot be seen. Raises Refused with the
+        ``process`` and ``caller`` are the kernel's; 0 and None when they cannot be seen. Raises Refused with the
         sentence for the stub.
         """
         version, client_id, name, _, worker_epoch, ticket, secret = fields
@@ -110,11 +120,8 @@ class Sessions:
             raise Refused("MALFORMED_FRAME", "ATTACH carries no valid client id, name or secret.")
         if worker_epoch != self._worker_epoch:
             raise Refused("STALE_EPOCH", "This worker was replaced; say HELLO again.")
-        expected = attach_ticket(self._instance_key, client_id, name, worker_epoch)
-        if not isinstance(ticket, bytes) or not hmac.compare_digest(ticket, expected):
-            raise Refused(
-                "NOT_ADMITTED", "The ticket is not one of this daemon; say HELLO at the control socket."
-            )
+        uid = None if caller is None else caller.uid
+        token_digest = self._check(client_id, name, ticket, caller or NOBODY)
         row = self._by_client_id.get(client_id)
         if row is not None and secret is None and row.is_blank:
             # A first ATTACH whose WELCOME never arrived: its worker died in between, or the stub lost patience.
@@ -156,10 +163,39 @@ class Sessions:
             for stream in session.streams.values():
                 stream.session = session
                 stream.awaited = None
+        session.caller, session.token_digest = caller or NOBODY, token_digest
+        self._limits.apply(session)
         self.by_routing_id[routing_id] = session
         self.by_row[row.index] = session
         self._count()
         return session, known
+
+    def _check(self, client_id: bytes, name: str, ticket: object, caller: Caller) -> bytes:
+        """By the rules that hold now: the digest of the token behind the ticket. Raises Refused.
+
+        With rules it may be a ticket by earlier ones, and then another HELLO decides for good.
+        """
+        rules = self._limits.rules
+        for digest in rules.token_digests(name):
+            expected = attach_ticket(self._instance_key, client_id, name, self._worker_epoch, digest)
+            if isinstance(ticket, bytes) and hmac.compare_digest(ticket, expected):
+                break
+        else:
+            raise Refused(
+                "NOT_ALLOWED" if rules else "NOT_ADMITTED",
+                "The ticket is not one of this daemon; say HELLO at the control socket.",
+            )
+        why = rules.refusal(name, caller)
+        if why is not None:
+            raise Refused("NOT_ALLOWED", why)
+        return digest
+
+    def refusal_of(self, session: ClientSession) -> str | None:
+        """Why an attached client may not stay under the rules that hold now; None: it may."""
+        rules = self._limits.rules
+        if session.token_digest not in rules.token_digests(session.name):
+            return f'Client "{session.name}" of uid {session.caller.uid} needs another token now.'
+        return rules.refusal(session.name, session.caller)
 
     def adopt(self, row: ClientRow, now_ms: float) -> ClientSession:
         """The row of a dead worker's client, within its grace from now on: its stub comes back with its secret."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sidecar.net.endpoint import Endpoint
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.acker import Acker
+    from sidecar.worker.stubs.client_limits import ClientLimits
     from sidecar.worker.stubs.client_processes import ClientProcesses
     from sidecar.worker.stubs.intake import Intake
     from sidecar.worker.stubs.outboxes import Outboxes
@@ -63,6 +64,7 @@ class StubPort:
         limits: dict[str, int],
         client_ack_timeout_ms: float,
         sessions: Sessions,
+        client_limits: ClientLimits,
         processes: ClientProcesses,
         intake: Intake,
         topics: Topics,
@@ -78,6 +80,7 @@ class StubPort:
         }
         self.client_ack_timeout_ms = client_ack_timeout_ms
         self._sessions = sessions
+        self._limits_of_clients = client_limits
         self._processes = processes
         self._intake = intake
         intake.on_useless = self._sent_useless
@@ -192,6 +195,21 @@ class StubPort:
             self._outboxes.send(session, [Kind.DRAINING, LAST_TEXT, positions])
         self.end_turn(self._clock.now_ms())
 
+    def apply_rules(self, now_ms: float) -> None:
+        """The rules for clients are others now: those that may not stay are detached, the others have their limits.
+
+        Their accepted records are delivered. They may say HELLO again, and are judged there.
+        """
+        for session in self._sessions:
+            why = self._sessions.refusal_of(session)
+            if why is None:
+                self._limits_of_clients.apply(session)
+                continue
+            log.warning("detached by a reload: %s", ascii(why))
+            if self._write(session):
+                self._send_now(session.routing_id, [Kind.REFUSED, "NOT_ALLOWED", why, None])
+            self.end(session, now_ms)
+
     def expel_silent(self, now_ms: float) -> None:
         for session in self._sessions.expel_silent(now_ms):
             log.info("client %s was silent for too long and is detached", session.name)
@@ -279,18 +297,18 @@ class StubPort:
             self._send_now(routing_id, [Kind.REFUSED, "DRAINING", DRAINING_TEXT, None])
             return
         assert self.endpoint is not None
-        peer = self.endpoint.peer(routing_id)
+        peer, caller = self.endpoint.peer(routing_id), self.endpoint.caller(routing_id)
         # Where kernel and stub disagree, one of them is in another pid namespace.
         process = peer.pid if fields[3] == peer.pid else 0
         try:
             try:
                 session, known = self._sessions.attach(
-                    routing_id, fields, now_ms, process=process, uid=peer.uid
+                    routing_id, fields, now_ms, process=process, caller=caller
                 )
             except TableFull:
                 self.reclaim_rows(now_ms)
                 session, known = self._sessions.attach(
-                    routing_id, fields, now_ms, process=process, uid=peer.uid
+                    routing_id, fields, now_ms, process=process, caller=caller
                 )
         except Refused as refusal:
             if refusal.code == "MALFORMED_FRAME":

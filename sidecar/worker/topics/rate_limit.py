@@ -92,6 +92,33 @@ class RateLimit:
             return None
         return cls(rate_bytes=rate_bytes, rate_records=rate_records)
 
+    @classmethod
+    def of_client(
+        cls,
+        name: str,
+        *,
+        rate_bytes: int | None,
+        rate_records: int | None,
+        workers: int,
+        find_clock: Callable[[str], RateClock | None],
+    ) -> RateLimit | None:
+        """For all clients of one name; None without a rate. ``find_clock`` as in :meth:`of`."""
+
+        def bucket(key: str, rate: int | None, unit: str) -> _Bucket | None:
+            if rate is None:
+                return None
+            text = f"client {name} is at its {key} of {rate} {unit}"
+            clock = find_clock(f"client {key} {rate} {name}")
+            if clock is None:
+                return _Bucket(RateClock(bytearray(8), 0), rate / workers, text)
+            return _Bucket(clock, rate, text)
+
+        of_bytes = bucket("bytes.per.second", rate_bytes, "bytes per second")
+        of_records = bucket("records.per.second", rate_records, "records per second")
+        if of_bytes is None and of_records is None:
+            return None
+        return cls(rate_bytes=of_bytes, rate_records=of_records)
+
     def refusal(self, now_ms: float) -> tuple[str, float] | None:
         """Why nothing may be taken now, and the monotonic ms at which to look again; None when it may."""
         for bucket in (self._bytes, self._records):

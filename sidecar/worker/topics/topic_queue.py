@@ -77,6 +77,7 @@ class TopicQueue:
         "has_leader",
         "held_bytes",
         "is_deleted",
+        "is_wanted",
         "lane",
         "last_settled_ms",
         "last_used_ms",
@@ -114,6 +115,8 @@ class TopicQueue:
         """Some partition has a live leader."""
         self.is_deleted = False
         """The last push took the topic away: what comes now waits for it to come again, with other partitions."""
+        self.is_wanted = True
+        """False while only clients that may not send to it have named it: Kafka is not asked for it, nor creates it."""
         self.last_settled_ms = 0.0
         """When a record of the topic was last completed and done."""
         self.waiting = EntryLine()

@@ -95,7 +95,9 @@ class Topics:
     def __iter__(self) -> Iterator[TopicQueue]:
         return iter(self._queues.values())
 
-    def open(self, topic: str, names: int, now_ms: float, process: int = 0) -> TopicQueue | None:
+    def open(
+        self, topic: str, names: int, now_ms: float, process: int = 0, *, is_wanted: bool = True
+    ) -> TopicQueue | None:
         """The topic's queue for a client that uses ``names`` topics; None where it may not have a new one.
 
         A client may bring in new names while it has fewer than NAMES_PER_FREE_ROW times those that are free: the nearer
@@ -105,8 +107,12 @@ class Topics:
         """
         queue = self._queues.get(topic)
         if queue is not None:
+            queue.is_wanted = queue.is_wanted or is_wanted
             return queue
         queue = self._open_new(topic, names, now_ms, process)
+        if queue is not None and not is_wanted:
+            queue.is_wanted = False
+            self.missing.discard(topic)
         if queue is not None and process:
             queue.brought_by = process
             self._brought[process] = self._brought.get(process, 0) + 1
@@ -374,7 +380,7 @@ class Topics:
 
     def in_use(self) -> set[str]:
         """Topics with records that have no end yet."""
-        return {name for name, queue in self._queues.items() if queue.chain.live_entries}
+        return {name for name, queue in self._queues.items() if queue.chain.live_entries and queue.is_wanted}
 
     def _partition(
         self,

@@ -1,0 +1,108 @@
+"""ClientLimits: the rules for clients as a worker applies them: topics by stream, rates by name, discards by topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from client_stub.wire import LocalCode
+from sidecar.common.control import DISCARD_TOPICS_MAX, OTHER_TOPICS, Discard
+from sidecar.common.sparse_log import SparseLog
+from sidecar.shm.rate_words import find_clock
+from sidecar.worker.stubs.refusal import Refusal
+from sidecar.worker.topics.rate_limit import RateLimit
+
+if TYPE_CHECKING:
+    from sidecar.common.client_rules import ClientRules
+    from sidecar.shm.segment import Segment
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.stubs.session import ClientSession, StreamState
+
+log = logging.getLogger(__name__)
+
+DISCARD_TEXT: Final = "The record was discarded: {} (over.limit = discard)."
+
+
+class ClientLimits:
+    """Belongs to the worker's loop. A session without a rule costs nothing: its rate and refusals are None."""
+
+    def __init__(
+        self,
+        rules: ClientRules,
+        *,
+        segment: Segment,
+        workers: int,
+        counters: Counters,
+        timestamp_ms: Callable[[], int],
+    ) -> None:
+        """``timestamp_ms``: the wall clock, Unix epoch."""
+        self.rules = rules
+        self._segment = segment
+        self._workers = workers
+        self._counters = counters
+        self._timestamp_ms = timestamp_ms
+        self._sparse_log = SparseLog(log, timestamp_ms)
+        self._rates: dict[str, RateLimit | None] = {}
+        self._discards: dict[str, Discard] = {}
+
+    def use(self, rules: ClientRules) -> None:
+        """Apply these to what is asked from now on; :meth:`apply` brings them to sessions that are here."""
+        self.rules = rules
+        self._rates.clear()
+
+    def apply(self, session: ClientSession) -> None:
+        """Give the session its rate, and each of its streams its refusal, by the rules that hold now."""
+        session.rate = self._rate_of(session.name)
+        for stream in session.streams.values():
+            stream.refusal = self.refusal_of(session, stream.topic_queue.topic)
+            if stream.refusal is None:
+                stream.topic_queue.is_wanted = True
+
+    def refusal_of(self, session: ClientSession, topic: str) -> Refusal | None:
+        """Why the client's records for this topic fail at once; None: they are taken."""
+        rule = self.rules.of(session.name)
+        text = None if rule is None else rule.topic_refusal(topic)
+        return None if text is None else Refusal(LocalCode.TOPIC_UNAUTHORIZED, text)
+
+    def discard(self, stream: StreamState, count: int, why: str) -> Refusal | None:
+        """Count these records as discarded, if that is what the rule says; None: the client waits."""
+        name = stream.session.name
+        rule = self.rules.of(name)
+        if rule is None or not rule.discards:
+            return None
+        topic = stream.topic_queue.topic
+        now_ms = self._timestamp_ms()
+        if topic not in self._discards and len(self._discards) >= DISCARD_TOPICS_MAX:
+            topic = OTHER_TOPICS
+        before = self._discards.get(topic)
+        first_ms, counted = (now_ms, 0) if before is None else (before.first_ms, before.records)
+        self._discards[topic] = Discard(counted + count, first_ms, now_ms)
+        self._counters.inc("records_discarded_total", count)
+        self._sparse_log.warning(
+            name, "records of client %r are discarded, those for topic %r among them: %s", name, topic, why
+        )
+        return Refusal(LocalCode.QUOTA_EXCEEDED, DISCARD_TEXT.format(why))
+
+    def take_discards(self) -> dict[str, Discard]:
+        """By topic, those since the last call."""
+        taken, self._discards = self._discards, {}
+        return taken
+
+    def _rate_of(self, name: str) -> RateLimit | None:
+        """One for all clients of that name at this worker; the clocks are those of all workers."""
+        if name not in self._rates:
+            rule = self.rules.of(name)
+            self._rates[name] = (
+                None
+                if rule is None
+                else RateLimit.of_client(
+                    name,
+                    rate_bytes=rule.bytes_per_second,
+                    rate_records=rule.records_per_second,
+                    workers=self._workers,
+                    find_clock=partial(find_clock, self._segment),
+                )
+            )
+        return self._rates[name]
