@@ -122,6 +122,11 @@ class _Gathered:
         if why is not None:
             self.faults.append(f"{name} ({source}) is not taken: {why}.")
             return
+        # A table in place of a secret: what its keys are called may be the secret.
+        secret = next((row.name for row in SETTINGS if row.secret and name.startswith(f"{row.name}.")), None)
+        if secret is not None:
+            self.faults.append(f"{secret} ({source}): must be text, not a table.")
+            return
         guess = nearest(name, BY_NAME)
         hint = f'did you mean "{guess}"?' if guess else "`kafka-sidecar config show` lists all of them."
         self.faults.append(f'Unknown setting "{name}" ({source}): {hint}')
