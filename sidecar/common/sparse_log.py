@@ -15,7 +15,7 @@ KEYS_MAX: Final = 64
 
 
 class SparseLog:
-    """Warnings by key. Not thread-safe."""
+    """Lines by key. Not thread-safe."""
 
     def __init__(self, log: logging.Logger, now_ms: Callable[[], float]) -> None:
         self._log = log
@@ -25,6 +25,15 @@ class SparseLog:
 
     def warning(self, key: Hashable, text: str, *args: object, exc_info: BaseException | None = None) -> None:
         """Write the line, or count it for the next one of its key."""
+        self._write(logging.WARNING, key, text, args, exc_info)
+
+    def info(self, key: Hashable, text: str, *args: object) -> None:
+        """The same for what is no fault, and is due as often as clients come and go."""
+        self._write(logging.INFO, key, text, args, None)
+
+    def _write(
+        self, level: int, key: Hashable, text: str, args: tuple[object, ...], exc_info: BaseException | None
+    ) -> None:
         now_ms = self._now_ms()
         if key not in self._said and len(self._said) >= KEYS_MAX:
             self._forget(now_ms)
@@ -39,7 +48,7 @@ class SparseLog:
         if missing:
             text += " (and %d more since the last such line)"
             args = (*args, missing)
-        self._log.warning(text, *args, exc_info=exc_info)
+        self._log.log(level, text, *args, exc_info=exc_info)
 
     def _forget(self, now_ms: float) -> None:
         for key, (at_ms, _) in list(self._said.items()):

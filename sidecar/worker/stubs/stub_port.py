@@ -107,6 +107,7 @@ class StubPort:
         An error of ours is counted and logged; it is never blamed on the client. ``skipped_bytes`` of a long message's
         payload were not kept.
         """
+        assert self.endpoint is not None
         self.has_heard = True
         now_ms = self._clock.now_ms()
         session = self._sessions.by_routing_id.get(routing_id)
@@ -133,7 +134,15 @@ class StubPort:
         except MalformedFrame as error:
             self._counters.inc("malformed_frames_total")
             name = session.name if session is not None else "not attached"
-            self._sparse_log.warning(name, "a malformed frame of client %s was refused: %s", name, error)
+            pid, uid, _ = self.endpoint.peer(routing_id)
+            self._sparse_log.warning(
+                (pid or name, uid),
+                "a malformed frame of client %s (process %d of uid %d) was refused: %s",
+                name,
+                pid,
+                uid,
+                error,
+            )
             self._send_now(routing_id, [Kind.REFUSED, "MALFORMED_FRAME", f"Malformed frame: {error}", None])
             self._blame(routing_id)
         except Exception as error:
@@ -212,7 +221,9 @@ class StubPort:
 
     def expel_silent(self, now_ms: float) -> None:
         for session in self._sessions.expel_silent(now_ms):
-            log.info("client %s was silent for too long and is detached", session.name)
+            self._sparse_log.info(
+                ("silent", session.name), "client %s was silent for too long and is detached", session.name
+            )
             self.end(session, now_ms)
 
     def cut_unread(self, now_ms: float, *, descriptors_are_scarce: bool) -> None:
@@ -283,7 +294,11 @@ class StubPort:
         for row in self._processes.take_dead():
             session = self._sessions.of_row(row)
             if session is not None:
-                log.info("client %s has died; what it had accepted is delivered", session.name)
+                self._sparse_log.info(
+                    ("died", session.name),
+                    "client %s has died; what it had accepted is delivered",
+                    session.name,
+                )
                 self.end(session, now_ms, for_good=True)
         for session in self._sessions.reclaim(now_ms):
             self._acker.abandon(session)
@@ -367,7 +382,12 @@ class StubPort:
             raise MalformedFrame("BYE does not say whether it cancels")
         if fields[0]:
             session.has_cancelled = True
-            log.info("client %s left without waiting for %d records", session.name, session.unsettled_records)
+            self._sparse_log.info(
+                ("left", session.name),
+                "client %s left without waiting for %d records",
+                session.name,
+                session.unsettled_records,
+            )
         self.end(session, now_ms, for_good=True)
 
     def _on_ping(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
