@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import click
 
 from sidecar.cli.common import fail
 from sidecar.common.model import ExitStatus
+from sidecar.common.one_line import log_to_stderr
 from sidecar.common.settings import ConfigError
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -55,7 +54,7 @@ def run(
         config = read()
     except ConfigError as error:
         fail(str(error), ExitStatus.USAGE)
-    logging.basicConfig(stream=sys.stderr, level=config.text("log.level").upper(), format=LOG_FORMAT)
+    log_to_stderr(config.text("log.level"), LOG_FORMAT)
     root = ctx.find_root().obj
     chosen = run_dir or (root if isinstance(root, Path) else None)
     raise SystemExit(run_daemon(config, chosen, read=read, takeover=takeover))

@@ -37,6 +37,7 @@ from sidecar.common.control import (  # noqa: E402 (kio must be imported after t
     encode_message,
 )
 from sidecar.common.model import ExitStatus  # noqa: E402
+from sidecar.common.one_line import log_to_stderr  # noqa: E402
 from sidecar.common.own_process import raise_limit, set_title  # noqa: E402
 from sidecar.kill_points import ENVIRONMENT  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
@@ -79,10 +80,8 @@ def main(argv: list[str] | None = None) -> int:
     if start is None:
         return ExitStatus.WORKER_CONTROLLER_GONE
     set_title(f"worker {start.worker_index}")
-    logging.basicConfig(
-        level=str(start.config["log.level"]).upper(),
-        format=f"%(asctime)s %(levelname)s worker {start.worker_index}: %(message)s",
-        stream=sys.stderr,
+    log_to_stderr(
+        str(start.config["log.level"]), f"%(asctime)s %(levelname)s worker {start.worker_index}: %(message)s"
     )
     lock_fd = _take_slot_byte(start)
     if lock_fd is None:

@@ -14,6 +14,7 @@ KEPT: Final = {
     "LazyGroup.get_command": "click",
     "Since.convert": "click",
     "KafkaSidecarDataSource.streamWriter": "Spark",
+    "OneLine.formatMessage": "logging",
     "_Loader.get_code": "importlib",
     "_Loader.exec_module": "importlib",
     # Given to users.
