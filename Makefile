@@ -15,6 +15,10 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 KERNEL := $(wildcard sidecar/kernel/*.pyx sidecar/kernel/*.pxd sidecar/kernel/*.pxi client_stub/*.pyx client_stub/*.pxi)
 
+# The product as a user installs it, and the tools that look at it.
+PRODUCT := .demo/product
+SUPPLY := .demo/supply/bin
+
 # Shares of the hour that CI has, in seconds; a suite that hangs is ended and the next one still runs.
 UNIT_SECONDS := 600
 PROCESS_SECONDS := 2160
@@ -34,12 +38,15 @@ MEASURED := -m coverage run -m pytest
 # pytest's exit status 5: TEST_ARGS chose nothing of this suite.
 NOTHING_CHOSEN := $(if $(TEST_ARGS),[ $$? = 5 ] ||)
 
-.PHONY: help demo demo-mock quick test test-image coverage bench lint check-host clean
+.PHONY: help demo demo-mock quick test test-image test-systemd audit sbom coverage bench lint check-host clean
 help:
 	@echo "make demo       a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
 	@echo "make quick      linters, conventions and quick unit tests, within 90 s: the inner loop"
 	@echo "make test       all tests: linters, units, processes, Kafka, Spark; coverage of each room"
 	@echo "make test-image the container image, built and run under load (root, buildah, podman, crun, mmdebstrap)"
+	@echo "make test-systemd  the unit under a real systemd, with its ends and reloads under load (root, mmdebstrap, nspawn)"
+	@echo "make audit      known weaknesses of the packages that the product needs (pip-audit)"
+	@echo "make sbom       the product's bill of materials (CycloneDX), in .demo/sbom"
 	@echo "make bench      speed and memory against confluent-kafka, on a real Kafka"
 	@echo "make demo-mock  the short demo without Java"
 	@echo "make lint       ruff and mypy alone;  make coverage  the last run's coverage again"
@@ -71,6 +78,22 @@ test: $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)/flights
 # Needs tools that no engine brings, and root: a clone that lacks them says so by a skipped test.
 test-image: $(STAMPS)/dev $(STAMPS)/kafka
 	@$(PY) -m pytest -s --long tests/deploy/test_image.py $(TEST_ARGS)
+
+test-systemd: $(STAMPS)/dev $(STAMPS)/kafka
+	@$(PY) -m pytest -s --long tests/deploy/test_systemd_boot.py $(TEST_ARGS)
+
+# Of what is installed with the product, not of what its tests need: an environment with the wheel and [daemon] alone.
+# --strict: a package that nobody could look up is a failure, too.
+audit: $(STAMPS)/product $(STAMPS)/supply
+	@$(PIP) --python $(PRODUCT)/bin/python freeze --exclude kafka-sidecar > .demo/product.txt
+	@$(SUPPLY)/pip-audit --strict --progress-spinner off --no-deps --disable-pip --requirement .demo/product.txt $(AUDIT_ARGS)
+
+# The image's own: deploy/image_bom.py.
+sbom: $(STAMPS)/product $(STAMPS)/supply
+	@mkdir -p .demo/sbom
+	@$(SUPPLY)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+		--output-file .demo/sbom/kafka-sidecar-daemon.cdx.json $(PRODUCT)/bin/python
+	@echo "wrote .demo/sbom/kafka-sidecar-daemon.cdx.json"
 
 # Of the last `make test`; a run of some tests only (TEST_ARGS) says nothing about it.
 coverage:
@@ -112,6 +135,18 @@ $(STAMPS)/demo: $(STAMPS)/packages-demo $(STAMPS)/kernel
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/packages-dev $(STAMPS)/kernel
+	@touch $@
+
+$(STAMPS)/product: pyproject.toml $(KERNEL) $(STAMPS)/venv
+	@echo "== The product alone: a wheel and its [daemon] extra in $(PRODUCT)"
+	@rm -rf $(PRODUCT) .demo/wheel && $(PY) -m venv --without-pip $(PRODUCT)
+	@$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir .demo/wheel . 2>.demo/wheel.log || { cat .demo/wheel.log >&2; exit 1; }
+	@$(PIP) --python $(PRODUCT)/bin/python install --quiet "$$(echo .demo/wheel/kafka_sidecar-*.whl)[daemon]"
+	@touch $@
+
+$(STAMPS)/supply: $(STAMPS)/venv
+	@echo "== pip-audit and cyclonedx-bom"
+	@$(PY) -m venv .demo/supply && $(SUPPLY)/pip install --quiet "pip-audit>=2.10" "cyclonedx-bom>=7"
 	@touch $@
 
 $(STAMPS)/kafka: sidecar/testing/kafka_pom.xml $(STAMPS)/kernel

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +19,7 @@ from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
 from sidecar.testing.waiting import wait_until
 from tests.deploy import containers
-from tests.deploy.containers import BASE, IMAGE, Containers
+from tests.deploy.containers import BASE, IMAGE, ROOT, Containers
 from tests.deploy.outcome import Sender
 
 pytestmark = [
@@ -109,6 +113,40 @@ def test_what_the_image_says_of_itself(engine: Containers) -> None:
     assert "uvloop" in packages and "setuptools" not in packages and "\npip" not in packages
 
 
+def test_the_bill_of_materials_from_inside(engine: Containers) -> None:
+    options = ["--volume", f"{ROOT / 'deploy' / 'image_bom.py'}:/bom.py:ro", "--entrypoint", "python"]
+    bill = json.loads(engine.podman(*_plain(engine, "bom", options), "/bom.py"))
+    purls = {each["purl"].split("@")[0] for each in bill["components"]}
+    assert purls >= {"pkg:pypi/kafka-sidecar", "pkg:pypi/uvloop", "pkg:deb/debian/libc6"}
+    assert len(purls) == len(bill["components"])
+
+
+def test_directories_of_a_node_and_an_emptydir(engine: Containers, tmp_path: Path) -> None:
+    """What the kubelet gives: root's directories, which the init container prepares; and open ones of the fsGroup."""
+    daemon_set = (ROOT / "deploy" / "kubernetes" / "daemonset.yaml").read_text()
+    prepare = re.findall(r"^ +(install -d .*)$", daemon_set, re.MULTILINE)
+    assert len(prepare) == 2
+    run, state = tmp_path / "run", tmp_path / "state"
+    volumes = ["--volume", f"{run}:/run/kafka-sidecar", "--volume", f"{state}:/var/lib/kafka-sidecar"]
+    run.mkdir()
+    state.mkdir()
+    for _ in range(2):  # of root at first, of the daemon when the pod comes again
+        options = [*volumes, "--user", "0:0", "--cap-add", "chown,fowner", "--entrypoint", "/bin/sh"]
+        engine.podman(*_plain(engine, "prepare", options), "-ec", "\n".join(prepare))
+        modes = [
+            (each.stat().st_uid, each.stat().st_gid, each.stat().st_mode & 0o7777) for each in (run, state)
+        ]
+        assert modes == [(10001, 10001, 0o750), (10001, 10001, 0o700)]
+    _lives(engine, "of-node", *volumes)
+    for each in (run, state):
+        shutil.rmtree(each)
+        each.mkdir()
+        os.chown(each, 0, 10001)
+        each.chmod(0o2777)
+    _lives(engine, "empty-dir", *volumes, "--env", "KAFKA_SIDECAR_RUN_DIR=/run/kafka-sidecar/daemon")
+    assert (run / "daemon").stat().st_mode & 0o7 == 0 and (run / "daemon").stat().st_gid == 10001
+
+
 def test_healthy_and_reachable_on_its_port_while_kafka_is_away(engine: Containers) -> None:
     """`-p 9464:9464` leads to the container's address, not to its loopback."""
     log = engine.start("away", "run", "-X", "bootstrap.servers=127.0.0.1:1", options=["--network", "none"])
@@ -190,3 +228,15 @@ def _plain(engine: Containers, name: str, options: list[str]) -> list[str]:
     """The words of ``podman`` for a look into the image."""
     words = engine.words(name, "--network", "none", *options)
     return [*words[words.index("run") :], IMAGE]
+
+
+def _lives(engine: Containers, name: str, *options: str) -> None:
+    """The daemon starts there, although Kafka is away, and has nothing to say about its pool."""
+    words = ["run", "-X", "bootstrap.servers=127.0.0.1:1"]
+    log = engine.start(name, *words, options=["--network", "none", *options])
+    alive = ("kafka-sidecar", "status", "--alive")
+    wait_until(
+        lambda: engine.execute(name, *alive).returncode == 0, "a sign", timeout_s=60, describe=log.read_text
+    )
+    assert "lost when the container" not in log.read_text()
+    assert engine.stop(name) == 0

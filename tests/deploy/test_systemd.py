@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "kafka-sidecar.service"
+EXPOSURE_MAX = 2.0
 EXEC = "/opt/kafka-sidecar/bin/kafka-sidecar"
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
@@ -44,7 +46,13 @@ def test_verify_would_notice(tmp_path: Path) -> None:
 
 def test_exposure_is_low(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(render(tmp_path))],
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            f"--threshold={EXPOSURE_MAX * 10:.0f}",
+            str(render(tmp_path)),
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -55,7 +63,22 @@ def test_exposure_is_low(tmp_path: Path) -> None:
 def test_dead_letters_survive_a_reboot() -> None:
     text = UNIT.read_text()
     assert "StateDirectory=kafka-sidecar" in text
-    assert "-X dead_letters.path=/var/lib/kafka-sidecar/" in text
+    assert "Environment=KAFKA_SIDECAR__DEAD_LETTERS__PATH=/var/lib/kafka-sidecar/" in text
+
+
+def test_every_start_reads_the_same_configuration() -> None:
+    """A takeover with other words than ExecStart would be another daemon."""
+    calls = re.findall(rf"{EXEC} run (?:--takeover )?(.*?)(?: >&2 & .*)?$", UNIT.read_text(), re.MULTILINE)
+    assert len(calls) == 2 and len(set(calls)) == 1, calls
+
+
+def test_nobody_but_the_group_gets_in() -> None:
+    lines = UNIT.read_text().splitlines()
+    assert {"UMask=0077", "StateDirectoryMode=0700", "RuntimeDirectoryMode=0750"} <= set(lines)
+    places = [line.split() for line in (SYSTEMD / "kafka-sidecar.tmpfiles.conf").read_text().splitlines()]
+    modes = {words[1]: int(words[2], 8) for words in places if words[0] == "d"}
+    assert set(modes) == {"/run/kafka-sidecar", "/var/lib/kafka-sidecar", "/etc/kafka-sidecar"}
+    assert not any(mode & 0o027 for mode in modes.values())
 
 
 def test_segment_survives_a_restart_by_systemd() -> None:
