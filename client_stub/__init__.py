@@ -35,4 +35,8 @@ def __getattr__(name: str) -> Any:
         from client_stub.async_producer import AsyncProducer
 
         return AsyncProducer
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("kafka-sidecar")
     raise AttributeError(f"module 'client_stub' has no attribute {name!r}")

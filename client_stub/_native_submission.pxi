@@ -255,6 +255,9 @@ cdef class Delivery:
         """Wait as ``result`` does; the record's error, None when it was delivered."""
         return self._submission.wait_for(self._index, timeout)[0]
 
+    def __repr__(self):
+        return "<Delivery: no outcome yet>" if self._submission is None else self._submission.describe(self._index)
+
 
 cdef class ProducerCore:
     """The native half of Producer: plain records into an open submission; all else goes to ``_send_slow``."""

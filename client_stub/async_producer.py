@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.flush_wait import FlushWait
+from client_stub.habits import missing_call
 from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.packer import Headers
 from client_stub.producer import ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
@@ -206,6 +207,11 @@ class AsyncProducer:
             await self.close(ERROR_CLOSE_S)
         except SidecarError:
             log.exception("records failed while the producer was closed behind another error")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(missing_call("AsyncProducer", name))
 
     def __repr__(self) -> str:
         return f"Async{self._producer!r}"

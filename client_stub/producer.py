@@ -25,6 +25,7 @@ from client_stub.delivery import BulkDelivery
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
+from client_stub.habits import check_run_dir, missing_call
 from client_stub.hot import OnDelivery, OpenStream, native
 
 # Imported with the package, zmq and all, so that a parent that preloads it pays once for all forked children.
@@ -93,6 +94,7 @@ class Producer(ProducerCore):
             raise ValueError("max_block_ms, connect_timeout_ms and delivery_timeout_ms must not be negative.")
         if client_name is not None and len(client_name.encode()) > NAME_BYTES_MAX:
             raise ValueError(f"client_name {client_name!r:.40} has more than {NAME_BYTES_MAX} bytes.")
+        check_run_dir(run_dir)
         self._path = control_path(run_dir)
         self._name = client_name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119
         if client_name is None:
@@ -266,6 +268,11 @@ class Producer(ProducerCore):
         io = getattr(self, "_io", None)
         if io is not None:
             io.abandon()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(missing_call("Producer", name))
 
     def __repr__(self) -> str:
         return f"Producer(run_dir={os.path.dirname(self._path)!r}, client_name={self._name!r})"  # noqa: PTH120

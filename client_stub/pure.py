@@ -320,12 +320,17 @@ class Delivery:
         if self._submission is None:
             is_done = self._outbox.wait_for_outcome(self.done, timeout)
             if not is_done or self._submission is None:
-                raise TimeoutError(f"The record has no outcome after {timeout} s yet.")
+                why = self._outbox.why_it_waits("")
+                raise TimeoutError(f"The record has no outcome after {timeout} s yet{why}.")
         return self._submission.wait_for(self._index, timeout)
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:
         """Wait as ``result`` does; the record's error, None when it was delivered."""
         return self._wait(timeout)[0]
+
+    def __repr__(self) -> str:
+        submission = self._submission
+        return "<Delivery: no outcome yet>" if submission is None else submission.describe(self._index)
 
 
 def plain_pairs(records: list[Any]) -> list[int] | None:

@@ -155,6 +155,17 @@ class Submission(SubmissionCore):
                 failed += hit.bit_count()
         return error, failed
 
+    def describe(self, index: int) -> str:
+        """The ``repr`` of one record's Delivery."""
+        found = self.find(index)
+        if found is None:
+            return f"<Delivery to {self.topic}: no outcome yet>"
+        error, metadata = found
+        if error is not None:
+            return f"<Delivery to {self.topic}: failed, {error.name}>"
+        assert metadata is not None
+        return f"<Delivery to {self.topic}: partition {metadata.partition}, offset {metadata.offset}>"
+
     def unobserved_failures(self) -> tuple[DeliveryFailed | None, int]:
         """(error, records) that failed without a callback and without a caller that asked; (None, 0) for none."""
         callbacks = self.callbacks

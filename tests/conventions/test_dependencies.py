@@ -23,6 +23,8 @@ ROOMS: Final = (
     ("client_stub/columnar", "arrow"),
     ("client_stub/spark", "spark"),
     ("pyspark_kafka_sidecar", "spark"),
+    # Its fixture is there for who has pytest; the rest needs nothing.
+    ("client_stub/testing.py", "dev"),
     ("client_stub", BASE),
     ("sidecar/cli/record_files.py", "parquet"),
     ("sidecar/net/pkcs12.py", "pkcs12"),
