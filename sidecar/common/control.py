@@ -43,6 +43,7 @@ class ControlKind(IntEnum):
     WARM = 10
     CONFIGURE = 11
     CONFIGURED = 12
+    LOGIN_TOKEN = 30
     FAILED_RECORDS = 20
     DISCARDED = 13
 
@@ -266,6 +267,22 @@ class Discarded:
     topics: Mapping[str, Discard] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class LoginToken:
+    """controller → worker: the OAuth token to log in to brokers with, and again whenever there is a newer one.
+
+    ``expires_at_ms`` is since 1970; None: it does not end. ``why_not`` is the sentence why no newer one could be had,
+    empty while they come; ``token`` is then the last one, empty when there never was one.
+    """
+
+    kind: ClassVar[ControlKind] = ControlKind.LOGIN_TOKEN
+    token: str = field(default="", repr=False)
+    expires_at_ms: float | None = None
+    principal: str = ""
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    why_not: str = ""
+
+
 ControlMessage: TypeAlias = (
     Start
     | Ready
@@ -281,6 +298,7 @@ ControlMessage: TypeAlias = (
     | Configured
     | FailedRecords
     | Discarded
+    | LoginToken
 )
 
 _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
@@ -300,6 +318,7 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
         Configured,
         FailedRecords,
         Discarded,
+        LoginToken,
     )
 }
 

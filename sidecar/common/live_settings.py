@@ -39,7 +39,7 @@ LIVE: Final = frozenset(
         "log.level",
     }
 )
-LIVE_PREFIXES: Final = ("ssl.", "sasl.")
+LIVE_PREFIXES: Final = ("ssl.", "sasl.", "https.")
 """Credentials: connections that are opened later use the new ones."""
 SETTLED_TOPIC_KEYS: Final = ("acks", "partitioner")
 """Of a topic: records in the journal stand in the lane of its acks, and a key must keep its partition."""

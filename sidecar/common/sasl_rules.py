@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -13,6 +15,7 @@ from sidecar.common.sasl_settings import AWS_MSK_IAM, MECHANISMS, OAUTHBEARER, P
 from sidecar.common.setting import Value
 
 AWS_PROVIDER: Final = "aws_msk_iam"
+PROVIDER_GROUP: Final = "kafka_sidecar.oauth_token"
 _SPELLINGS: Final = {
     "sasl.mechanisms": "sasl.mechanism",
     "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
@@ -67,7 +70,6 @@ def conclude_sasl(values: dict[str, Value], faults: list[str], warnings: list[st
                 "take SASL_SSL, or SCRAM."
             )
     elif not own and mechanism == OAUTHBEARER:
-        own.append("sasl.mechanism = OAUTHBEARER is not ready in this version.")
         _check_token_source(values, own)
     first, most = values["sasl.login.retry.backoff.ms"], values["sasl.login.retry.backoff.max.ms"]
     assert isinstance(first, int) and isinstance(most, int)
@@ -189,8 +191,16 @@ def _check_token_source(values: dict[str, Value], faults: list[str]) -> None:
         faults.append(str(error))
     if named == [_TOKEN_SOURCES[0]]:
         _check_endpoint(values, faults)
-    if values["sasl.oauthbearer.token.provider"] == AWS_PROVIDER:
+    provider = values["sasl.oauthbearer.token.provider"]
+    if provider == AWS_PROVIDER:
         _conclude_region(values, faults)
+        if find_spec("aws_msk_iam_sasl_signer") is None:
+            faults.append(f"sasl.mechanism = {AWS_MSK_IAM} needs `pip install 'kafka-sidecar[msk]'`.")
+    elif provider and not entry_points(group=PROVIDER_GROUP, name=str(provider)):
+        faults.append(
+            f'sasl.oauthbearer.token.provider = "{provider}" is no entry point of the group {PROVIDER_GROUP}: install '
+            "the package that has it beside the daemon."
+        )
 
 
 def _check_endpoint(values: dict[str, Value], faults: list[str]) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.config_rules import config_of, parse_address
-from sidecar.common.control import NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
+from sidecar.common.control import LoginToken, NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
 from sidecar.common.errors import Refused
+from sidecar.common.sasl_settings import OAUTHBEARER
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.controller.update_metadata import MetadataPusher
@@ -30,6 +31,9 @@ from sidecar.net.connector import LinkError, authenticator_of
 from sidecar.net.link_security import LinkSecurity
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import ProtocolError
+
+if TYPE_CHECKING:
+    from sidecar.controller.token_keeper import TokenKeeper
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +69,7 @@ class Cluster:
         self._workers: dict[int, WorkerProcess] = {}
         self._pusher = MetadataPusher(os.getpid())
         self._authenticator = authenticator_of(config.values)
+        self._tokens = _token_keeper(config, self._token_came)
         self._fetcher = MetadataFetcher(
             _addresses(config),
             client_id=config.text("client.id"),
@@ -93,13 +98,27 @@ class Cluster:
         return bool(self.snapshot.nodes)
 
     def start(self) -> None:
+        if self._tokens is not None:
+            self._tokens.start()
         self._fetcher.start()
 
     def use(self, config: SidecarConfig) -> None:
         """Ask the brokers of this configuration from now on, over connections as it says."""
         if self._authenticator is not None:
             self._authenticator.change(config.values)
+        self._use_tokens(config)
         self._fetcher.use(_addresses(config), config_of(ConnectionConfig, config.values))
+
+    def _use_tokens(self, config: SidecarConfig) -> None:
+        """A token of the old source is used while it lives, or until the new source has given one."""
+        tokens = _token_keeper(config, self._token_came)
+        if tokens is not None and self._tokens is not None and tokens.settings == self._tokens.settings:
+            return
+        if self._tokens is not None:
+            self._tokens.close()
+        self._tokens = tokens
+        if tokens is not None:
+            tokens.start()
 
     def became_active(self, controller_epoch: int, on_change: Callable[[], None]) -> None:
         """Workers may join from now on, under this epoch; ``on_change`` hears of what changed."""
@@ -125,6 +144,8 @@ class Cluster:
 
     async def close(self) -> None:
         self._pusher.close()
+        if self._tokens is not None:
+            self._tokens.close()
         await self._fetcher.close()
 
     # ---- workers
@@ -132,9 +153,18 @@ class Cluster:
     def worker_joined(self, worker: WorkerProcess) -> None:
         """It is ready: everything known goes to it (U1)."""
         self._workers[worker.identity.index] = worker
+        if self._tokens is not None:
+            worker.channel.send(self._tokens.message)
         self._pusher.worker_joined(worker.identity.index, worker.identity.epoch, worker.channel.send)
         if self._topic_errors or self.error:
             worker.channel.send(TopicErrors(self._topic_errors, self.error))
+
+    def _token_came(self, message: LoginToken) -> None:
+        """One token for all: our own links, and those of every worker."""
+        assert self._authenticator is not None
+        self._authenticator.put_token(message)
+        for worker in self._workers.values():
+            worker.channel.send(message)
 
     def worker_left(self, worker: WorkerProcess) -> None:
         if self._workers.get(worker.identity.index) is worker:
@@ -250,6 +280,18 @@ class Cluster:
 def _addresses(config: SidecarConfig) -> list[tuple[str, int]]:
     addresses = [parse_address(server) for server in config.words("bootstrap.servers")]
     return [address for address in addresses if address is not None]
+
+
+def _token_keeper(config: SidecarConfig, on_token: Callable[[LoginToken], None]) -> TokenKeeper | None:
+    """None unless the login is by tokens; nothing of it is imported then."""
+    if (
+        not config.text("security.protocol").startswith("SASL")
+        or config.values["sasl.mechanism"] != OAUTHBEARER
+    ):
+        return None
+    from sidecar.controller.token_keeper import TokenKeeper
+
+    return TokenKeeper(config.values, on_token)
 
 
 def refused(error: BaseException) -> Refused:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
+from sidecar.common.control import LoginToken
 from sidecar.common.model import Node
 from sidecar.common.sasl_settings import OAUTHBEARER
 from sidecar.common.secret_sources import SecretError, read_secret
@@ -54,6 +55,15 @@ class Authenticator:
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever there are new credentials."""
         self._listeners.append(listener)
+
+    def put_token(self, message: LoginToken) -> None:
+        """Take the newest token, which may be an old one, and the reason why there is no newer."""
+        self._why_no_token = message.why_not
+        if message.token:
+            self._token = OAuthToken(
+                message.token, message.expires_at_ms, message.principal, message.extensions
+            )
+        self._notify()
 
     @property
     def why_no_token(self) -> str:

@@ -20,6 +20,7 @@ from sidecar.common.control import (
     Configured,
     ControlMessage,
     Drain,
+    LoginToken,
     Ready,
     Start,
     Stop,
@@ -207,6 +208,9 @@ class Worker:
             self._driver.on_update_metadata(message)
         elif isinstance(message, TopicErrors):
             self._driver.on_topic_errors(message)
+        elif isinstance(message, LoginToken):
+            if self._authenticator is not None:
+                self._authenticator.put_token(message)
         elif isinstance(message, Drain):
             self._driver.start_drain(message.timeout_ms)
         elif isinstance(message, Configure):

@@ -28,6 +28,7 @@ ROOMS: Final = (
     ("client_stub", BASE),
     ("sidecar/cli/record_files.py", "parquet"),
     ("sidecar/net/pkcs12.py", "pkcs12"),
+    ("sidecar/controller/aws_token.py", "msk"),
     ("sidecar/testing", "dev"),
     ("sidecar/bench", "dev"),
     ("sidecar/chaos", "demo"),
@@ -42,10 +43,11 @@ GIVES: Final = {
     "daemon": (BASE, "daemon"),
     "pkcs12": (BASE, "daemon", "pkcs12"),
     "parquet": (BASE, "daemon", "arrow"),
+    "msk": (BASE, "daemon", "msk"),
     "demo": (BASE, "daemon", "spark", "demo"),
-    "dev": (BASE, "daemon", "spark", "demo", "dev"),
+    "dev": (BASE, "daemon", "msk", "spark", "demo", "dev"),
 }
-RUNTIME: Final = (BASE, "daemon", "pkcs12", "arrow", "spark", "demo")
+RUNTIME: Final = (BASE, "daemon", "msk", "pkcs12", "arrow", "spark", "demo")
 """Extras of people who run the product; "dev" has the tools of those who change it."""
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 LOGIN_TEXT_CHARACTERS_MAX: Final = 300
 """More of a broker's or an endpoint's own words is not repeated."""
@@ -53,3 +56,18 @@ def clean(text: str) -> str:
     """Text of a stranger for a log line: without control characters, and not long."""
     shown = "".join(each if each.isprintable() else " " for each in text[:LOGIN_TEXT_CHARACTERS_MAX])
     return shown.strip() + ("…" if len(text) > LOGIN_TEXT_CHARACTERS_MAX else "")
+
+
+def jwt_claims(token: str) -> Mapping[str, Any]:
+    """The claims of a JSON Web Token, unchecked; empty for any other token.
+
+    They are read for expiry and principal only: checking a token is the broker's work.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (binascii.Error, ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}

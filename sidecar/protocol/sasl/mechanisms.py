@@ -7,6 +7,7 @@ when the broker's last word was heard and is good.
 from __future__ import annotations
 
 import json
+import re
 from typing import Final, Protocol
 
 from sidecar.protocol.sasl.credentials import (
@@ -21,6 +22,11 @@ PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 OAUTHBEARER: Final = "OAUTHBEARER"
+
+_EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
+_TOKEN: Final = re.compile(r"[-._~+/A-Za-z0-9]+=*")
+"""RFC 6750, b64token."""
 
 
 class Conversation(Protocol):
@@ -107,3 +113,15 @@ def _refusal(challenge: bytes) -> str:
     if not isinstance(found, dict):
         return clean(text)
     return clean(", ".join(f"{name} {value}" for name, value in found.items()))
+
+
+def token_fault(token: OAuthToken) -> str:
+    """Why this token cannot be sent, as the end of a sentence; empty when it can."""
+    if not _TOKEN.fullmatch(token.value):
+        return "has characters that no bearer token has (RFC 6750)" if token.value else "is empty"
+    for name, value in token.extensions.items():
+        if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
+            return f'has the extension "{clean(name)}", and a name is letters only and not "auth"'
+        if not _EXTENSION_VALUE.fullmatch(value):
+            return f'has the extension "{clean(name)}" whose value is empty or has characters that cannot be sent'
+    return ""

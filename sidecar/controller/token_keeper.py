@@ -1,0 +1,122 @@
+"""TokenKeeper: fetches tokens for the whole daemon, ahead of their end, and hands them on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random as random_module
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sidecar.common.backoff import ExponentialBackoff
+from sidecar.common.config_rules import config_of
+from sidecar.common.control import LoginToken
+from sidecar.controller.token_endpoint import TokenError
+from sidecar.controller.token_sources import FetchToken, token_source
+from sidecar.protocol.sasl.credentials import OAuthToken
+from sidecar.protocol.sasl.token_refresh import TokenRefreshConfig, refresh_at_ms
+
+log = logging.getLogger(__name__)
+
+
+class TokenKeeper:
+    """One task in the controller's loop; each fetch blocks a thread of its own, which nothing waits for at the end.
+
+    ``on_token(message)`` runs after each try. A token that lives stays in use while its successor cannot be had.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        on_token: Callable[[LoginToken], None],
+        *,
+        fetch: FetchToken | None = None,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        self.message = LoginToken()
+        """The message handed on last; empty before the first try has ended."""
+        self.settings = {
+            name: value for name, value in values.items() if name.startswith(("sasl.", "https."))
+        }
+        self._fetch = fetch or token_source(values)
+        self._on_token = on_token
+        self._config = config = config_of(TokenRefreshConfig, values)
+        self._random = random
+        self._backoff = ExponentialBackoff(
+            config.sasl_login_retry_backoff_ms, config.sasl_login_retry_backoff_max_ms, random
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                token = await self._in_thread()
+            except TokenError as error:
+                self._failed(str(error))
+                delay_ms = self._backoff.backoff_ms(failures)
+                failures += 1
+            else:
+                failures = 0
+                self._got(token)
+                now_ms = time.time() * 1000
+                due_ms = refresh_at_ms(self._config, now_ms, token.expires_at_ms, self._random)
+                delay_ms = max(self._config.sasl_login_retry_backoff_ms, due_ms - now_ms)
+            await asyncio.sleep(min(delay_ms / 1000, threading.TIMEOUT_MAX))
+
+    def _got(self, token: OAuthToken) -> None:
+        if self.message.why_not:
+            log.info("There are tokens again.")
+        self._hand_on(
+            LoginToken(token.value, token.expires_at_ms, token.principal, dict(token.extensions), "")
+        )
+
+    def _failed(self, why: str) -> None:
+        last = self.message
+        lives_s = ((last.expires_at_ms or 0.0) - time.time() * 1000) / 1000 if last.token else 0.0
+        if why != last.why_not:
+            log.warning("%s%s", why, f" The last token lives {lives_s:.0f} s longer." if lives_s > 0 else "")
+        self._hand_on(LoginToken(last.token, last.expires_at_ms, last.principal, last.extensions, why))
+
+    def _hand_on(self, message: LoginToken) -> None:
+        self.message = message
+        self._on_token(message)
+
+    async def _in_thread(self) -> OAuthToken:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[OAuthToken] = loop.create_future()
+
+        def settle(token: OAuthToken | None, error: Exception | None) -> None:
+            if done.done():
+                return
+            if token is not None:
+                done.set_result(token)
+            else:
+                assert error is not None
+                done.set_exception(error)
+
+        def fetch() -> None:
+            token: OAuthToken | None = None
+            failure: Exception | None = None
+            try:
+                token = self._fetch()
+            except TokenError as error:
+                failure = error
+            except Exception as error:
+                failure = TokenError(f"Fetching a token failed: {type(error).__name__}.")
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(settle, token, failure)
+
+        # A daemon thread: an endpoint that hangs must not hold up the daemon's end.
+        threading.Thread(target=fetch, name="token", daemon=True).start()
+        return await done

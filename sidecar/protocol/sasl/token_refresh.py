@@ -1,0 +1,39 @@
+"""When a token is renewed. Sans-IO (Kafka: ExpiringCredentialRefreshingLogin, KIP-255)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRefreshConfig:
+    """Settings by Kafka's names with underscores (made by ``config_of``)."""
+
+    sasl_login_refresh_window_factor: float
+    sasl_login_refresh_window_jitter: float
+    sasl_login_refresh_min_period_seconds: int
+    sasl_login_refresh_buffer_seconds: int
+    sasl_login_retry_backoff_ms: float
+    sasl_login_retry_backoff_max_ms: float
+
+
+def refresh_at_ms(
+    config: TokenRefreshConfig, now_ms: float, expires_at_ms: float | None, random: Callable[[], float]
+) -> float:
+    """When to fetch the successor of a token that was got now; ``inf``: it does not end.
+
+    After a part of its life, plus jitter. The buffer before its end and the shortest period count only for a token
+    that lives longer than both together, and of the two the period wins.
+    """
+    if expires_at_ms is None:
+        return inf
+    life_ms = max(0.0, expires_at_ms - now_ms)
+    part = config.sasl_login_refresh_window_factor + config.sasl_login_refresh_window_jitter * random()
+    due_ms = now_ms + life_ms * min(part, 1.0)
+    period_ms = config.sasl_login_refresh_min_period_seconds * 1000.0
+    buffer_ms = config.sasl_login_refresh_buffer_seconds * 1000.0
+    if period_ms + buffer_ms > life_ms:
+        return due_ms
+    return max(min(due_ms, expires_at_ms - buffer_ms), now_ms + period_ms)
