@@ -488,6 +488,11 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         _RETRY,
         "The client is over its rate, and the daemon discarded the record.",
     ),
+    LocalCode.UNAUTHENTICATED: CodeRow(
+        "SASL_AUTHENTICATION_FAILED",
+        _FINAL,
+        "The brokers refused the daemon's login until the record's time was over.",
+    ),
     LocalCode.ENCODE_MISMATCH: CodeRow(
         "ENCODE_MISMATCH",
         _FINAL,

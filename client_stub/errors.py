@@ -133,6 +133,12 @@ class TopicAuthorizationFailed(DeliveryFailed):
     default_name = "TOPIC_AUTHORIZATION_FAILED"
 
 
+class AuthenticationFailed(DeliveryFailed):
+    """The brokers refuse the daemon's login; the text has mechanism, user and their words."""
+
+    default_name = "SASL_AUTHENTICATION_FAILED"
+
+
 class ClusterAuthorizationFailed(DeliveryFailed):
     pass
 
@@ -193,6 +199,7 @@ _CLASSES: Final[dict[int, type[DeliveryFailed]]] = {
     31: ClusterAuthorizationFailed,
     32: InvalidTimestamp,
     45: OutOfOrderSequence,
+    58: AuthenticationFailed,
     87: InvalidRecord,
     LocalCode.MALFORMED_RECORD: MalformedRecord,
     LocalCode.RECORD_TOO_LARGE: RecordTooLarge,
@@ -207,6 +214,7 @@ _CLASSES: Final[dict[int, type[DeliveryFailed]]] = {
     LocalCode.DISCONNECTED: DaemonLost,
     LocalCode.TOPIC_UNAUTHORIZED: TopicAuthorizationFailed,
     LocalCode.INVALID_TOPIC: InvalidTopic,
+    LocalCode.UNAUTHENTICATED: AuthenticationFailed,
 }
 assert _CLASSES.keys() <= ERROR_CODES.keys()
 

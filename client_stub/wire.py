@@ -154,6 +154,7 @@ class LocalCode(IntEnum):
     INVALID_TOPIC = 0xFF0D
     ENCODE_MISMATCH = 0xFF0E
     QUOTA_EXCEEDED = 0xFF0F  # over the rate of [clients.NAME], with over.limit = discard
+    UNAUTHENTICATED = 0xFF10  # its time was over, and the brokers refused the daemon's login
 
 
 WORD_UNPARTITIONED: Final = 0xFFFF

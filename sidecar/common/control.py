@@ -191,12 +191,13 @@ class TopicErrors:
     """controller → worker: the topics that the last metadata answer refused, by name.
 
     A topic that is good again simply appears in an UpdateMetadata. ``cluster_error`` is the sentence why no
-    broker answers, empty while one does.
+    broker answers, empty while one does; ``is_login_refused``: it is that they refuse the login.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.TOPIC_ERRORS
     errors: Mapping[str, TopicError] = field(default_factory=dict)
     cluster_error: str = ""
+    is_login_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

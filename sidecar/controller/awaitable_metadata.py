@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.controller.event_wait import happens_within
-from sidecar.metadata.errors import MetadataTimeout
+from sidecar.metadata.errors import LoginRefusedError, MetadataTimeout
 from sidecar.metadata.metadata import Metadata
 from sidecar.metadata.snapshot import TopicState
 
@@ -22,6 +22,8 @@ class AwaitableMetadata:
         self.metadata = metadata
         self._clock = clock
         self._wake = wake
+        self.refusal = ""
+        """The sentence why the brokers refuse our login; while there is one nobody waits."""
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
@@ -63,6 +65,8 @@ class AwaitableMetadata:
     async def _await_update(self, last_version: int, wait_ms: float, max_wait_ms: float) -> None:
         deadline_ms = self._clock.now_ms() + wait_ms
         while not self.metadata.check_update(last_version):
+            if self.refusal:
+                raise LoginRefusedError(self.refusal)
             left_ms = deadline_ms - self._clock.now_ms()
             if left_ms <= 0 or not await happens_within(self._changed, left_ms / 1000):
                 raise MetadataTimeout(f"Failed to update metadata after {max_wait_ms:g} ms.")

@@ -19,6 +19,7 @@ from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
 from sidecar.metadata.errors import (
     InvalidTopicError,
+    LoginRefusedError,
     MetadataAuthenticationError,
     MetadataClosed,
     MetadataError,
@@ -51,6 +52,7 @@ _REFUSALS: Final[dict[type[MetadataError], str]] = {
     MetadataTimeout: "METADATA_TIMEOUT",
     TopicAuthorizationError: "TOPIC_AUTHORIZATION_FAILED",
     InvalidTopicError: "INVALID_TOPIC_EXCEPTION",
+    LoginRefusedError: "SASL_AUTHENTICATION_FAILED",
     MetadataAuthenticationError: "KAFKA_UNREACHABLE",
     MetadataClosed: "NOT_READY",
 }
@@ -157,7 +159,7 @@ class Cluster:
             worker.channel.send(self._tokens.message)
         self._pusher.worker_joined(worker.identity.index, worker.identity.epoch, worker.channel.send)
         if self._topic_errors or self.error:
-            worker.channel.send(TopicErrors(self._topic_errors, self.error))
+            worker.channel.send(self._errors())
 
     def _token_came(self, message: LoginToken) -> None:
         """One token for all: our own links, and those of every worker."""
@@ -221,7 +223,10 @@ class Cluster:
 
     def _send_errors(self) -> None:
         for worker in self._workers.values():
-            worker.channel.send(TopicErrors(self._topic_errors, self.error))
+            worker.channel.send(self._errors())
+
+    def _errors(self) -> TopicErrors:
+        return TopicErrors(self._topic_errors, self.error, self._fetcher.is_login_refused)
 
     # ---- the CLI's question
 
@@ -233,6 +238,8 @@ class Cluster:
         """
         if names is not None and max_wait_ms is not None:
             return await self._wait_for(names, min(max_wait_ms, TOPICS_WAIT_MS_MAX))
+        if self._fetcher.is_login_refused:
+            raise Refused("SASL_AUTHENTICATION_FAILED", self.error)
         timeout_ms = TOPICS_TIMEOUT_UNREACHABLE_MS if self.error else TOPICS_TIMEOUT_MS
         try:
             answer = await self._fetcher.fetch_all_topics(timeout_ms, names)

@@ -84,6 +84,8 @@ class MetadataFetcher:
         self._clock = clock or MonotonicClock()
         self.awaitable = AwaitableMetadata(self.metadata, self._clock, self.wake)
         self.last_error = ""
+        self.is_login_refused = False
+        """last_error is that the brokers refuse the login."""
         self._bootstrap = _bootstrap_nodes(bootstrap)
         self._use_bootstrap = True
         self._failed: set[int] = set()
@@ -364,12 +366,17 @@ class MetadataFetcher:
         if self._may_rebootstrap or not everyone:
             everyone += [node.id for node in self._bootstrap]
         if self._failed.issuperset(everyone):
-            self._report_error(text)
+            self._report_error(text, is_refused=self._links.is_refused(node_id))
 
-    def _report_error(self, text: str) -> None:
+    def _report_error(self, text: str, *, is_refused: bool = False) -> None:
         if text:
             addresses = ", ".join(f"{node.host}:{node.port}" for node in self._bootstrap)
-            text = f"Kafka is not reachable (bootstrap.servers {addresses}): {text}"
+            if is_refused:
+                text = f"Kafka does not let this daemon in (bootstrap.servers {addresses}): {text}"
+            else:
+                text = f"Kafka is not reachable (bootstrap.servers {addresses}): {text}"
+        self.is_login_refused = is_refused
+        self.awaitable.refusal = text if is_refused else ""
         if text or self.last_error:
             self.last_error = text
             self._listener.cluster_error_changed(text)

@@ -41,6 +41,10 @@ class MetadataAuthenticationError(MetadataError):
     """The brokers refuse to talk to us at all; no topic can be looked up."""
 
 
+class LoginRefusedError(MetadataAuthenticationError):
+    """The brokers refuse our login."""
+
+
 class TopicAuthorizationError(MetadataError):
     def __init__(self, topic: str) -> None:
         super().__init__(topic_error_text(topic, TOPIC_AUTHORIZATION_FAILED))

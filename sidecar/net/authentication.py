@@ -21,9 +21,9 @@ from sidecar.protocol.connection import InFlightRequest
 from sidecar.protocol.messages import ProtocolError, RequestMessage
 from sidecar.protocol.sasl.authentication import Authentication
 from sidecar.protocol.sasl.credentials import (
-    AuthenticationFailed,
     Credentials,
     CredentialsMissing,
+    LoginFailed,
     OAuthToken,
     PasswordCredentials,
 )
@@ -130,7 +130,7 @@ class Authenticator:
     async def log_in(self, exchange: Exchange, versions: Mapping[int, int]) -> float:
         """The whole exchange; returns how long the broker takes requests under it, in ms, 0 without a limit.
 
-        Raises AuthenticationFailed, CredentialsMissing, and whatever ``exchange`` raises.
+        Raises LoginFailed, CredentialsMissing, and whatever ``exchange`` raises.
         """
         authentication = Authentication(self.mechanism, self.credentials(), versions)
         while (request := authentication.next_request()) is not None:
@@ -238,7 +238,7 @@ class SessionRenewal:
         link, used_ms = self._link, self._link.last_used_ms
         try:
             lifetime_ms = await self._authenticator.log_in(link.request_now, self._versions)
-        except (AuthenticationFailed, CredentialsMissing) as error:
+        except (LoginFailed, CredentialsMissing) as error:
             self._task = None
             link.refuse(f"{link.node}: {error}.")
             return

@@ -230,6 +230,10 @@ class ClusterLinks:
             self._timer.cancel()
         self._check()
 
+    def is_refused(self, node_id: int) -> bool:
+        """Whether the node refused our login when it was last tried."""
+        return self._states.is_refused(node_id)
+
     def _max_idle_ms(self, node_id: int) -> float:
         most_ms = self._config.connections_max_idle_ms
         most_ms = most_ms if most_ms >= 0 else inf

@@ -167,7 +167,7 @@ async def _credentials(node: Node, authenticator: Authenticator, timeout_ms: flo
 async def _log_in(
     node: Node, authenticator: Authenticator, exchange: _Exchange, versions: Mapping[int, int]
 ) -> float:
-    from sidecar.protocol.sasl.credentials import AuthenticationFailed, CredentialsMissing
+    from sidecar.protocol.sasl.credentials import CredentialsMissing, LoginFailed
 
     async def ask(message: RequestMessage) -> Any:
         api_key, version = int(message.__api_key__), int(message.__version__)
@@ -175,7 +175,7 @@ async def _log_in(
 
     try:
         return await authenticator.log_in(ask, versions)
-    except (AuthenticationFailed, CredentialsMissing) as error:
+    except (LoginFailed, CredentialsMissing) as error:
         raise LoginRefused(f"{node}: {str(error).rstrip('.')}.") from None
 
 

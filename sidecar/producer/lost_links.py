@@ -12,15 +12,28 @@ class LostLinks:
 
     def __init__(self) -> None:
         self._causes: dict[int, str] = {}
+        self._refusing: set[int] = set()
 
-    def lost(self, node_id: int, cause: str) -> None:
-        """A connection has ended or could not be made; without a cause it was ended in good order."""
+    def lost(self, node_id: int, cause: str, *, is_refused: bool) -> None:
+        """A connection has ended or could not be made; without a cause it was ended in good order.
+
+        ``is_refused``: the broker refuses the login.
+        """
         if cause:
             self._causes[broker_of(node_id)] = cause
+            (self._refusing.add if is_refused else self._refusing.discard)(broker_of(node_id))
 
     def found(self, node_id: int) -> None:
         """The broker is connected."""
         self._causes.pop(broker_of(node_id), None)
+        self._refusing.discard(broker_of(node_id))
+
+    def is_refused(self, batch: ProducerBatch, snapshot: MetadataSnapshot | None) -> bool:
+        """Whether the batch's broker refuses the login."""
+        if not self._refusing or snapshot is None:
+            return False
+        leader = snapshot.leader(batch.topic, batch.partition)
+        return leader is not None and leader.id in self._refusing
 
     def cause(self, batch: ProducerBatch, snapshot: MetadataSnapshot | None) -> str:
         """The sentence about the batch's broker, behind a blank; empty while it is connected."""

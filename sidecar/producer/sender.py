@@ -422,14 +422,16 @@ class Sender:
                 self._fates.settled(batch.queue, now_ms)
         self._wake_now = True
 
-    def on_disconnect(self, node_id: int, now_ms: float, *, reason: str = "") -> None:
+    def on_disconnect(
+        self, node_id: int, now_ms: float, *, reason: str = "", is_refused: bool = False
+    ) -> None:
         """The link is gone, or could not be made. Without its second one a broker gets everything by the first.
 
         Requests that were ``begun`` may have reached the broker: their batches are in doubt and are sent again as they
         are.
         """
         self._closing_links.discard(node_id)
-        self.lost_links.lost(node_id, reason)
+        self.lost_links.lost(node_id, reason, is_refused=is_refused)
         # Also without anything in flight: a broker that cannot be reached may not lead these topics any more (M7).
         self._fates.stale_topics |= self._accumulator.lines.topics_waiting_for(node_id)
         requests = self._in_flight.end_all(node_id)
@@ -475,7 +477,9 @@ class Sender:
                 f"passed since they were appended (delivery.timeout.ms="
                 f"{batch.lifetime_ms:g}); the batch was {batch.where()}."
             ) + self.lost_links.cause(batch, self._accumulator.lines.snapshot)
-            self._fates.fail(batch, LocalCode.EXPIRED, text, now_ms)
+            is_refused = self.lost_links.is_refused(batch, self._accumulator.lines.snapshot)
+            code = LocalCode.UNAUTHENTICATED if is_refused else LocalCode.EXPIRED
+            self._fates.fail(batch, code, text, now_ms)
 
     # --- the producer id ------------------------------------------------------------------------------------
 

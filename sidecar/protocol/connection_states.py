@@ -78,6 +78,11 @@ class ConnectionStates:
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
 
+    def is_refused(self, node_id: int) -> bool:
+        """Whether the node refused the login at the last attempt."""
+        state = self._nodes.get(node_id)
+        return state is not None and state.refusals > 0
+
     def login_changed(self) -> None:
         """There are other credentials: those who refused the old ones may be asked at once."""
         for state in self._nodes.values():

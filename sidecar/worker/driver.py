@@ -176,6 +176,7 @@ class Driver:
 
     def on_topic_errors(self, message: TopicErrors) -> None:
         self._settlement.cluster_error = message.cluster_error
+        self._settlement.is_login_refused = message.is_login_refused
         codes = {topic: error.code for topic, error in message.errors.items()}
         self._topics.on_topic_errors(codes, self._clock.now_ms())
         self._topics.missing.ask_again(message.errors)

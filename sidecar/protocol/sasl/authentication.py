@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sidecar.protocol.messages import ApiKey, ProtocolError, RequestMessage, milliseconds, request_module
-from sidecar.protocol.sasl.credentials import AuthenticationFailed, Credentials, clean, user_of
+from sidecar.protocol.sasl.credentials import Credentials, LoginFailed, clean, user_of
 from sidecar.protocol.sasl.mechanisms import Conversation, OAuthBearer, conversation
 
 UNSUPPORTED_SASL_MECHANISM: Final = 33
@@ -23,7 +23,7 @@ class Authentication:
     """One login. ``next_request`` and ``receive`` by turns, until ``next_request`` gives None."""
 
     def __init__(self, mechanism: str, credentials: Credentials, versions: Mapping[int, int]) -> None:
-        """``versions``: by API key, as agreed on. Raises AuthenticationFailed for a broker without these APIs."""
+        """``versions``: by API key, as agreed on. Raises LoginFailed for a broker without these APIs."""
         self.session_lifetime_ms = 0
         """How long the broker takes requests under this login; 0: as long as the connection lives."""
         self._mechanism = mechanism
@@ -53,7 +53,7 @@ class Authentication:
         return message
 
     def receive(self, response: Any) -> None:
-        """Take the response entity to the last request. Raises AuthenticationFailed, with the whole sentence."""
+        """Take the response entity to the last request. Raises LoginFailed, with the whole sentence."""
         code = int(response.error_code)
         if not self._has_mechanism:
             self._take_handshake(code, response)
@@ -64,7 +64,7 @@ class Authentication:
             raise self._refused(f"{text} ({refusal})" if refusal else text)
         try:
             self._token = self._conversation.answer(response.auth_bytes)
-        except AuthenticationFailed as error:
+        except LoginFailed as error:
             raise self._refused(str(error)) from None
         lifetime = getattr(response, "session_lifetime", None)  # from v1 on
         self.session_lifetime_ms = max(0, milliseconds(lifetime)) if lifetime is not None else 0
@@ -80,11 +80,11 @@ class Authentication:
         self._has_mechanism = True
         self._token = self._conversation.first()
 
-    def _refused(self, why: str) -> AuthenticationFailed:
-        return AuthenticationFailed(
+    def _refused(self, why: str) -> LoginFailed:
+        return LoginFailed(
             f"the login is refused (sasl.mechanism {self._mechanism}, {self._user}): {why.rstrip('. ')}"
         )
 
-    def unreadable(self, error: ProtocolError) -> AuthenticationFailed:
+    def unreadable(self, error: ProtocolError) -> LoginFailed:
         """The failure for an answer that is no answer."""
         return self._refused(f"its answer cannot be read ({error})")

@@ -13,7 +13,7 @@ LOGIN_TEXT_CHARACTERS_MAX: Final = 300
 """More of a broker's or an endpoint's own words is not repeated."""
 
 
-class AuthenticationFailed(Exception):
+class LoginFailed(Exception):
     """The broker refuses the login, or cannot prove itself. The text is one sentence; it never has the secret."""
 
 

@@ -11,8 +11,8 @@ import re
 from typing import Final, Protocol
 
 from sidecar.protocol.sasl.credentials import (
-    AuthenticationFailed,
     Credentials,
+    LoginFailed,
     OAuthToken,
     PasswordCredentials,
     clean,
@@ -39,7 +39,7 @@ class Conversation(Protocol):
     def answer(self, challenge: bytes) -> bytes | None:
         """The answer to the broker's ``challenge``; None: the login is complete.
 
-        Raises AuthenticationFailed for a challenge that is refused.
+        Raises LoginFailed for a challenge that is refused.
         """
         ...
 
@@ -70,7 +70,7 @@ class Plain:
 
     def answer(self, challenge: bytes) -> bytes | None:
         if challenge:
-            raise AuthenticationFailed("the broker asks for more than PLAIN has")
+            raise LoginFailed("the broker asks for more than PLAIN has")
         return None
 
 
@@ -90,10 +90,10 @@ class OAuthBearer:
     def answer(self, challenge: bytes) -> bytes | None:
         if not challenge:
             if self._refusal:
-                raise AuthenticationFailed(self._refusal)
+                raise LoginFailed(self._refusal)
             return None
         if self._refusal:
-            raise AuthenticationFailed(self._refusal)
+            raise LoginFailed(self._refusal)
         # RFC 7628, 3.2.3: the refusal is a challenge, and one \x01 asks for the real end.
         self._refusal = f"the broker refuses the token: {_refusal(challenge)}"
         return b"\x01"

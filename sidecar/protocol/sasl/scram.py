@@ -11,7 +11,7 @@ from typing import Final
 
 from scramp import ScramClient, ScramException
 
-from sidecar.protocol.sasl.credentials import AuthenticationFailed, PasswordCredentials, clean
+from sidecar.protocol.sasl.credentials import LoginFailed, PasswordCredentials, clean
 
 SCRAM_ITERATIONS_MAX: Final = 100_000
 """Kafka's own bound is 16,384. These take 60 ms of SHA-512; more would hold the loop."""
@@ -50,23 +50,21 @@ class Scram:
 
     def answer(self, challenge: bytes) -> bytes | None:
         if len(challenge) > SCRAM_MESSAGE_BYTES_MAX:
-            raise AuthenticationFailed(f"the broker's SCRAM message has {len(challenge)} bytes")
+            raise LoginFailed(f"the broker's SCRAM message has {len(challenge)} bytes")
         try:
             text = challenge.decode()
             if not self._is_proved:
                 return self._prove(text)
             self._client.set_server_final(text)
         except (ScramException, ValueError) as error:
-            raise AuthenticationFailed(
-                f"the broker's SCRAM message is refused: {clean(str(error))}"
-            ) from None
+            raise LoginFailed(f"the broker's SCRAM message is refused: {clean(str(error))}") from None
         return None
 
     def _prove(self, server_first: str) -> bytes:
         self._client.set_server_first(server_first)
         iterations = int(self._client.iterations)
         if iterations > SCRAM_ITERATIONS_MAX:
-            raise AuthenticationFailed(
+            raise LoginFailed(
                 f"the broker asks for {iterations:,} iterations, and over {SCRAM_ITERATIONS_MAX:,} are refused"
             )
         message: str = self._client.get_client_final()

@@ -157,7 +157,10 @@ class ProducePort:
                 if prepared.encoded is not None:
                     self._buffers.give(prepared.buffer)
                 # else its codec still writes: the buffer goes back when it ends, and finds the request ended.
-            self._sender.on_disconnect(node_id, self._clock.now_ms(), reason=error or "")
+            is_refused = self._links.is_refused(node_id)
+            self._sender.on_disconnect(
+                node_id, self._clock.now_ms(), reason=error or "", is_refused=is_refused
+            )
         else:
             self._sender.lost_links.found(node_id)
         self._turns.wake()

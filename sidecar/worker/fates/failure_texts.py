@@ -33,6 +33,10 @@ def local_failure_text(code: int, topic: str, partition_count: int, config: Prod
         LocalCode.METADATA_TIMEOUT: (
             f"Topic {topic} not present in metadata after {config.max_block_ms:.0f} ms (max.block.ms)."
         ),
+        LocalCode.UNAUTHENTICATED: (
+            f"The brokers refuse the daemon's login; topic {topic} is not known after {config.max_block_ms:.0f} ms "
+            "(max.block.ms)."
+        ),
         LocalCode.ABORTED: "The daemon was closed before the record could be delivered.",
         LocalCode.TOPIC_UNAUTHORIZED: f"Not authorized to access topic {topic}.",
         LocalCode.INVALID_TOPIC: f"Topic name {topic} is not valid.",

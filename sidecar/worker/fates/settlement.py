@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.deadletter.letters import persistence_of
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from sidecar.worker.stubs.sessions import Sessions
     from sidecar.worker.topics.topic_queue import TopicQueue
 
+_BY_CLUSTER: Final = frozenset({LocalCode.METADATA_TIMEOUT, LocalCode.UNAUTHENTICATED})
+"""Failures to which the cluster's sentence belongs."""
+
 
 class Settlement:
     """Brings fates to the journal, and to the clients by the acker. Owned by the worker's loop."""
@@ -49,6 +52,8 @@ class Settlement:
         self.failures = FailureTally()
         self.cluster_error = ""
         """The sentence why no broker answers the controller; empty while one does."""
+        self.is_login_refused = False
+        """The brokers refuse the controller's login."""
         self._incomplete = 0
         """Descriptors of batches whose fate is a fact and not complete yet."""
         self.finished_chains: set[Chain] = set()
@@ -125,7 +130,7 @@ class Settlement:
         """
         if text is None:
             text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
-            if failures[0][1] == LocalCode.METADATA_TIMEOUT and self.cluster_error:
+            if failures[0][1] in _BY_CLUSTER and self.cluster_error:
                 text += f" {self.cluster_error}"
         if not is_repeat:
             client = self.sessions.name_of(entry.client_row, entry.client_generation)

@@ -311,10 +311,13 @@ class Topics:
         if now_ms < self._expiry_ms:
             return
         since_ms = now_ms - self._config.max_block_ms
+        code = LocalCode.METADATA_TIMEOUT
+        if self._settlement.is_login_refused:
+            code = LocalCode.UNAUTHENTICATED
         for queue in list(self.waiting_queues.values()):
             left = EXPIRED_ENTRIES
             while left and queue.waiting and queue.waiting.first_ms <= since_ms:
-                self._fail(queue, queue.waiting.popleft()[0], LocalCode.METADATA_TIMEOUT, now_ms)
+                self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
                 left -= 1
             while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
                 ordinal, accepted_ms = queue.out_of_range.popleft()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sidecar.protocol.messages import ApiKey, ProtocolError, decode_response
 from sidecar.protocol.sasl.authentication import ROUNDS_MAX, Authentication
-from sidecar.protocol.sasl.credentials import AuthenticationFailed, PasswordCredentials
+from sidecar.protocol.sasl.credentials import LoginFailed, PasswordCredentials
 
 VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 2}
 ALICE = PasswordCredentials("alice", "s3cret")
@@ -59,7 +59,7 @@ def test_plain() -> None:
 def test_a_handshake_that_is_refused(response: Any, words: str) -> None:
     login = Authentication("PLAIN", ALICE, VERSIONS)
     login.next_request()
-    with pytest.raises(AuthenticationFailed, match=words) as caught:
+    with pytest.raises(LoginFailed, match=words) as caught:
         login.receive(response)
     assert 'sasl.mechanism PLAIN, user "alice"' in str(caught.value) and "s3cret" not in str(caught.value)
 
@@ -67,7 +67,7 @@ def test_a_handshake_that_is_refused(response: Any, words: str) -> None:
 def test_a_refused_password_has_the_brokers_words_without_escapes() -> None:
     login = after_handshake()
     login.next_request()
-    with pytest.raises(AuthenticationFailed) as caught:
+    with pytest.raises(LoginFailed) as caught:
         login.receive(answer(58, error_message="Invalid\n\x1b[31m password." + "x" * 1_000, auth_bytes=b""))
     text = str(caught.value)
     assert "Invalid" in text and len(text) < 500 and text.isprintable()
@@ -83,14 +83,14 @@ def test_a_broker_that_asks_for_ever() -> None:
 
     login = after_handshake()
     login._conversation = Endless()
-    with pytest.raises(AuthenticationFailed, match=f"{ROUNDS_MAX} times"):
+    with pytest.raises(LoginFailed, match=f"{ROUNDS_MAX} times"):
         for _ in range(ROUNDS_MAX + 2):
             assert login.next_request() is not None
             login.receive(answer(auth_bytes=b"more"))
 
 
 def test_a_broker_without_these_apis() -> None:
-    with pytest.raises(AuthenticationFailed, match=r"1\.0 or newer"):
+    with pytest.raises(LoginFailed, match=r"1\.0 or newer"):
         Authentication("PLAIN", ALICE, {ApiKey.SASL_HANDSHAKE: 1})
 
 
@@ -103,5 +103,5 @@ def test_any_bytes_end_in_one_of_two_errors(body: bytes, api: tuple[int, int]) -
         try:
             login.receive(decode_response(*api, body))
             assert login.session_lifetime_ms >= 0
-        except (ProtocolError, AuthenticationFailed):
+        except (ProtocolError, LoginFailed):
             pass

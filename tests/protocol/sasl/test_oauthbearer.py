@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.sasl.authentication import Authentication
-from sidecar.protocol.sasl.credentials import AuthenticationFailed, OAuthToken, jwt_claims
+from sidecar.protocol.sasl.credentials import LoginFailed, OAuthToken, jwt_claims
 from sidecar.protocol.sasl.mechanisms import OAuthBearer, token_fault
 from sidecar.protocol.sasl.token_refresh import TokenRefreshConfig, refresh_at_ms
 from tests.configs import config_with
@@ -43,7 +43,7 @@ def test_a_refused_token_has_both_reasons_in_its_sentence() -> None:
     login.receive(answer(auth_bytes=b'{"status":"invalid_token","scope":"\\u001b[31m"}'))
     request: Any = login.next_request()
     assert request.auth_bytes == b"\x01", "RFC 7628, 3.2.3"
-    with pytest.raises(AuthenticationFailed) as caught:
+    with pytest.raises(LoginFailed) as caught:
         login.receive(answer(58, error_message="invalid credentials", auth_bytes=b""))
     text = str(caught.value)
     for words in ('principal "alice"', "invalid credentials", "status invalid_token"):
@@ -57,7 +57,7 @@ def test_a_refusal_of_any_form_is_a_short_sentence(challenge: bytes) -> None:
     conversation.first()
     assert conversation.answer(challenge) == (b"\x01" if challenge else None)
     if challenge:
-        with pytest.raises(AuthenticationFailed) as caught:
+        with pytest.raises(LoginFailed) as caught:
             conversation.answer(b"")
         assert len(str(caught.value)) < 400
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.protocol.sasl.credentials import AuthenticationFailed, PasswordCredentials
+from sidecar.protocol.sasl.credentials import LoginFailed, PasswordCredentials
 from sidecar.protocol.sasl.scram import SCRAM_ITERATIONS_MAX, SCRAM_MESSAGE_BYTES_MAX, Scram
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -98,7 +98,7 @@ def test_a_first_message_that_is_refused_at_once(first: bytes) -> None:
     client = scram()
     client.first()
     before_s = time.process_time()
-    with pytest.raises(AuthenticationFailed) as caught:
+    with pytest.raises(LoginFailed) as caught:
         client.answer(first)
     assert time.process_time() - before_s < 1.0
     assert "pencil" not in str(caught.value) and "\x1b" not in str(caught.value)
@@ -111,7 +111,7 @@ def test_a_broker_that_does_not_know_the_password_is_refused(final: bytes) -> No
     client = scram()
     client.first()
     client.answer(SERVER_FIRST)
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(LoginFailed):
         client.answer(final)
 
 
