@@ -211,6 +211,8 @@ class Cluster:
 
     def cluster_error_changed(self, text: str) -> None:
         """Log it when it comes and when it goes, and let the workers know."""
+        if self._fetcher.is_login_refused and self._tokens is not None:
+            self._tokens.want()
         if text and not self.error:
             log.warning("%s", text)
         elif self.error and not text:

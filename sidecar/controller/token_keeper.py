@@ -14,6 +14,7 @@ from typing import Any
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.config_rules import config_of
 from sidecar.common.control import LoginToken
+from sidecar.controller.event_wait import happens_within
 from sidecar.controller.token_endpoint import TokenError
 from sidecar.controller.token_sources import FetchToken, token_source
 from sidecar.protocol.sasl.credentials import OAuthToken
@@ -48,10 +49,15 @@ class TokenKeeper:
         self._backoff = ExponentialBackoff(
             config.sasl_login_retry_backoff_ms, config.sasl_login_retry_backoff_max_ms, random
         )
+        self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def want(self) -> None:
+        """The brokers refuse the token: fetch another though it lives, sasl.login.retry.backoff.max.ms after it."""
+        self._wanted.set()
 
     def close(self) -> None:
         if self._task is not None:
@@ -72,14 +78,15 @@ class TokenKeeper:
                 now_ms = time.time() * 1000
                 due_ms = refresh_at_ms(self._config, now_ms, token.expires_at_ms, self._random)
                 delay_ms = max(self._config.sasl_login_retry_backoff_ms, due_ms - now_ms)
-            await asyncio.sleep(min(delay_ms / 1000, threading.TIMEOUT_MAX))
+            least_ms = min(delay_ms, self._config.sasl_login_retry_backoff_max_ms)
+            self._wanted.clear()
+            await asyncio.sleep(least_ms / 1000)
+            await happens_within(self._wanted, min((delay_ms - least_ms) / 1000, threading.TIMEOUT_MAX))
 
     def _got(self, token: OAuthToken) -> None:
         if self.message.why_not:
             log.info("There are tokens again.")
-        self._hand_on(
-            LoginToken(token.value, token.expires_at_ms, token.principal, dict(token.extensions), "")
-        )
+        self._hand_on(message_of(token))
 
     def _failed(self, why: str) -> None:
         last = self.message
@@ -120,3 +127,8 @@ class TokenKeeper:
         # A daemon thread: an endpoint that hangs must not hold up the daemon's end.
         threading.Thread(target=fetch, name="token", daemon=True).start()
         return await done
+
+
+def message_of(token: OAuthToken) -> LoginToken:
+    """The token as workers get it."""
+    return LoginToken(token.value, token.expires_at_ms, token.principal, dict(token.extensions))

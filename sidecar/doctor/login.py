@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from sidecar.common.sasl_settings import OAUTHBEARER
 from sidecar.doctor.findings import Finding
 from sidecar.net.certificate import certificates_of
 from sidecar.net.tls_context import tls_fault_of
@@ -23,6 +26,27 @@ async def login_findings(
     """Certificates and credentials of this side; a token is fetched as the controller would."""
     if str(values["security.protocol"]).endswith("SSL"):
         yield own_tls_finding(values)
+    if authenticator is not None and authenticator.mechanism == OAUTHBEARER:
+        yield await _token_finding(values, authenticator)
+
+
+async def _token_finding(values: Mapping[str, Any], authenticator: Authenticator) -> Finding:
+    """A token, fetched as the controller does; the logins that follow use it."""
+    from sidecar.controller.token_endpoint import TokenError
+    from sidecar.controller.token_keeper import message_of
+    from sidecar.controller.token_sources import token_source
+
+    try:
+        token = await asyncio.to_thread(token_source(values))
+    except TokenError as error:
+        return Finding("FAIL", str(error))
+    authenticator.put_token(message_of(token))
+    if token.expires_at_ms is None:
+        return Finding("ok", "There is a token, and it does not say when it ends.")
+    left_s = token.expires_at_ms / 1000 - time.time()
+    return Finding(
+        "ok", f"There is a token of {token.principal or 'an unnamed principal'} for {left_s:,.0f} s."
+    )
 
 
 def own_tls_finding(values: Mapping[str, Any]) -> Finding:

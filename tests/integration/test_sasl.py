@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from client_stub import Producer
 from client_stub.errors import AuthenticationFailed
-from sidecar.testing.daemon import StartDaemon
+from sidecar.testing.daemon import StartDaemon, cli
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_listeners import SCRAM, Listener
 from sidecar.testing.steady_load import SteadyClient, judge
@@ -239,7 +240,10 @@ def test_a_token_that_is_not_to_be_had_or_not_taken(
     tokens.requests.clear()
     before = len(kafka.relay("SHORT").accepted_s)
     try:
-        settings = oauth_settings(kafka, tokens) | {"max.block.ms": 3_000}
+        settings = oauth_settings(kafka, tokens) | {
+            "max.block.ms": 3_000,
+            "sasl.login.retry.backoff.max.ms": 2_000,
+        }
         daemon = start_daemon(kafka.servers("SHORT"), settings=settings, wait=False)
         wait_until((daemon.run_dir / "daemon.json").exists, "the daemon")
         with Producer(run_dir=str(daemon.run_dir), client_name="token") as producer:
@@ -248,14 +252,44 @@ def test_a_token_that_is_not_to_be_had_or_not_taken(
             assert len(tokens.requests) <= 20
             assert len(kafka.relay("SHORT").accepted_s) - before <= 30
             tokens.fault = None
-            if (
-                fault is not Fault.FORGED
-            ):  # that one lives for an hour, as far as anybody but the broker knows
-                wait_until(
-                    lambda: producer.send(topic, value=b"y").exception(timeout=30) is None,
-                    "tokens again",
-                    timeout_s=40,
-                )
+            # Also after a forged one, which lives for an hour as far as anybody but the broker knows.
+            wait_until(
+                lambda: producer.send(topic, value=b"y").exception(timeout=30) is None,
+                "tokens again",
+                timeout_s=40,
+            )
     finally:
         tokens.fault = None
     assert CLIENT_SECRET not in "".join(daemon.log_lines())
+
+
+def test_doctor_fetches_a_token_and_logs_in(kafka: KafkaCluster, tokens: TokenServer, tmp_path: Path) -> None:
+    tokens.lifetime_s = 3_600.0
+    settings = {
+        **oauth_settings(kafka, tokens),
+        "bootstrap.servers": kafka.servers("SHORT"),
+        "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+    }
+    del settings["daemon.workers"]
+    config = tmp_path / "sidecar.toml"
+    config.write_text("[kafka]\n" + "".join(f'"{name}" = "{value}"\n' for name, value in settings.items()))
+    config.chmod(0o600)
+
+    def doctor() -> str:
+        done = subprocess.run(
+            [*cli("doctor"), "-c", str(config), "--run-dir", str(tmp_path / "run")],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert CLIENT_SECRET not in done.stdout + done.stderr
+        return done.stdout
+
+    shown = doctor()
+    assert "There is a token of alice for 3," in shown and "takes the login by OAUTHBEARER" in shown, shown
+    tokens.fault = Fault.UNAUTHORIZED
+    try:
+        assert "refuses with HTTP status 401" in doctor()
+    finally:
+        tokens.fault = None
