@@ -34,7 +34,7 @@ AskTopics = Callable[[list[str] | None, float | None], Awaitable[Topics]]
 
 
 class ControlEndpoint:
-    """A ROUTER in the controller's loop. ``malformed`` counts bad frames.
+    """A ROUTER in the controller's loop. ``refused`` counts refusals by their code.
 
     ``hello(fields, caller)`` returns (endpoint, epoch, ticket), raises Refused, or None: its worker is not ready. Such
     a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
@@ -51,7 +51,7 @@ class ControlEndpoint:
         """``path`` is replaced in one step when it is there: a daemon before us loses it, nobody finds none."""
         self._hello = hello
         self._topics = topics
-        self.malformed = 0
+        self.refused: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack
         self._sparse_log = SparseLog(log, lambda: self._loop.time() * 1000)
@@ -183,8 +183,12 @@ class ControlEndpoint:
             self._refuse(routing_id, Refused("FAILED", f"Topics cannot be listed: {error}."))
 
     def _refuse(self, routing_id: bytes, refusal: Refused) -> None:
+        self.refused[refusal.code] = self.refused.get(refusal.code, 0) + 1
         if refusal.code == "MALFORMED_FRAME":
-            self.malformed += 1
+            pid, uid, _ = self._endpoint.peer(routing_id)
+            self._sparse_log.warning(
+                ("malformed", pid, uid), "a frame of process %d of uid %d was refused: %s", pid, uid, refusal
+            )
             self._endpoint.sent_nonsense(routing_id)
         self._send(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
 

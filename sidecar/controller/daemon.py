@@ -398,6 +398,7 @@ class Daemon:
             "started_ms": self._started_ms,
             "controller_epoch": self._epoch,
             "restarts": self.supervisor.restarts,
+            "refused": dict(self._control.refused) if self._control else {},
             "held_slots": sorted(self.supervisor.held_slots),
             "failures": self._failures.last(),
             "standby": self.supervisor.standby_pid,

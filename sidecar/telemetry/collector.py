@@ -79,6 +79,15 @@ STATE_ROWS: Final = (
         "Any growth: `kafka-sidecar status` and the log have the reason and what to do.",
     ),
     StateRow(
+        "control_refused_total",
+        "counter",
+        "messages",
+        "Refusals at the control socket (HELLO and TOPICS), by code.",
+        ("code",),
+        lambda status: [((code,), float(count)) for code, count in sorted(status["refused"].items())],
+        "NOT_ADMITTED or MALFORMED_FRAME: a client with a wrong token, or none of ours; the log names its process.",
+    ),
+    StateRow(
         "slots_held",
         "gauge",
         "slots",

@@ -81,7 +81,7 @@ def test_hello_and_topics(short_dir: Path) -> None:
         assert await ask(msgpack.packb([Kind.TOPICS, ["a"]])) == reply
         assert (await ask(msgpack.packb([Kind.TOPICS, None])))[1][0][0] == "all"
         assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
-        assert endpoint.malformed == 0
+        assert endpoint.refused == {"NOT_ADMITTED": 1}
 
     perform(short_dir, play)
 
@@ -189,7 +189,7 @@ def test_malformed_frames_are_answered_and_counted(short_dir: Path, frame: bytes
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         answer = await ask(frame)
         assert answer[:2] == [Kind.REFUSED, "MALFORMED_FRAME"]
-        assert endpoint.malformed == 1
+        assert endpoint.refused == {"MALFORMED_FRAME": 1}
         assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
 
     perform(short_dir, play)

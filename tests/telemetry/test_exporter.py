@@ -33,6 +33,7 @@ STATUS: dict[str, Any] = {
     "brokers": 3,
     "started_ms": 1_700_000_000_000,
     "restarts": 2,
+    "refused": {"NOT_ADMITTED": 3},
     "held_slots": [4],
     "failures": [
         {
@@ -103,6 +104,8 @@ def test_metrics(segment: Segment) -> None:
         ("kafka_sidecar_records_accepted_total", "1", 11.0),
     ]
     assert families["kafka_sidecar_up"].samples[0].value == 1.0
+    refused = families["kafka_sidecar_control_refused"].samples[0]
+    assert (refused.labels, refused.value) == ({"code": "NOT_ADMITTED"}, 3.0)
     assert families["kafka_sidecar_slots_held"].samples[0].value == 1.0
     (failed,) = families["kafka_sidecar_topic_records_failed"].samples
     assert (failed.labels, failed.value) == (
