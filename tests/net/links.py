@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sidecar.common.model import Node
+from sidecar.net.authentication import Authenticator
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.link_security import LinkSecurity
@@ -28,13 +29,19 @@ class NotingLinks:
     usual: LinkSecurity | None = None
     """For links that are given none: a suite of tests runs in plaintext and in TLS."""
 
-    def __init__(self, security: LinkSecurity | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        security: LinkSecurity | None = None,
+        authenticator: Authenticator | None = None,
+        **config: Any,
+    ) -> None:
         self.states: list[tuple[int, bool, str | None]] = []
         self.responses: list[tuple[int, bytes]] = []
         self.links = ClusterLinks(
             client_id="test",
             config=config_with(ConnectionConfig, **config),
             security=security or NotingLinks.usual or plaintext(),
+            authenticator=authenticator,
             on_state=lambda *state: self.states.append(state),
             on_response=lambda link, correlation_id, body, now_ms: self.responses.append(
                 (correlation_id, body)

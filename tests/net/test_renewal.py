@@ -1,0 +1,181 @@
+"""Goal: a login is renewed with nothing outstanding, and what waited meanwhile goes out in order (SE-03)."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from sidecar.net.authentication import Authenticator
+from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
+from sidecar.protocol.messages import ApiKey
+from sidecar.protocol.produce import ProduceTopic, encode_produce
+
+from .conftest import Run
+from .fake_broker import FakeBroker, Peer, Request, api_versions_body
+from .links import NotingLinks, node_of, until
+
+VALUES = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "s3cret"}
+LIFETIME_MS = 400
+INIT_BODY_V4 = struct.pack(">ihqh", 0, 0, 4711, 3) + b"\0"
+
+
+class SaslBroker(FakeBroker):
+    """Sessions of 400 ms. It notes what overlaps: a login request while an answer is owed, or a request outside."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(self._handle, on_api_versions=self._versions, **options)
+        self.logins = 0
+        self.owed = 0
+        self.overlaps: list[int] = []
+        self.order: list[int] = []
+        self.answer_after_s = 0.0
+        self.refuses = False
+        self._answers: set[asyncio.Task[None]] = set()
+
+    async def _versions(self, peer: Peer, request: Request) -> None:
+        if request.version:
+            await peer.answer(request, struct.pack(">h", 35))
+            return
+        rows = ((0, 3, 8), (17, 1, 1), (18, 0, 0), (22, 0, 4), (36, 1, 1))
+        await peer.answer(request, api_versions_body(*rows))
+
+    async def _handle(self, peer: Peer, request: Request) -> None:
+        match request.api_key:
+            case ApiKey.SASL_HANDSHAKE:
+                if self.owed:
+                    self.overlaps.append(request.correlation_id)
+                await peer.answer(request, struct.pack(">hi", 0, 0))
+            case ApiKey.SASL_AUTHENTICATE:
+                if self.owed:
+                    self.overlaps.append(request.correlation_id)
+                self.logins += 1
+                code = 58 if self.refuses else 0
+                await peer.answer(request, struct.pack(">hhiq", code, -1, 0, LIFETIME_MS))
+            case ApiKey.PRODUCE:
+                self.order.append(request.correlation_id)  # acks=0: nobody answers
+            case _:
+                self.owed += 1
+                self.order.append(request.correlation_id)
+                task = asyncio.create_task(self._answer_later(peer, request))
+                self._answers.add(task)
+
+    async def _answer_later(self, peer: Peer, request: Request) -> None:
+        await asyncio.sleep(self.answer_after_s)
+        self.owed -= 1
+        await peer.answer(request, INIT_BODY_V4, flexible=True)
+
+
+def produce(correlation_id: int) -> list[Any]:
+    return encode_produce(
+        8, correlation_id, "test", 0, 30_000, None, [ProduceTopic("t", None, [(0, b"records")])]
+    )
+
+
+def test_requests_wait_for_the_renewal_and_keep_their_order(run: Run) -> None:
+    """Under requests with answers that take 60 ms, and acks=0 between them, over five sessions."""
+
+    async def test() -> None:
+        async with SaslBroker() as broker:
+            noting = NotingLinks(authenticator=Authenticator(VALUES))
+            link = await noting.connect(node_of(broker.port))
+            assert broker.logins == 1
+            broker.answer_after_s = 0.06
+            answers: list[asyncio.Future[Any]] = []
+            sent: list[int] = []
+            loop = asyncio.get_running_loop()
+            end_s = loop.time() + 5 * LIFETIME_MS / 1000
+            while loop.time() < end_s:
+                answers.append(link.request(init_producer_id_request(4)))
+                correlation_id = link.take_correlation_id()
+                sent += [correlation_id - 1, correlation_id]
+                link.send_buffers(correlation_id, produce(correlation_id), expect_response=False)
+                await asyncio.sleep(0.01)
+            for answer in answers:
+                assert parse_init_producer_id(await answer).error_code == 0
+            await until(lambda: len(broker.order) == len(sent))
+            assert broker.logins >= 5
+            assert not broker.overlaps
+            assert broker.order == sorted(broker.order), "in order, logins between them"
+            assert len(broker.peers) == 1 and noting.states == [(1, True, None)]
+            noting.links.close_all()
+
+    run(test)
+
+
+def test_an_idle_link_is_renewed_and_counts_as_idle(run: Run) -> None:
+    async def test() -> None:
+        async with SaslBroker() as broker:
+            noting = NotingLinks(authenticator=Authenticator(VALUES), connections_max_idle_ms=900)
+            await noting.connect(node_of(broker.port))
+            await until(lambda: noting.states[1:] == [(1, False, None)])
+            assert broker.logins == 3
+
+    run(test)
+
+
+def test_a_refused_renewal_closes_the_link_with_the_cause(run: Run) -> None:
+    """What was held was surely not sent, and its owner hears so."""
+
+    async def test() -> None:
+        async with SaslBroker() as broker:
+            noting = NotingLinks(authenticator=Authenticator(VALUES))
+            link = await noting.connect(node_of(broker.port))
+            broker.refuses, broker.answer_after_s = True, 0.2
+            taken: list[bool] = []
+            held: list[int] = []
+
+            def send_while_it_holds() -> bool:
+                if link.is_closed:
+                    return True
+                link.request(init_producer_id_request(4)).add_done_callback(lambda done: done.exception())
+                held.append(link.take_correlation_id())
+                link.send_buffers(held[-1], produce(held[-1]), taken.append, expect_response=False)
+                return False
+
+            await until(send_while_it_holds)
+            ((node_id, connected, error),) = noting.states[1:]
+            assert (node_id, connected) == (1, False)
+            assert (
+                error is not None and 'sasl.mechanism PLAIN, user "alice"' in error and "s3cret" not in error
+            )
+            assert noting.links.is_refused(1)
+            assert len(taken) == len(held) and taken[-1] is False
+            assert held[-1] in link.untouched_at_close
+
+    run(test)
+
+
+def test_a_process_without_sasl_imports_nothing_of_it() -> None:
+    code = (
+        "import sys, sidecar.worker.worker, sidecar.controller.cluster; "
+        "ours = ('protocol.sasl', 'sasl_rules', 'scramp', 'net.authentication', 'controller.token'); "
+        "print([each for each in sys.modules if any(name in each for name in ours)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("closes_at", [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE])
+def test_a_broker_that_hangs_up_during_the_login(run: Run, closes_at: ApiKey) -> None:
+    class Rude(SaslBroker):
+        async def _handle(self, peer: Peer, request: Request) -> None:
+            if request.api_key == closes_at:
+                peer.close()
+            else:
+                await super()._handle(peer, request)
+
+    async def test() -> None:
+        async with Rude() as broker:
+            noting = NotingLinks(authenticator=Authenticator(VALUES))
+            noting.links.ready(node_of(broker.port))
+            await until(lambda: len(noting.states) == 1)
+            ((_, connected, error),) = noting.states
+            assert not connected and error is not None and "closed" in error
+            noting.links.close_all()
+
+    run(test)
