@@ -293,3 +293,44 @@ def test_doctor_fetches_a_token_and_logs_in(kafka: KafkaCluster, tokens: TokenSe
         assert "refuses with HTTP status 401" in doctor()
     finally:
         tokens.fault = None
+
+
+def test_a_reload_changes_password_and_mechanism_under_load(
+    kafka: KafkaCluster, tokens: TokenServer, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """The next renewal logs in as the file says by then: another password, then a token. Nothing is lost or failed."""
+    topic = new_topic(kafka)
+    tokens.lifetime_s = 3_600.0
+    tokens.requests.clear()
+    security = kafka.security()
+    security.set_scram_user("fred", "first", "SCRAM-SHA-256")
+    file = tmp_path / "sidecar.toml"
+    file.touch(0o600)
+
+    def write(settings: dict[str, Any]) -> None:
+        names = (name for name in settings if name.startswith("sasl."))
+        file.write_text("[kafka]\n" + "".join(f'"{name}" = "{settings[name]}"\n' for name in names))
+
+    fred = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "fred", "sasl.password": "first"}
+    write(fred)
+    daemon = start_daemon(
+        kafka.servers("SHORT"), settings={"security.protocol": "SASL_PLAINTEXT"}, config=file
+    )
+    client = SteadyClient(daemon.run_dir, topic, "reloaded", burst=5, pause_s=0.02)
+    wait_until(lambda: len(client.outcomes) > 100, "the first records")
+    security.set_scram_user("fred", "second", "SCRAM-SHA-256")
+    for settings in (fred | {"sasl.password": "second"}, oauth_settings(kafka, tokens)):
+        write(settings)
+        done = daemon.command("reload")
+        assert done.returncode == 0, done.stderr
+        assert "second" not in done.stdout and CLIENT_SECRET not in done.stdout
+        reloaded_s = time.monotonic()
+        # Each open session ends within 4 s, so by then every link has logged in again.
+        wait_until(
+            lambda: client.last_delivered_s - reloaded_s > 2 * REAUTH_MS / 1000,  # noqa: B023
+            "records after the renewals",
+            timeout_s=30,
+        )
+    assert len(tokens.requests) == 1
+    client.finish()
+    judge(kafka.bootstrap_servers, topic, [client])
