@@ -80,6 +80,8 @@ class TokenServer:
         self.subject = subject
         self.lifetime_s = lifetime_s
         self.requests: list[TokenRequest] = []
+        self.issued: list[str] = []
+        """Every token so far."""
         self._key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
         self._fault: Fault | None = None
         self._mended = threading.Event()
@@ -131,7 +133,8 @@ class TokenServer:
         signed = ".".join(_base64url(json.dumps(part).encode()) for part in with_dot)
         key = rsa.generate_private_key(public_exponent=65_537, key_size=2048) if forged else self._key
         signature = key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
-        return f"{signed}.{_base64url(signature)}"
+        self.issued.append(f"{signed}.{_base64url(signature)}")
+        return self.issued[-1]
 
     # Faults
 

@@ -13,8 +13,9 @@ from sidecar.doctor.kafka import BROKERS_MAX, kafka_findings
 from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.testing.token_server import Fault, TokenServer
 
-from .secure import new_topic
+from .secure import CLIENT_SECRET, new_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
@@ -93,6 +94,23 @@ def test_wrong_ports_and_words(secure_kafka: KafkaCluster, start_daemon: StartDa
     assert not failures(both) and "warn" in {mark for mark, _ in both}
     none = walk("127.0.0.1:1,127.0.0.1:2", {})
     assert "No broker of bootstrap.servers" in failures(none)
+
+
+def test_a_token_is_fetched_as_the_daemon_would(secure_kafka: KafkaCluster, tokens: TokenServer) -> None:
+    settings = {
+        **secure_kafka.client_settings("TOKENS", "OAUTHBEARER"),
+        "sasl.oauthbearer.client.id": "alice",
+        "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+        "sasl.oauthbearer.token.endpoint.url": tokens.token_url,
+    }
+    found = walk(secure_kafka.servers("TOKENS"), settings)
+    assert not failures(found) and "There is a token of alice" in "".join(text for _, text in found)
+    tokens.fault = Fault.UNAUTHORIZED
+    try:
+        found = walk(secure_kafka.servers("TOKENS"), settings)
+    finally:
+        tokens.fault = None
+    assert "401" in failures(found) and found[-1].mark == "skip"
 
 
 def test_a_running_daemons_own_port_and_configuration(

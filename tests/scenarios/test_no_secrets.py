@@ -20,9 +20,10 @@ from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.metrics import http_get
 from sidecar.testing.private_text import write_private
+from sidecar.testing.token_server import Fault, TokenServer
 from sidecar.testing.waiting import wait_until
 
-from .secure import new_topic
+from .secure import CLIENT_SECRET, new_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
@@ -214,3 +215,46 @@ def add_commands(shown: Shown, file: Path) -> None:
             assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
             shown.add(f"config {' '.join(words)}, {name}", done.output)
             assert (done.exit_code == 0) == (name == "good"), (name, done.output)
+
+
+def test_client_secrets_and_tokens(secure_kafka: KafkaCluster, tokens: TokenServer, tmp_path: Path) -> None:
+    """The client's secret and each token: accepted, refused by the endpoint and by the broker, expired, opaque."""
+    kafka, topic = secure_kafka, new_topic(secure_kafka)
+    fixed = tokens.sign("alice", lifetime_s=-600)
+    shown = Shown(CLIENT_SECRET, CLIENT_TOKEN)
+    base: dict[str, object] = {
+        **kafka.client_settings("TOKENS", "OAUTHBEARER"),
+        "bootstrap.servers": kafka.servers("TOKENS"),
+        "sasl.login.refresh.min.period.seconds": 0,
+        "sasl.login.refresh.buffer.seconds": 0,
+        "sasl.login.retry.backoff.max.ms": 200,
+    }
+    fetched = {
+        "sasl.oauthbearer.client.id": "alice",
+        "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+        "sasl.oauthbearer.token.endpoint.url": tokens.token_url,
+    }
+    tokens.lifetime_s = 4.0
+    try:
+        file = configuration(tmp_path, times(base | fetched))
+        with running(file, kafka.servers("TOKENS")) as daemon:
+            with producer(daemon) as good:
+                assert good.send(topic, b"x").result(20).offset == 0
+            for fault in (Fault.HTML, Fault.NO_JWT, Fault.EXPIRED, Fault.UNAUTHORIZED):
+                tokens.fault = fault
+                asked = len(tokens.requests)
+                wait_until(lambda asked=asked: len(tokens.requests) > asked, "a try")  # type: ignore[misc]
+            with producer(daemon) as waiting:
+                shown.add_error("no good token", waiting.send(topic, b"x").exception(20))
+            shown.add_daemon("no good token", daemon, file)
+    finally:
+        tokens.fault, tokens.lifetime_s = None, 3600.0
+    file = configuration(tmp_path, times(base | {"sasl.oauthbearer.token": fixed}))
+    for words in (("check",), ("show",), ("show", "--json")):
+        shown.add(f"config {words[-1]}", CliRunner().invoke(cli, ["config", *words, "-c", str(file)]).output)
+    with running(file, kafka.servers("TOKENS"), is_ready=False) as daemon:
+        with producer(daemon) as waiting:
+            shown.add_error("an expired token", waiting.send(topic, b"x").exception(20))
+        shown.add_daemon("an expired token", daemon, file)
+    shown.secrets += [form for token in tokens.issued for form in forms_of(token.rpartition(".")[2])]
+    shown.check()

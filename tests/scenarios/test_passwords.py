@@ -47,8 +47,9 @@ def test_se_01_a_user_that_is_not_there(secure_kafka: KafkaCluster, start_daemon
     with Sender(daemon, topic) as sender:
         began_s = time.monotonic()
         delivery = sender.send()
-        with pytest.raises(errors.SidecarError):
+        with pytest.raises(errors.SidecarError) as asked:
             sender.producer.partitions_for(topic, timeout=WAIT_MS / 1000)
+        assert is_about_the_login(asked.value, "carol"), asked.value
         assert is_about_the_login(delivery.exception(20), "carol"), delivery.exception(0)
         assert seconds_since(began_s) < 10
         shown = daemon.command("status")
