@@ -36,7 +36,7 @@ class _Limits:
 
     __slots__ = ("bytes", "new_batches", "single_bytes")
 
-    def __init__(self, bytes: int, single_bytes: float, new_batches: float) -> None:
+    def __init__(self, bytes: float, single_bytes: float, new_batches: float) -> None:
         self.bytes = bytes
         self.single_bytes = single_bytes
         self.new_batches = new_batches
@@ -78,6 +78,8 @@ class RecordAccumulator:
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._serial = count(1)
         self.lines = BrokerLines()
+        self.held_back_bytes = 0
+        """Size of the batch at the head of the line that was too large for the last drain; 0: there was none."""
         self._backing_off: set[PartitionQueue] = set()
         self.is_exhausted = False
         self._closing = False
@@ -353,7 +355,7 @@ class RecordAccumulator:
         self,
         node_id: int,
         lane: int,
-        max_bytes: int,
+        max_bytes: float,
         now_ms: float,
         *,
         single_bytes: float = inf,
@@ -366,11 +368,12 @@ class RecordAccumulator:
         ``drainBatchesForOneNode`` does: partitions would else send a request each as their lingers end one by one.
         Not when a batch goes because it is full: under such load the others fill up soon, and go as large ones. Topics
         that are to linger longer than any that is due stay. The batches count as on the wire from here on; a larger
-        single batch is held back only if it is beyond ``single_bytes``.
+        single batch is held back only if it is beyond ``single_bytes``: then :attr:`held_back_bytes` says its size.
 
         No more than ``new_batches`` of them have no descriptor yet. What has one goes also when there are none left:
         nothing else could ever free one.
         """
+        self.held_back_bytes = 0
         ready = self.lines.ready(node_id)
         if not ready:
             return []
@@ -435,12 +438,14 @@ class RecordAccumulator:
                 line.move_to_end(queue)
                 continue
             batch_bytes = batch.records.size_bytes
-            if size + batch_bytes > limits.bytes and (batches or batch_bytes > limits.single_bytes):
+            is_new = batch.descriptor == NO_DESCRIPTOR
+            if is_new and limits.new_batches <= 0:
                 break
-            if batch.descriptor == NO_DESCRIPTOR:
-                if limits.new_batches <= 0:
-                    break
-                limits.new_batches -= 1
+            if size + batch_bytes > limits.bytes and (batches or batch_bytes > limits.single_bytes):
+                if not batches:
+                    self.held_back_bytes = batch_bytes
+                break
+            limits.new_batches -= is_new
             size += batch_bytes
             queue.leave_line()
             queue.timer_serial = 0

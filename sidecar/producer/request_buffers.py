@@ -8,6 +8,7 @@ corrupt silently (KAFKA-19012).
 from __future__ import annotations
 
 from collections import defaultdict
+from math import inf
 from typing import Final
 
 _SMALLEST: Final = 64 * 1024
@@ -25,8 +26,8 @@ class RequestBuffer:
 
 
 class RequestBufferPool:
-    """Buffers by size class (powers of two from 64 KiB). Single-threaded. taken_bytes + free_bytes <=
-    limit_bytes.
+    """Buffers by size class (powers of two from 64 KiB). Single-threaded. taken_bytes + free_bytes <= limit_bytes,
+    but for a request that is larger than the limit by itself: it is lent a buffer while no other request has one.
     """
 
     __slots__ = (
@@ -55,9 +56,13 @@ class RequestBufferPool:
         self._largest_bytes = self._class_of(max_request_size)
 
     def take(self, size_bytes: int) -> RequestBuffer | None:
-        """A buffer of at least ``size_bytes``, or None when the limit is reached."""
+        """A buffer of at least ``size_bytes``, or None when the limit is reached.
+
+        With nothing taken any size is lent. Otherwise a batch that was accepted under an earlier, larger
+        max.request.size would stand before all others of its broker for ever.
+        """
         size = self._class_of(size_bytes)
-        if self.taken_bytes + size > self.limit_bytes:
+        if self.taken_bytes and self.taken_bytes + size > self.limit_bytes:
             return None
         free = self._free[size]
         if free:
@@ -71,9 +76,11 @@ class RequestBufferPool:
         self.taken_count += 1
         return buffer
 
-    def room_bytes(self, *, reserve_requests: int = 0) -> int:
-        """The most that :meth:`take` would give now and still leave room for so many largest requests; 0 when that is
-        not even the smallest buffer."""
+    def room_bytes(self, *, reserve_requests: int = 0) -> float:
+        """The most that :meth:`take` would give now and still leave room for so many largest requests: infinity when
+        nothing is taken and nothing reserved, 0 when that is not even the smallest buffer."""
+        if not (self.taken_bytes or reserve_requests):
+            return inf
         room = self.limit_bytes - self.taken_bytes - reserve_requests * self._largest_bytes
         if room >= self._largest_bytes:
             return room
@@ -87,8 +94,9 @@ class RequestBufferPool:
         buffer.lent = False
         self.taken_bytes -= buffer.size
         self.taken_count -= 1
-        self.free_bytes += buffer.size
-        self._free[buffer.size].append(buffer)
+        if buffer.size <= self.max_request_size:  # a larger one has a size of its own that hardly comes again
+            self.free_bytes += buffer.size
+            self._free[buffer.size].append(buffer)
 
     def trim(self) -> None:
         """Let the memory of free buffers go (an idle daemon keeps none)."""

@@ -44,11 +44,19 @@ class RequestRoom:
 
     Buffers: the first request of a connection takes any that there is. One more is encoded behind it only if the
     largest request of another broker still finds a buffer.
+
+    A batch may be larger than max.request.size: one that was accepted under an earlier, larger one. No number of free
+    buffers is promised to it, and small requests of others could keep the memory from it for ever. So once it is held
+    back, no connection behind it in line is given a buffer, nor another lane of its own. Those before it have waited
+    longer, and each is given one at most before it stands behind. So all buffers come back, as their requests are
+    taken or their connections are closed, and with none taken a batch of any size finds one. It holds nothing while it
+    waits: it has no request before its own on its connection. One that lacks a descriptor as well does not wait here.
     """
 
     __slots__ = (
         "_descriptors",
         "_free_when_promised",
+        "_is_closed",
         "_promised",
         "buffers",
         "is_shared",
@@ -68,6 +76,8 @@ class RequestRoom:
         """Batches stay in their queues since the last poll because the table is full."""
         self.waiting: dict[int, None] = {}
         """Connections that found no buffer for their first request, longest waiting first."""
+        self._is_closed = False
+        """One of them has a batch larger than max.request.size: those behind it take none in this poll."""
 
     def begin_poll(self, ready: list[int], *, brokers: int, splits: int = 0) -> None:
         """Forget earlier promises: they were used or given back. Put ``ready`` in order: longest waiting first.
@@ -76,14 +86,17 @@ class RequestRoom:
         self._free_when_promised = len(self._descriptors.free_indexes)
         self.is_shared = brokers > 1
         self.lacks_descriptors = False
+        self._is_closed = False
         if self.waiting:
             turns = {node_id: turn for turn, node_id in enumerate(self.waiting)}
             ready.sort(key=lambda node_id: turns.get(node_id, len(turns)))
             self.waiting = {}
 
-    def wait(self, node_id: int) -> None:
-        """The connection found no buffer for its first request."""
+    def wait(self, node_id: int, size_bytes: int) -> None:
+        """The connection found no buffer for its first request, which begins with a batch of ``size_bytes``."""
         self.waiting[node_id] = None
+        if size_bytes > self.buffers.max_request_size:
+            self._is_closed = True
 
     def new_batches(self, under_way: int) -> int:
         """How many batches without a descriptor a broker's next request may have, with ``under_way`` of its batches
@@ -99,9 +112,11 @@ class RequestRoom:
         free = len(self._descriptors.free_indexes) - self._promised
         return max(self.new_batches(0), min(free, 1))
 
-    def request_bytes(self, *, is_first: bool) -> int:
-        """The largest request that finds a buffer now; 0 when none does. ``is_first``: no other request for the
-        connection holds a buffer."""
+    def request_bytes(self, *, is_first: bool) -> float:
+        """The largest request that finds a buffer now: 0 when none does, infinity when any does. ``is_first``: no
+        other request for the connection holds a buffer."""
+        if self._is_closed:
+            return 0
         return self.buffers.room_bytes(reserve_requests=0 if is_first or not self.is_shared else 1)
 
     def take(self, request: ProduceRequest) -> None:

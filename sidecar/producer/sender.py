@@ -241,8 +241,8 @@ class Sender:
                     continue
                 if new_batches <= 0:
                     self.room.lacks_descriptors = True
-                if is_first and most_bytes < self._config.max_request_size:
-                    self.room.wait(node_id)
+                if is_first and accumulator.held_back_bytes:
+                    self.room.wait(node_id, accumulator.held_back_bytes)
                 continue
             lanes_left.append(lane)
             self._next_lane[node_id] = LANES_FROM[lane][1]

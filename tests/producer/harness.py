@@ -211,6 +211,12 @@ class Core:
         assert request.buffer is not None
         self.buffers.give(request.buffer)
 
+    def take_bytes(self, node_id: int) -> None:
+        """The kernel takes all that waits for a connection that stalls."""
+        for request in self._stuck.pop(node_id, ()):
+            self._give_buffer(request)
+            self.sender.on_request_sent(request, self.now_ms)
+
     def turns(self) -> Iterator[list[ProduceRequest]]:
         """Poll while there is something to poll for; what each turn sent."""
         while (requests := self.poll()) or self.sender.next_wakeup_ms <= self.now_ms:

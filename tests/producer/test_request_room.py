@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from sidecar.producer.effects import CloseLink, LeaderHints, SendProduce
 from sidecar.producer.in_flight import ProduceRequest
-from sidecar.producer.lanes import LANES, PLAIN_LANE
+from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, PLAIN_LANE
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
 from sidecar.producer.sender import STALLED_MS_MAX
 from sidecar.worker.fates.publication import publish_all
@@ -319,6 +320,112 @@ def test_a_batch_fits_into_a_request_however_large_batch_size_is() -> None:
             core.acknowledge(request)
     assert max(sizes) <= LARGEST
     assert len(payloads_of(core.completed)) == 50
+
+
+@pytest.mark.parametrize("record_bytes", [150_000, 300_000])
+def test_a_batch_larger_than_all_request_buffers_goes_alone(record_bytes: int) -> None:
+    """Accepted under an earlier max.request.size, and adopted by a worker whose limits are lower."""
+    core = Core(leaders=[1, 1, 1], **TWO_BUFFERS)
+    everywhere(core, "small", 1)
+    core.append("large", partition=1, record_bytes=record_bytes)
+    everywhere(core, "small", 3)
+    sent = [payloads_of(request.batches) for requests in core.turns() for request in requests]
+    assert ["large"] in sent
+    assert core.buffers.taken_bytes == 0
+    assert core.buffers.free_bytes <= core.buffers.limit_bytes
+
+
+def busy_brokers(core: Core, record_bytes: int, *, own_lane: bool) -> list[object]:
+    """A large batch for broker 1, while broker 2 or 3 always has a request that its socket has not taken; what was
+    sent."""
+    sent: list[object] = []
+    unanswered: list[ProduceRequest] = []
+
+    def poll() -> None:
+        for request in core.poll():
+            sent.extend(payloads_of(request.batches))
+            unanswered.append(request)
+
+    for broker in (2, 3):
+        core.links.stalled_since[broker] = core.now_ms
+        core.append("small", partition=broker - 1)
+    poll()
+    core.append("large", record_bytes=record_bytes)
+    poll()
+    for _ in range(20):
+        for broker in (2, 3):
+            if own_lane:
+                core.lane = PLAIN_LANE
+                core.append("own", partition=0)
+                core.lane = IDEMPOTENT_LANE
+            core.append("small", partition=broker - 1)
+            core.take_bytes(broker)
+            for request in [each for each in unanswered if each.sent]:
+                unanswered.remove(request)
+                core.acknowledge(request)
+            poll()
+    return sent
+
+
+@pytest.mark.parametrize("record_bytes", [150_000, 300_000])
+@pytest.mark.parametrize("own_lane", [False, True])
+def test_a_batch_larger_than_all_request_buffers_waits_for_no_more_than_its_turn(
+    own_lane: bool, record_bytes: int
+) -> None:
+    """No other connection's request is prepared meanwhile, nor one of another lane."""
+    core = Core(leaders=[1, 2, 3], **TWO_BUFFERS)
+    sent = busy_brokers(core, record_bytes, own_lane=own_lane)
+    assert "large" in sent
+    assert sent.count("small") > 10, "the others go on when it has had its turn"
+
+
+def test_a_stalled_connection_is_closed_for_a_batch_larger_than_all_request_buffers() -> None:
+    core = Core(leaders=[1, 2], **TWO_BUFFERS)
+    core.links.stalled_since[2] = core.now_ms
+    core.append("stuck", partition=1)
+    core.poll()
+    core.append("large", partition=0, record_bytes=300_000)
+    assert core.poll() == []
+    assert core.sender.next_wakeup_ms == core.now_ms + STALLED_MS_MAX
+    core.poll(STALLED_MS_MAX)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["large"]
+
+
+def test_batches_of_any_size_from_any_broker_have_their_turn() -> None:
+    """Sockets take bytes when they please; brokers answer when they please. Nothing waits for its deadline."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        brokers = (1, 2, 3)
+        core = Core(
+            leaders=[*brokers] * 2, max_in_flight_requests_per_connection=rng.choice((1, 5)), **TWO_BUFFERS
+        )
+        unanswered: list[ProduceRequest] = []
+        appended = sent = 0
+        for broker in brokers:
+            core.links.stalled_since[broker] = core.now_ms
+        for step in range(150):
+            if step < 100:
+                for lane in LANES:
+                    core.lane = lane
+                    size = rng.choice((100, 100, 1_000, 30_000, 90_000, 150_000, 250_000))
+                    core.append(appended, partition=rng.randrange(6), record_bytes=size)
+                    appended += 1
+            for request in core.poll():
+                sent += sum(batch.count for batch in request.batches)
+                unanswered.append(request)
+            if rng.random() < 0.7:
+                core.take_bytes(rng.choice(brokers))
+            while unanswered and rng.random() < 0.7:
+                core.acknowledge(unanswered.pop(0))
+        for _ in range(4 * appended):
+            for broker in brokers:
+                core.take_bytes(broker)
+            for request in [*unanswered, *core.poll()]:
+                sent += 0 if request in unanswered else sum(batch.count for batch in request.batches)
+                core.acknowledge(request)
+            unanswered.clear()
+        assert sent == appended, f"seed {seed}"
 
 
 def test_at_most_two_requests_are_prepared_ahead_of_the_socket() -> None:

@@ -63,6 +63,24 @@ def test_what_room_there_is_said_to_be_can_be_taken() -> None:
                 pool.give(lent.pop(rng.randrange(len(lent))))
 
 
+def test_one_request_of_any_size_is_lent_a_buffer_when_no_other_has_one() -> None:
+    pool = RequestBufferPool(max_request_size=MIB, limit_bytes=2 * MIB)
+    lent = pool.take(MIB)
+    assert lent is not None
+    pool.give(lent)
+    large = pool.take(5 * MIB)
+    assert large is not None
+    assert len(large.view) == 5 * MIB
+    assert pool.free_bytes == 0
+    assert pool.take(1) is None
+    assert pool.room_bytes() == 0
+    pool.give(large)
+    assert (pool.taken_bytes, pool.free_bytes) == (0, 0), "no other request would use it again"
+    small = pool.take(1)
+    assert small is not None
+    assert pool.take(2 * MIB) is None
+
+
 def test_free_buffers_of_another_size_make_room() -> None:
     pool = RequestBufferPool(max_request_size=MIB, limit_bytes=2 * MIB)
     small = [pool.take(1000) for _ in range(32)]
