@@ -471,6 +471,9 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.sentences))
 
 
+_KEY_FILES: Final = frozenset({"ssl.key.location", "ssl.keystore.location", "http.tls.key"})
+
+
 @dataclass(frozen=True)
 class SidecarConfig:
     """Concluded, immutable settings. ``values`` has every row's name; safe to share between threads."""
@@ -515,6 +518,14 @@ class SidecarConfig:
         value = self.values[name]
         assert isinstance(value, list), name
         return list(value)
+
+    @property
+    def holds_secrets(self) -> bool:
+        """Whether a token, a password or a private key is in it, or in a file that it names."""
+        named = (name for name, value in self.values.items() if value not in (None, "", []))
+        return any(
+            client.get("token") or client.get("token.file") for client in self.clients.values()
+        ) or any(BY_NAME[name].secret or name.endswith(".file") or name in _KEY_FILES for name in named)
 
     def to_mapping(self) -> dict[str, object]:
         """A worker's settings: every value by name, ``clients`` and ``topics`` (in order) as nested maps."""

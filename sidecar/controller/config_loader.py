@@ -32,6 +32,7 @@ from sidecar.common.settings import (
 from sidecar.common.tls_settings import has_tls
 from sidecar.common.topic_patterns import is_glob, overlap
 from sidecar.controller.client_tables import client_rules
+from sidecar.controller.config_mode import mode_fault
 from sidecar.net.tls_context import tls_fault_of
 
 ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
@@ -194,7 +195,9 @@ def load_config(
 
 def _read_file(path: Path) -> dict[str, object]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+            found = os.fstat(file.fileno())
     except FileNotFoundError:
         raise ConfigError([f"Configuration file {path} does not exist: give another with -c."]) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -226,6 +229,9 @@ def _read_file(path: Path) -> dict[str, object]:
         else:
             prefix = "" if table == "kafka" else f"{table}."
             flat.update({prefix + key: value for key, value in _flatten(content).items()})
+    fault = mode_fault(path, found, flat)
+    if fault:
+        raise ConfigError([fault])
     return flat
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.control import Configure, Discard, FailedRecords, Start
 from sidecar.common.errors import Refused
-from sidecar.common.own_process import own_version
+from sidecar.common.own_process import hide_memory, own_version
 from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.admission import check_hello, takes_relative
@@ -249,10 +249,12 @@ class Daemon:
         # From here on a worker that starts gets it with START.
         self.config = config
         self._rules = ClientRules.from_mapping(config.to_mapping())
+        if config.holds_secrets:
+            hide_memory()
         self._config_serial += 1
         logging.getLogger().setLevel(config.text("log.level").upper())
         self.cluster.use(config)
-        message = Configure(self._config_serial, config.to_mapping() | self._for_workers)
+        message = Configure(self._config_serial, self._worker_settings())
         late = await self.supervisor.configure(message, WORKERS_ANSWER_S)
         self.changed()
         return [
@@ -282,12 +284,15 @@ class Daemon:
             controller_pid=os.getpid(),
             controller_epoch=self._epoch,
             segment_path=str(self.store.path),
-            config=self.config.to_mapping() | self._for_workers,
+            config=self._worker_settings(),
             extra={
                 "run_dir": str(self.run_dir.path),
                 "workers_lock": str(self.run_dir.workers_lock),
             },
         )
+
+    def _worker_settings(self) -> dict[str, object]:
+        return self.config.to_mapping() | {"holds_secrets": self.config.holds_secrets} | self._for_workers
 
     def worker_joined(self, worker: WorkerProcess) -> None:
         """It gets all metadata, and the clients that wait for it are let in."""

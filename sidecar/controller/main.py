@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.common.model import ExitStatus
-from sidecar.common.own_process import raise_limit, set_title
+from sidecar.common.own_process import hide_memory, raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.container import pool_warning
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
@@ -77,6 +77,8 @@ def _run(config: SidecarConfig, run_dir: RunDir, read: ReadConfig, *, takeover: 
         # Most of all the compiled kernel, which says itself how to get it; or a package of [daemon].
         return _refuse(f"The daemon is not completely installed. {error}")
     raise_limit()
+    if config.holds_secrets:
+        hide_memory()
     _check_cpus(config)
     _check_dead_letters(config.text("dead_letters.path"))
     if sentence := pool_warning(config.text("pool.path")):

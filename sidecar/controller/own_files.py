@@ -17,12 +17,13 @@ class NotOurs(RuntimeError):
     """The text is the sentence for the user: path, owner, mode, and what to do."""
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path) -> list[Path]:
     """Raises NotOurs unless ``path`` is a folder of this user that nobody else may write.
 
-    Every folder and symbolic link on the way must be this user's or root's: its owner decides where it leads.
-    OSError when it cannot be looked at.
+    Every folder and symbolic link on the way must be this user's or root's: its owner decides where it leads. Returns
+    folders above it in which every user may rename others' entries. OSError when it cannot be looked at.
     """
+    loose: list[Path] = []
     pending = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100 - links are walked one by one
     at, links = Path("/"), 0
     while pending:
@@ -43,6 +44,8 @@ def check_folder(path: Path) -> None:
             raise NotADirectoryError(20, os.strerror(20), str(at))
         elif pending and found.st_uid not in {0, os.geteuid()}:
             raise NotOurs(_sentence(path, at, found, "is somebody else's folder"))
+        elif pending and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            loose.append(at)
     found = at.lstat()
     if found.st_uid != os.geteuid():
         raise NotOurs(_sentence(path, at, found, "is somebody else's folder"))
@@ -50,6 +53,7 @@ def check_folder(path: Path) -> None:
         raise NotOurs(
             _sentence(path, at, found, "may be written by others", f"take that right away (chmod go-w {at})")
         )
+    return loose
 
 
 def check_entries(folder: Path, names: Iterable[str], *, may_be_links: Iterable[str] = ()) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import hashlib
 import json
 import logging
 import os
+import pwd
 import select
 import signal
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -142,7 +145,14 @@ class RunDir:
         self.check_length()
         try:
             make_folder(self.path, FOLDER_MODE)
-            self.check_ours()
+            for loose in self.check_ours():
+                log.warning(
+                    "Every user may put another folder in the place of run dir %s, because %s has mode %04o: take that "
+                    "right away (chmod o-w), or set the sticky bit (chmod +t).",
+                    self.path,
+                    loose,
+                    stat.S_IMODE(loose.stat().st_mode),
+                )
             lock = take_run_dir_lock(self.path / LOCK_FILE)
         except OSError as error:
             raise RunDirError(
@@ -168,14 +178,15 @@ class RunDir:
                 ", ".join(closed),
             )
 
-    def check_ours(self) -> None:
+    def check_ours(self) -> list[Path]:
         """Raises RunDirError unless the folder is this user's, on a way that nobody else can lead elsewhere, and what
-        will be believed in it was put there by us. OSError when it cannot be looked at."""
+        will be believed in it was put there by us. Returns the folders above that everybody may write. OSError."""
         try:
-            check_folder(self.path)
+            loose = check_folder(self.path)
             check_entries(self.path, BELIEVED, may_be_links=(self.dead_letters.name,))
         except NotOurs as error:
             raise RunDirError(str(error)) from None
+        return loose
 
     def holder(self) -> int | None:
         """Pid of the live daemon that holds the run dir, -1 when it is unknown, None when there is none.
@@ -202,12 +213,26 @@ class RunDir:
         except PermissionError:
             raise RunDirError(
                 f"This user may not look into run dir {self.path}, so whether a daemon runs there cannot be said: "
-                "ask as its owner, or as a member of its group."
+                f"{self._who_may_look()}."
             ) from None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         now = process_start_time(pid, alive=True)
         return pid if now is not None and start_time in {None, now} else None
+
+    def _who_may_look(self) -> str:
+        """``ask as user NAME, or as a member of group NAME``; of no group when it has no right to."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return "ask as its owner, or as a member of its group"
+        user, group = f"uid {found.st_uid}", f"gid {found.st_gid}"
+        with contextlib.suppress(KeyError):
+            user = f"user {pwd.getpwuid(found.st_uid).pw_name}"
+        with contextlib.suppress(KeyError):
+            group = f"group {grp.getgrgid(found.st_gid).gr_name}"
+        by_group = f", or as a member of {group}" if found.st_mode & stat.S_IXGRP else ""
+        return f"ask as {user}{by_group}"
 
     def clear_leftovers(self, *, keep_control: bool = False) -> list[str]:
         """Kill what a dead daemon left running, remove its sockets. Only by the holder. Returns what was

@@ -39,6 +39,8 @@ class Segment:
         self.layout = places
         self.instance_id = instance_id
         self.writable = writable
+        with contextlib.suppress(OSError):
+            mapped.madvise(mmap.MADV_DONTDUMP)  # records are not for core dumps
         self.view = memoryview(mapped)
         self.header = self.view[: layout.HEADER_BYTES]
         self.owners = self.view[places.owners : places.owners + 8 * places.page_count]

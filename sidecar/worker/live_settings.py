@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidecar.common.config_rules import config_of
+from sidecar.common.own_process import hide_memory
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.worker.settings import WorkerSettings
 from sidecar.worker.topics.rate_limit import RateLimits
@@ -30,6 +31,8 @@ def use_settings(
 
     Everything is read before anything is changed. Raises ValueError for settings that cannot be used.
     """
+    if values.get("holds_secrets"):
+        hide_memory()
     settings = WorkerSettings.from_mapping(values)
     connections = config_of(ConnectionConfig, values)
     rooms.core.accumulator.use_rules(settings.rules, now_ms)

@@ -38,7 +38,7 @@ from sidecar.common.control import (  # noqa: E402 (kio must be imported after t
 )
 from sidecar.common.model import ExitStatus  # noqa: E402
 from sidecar.common.one_line import log_to_stderr  # noqa: E402
-from sidecar.common.own_process import raise_limit, set_title  # noqa: E402
+from sidecar.common.own_process import hide_memory, raise_limit, set_title  # noqa: E402
 from sidecar.kill_points import ENVIRONMENT  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
 from sidecar.shm.private_files import open_private  # noqa: E402
@@ -79,6 +79,8 @@ def main(argv: list[str] | None = None) -> int:
     start = _read_start(control)
     if start is None:
         return ExitStatus.WORKER_CONTROLLER_GONE
+    if start.config.get("holds_secrets"):
+        hide_memory()
     set_title(f"worker {start.worker_index}")
     log_to_stderr(
         str(start.config["log.level"]), f"%(asctime)s %(levelname)s worker {start.worker_index}: %(message)s"

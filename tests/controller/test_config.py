@@ -132,6 +132,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     file.write_text(
         '[kafka]\n"linger.ms" = 1\nbatch.size = 2\nacks = 1\n[daemon]\nworkers = 3\n[clients.billing]\ntoken = "t"\n'
     )
+    file.chmod(0o600)
     variables = {"KAFKA_SIDECAR__KAFKA__BATCH_SIZE": "4", "KAFKA_SIDECAR__DAEMON__SHUTDOWN_TIMEOUT_S": "7"}
     config = load("daemon.workers=5", path=file, environment=variables)
     assert config.values["linger.ms"] == 1

@@ -284,3 +284,48 @@ def test_published_files_of_another_kind_are_no_traceback(short_dir: Path) -> No
         assert "only starting" in done.output
     shutil.rmtree(short_dir)
     short_dir.mkdir(mode=0o700)
+
+
+def test_a_folder_above_that_everybody_may_write_is_named(
+    short_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its users could put a run dir of their own in the place of ours; with the sticky bit they cannot."""
+    above = short_dir / "above"
+    above.mkdir()
+    for mode, is_named in ((0o1777, False), (0o777, True), (0o755, False)):
+        above.chmod(mode)
+        caplog.clear()
+        run_dir = RunDir(above / "run")
+        run_dir.acquire()
+        run_dir.release(forget_segment=True)
+        assert (f"because {above} has mode 0777" in caplog.text) is is_named
+
+
+@only_root
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("mode", "words"), [(0o750, "user daemon, or as a member of group bin"), (0o700, "user daemon.")]
+)
+def test_a_stranger_hears_whom_to_be(short_dir: Path, mode: int, words: str) -> None:
+    """Never that no daemon runs: with a lock that may not be seen that is not known."""
+    for parent in [short_dir, *short_dir.parents]:
+        assert parent == short_dir or parent.stat().st_mode & 0o001
+    place = short_dir / "run"
+    place.mkdir()
+    (place / "daemon.lock").touch(0o600)
+    os.chown(place, 1, 2)
+    place.chmod(mode)
+    short_dir.chmod(0o755)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            RunDir(place).holder()
+        except RunDirError as error:
+            code = 0 if f"cannot be said: ask as {words}" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -94,6 +94,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "sidecar.toml"
     for name in secrets:
         file.write_text(f'[kafka]\n"bootstrap.servers" = "localhost:9092"\n"{name}" = {json.dumps(MARK)}')
+        file.chmod(0o600)
         for words in (["config", "show"], ["config", "show", "--json"], ["config", "check"]):
             result = CliRunner().invoke(cli, [*words, "-c", str(file)])
             assert "Geheim" not in result.output

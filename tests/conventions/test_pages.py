@@ -216,7 +216,7 @@ def test_commands_on_a_page_exist_with_their_options(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_settings_on_a_page_exist(path: Path) -> None:
     named = re.findall(r"`((?:daemon|pool|dead_letters|http|recover)\.[a-z_]+)`", path.read_text())
-    unknown = set(named) - {setting.name for setting in SETTINGS} - {"daemon.json"}
+    unknown = set(named) - {setting.name for setting in SETTINGS} - {"daemon.json", "daemon.lock"}
     assert not unknown
 
 

@@ -278,3 +278,17 @@ def test_the_drawing_in_the_docs_is_this_layout() -> None:
         f"outcome ring, {layout.RING_BYTES // kib} KiB",
     ):
         assert drawn in text, drawn
+
+
+def test_a_segment_is_in_no_core_dump(segment: Segment, segment_path: Path) -> None:
+    """``dd`` among the flags of its mapping: records are not for those who collect cores."""
+    again = Segment.attach(segment_path)
+    flags: list[list[str]] = []
+    is_its = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.partition(" ")[0]:
+            is_its = line.endswith(str(segment_path))
+        elif is_its and line.startswith("VmFlags:"):
+            flags.append(line.split()[1:])
+    assert len(flags) >= 2 and all("dd" in each for each in flags)
+    again.close()

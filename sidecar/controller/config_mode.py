@@ -1,0 +1,37 @@
+"""The mode of a configuration file that has secrets in it: the rule that PostgreSQL has for private keys."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from sidecar.common.settings import BY_NAME
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_BEYOND_GROUP_READ: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
+
+
+def mode_fault(path: Path, found: os.stat_result, settings: Mapping[str, object]) -> str | None:
+    """One sentence when others may read, or change, a regular file with a secret among its ``settings``.
+
+    The owner alone may have rights. A file of root may also be read by its group: an administrator writes it, and the
+    daemon, in that group, cannot change it.
+    """
+    names = [name for name, value in settings.items() if value and _is_secret(name)]
+    if not names or not stat.S_ISREG(found.st_mode):
+        return None
+    forbidden = _BEYOND_GROUP_READ if found.st_uid == 0 else _OTHERS
+    if not found.st_mode & forbidden:
+        return None
+    return (
+        f"Configuration file {path} has mode {stat.S_IMODE(found.st_mode):04o} and a secret in it ({names[0]}), which "
+        f"others could read or change: chmod 600 {path}. A file of root's may have mode 0640, for the daemon's group."
+    )
+
+
+def _is_secret(name: str) -> bool:
+    row = BY_NAME.get(name.removeprefix("kafka."))
+    return row.secret if row is not None else name.startswith("clients.") and name.endswith(".token")
