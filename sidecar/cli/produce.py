@@ -8,21 +8,41 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import click
 
+from client_stub.errors import DeliveryCancelled, MetadataTimeout, SidecarError
 from sidecar.cli.common import daemon_info, fail, run_dir_option
-from sidecar.cli.record_files import BINARY_FORMS, FORMATS, BadInput, Pair, format_of, read_records
+from sidecar.cli.record_files import (
+    BINARY_FORMS,
+    FORMATS,
+    BadInput,
+    Pair,
+    format_of,
+    read_records,
+    split_keys,
+)
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from client_stub import RecordMetadata
+    from client_stub import Producer, RecordMetadata
 
 REASONS_SHOWN = 3
+MISSING_AFTER_S = 2.0
+"""A topic that Kafka does not have is said after this time; the records go on waiting for it."""
 INTERRUPTED_S = 2.0
 """After Ctrl-C, or when the daemon takes no more, pending outcomes are awaited this long."""
+
+
+class Fields(NamedTuple):
+    """Parts that every record of a call has in common."""
+
+    key: bytes | None
+    headers: list[tuple[str, bytes]] | None
+    partition: int | None
+    empty_as_null: bool
 
 
 class _Outcomes:
@@ -38,7 +58,12 @@ class _Outcomes:
             self.delivered += 1
         else:
             self.failed += 1
-            self.reasons[str(error)] += 1
+            if not isinstance(error, DeliveryCancelled):  # our own close(0), which says nothing new
+                self.reasons[str(error)] += 1
+
+    def show_reasons(self) -> None:
+        for reason, count in self.reasons.most_common(REASONS_SHOWN):
+            click.echo(f"{count:,} record{'' if count == 1 else 's'} failed: {reason}", err=True)
 
 
 @click.command()
@@ -49,6 +74,11 @@ class _Outcomes:
     "--format", "form", type=click.Choice(FORMATS), help="[default: by the file's name, else lines]"
 )
 @click.option("--key", metavar="FIELD", help="Field or column whose text becomes the record's key.")
+@click.option("--key-separator", metavar="TEXT", help="Of lines: the key stands before the first TEXT.")
+@click.option("--fixed-key", metavar="TEXT", help="The key of every record.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record.")
+@click.option("--partition", type=click.IntRange(0), help="[default: the daemon's partitioner decides]")
+@click.option("--empty-as-null", is_flag=True, help="Send empty values as null, as for compacted topics.")
 @click.option(
     "--binary",
     type=click.Choice(BINARY_FORMS),
@@ -57,10 +87,26 @@ class _Outcomes:
     help="Form of Parquet bytes in JSON; as text they must be UTF-8.",
 )
 @click.option(
-    "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds to wait for the last outcome."
+    "--timeout",
+    "timeout_s",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds to wait for the last outcome.",
 )
 def produce(
-    run_dir: RunDir, topic: str, file: Path, form: str | None, key: str | None, binary: str, timeout_s: float
+    run_dir: RunDir,
+    topic: str,
+    file: Path,
+    form: str | None,
+    key: str | None,
+    key_separator: str | None,
+    fixed_key: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    empty_as_null: bool,
+    binary: str,
+    timeout_s: float,
 ) -> None:
     """Send the records of FILE (or stdin) to TOPIC and wait until Kafka has them.
 
@@ -76,10 +122,22 @@ def produce(
     kafka-sidecar produce orders orders.jsonl --key customer
     kafka-sidecar produce flights flights.csv --key carrier
     kafka-sidecar produce flights - --format csv --key carrier < flights.csv
+    echo 'user7:{"name": "Ada"}' | kafka-sidecar produce users --key-separator :
+    echo | kafka-sidecar produce users --fixed-key user7 --empty-as-null
     """
     form = form or format_of(file)
     if form == "lines" and key is not None:
         raise click.UsageError("--key needs --format jsonl, csv or parquet: a plain line has no fields.")
+    if sum(each is not None for each in (key, key_separator, fixed_key)) > 1:
+        raise click.UsageError("--key, --key-separator and --fixed-key exclude each other.")
+    if key_separator is not None and (form != "lines" or not key_separator):
+        raise click.UsageError("--key-separator is for --format lines, and must not be empty.")
+    fields = Fields(
+        key=fixed_key.encode() if fixed_key is not None else None,
+        headers=[_header(each) for each in headers] or None,
+        partition=partition,
+        empty_as_null=empty_as_null,
+    )
     daemon_info(run_dir)
     with ExitStack() as stack:
         try:
@@ -87,7 +145,35 @@ def produce(
         except OSError as error:
             fail(f"File {file} cannot be read: {error.strerror}.", ExitStatus.USAGE)
         name = "stdin" if str(file) == "-" else str(file)
-        _send(run_dir, topic, read_records(stream, name, form, key, binary), name=name, timeout_s=timeout_s)
+        records = read_records(stream, name, form, key, binary)
+        if key_separator is not None:
+            records = split_keys(records, name, key_separator)
+        _send(run_dir, topic, records, fields, name=name, timeout_s=timeout_s)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise click.UsageError(f"--header {text!r}: must be NAME=VALUE.")
+    return name, value.encode()
+
+
+def _flush(producer: Producer, topic: str, timeout_s: float) -> None:
+    """As producer.flush(timeout_s); says in time that the topic is missing. Raises TimeoutError."""
+    first_s = min(MISSING_AFTER_S, timeout_s)
+    try:
+        producer.flush(timeout=first_s)
+        return
+    except TimeoutError:
+        if first_s == timeout_s:
+            raise
+    try:
+        producer.partitions_for(topic, timeout=0)
+    except MetadataTimeout:
+        click.echo(f"Topic {topic} is not present in Kafka yet; the records wait for it.", err=True)
+    except SidecarError as error:
+        click.echo(str(error), err=True)
+    producer.flush(timeout=timeout_s - first_s)
 
 
 def _stdin() -> IO[bytes]:
@@ -96,9 +182,11 @@ def _stdin() -> IO[bytes]:
     return sys.stdin.buffer
 
 
-def _send(run_dir: RunDir, topic: str, records: Iterator[Pair], *, name: str, timeout_s: float) -> None:
+def _send(
+    run_dir: RunDir, topic: str, records: Iterator[Pair], fields: Fields, *, name: str, timeout_s: float
+) -> None:
     from client_stub import Producer
-    from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+    from client_stub.errors import BufferExhausted, DaemonUnreachable
 
     outcomes = _Outcomes()
     sent = left = 0
@@ -108,7 +196,14 @@ def _send(run_dir: RunDir, topic: str, records: Iterator[Pair], *, name: str, ti
         with Producer(run_dir=str(run_dir.path), client_name="kafka-sidecar produce") as producer:
             try:
                 for record_key, value in records:
-                    producer.send(topic, value=value, key=record_key, on_delivery=outcomes)
+                    producer.send(
+                        topic,
+                        value=None if fields.empty_as_null and not value else value,
+                        key=fields.key if fields.key is not None else record_key,
+                        headers=fields.headers,
+                        partition=fields.partition,
+                        on_delivery=outcomes,
+                    )
                     sent += 1
             except BadInput as error:
                 bad = str(error)
@@ -120,7 +215,7 @@ def _send(run_dir: RunDir, topic: str, records: Iterator[Pair], *, name: str, ti
             except (SidecarError, ValueError, TypeError) as error:
                 bad = f"{name}, record {sent + 1}: {error}"
             try:
-                producer.flush(timeout=timeout_s)
+                _flush(producer, topic, timeout_s)
             except (TimeoutError, KeyboardInterrupt):
                 left = sent - outcomes.delivered - outcomes.failed
                 producer.close(0)
@@ -130,6 +225,7 @@ def _send(run_dir: RunDir, topic: str, records: Iterator[Pair], *, name: str, ti
     except BufferExhausted as error:
         fail(f"{outcomes.delivered:,} of {sent:,} records were delivered: {error}", ExitStatus.TIMED_OUT)
     except TimeoutError as error:
+        outcomes.show_reasons()
         fail(f"{left:,} of {sent:,} records have no outcome yet: {error}", ExitStatus.TIMED_OUT)
     except KeyboardInterrupt:
         fail(
@@ -142,8 +238,7 @@ def _send(run_dir: RunDir, topic: str, records: Iterator[Pair], *, name: str, ti
         f"in {seconds:.2f} s.",
         err=True,
     )
-    for reason, count in outcomes.reasons.most_common(REASONS_SHOWN):
-        click.echo(f"{count:,} record{'' if count == 1 else 's'} failed: {reason}", err=True)
+    outcomes.show_reasons()
     if bad is not None:
         fail(f"{bad} Nothing after it was sent.")
     if outcomes.failed:

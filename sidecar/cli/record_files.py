@@ -47,6 +47,16 @@ def read_records(
     return readers[form]()
 
 
+def split_keys(pairs: Iterator[Pair], name: str, separator: str) -> Iterator[Pair]:
+    """Keys and values of lines ``key SEPARATOR value``; raises BadInput for a line without the separator."""
+    mark = separator.encode()
+    for number, (_, line) in enumerate(pairs, 1):
+        key, found, value = line.partition(mark)
+        if not found:
+            raise BadInput(f"{name}, line {number}: has no {separator!r} between a key and a value.")
+        yield key, value
+
+
 def format_of(path: Path) -> str:
     """The format that the file's name suggests."""
     suffix = path.suffix.lower().lstrip(".")

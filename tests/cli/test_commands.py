@@ -52,6 +52,13 @@ def test_run_dir_of_the_root_counts_too(tmp_path: Path) -> None:
         (("produce",), "Missing argument"),
         (("produce", "t", "--format", "xml"), "'xml' is not one of"),
         (("produce", "t", "--key", "k"), "--key needs --format"),
+        (("produce", "t", "--key-separator", ":", "--fixed-key", "k"), "exclude each other"),
+        (
+            ("produce", "t", "--key-separator", ":", "--format", "csv"),
+            "--key-separator is for --format lines",
+        ),
+        (("produce", "t", "--header", "novalue"), "must be NAME=VALUE"),
+        (("produce", "t", "--timeout", "-1"), "-1.0 is not in the range"),
         (("demo", "--mock", "--bootstrap-servers", "a:1"), "exclude each other"),
     ],
 )

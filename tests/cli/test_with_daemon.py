@@ -92,6 +92,38 @@ def test_produce_says_what_failed_and_keeps_what_was_sent(daemon: SidecarDaemon)
         assert "Traceback" not in each.stderr
 
 
+def test_produce_with_keys_headers_partition_and_nulls(start_daemon: StartDaemon) -> None:
+    with FakeBroker({"smoke": 4}) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers)
+        shape = ("--header", "a=1", "--header", "b=x=y", "--partition", "3", "--empty-as-null")
+        sent = daemon.command("produce", "smoke", "--key-separator", ":", *shape, stdin=b"k1:v:1\nk2:\n")
+        assert sent.returncode == 0, sent.stderr
+        fixed = daemon.command("produce", "smoke", "--fixed-key", "k3", "--partition", "3", stdin=b"v3\n")
+        assert fixed.returncode == 0, fixed.stderr
+        headers = [("a", b"1"), ("b", b"x=y")]
+        assert [(each.key, each.value, list(each.headers)) for each in kafka.records("smoke", 3)] == [
+            (b"k1", b"v:1", headers),
+            (b"k2", None, headers),
+            (b"k3", b"v3", []),
+        ]
+        broken = daemon.command("produce", "smoke", "--key-separator", ":", stdin=b"k:v\nnone\n")
+        assert broken.returncode == 1
+        assert (
+            "stdin, line 2: has no ':' between a key and a value. Nothing after it was sent." in broken.stderr
+        )
+
+
+def test_produce_says_that_the_topic_is_missing(start_daemon: StartDaemon) -> None:
+    with FakeBroker({"smoke": 1}) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers, settings={"max.block.ms": 3_000})
+        late = daemon.command("produce", "nosuch", "--timeout", "30", stdin=b"a\n")
+    assert late.returncode == 1
+    assert late.stderr.splitlines()[0] == "Topic nosuch is not present in Kafka yet; the records wait for it."
+    assert (
+        "1 record failed: Topic nosuch not present in metadata after 3000 ms (max.block.ms)." in late.stderr
+    )
+
+
 def test_produce_ends_in_time_whatever_becomes_of_the_records(start_daemon: StartDaemon) -> None:
     """Its records wait for a topic that is not there: neither --timeout nor Ctrl-C waits for them."""
     with FakeBroker({"smoke": 1}) as kafka:
