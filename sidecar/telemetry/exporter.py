@@ -208,6 +208,9 @@ class Exporter:
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{sentence}\n".encode()
         if path in ("/", "/status.json"):
             shown = {**self._status(), "counters": sum_counters(read_counters(self._segment))}
+            del shown[
+                "failure_counts"
+            ]  # for /metrics; the page and the file of the daemon show the last ones
             if path == "/":
                 return HTTPStatus.OK, "text/html; charset=utf-8", render_page(shown).encode()
             return HTTPStatus.OK, "application/json", json.dumps(shown, indent=1).encode()
