@@ -25,6 +25,7 @@ from sidecar.bench.latency import (
     measure_open_loop,
 )
 from sidecar.bench.measurement import Failure, Results
+from sidecar.bench.over_tls import measure_tls
 from sidecar.bench.report import print_results, to_markdown, write_json
 from sidecar.bench.scale import measure_scale
 from sidecar.bench.spark_sinks import measure_spark
@@ -40,6 +41,7 @@ PARTS: Final = (
     "kernel",
     "steps",
     "throughput",
+    "tls",
     "crash-safety",
     "callers",
     "java",
@@ -54,7 +56,7 @@ PARTS: Final = (
     "adoption",
     "scale",
 )
-WITHOUT_KAFKA: Final = ("kernel", "steps", "adoption", "scale")
+WITHOUT_KAFKA: Final = ("kernel", "steps", "tls", "adoption", "scale")
 OPEN_LOOP_KINDS: Final = ("sidecar-callbacks", "confluent-callbacks")
 CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-callbacks")
 
@@ -113,6 +115,7 @@ def run_bench(
             run.part("steps", lambda: measure_steps(run.steps, run.results))
             if any(part not in WITHOUT_KAFKA for part in parts):
                 run.attempt(BASE, lambda: _on_kafka(run, records, rounds, bootstrap_servers, topic))
+            run.part("tls", lambda: measure_tls(run.steps, run.results, records=records, rounds=rounds))
             run.part("adoption", lambda: measure_adoption(run.steps, run.results))
             run.part("scale", lambda: measure_scale(run.steps, run.results, records=records, rounds=rounds))
     finally:

@@ -44,7 +44,7 @@ def bench(
     kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch --only throughput
 
     \b
-    Parts: kernel steps throughput crash-safety callers java spark sync open-loop interference fleet
+    Parts: kernel steps throughput tls crash-safety callers java spark sync open-loop interference fleet
            first-ack memory idle adoption scale
     """
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sidecar.common.sasl_settings import unused_sasl_settings
 from sidecar.common.setting import Value
 from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
-from sidecar.common.tls_settings import tls_faults, unused_tls_settings
+from sidecar.common.tls_settings import tls_faults, tls_warnings
 from sidecar.common.topic_patterns import covered
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
     _check_servers(values, faults)
     _check_security(values, set_by_user, faults, warnings)
     faults += tls_faults(values)
-    warnings += unused_tls_settings(values, set_by_user)
+    warnings += tls_warnings(values, set_by_user)
     if values["topic.metadata.refresh.interval.ms"] == 0:
         warnings.append(
             "topic.metadata.refresh.interval.ms = 0 asks for metadata after each send; that is costly."

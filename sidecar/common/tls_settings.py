@@ -159,10 +159,15 @@ def tls_faults(values: Mapping[str, Value]) -> list[str]:
     return faults
 
 
-def unused_tls_settings(values: Mapping[str, Value], set_by_user: Mapping[str, str]) -> list[str]:
-    """A warning when ``ssl.*`` is set and the protocol has no TLS in it: somebody expects to be protected."""
+def tls_warnings(values: Mapping[str, Value], set_by_user: Mapping[str, str]) -> list[str]:
+    """Warnings for people who expect to be protected and are not."""
     if has_tls(values):
-        return []
+        if values["enable.ssl.certificate.verification"]:
+            return []
+        return [
+            "enable.ssl.certificate.verification = false: anybody on the way to the brokers can read and "
+            "change records."
+        ]
     ours = [row.name for row in TLS_SETTINGS if row.name in set_by_user]
     if not ours:
         return []

@@ -72,12 +72,13 @@ class Cluster:
         self._pusher = MetadataPusher(os.getpid())
         self._authenticator = authenticator_of(config.values)
         self._tokens = _token_keeper(config, self._token_came)
+        self._security = LinkSecurity(config.values, MonotonicClock())
         self._fetcher = MetadataFetcher(
             _addresses(config),
             client_id=config.text("client.id"),
             metadata_config=config_of(MetadataConfig, config.values),
             connection_config=config_of(ConnectionConfig, config.values),
-            security=LinkSecurity(config.values, MonotonicClock()),
+            security=self._security,
             listener=self,
             authenticator=self._authenticator,
         )
@@ -109,6 +110,7 @@ class Cluster:
         if self._authenticator is not None:
             self._authenticator.change(config.values)
         self._use_tokens(config)
+        self._security.use(config.values)
         self._fetcher.use(_addresses(config), config_of(ConnectionConfig, config.values))
 
     def _use_tokens(self, config: SidecarConfig) -> None:
@@ -271,7 +273,7 @@ class Cluster:
             async with asyncio.TaskGroup() as group:
                 waits = [group.create_task(wait(name, max_wait_ms)) for name in names]
         except* MetadataError as errors:
-            raise refused(errors.exceptions[0]) from None
+            raise refused(errors.exceptions[0], self.error) from None
         return [
             [
                 name,
@@ -303,10 +305,8 @@ def _token_keeper(config: SidecarConfig, on_token: Callable[[LoginToken], None])
     return TokenKeeper(config.values, on_token)
 
 
-def refused(error: BaseException) -> Refused:
-    """The answer to a TOPICS that waited in vain."""
+def refused(error: BaseException, cluster_error: str = "") -> Refused:
+    """The answer to a TOPICS that waited in vain. ``cluster_error``: the sentence why no broker answers."""
     code = next((code for kind, code in _REFUSALS.items() if isinstance(error, kind)), "FAILED")
-    why = error.__cause__
-    return Refused(
-        code, f"{error} {why}" if isinstance(error, MetadataTimeout) and why is not None else str(error)
-    )
+    why = cluster_error or error.__cause__
+    return Refused(code, f"{error} {why}" if isinstance(error, MetadataTimeout) and why else str(error))

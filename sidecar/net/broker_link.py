@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node
-from sidecar.net.connector import SYSTEM_BUFFERS, LinkError, LoginRefused, SocketBuffers, open_connection
+from sidecar.net.connector import (
+    SYSTEM_BUFFERS,
+    LinkError,
+    LoginRefused,
+    SocketBuffers,
+    TlsFailed,
+    open_connection,
+)
 from sidecar.net.link_security import LinkSecurity
 from sidecar.net.transport import LinkTransport
 from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
@@ -116,6 +123,8 @@ class BrokerLink:
         self.is_closed = False
         self.is_refused = False
         """Closed because the login was refused."""
+        self.has_tls_failed = False
+        """Closed because the connection could not be protected."""
         self.close_reason: str | None = None
         self.last_used_ms = clock.now_ms()
         self.untouched_at_close: tuple[int, ...] = ()
@@ -349,6 +358,7 @@ class BrokerLink:
             return
         except LinkError as error:
             self._setup_task = None
+            self.has_tls_failed = isinstance(error, TlsFailed)
             self.close(str(error))
             return
         except Exception as error:

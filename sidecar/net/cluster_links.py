@@ -80,6 +80,8 @@ class ClusterLinks:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
         self._is_closed = False
+        self._said: set[int] = set()
+        """Brokers of which the log has why they cannot be connected to."""
         self._authenticator = authenticator
         if authenticator is not None:
             authenticator.on_change(self._credentials_changed)
@@ -209,6 +211,7 @@ class ClusterLinks:
 
     def _link_ready(self, link: BrokerLink) -> None:
         self._states.ready(link.node.id)
+        self._said.discard(link.node.id)
         self._schedule(link.last_used_ms + self._max_idle_ms(link.node.id))
         self._on_state(link.node.id, True, None)
 
@@ -221,7 +224,15 @@ class ClusterLinks:
         else:
             self._states.disconnected(node_id, self._clock.now_ms(), error, is_refused=link.is_refused)
             log.debug("Link to %s lost: %s", link.node, error)
+            if link.has_tls_failed or link.is_refused:
+                self._say_refused(node_id, error)
         self._on_state(node_id, False, error)
+
+    def _say_refused(self, node_id: int, error: str) -> None:
+        """One broker alone is news, until it is connected. When no broker answers, the controller says so once."""
+        if node_id not in self._said and any(link.is_ready for link in self._links.values()):
+            self._said.add(node_id)
+            log.warning("%s", error)
 
     def _credentials_changed(self) -> None:
         """Sessions that want a newer token may be renewed, and refused logins need not wait any longer."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.model import Node
-from sidecar.net.link_security import LinkSecurity
+from sidecar.net.link_security import LinkSecurity, SecurityError
 from sidecar.net.questions import EndedEarly, Questions
 from sidecar.net.transport import LinkTransport
 from sidecar.protocol.api_versions import (
@@ -39,6 +39,10 @@ worker."""
 
 class LinkError(ConnectionError):
     """The connection to a broker could not be made, or ended. The text names the broker."""
+
+
+class TlsFailed(LinkError):
+    """The connection cannot be protected, or a TLS port does not take ours: files or settings are wrong somewhere."""
 
 
 class LoginRefused(LinkError):
@@ -88,7 +92,7 @@ async def open_connection(
 
     Each address gets ``timeout_ms`` from connect to the end of the login (socket.connection.setup.timeout.ms), so a
     port that accepts and never answers is given up as fast as one that drops packets. Raises LinkError
-    naming the node and what each address said, LoginRefused as soon as one refuses.
+    naming the node and what each address said, of them TlsFailed, and LoginRefused as soon as one refuses.
     """
     if authenticator is not None:
         await _credentials(node, authenticator, timeout_ms)
@@ -100,6 +104,7 @@ async def open_connection(
     except OSError as error:
         raise LinkError(f"The name {node.host} cannot be resolved: {error}") from error
     failures: list[str] = []
+    error_type: type[LinkError] = LinkError
     tried: set[object] = set()
     for family, kind, protocol, _, address in addresses:
         if address in tried:
@@ -139,6 +144,10 @@ async def open_connection(
                     else security.ended_early()
                 )
             )
+        except SecurityError as error:
+            sock.close()
+            error_type = TlsFailed
+            failures.append(f"{address[0]}: {error}")
         except OSError as error:
             sock.close()
             failures.append(f"{address[0]}: {os.strerror(error.errno) if error.errno else error}")
@@ -148,7 +157,7 @@ async def open_connection(
         except BaseException:  # cancelled: the link was closed meanwhile
             sock.close()
             raise
-    raise LinkError(f"Cannot connect to {node}: {'; '.join(failures) or 'its name has no address'}.")
+    raise error_type(f"Cannot connect to {node}: {'; '.join(failures) or 'its name has no address'}.")
 
 
 async def _credentials(node: Node, authenticator: Authenticator, timeout_ms: float) -> None:

@@ -37,6 +37,11 @@ class LinkSecurity:
         self._peers: dict[tuple[str, int], tuple[float, Certificate | None]] = {}
         """Certificates that were refused, and when they were read."""
 
+    def use(self, values: Mapping[str, Any]) -> None:
+        """Other ``ssl.*`` settings count from the next connection on. ``security.protocol`` stays as it is."""
+        if self._contexts is not None:
+            self._contexts.use(values)
+
     @property
     def has_tls(self) -> bool:
         return self._contexts is not None

@@ -128,6 +128,11 @@ class TlsContexts:
         self._fault: TlsFault | None = None
         self.has_certificate = False
 
+    def use(self, values: Mapping[str, Any]) -> None:
+        """Read by these settings from the next connection on. Until that has succeeded the context of now stays."""
+        self._values = values
+        self._signature = None
+
     async def current(self) -> ssl.SSLContext:
         """By the files as they are now. Raises TlsFault when there is none, and was none before."""
         signature = signature_of(self._values)

@@ -41,6 +41,10 @@ class Certificate:
         self._issuer = issuer
 
     @property
+    def serial_number(self) -> int:
+        return self._certificate.serial_number
+
+    @property
     def certificate_pem(self) -> str:
         """The certificate, then its issuer's."""
         return _pem(self._certificate) + _pem(self._issuer)
@@ -105,6 +109,25 @@ class CertificateAuthority:
         return pkcs12.serialize_java_truststore(
             [entry], serialization.BestAvailableEncryption(password.encode())
         )
+
+    def revocations(self, *revoked: Certificate) -> str:
+        """The list of revoked certificates (CRL) in PEM, good for a day."""
+        now = datetime.datetime.now(datetime.UTC)
+        hour = datetime.timedelta(hours=1)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(now - hour)
+            .next_update(now + 23 * hour)
+        )
+        for each in revoked:
+            builder = builder.add_revoked_certificate(
+                x509.RevokedCertificateBuilder()
+                .serial_number(each.serial_number)
+                .revocation_date(now - hour)
+                .build()
+            )
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(
         self,

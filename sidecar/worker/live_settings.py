@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sidecar.deadletter.spool import SpoolWriter
     from sidecar.net.authentication import Authenticator
     from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.net.link_security import LinkSecurity
     from sidecar.worker.build import Rooms
 
 
@@ -24,6 +25,7 @@ def use_settings(
     rooms: Rooms,
     links: ClusterLinks,
     authenticator: Authenticator | None,
+    security: LinkSecurity,
     spool: SpoolWriter,
     now_ms: float,
 ) -> None:
@@ -44,6 +46,7 @@ def use_settings(
     rooms.stubs.port.client_ack_timeout_ms = settings.client_ack_timeout_ms
     if authenticator is not None:
         authenticator.change(values)
+    security.use(values)
     links.use(connections)
     spool.bound(
         int(values["dead_letters.max_bytes"]), drop_oldest=values["dead_letters.when_full"] == "drop_oldest"

@@ -85,11 +85,12 @@ class Worker:
         self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
         self._spool = _spool(values, start)
         self._authenticator = authenticator_of(values)
+        self._security = LinkSecurity(values, self._clock)
         self._links = ClusterLinks(
             loop,
             client_id=settings.config.client_id,
             config=config_of(ConnectionConfig, values),
-            security=LinkSecurity(values, self._clock),
+            security=self._security,
             authenticator=self._authenticator,
             clock=self._clock,
         )
@@ -227,6 +228,7 @@ class Worker:
             self._rooms,
             self._links,
             self._authenticator,
+            self._security,
             self._spool,
             self._clock.now_ms(),
         )

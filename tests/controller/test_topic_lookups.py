@@ -44,3 +44,14 @@ def test_no_more_topics_are_looked_up_than_there_may_be(
     monkeypatch.setattr("sidecar.controller.cluster.LOOKED_UP_MAX", 2)
     assert ask(config, ["a", "b"], 0).code == "METADATA_TIMEOUT"
     assert ask(config, ["a", "b", "c"], 0).code == "TOO_MANY_TOPICS"
+
+
+def test_a_question_in_vain_names_why_no_broker_answers(config: SidecarConfig) -> None:
+    async def run() -> Refused:
+        cluster = Cluster(config)
+        cluster.cluster_error_changed("Kafka is not reachable: its certificate has expired.")
+        with pytest.raises(Refused) as caught:
+            await cluster.topics(["t"], 0)
+        return caught.value
+
+    assert str(asyncio.run(run())).endswith("Kafka is not reachable: its certificate has expired.")

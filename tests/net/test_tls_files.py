@@ -11,11 +11,11 @@ import pytest
 
 from sidecar.net.tls_context import tls_fault_of
 from sidecar.net.tls_files import PEM_BYTES_MAX
-from sidecar.testing.certificates import Certificate
+from sidecar.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
 from tests.configs import DEFAULTS, security
 
 from .conftest import Run
-from .test_tls_links import accepted
+from .test_tls_links import accepted, refused
 from .tls_bed import TlsBed
 
 PASSWORD = "p ä\"',;=\\${x} #%"
@@ -218,9 +218,18 @@ def test_ciphers_that_openssl_does_not_know(tls_bed: TlsBed) -> None:
 
 
 def test_revoked_certificates(run: Run, tls_bed: TlsBed, tmp_path: Path) -> None:
+    ca = tls_bed.ca
     assert "there is no CRL in PEM in it" in fault(
-        {"ssl.ca.pem": tls_bed.ca.certificate_pem, "ssl.crl.location": str(tls_bed.ca.write(tmp_path / "c"))}
+        {"ssl.ca.pem": ca.certificate_pem, "ssl.crl.location": str(ca.write(tmp_path / "c"))}
     )
+    bad, good = (ca.issue(name, hosts=LOCAL_HOSTS) for name in ("bad", "good"))
+    path = written(tmp_path / "revoked.pem", ca.revocations(bad))
+    how = security(**tls_bed.settings, ssl_crl_location=path)
+    assert accepted(run, tls_bed.server(good), how)
+    assert 'its certificate "bad" is revoked (ssl.crl.location)' in refused(run, tls_bed.server(bad), how)
+    other = written(tmp_path / "other.pem", CertificateAuthority("another").revocations())
+    how = security(**tls_bed.settings, ssl_crl_location=other)
+    assert "ssl.crl.location has none for its CA" in refused(run, tls_bed.server(good), how)
 
 
 def test_the_systems_cas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,40 @@ def test_a_refused_certificate_is_read_once_a_minute(run: Run, tls_bed: TlsBed) 
     run(test)
 
 
+def test_one_broker_alone_is_said_once_until_it_is_connected(
+    run: Run, tls_bed: TlsBed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When all brokers are refused the controller has one sentence for them; one of several would go unseen."""
+    how = security(**tls_bed.settings)
+
+    async def test() -> None:
+        strange = FakeBroker(tls=tls_bed.server(OTHER_CA.issue("b7", hosts=LOCAL_HOSTS)))
+        async with FakeBroker(answer_anything, tls=tls_bed.server()) as good, strange:
+            noting = NotingLinks(how, reconnect_backoff_ms=1.0, reconnect_backoff_max_ms=2.0)
+            node = node_of(strange.port, id=7)
+
+            async def refused_times(count: int) -> None:
+                wanted = len(noting.states) + count
+                await until(lambda: noting.links.ready(node) is not None or len(noting.states) >= wanted)
+
+            await refused_times(2)
+            assert not caplog.records
+            await noting.connect(node_of(good.port, id=1))
+            await refused_times(3)
+            (said,) = caplog.messages
+            assert "leads to no CA" in said
+            strange.tls = tls_bed.server()
+            link = await noting.connect(node)
+            strange.tls = tls_bed.server(OTHER_CA.issue("b7", hosts=LOCAL_HOSTS))
+            link.close("cut")
+            await refused_times(3)
+            assert len(caplog.messages) == 2
+            noting.links.close_all()
+
+    with caplog.at_level("WARNING", "sidecar.net.cluster_links"):
+        run(test)
+
+
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_client_certificates(run: Run, tls_bed: TlsBed, version: str) -> None:
     change = {"ssl_enabled_protocols": [version]}

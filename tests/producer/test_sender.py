@@ -8,6 +8,7 @@ import pytest
 
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
+from sidecar.common.model import second_of
 from sidecar.producer.effects import CloseLink, Completed, Connect, LeaderHints, NeedMetadata, Split
 from sidecar.producer.lanes import PLAIN_LANE
 
@@ -225,6 +226,17 @@ class TestDeliveryTimeout:
         assert "not sent" in text
         core.links.down.clear()
         assert core.poll() == []
+
+    def test_the_brokers_cause_is_named(self) -> None:
+        """A broker that cannot be reached by TLS, say; a connection that was made since forgets the cause."""
+        for is_found in (False, True):
+            core = Core(delivery_timeout_ms=1500)
+            core.links.down.add(1)
+            core.append("a")
+            core.sender.on_disconnect(second_of(1), core.now_ms, reason="Its certificate has expired.")
+            if is_found:
+                core.sender.lost_links.found(1)
+            assert self.expire(core)[2].endswith("Its certificate has expired.") is not is_found
 
     def test_in_flight_and_unanswered(self) -> None:
         """SN-07: told apart as possibly persisted."""

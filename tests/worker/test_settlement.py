@@ -137,6 +137,19 @@ def test_a_batch_that_fails_before_it_was_drained_is_a_fact_by_its_words(scene: 
     assert scene.counters.get("records_failed_total") == 2
 
 
+def test_a_topic_that_never_came_names_why_no_broker_answers(scene: Scene) -> None:
+    client = scene.client()
+    entry = scene.accept(client, 1, 1)
+    failures = [
+        (i, int(LocalCode.METADATA_TIMEOUT))
+        for i in fail_remaining(scene.chain, entry, LocalCode.METADATA_TIMEOUT)
+    ]
+    scene.settlement.cluster_error = "Kafka is not reachable: its certificate has expired."
+    scene.settlement.fail_records(TopicQueue("t", 0, scene.chain), entry, failures, 1.0)
+    (outcome,) = told(client.row)
+    assert outcome.text.endswith("(max.block.ms). Kafka is not reachable: its certificate has expired.")
+
+
 def test_failures_before_partitioning_are_told_in_runs(scene: Scene) -> None:
     client = scene.client()
     entry = scene.accept(client, 1, 5)
@@ -146,7 +159,7 @@ def test_failures_before_partitioning_are_told_in_runs(scene: Scene) -> None:
     scene.settlement.fail_records(queue, entry, failures, 1.0)
     (outcome,) = told(client.row)
     assert (outcome.first_index, outcome.count, outcome.code) == (0, 5, LocalCode.METADATA_TIMEOUT)
-    assert "Topic t not present in metadata after 60000 ms" in outcome.text
+    assert outcome.text == "Topic t not present in metadata after 60000 ms (max.block.ms)."
     client.row.ring_ack(outcome.number)
     scene.acker.acked(client, 2.0)
     assert scene.chain.live_entries == 0

@@ -13,15 +13,18 @@ LINGER_MS = 5.0
 QUEUE_RECORDS = 1_000_000
 
 
-def _producer(bootstrap_servers: str, linger_ms: float = LINGER_MS) -> Any:
+def _producer(target: str, linger_ms: float = LINGER_MS) -> Any:
+    """``target``: bootstrap servers, and settings behind them, each as ``|name=value``."""
     from confluent_kafka import Producer
 
     from sidecar.testing.kafka_topics import quiet_config
 
+    bootstrap_servers, *words = target.split("|")
     return Producer(
         quiet_config(
             bootstrap_servers,
             {
+                **dict(word.split("=", 1) for word in words),
                 "enable.idempotence": "true",
                 "linger.ms": str(linger_ms),
                 "queue.buffering.max.messages": QUEUE_RECORDS,
