@@ -27,11 +27,11 @@ def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], 
     for batch in without:
         index = descriptors.take()
         assert index is not None
-        publish(descriptors, batch, index, published_ms)
+        _publish_under(descriptors, batch, index, published_ms)
     return True
 
 
-def publish(
+def _publish_under(
     descriptors: DescriptorTable,
     batch: ProducerBatch,
     index: int,
@@ -39,7 +39,7 @@ def publish(
     *,
     pending_on: int | None = None,
 ) -> None:
-    """Fact 2 of the journal: these records go out under this identity and no other."""
+    """Write the batch's range and identity into the descriptor of that index (:meth:`DescriptorTable.publish`)."""
     assert batch.chain is not None
     records = batch.records
     descriptors.publish(
@@ -76,7 +76,7 @@ def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[
     taken = [place for place in (descriptors.take() for _ in pieces) if place is not None]
     published_ms = descriptors.read(index).published_ms
     for piece, place in zip(pieces, taken, strict=True):
-        publish(descriptors, piece, place, published_ms, pending_on=index)
+        _publish_under(descriptors, piece, place, published_ms, pending_on=index)
     descriptors.switch(index, taken)
     parent.descriptor = NO_DESCRIPTOR
 
