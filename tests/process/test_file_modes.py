@@ -20,7 +20,7 @@ FOR_THE_GROUP = {"daemon.json": 0o640, "control.sock": 0o660, "worker-*.sock": 0
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
-    """AF_UNIX paths end at 107 bytes."""
+    """AF_UNIX paths end at 107 bytes. Ask for it before the daemon, whose end needs what is in it."""
     path = Path(tempfile.mkdtemp(prefix="ks-", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
@@ -28,7 +28,7 @@ def short_dir() -> Iterator[Path]:
 
 @pytest.mark.parametrize("umask", ["000", "007", "022", "077"])
 def test_whatever_the_umask_only_sockets_and_daemon_json_are_for_the_group(
-    start_daemon: StartDaemon, short_dir: Path, umask: str
+    short_dir: Path, start_daemon: StartDaemon, umask: str
 ) -> None:
     run_dir, disk = short_dir / "run", short_dir / "disk"
     disk.mkdir()
@@ -59,7 +59,7 @@ def test_whatever_the_umask_only_sockets_and_daemon_json_are_for_the_group(
 
 
 def test_files_of_an_earlier_version_are_taken_over_and_closed(
-    start_daemon: StartDaemon, short_dir: Path
+    short_dir: Path, start_daemon: StartDaemon
 ) -> None:
     """They followed the umask of the unit: the group could write segment.json, and read the letters."""
     daemon = start_daemon("127.0.0.1:1", wait=False, run_dir=short_dir / "run")

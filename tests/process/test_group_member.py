@@ -38,7 +38,7 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def daemon(start_daemon: StartDaemon, mock_broker: MockBroker, home: Path) -> SidecarDaemon:
+def daemon(home: Path, start_daemon: StartDaemon, mock_broker: MockBroker) -> SidecarDaemon:
     """As the unit runs it: a group of its own, and a umask that leaves the group all rights."""
     found = start_daemon(
         mock_broker.bootstrap_servers,

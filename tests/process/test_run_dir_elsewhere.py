@@ -29,7 +29,7 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def elsewhere(start_daemon: StartDaemon, mock_broker: MockBroker, home: Path) -> SidecarDaemon:
+def elsewhere(home: Path, start_daemon: StartDaemon, mock_broker: MockBroker) -> SidecarDaemon:
     """A daemon by a path that is gone: its sockets are where they were, as in another mount namespace."""
     real, link = home / "real", home / "daemons"
     real.mkdir(mode=0o750)
