@@ -119,20 +119,7 @@ class KafkaAdmin:
 
     def set_topic_config(self, topic: str, settings: Mapping[str, str]) -> None:
         """Change settings of a topic; the others stay."""
-        from confluent_kafka.admin import (  # type: ignore[attr-defined]
-            AlterConfigOpType,
-            ConfigEntry,
-            ConfigResource,
-            ResourceType,
-        )
-
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in settings.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        for done in self._admin.incremental_alter_configs([resource]).values():
-            done.result(TIMEOUT_S)
+        set_config(self._admin, topic=topic, settings=settings)
 
     # Leaders
 
@@ -192,3 +179,24 @@ class KafkaAdmin:
             f"a leader of {topic}",
             timeout_s=TIMEOUT_S,
         )
+
+
+def set_config(
+    admin: AdminClient, *, settings: Mapping[str, str], topic: str | None = None, node_id: int = -1
+) -> None:
+    """Change settings of a topic, or of the broker ``node_id``; the others stay."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    kind = ResourceType.BROKER if topic is None else ResourceType.TOPIC
+    resource = ConfigResource(kind, str(node_id) if topic is None else topic, incremental_configs=entries)
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(TIMEOUT_S)

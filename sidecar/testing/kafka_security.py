@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sidecar.testing.kafka_admin import set_config
 from sidecar.testing.kafka_listeners import SCRAM, Listener, key_store, trust_store
 from sidecar.testing.kafka_topics import quiet_config
 from sidecar.testing.waiting import wait_until
@@ -142,7 +143,7 @@ class KafkaSecurity:
             bundle.write_text("".join(each.certificate_pem for each in trusted))
             settings |= trust_store(prefix, bundle)
         for index in range(len(self._ports)):
-            self._set_broker_config(index + 1, settings)
+            set_config(self._admin, node_id=index + 1, settings=settings)
         if certificate is not None:
             shown = certificate.certificate_der
             for ports in self._ports:
@@ -154,22 +155,6 @@ class KafkaSecurity:
                     f"{listener} to show its new certificate",
                     timeout_s=TIMEOUT_S,
                 )
-
-    def _set_broker_config(self, node_id: int, settings: Mapping[str, str]) -> None:
-        from confluent_kafka.admin import (  # type: ignore[attr-defined]
-            AlterConfigOpType,
-            ConfigEntry,
-            ConfigResource,
-            ResourceType,
-        )
-
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in settings.items()
-        ]
-        resource = ConfigResource(ResourceType.BROKER, str(node_id), incremental_configs=entries)
-        for done in self._admin.incremental_alter_configs([resource]).values():
-            done.result(TIMEOUT_S)
 
 
 def shown_certificate(port: int) -> bytes | None:

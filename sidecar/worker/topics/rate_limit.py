@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.producer.topic_settings import TopicSettings
 from sidecar.shm.rate_words import RateClock, find_clock
@@ -37,6 +37,28 @@ class _Bucket:
         self._unpaid_us = cost_us - whole_us
         if whole_us:
             self._clock.charge(whole_us, int(now_ms * 1000))
+
+
+class _Buckets(NamedTuple):
+    """The buckets of one topic or of one name of clients."""
+
+    owner: str
+    """In the sentence that a held stream is given."""
+    clock_prefix: str
+    name: str
+    workers: int
+    find_clock: Callable[[str], RateClock | None]
+
+    def make(self, key: str, rate: int | None, unit: str) -> _Bucket | None:
+        """The bucket of one setting; None without a rate. Without a clock in the segment, a part of the rate alone."""
+        if rate is None:
+            return None
+        text = f"{self.owner} is at its {key} of {rate} {unit}"
+        # The rate is part of the name: what is owed at one rate says nothing about another.
+        clock = self.find_clock(f"{self.clock_prefix}{key} {rate} {self.name}")
+        if clock is None:
+            return _Bucket(RateClock(bytearray(8), 0), rate / self.workers, text)
+        return _Bucket(clock, rate, text)
 
 
 class RateLimits:
@@ -76,21 +98,11 @@ class RateLimit:
         With no such clock left each worker keeps to its part of the rate alone.
         """
 
-        def bucket(name: str, rate: int | None, unit: str) -> _Bucket | None:
-            if rate is None:
-                return None
-            text = f"topic {topic} is at its {name} of {rate} {unit}"
-            # The rate is part of the name: what is owed at one rate says nothing about another.
-            clock = find_clock(f"{name} {rate} {topic}")
-            if clock is None:
-                return _Bucket(RateClock(bytearray(8), 0), rate / workers, text)
-            return _Bucket(clock, rate, text)
-
-        rate_bytes = bucket("rate", settings.rate_bytes, "bytes per second")
-        rate_records = bucket("records.per.second", settings.rate_records, "records per second")
-        if rate_bytes is None and rate_records is None:
-            return None
-        return cls(rate_bytes=rate_bytes, rate_records=rate_records)
+        return cls._of(
+            _Buckets(f"topic {topic}", "", topic, workers, find_clock),
+            rate_bytes=("rate", settings.rate_bytes),
+            rate_records=("records.per.second", settings.rate_records),
+        )
 
     @classmethod
     def of_client(
@@ -103,18 +115,18 @@ class RateLimit:
         find_clock: Callable[[str], RateClock | None],
     ) -> RateLimit | None:
         """For all clients of one name; None without a rate. ``find_clock`` as in :meth:`of`."""
+        return cls._of(
+            _Buckets(f"client {name}", "client ", name, workers, find_clock),
+            rate_bytes=("bytes.per.second", rate_bytes),
+            rate_records=("records.per.second", rate_records),
+        )
 
-        def bucket(key: str, rate: int | None, unit: str) -> _Bucket | None:
-            if rate is None:
-                return None
-            text = f"client {name} is at its {key} of {rate} {unit}"
-            clock = find_clock(f"client {key} {rate} {name}")
-            if clock is None:
-                return _Bucket(RateClock(bytearray(8), 0), rate / workers, text)
-            return _Bucket(clock, rate, text)
-
-        of_bytes = bucket("bytes.per.second", rate_bytes, "bytes per second")
-        of_records = bucket("records.per.second", rate_records, "records per second")
+    @classmethod
+    def _of(
+        cls, buckets: _Buckets, *, rate_bytes: tuple[str, int | None], rate_records: tuple[str, int | None]
+    ) -> RateLimit | None:
+        of_bytes = buckets.make(*rate_bytes, "bytes per second")
+        of_records = buckets.make(*rate_records, "records per second")
         if of_bytes is None and of_records is None:
             return None
         return cls(rate_bytes=of_bytes, rate_records=of_records)
