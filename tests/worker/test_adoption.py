@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -113,6 +114,25 @@ def test_partitioned_and_not_sent(segment: Segment) -> None:
     assert second.topics.waiting_entries == 0, "their words say where they go, metadata or not"
     second.run()
     check_end(second, 5)
+
+
+def test_a_batch_larger_than_the_successors_request_buffers_goes_again(segment: Segment) -> None:
+    """Its max.request.size is lower, and no record of a batch that has been sent is judged again."""
+    first = SlotStage(segment, MemoryBroker(is_silent=True), 1)
+    first.know_topic()
+    first.accept(first.attach()[0], [b"x" * 5_000, b"value-1"], [0, 0])
+    first.turn()
+    first.turn()
+    config = dataclasses.replace(first.config, max_request_size=1000)
+    second = SlotStage(segment, first.broker, 2, config=config)
+    second.buffers.limit_bytes = second.buffers.max_request_size * 2
+    second.broker.is_silent = False
+    second.ask()
+    (batch, _), *_ = second.adopted
+    assert batch.size_bytes > second.buffers.limit_bytes
+    second.run()
+    assert second.broker.log[0] == [b"x" * 5_000, b"value-1"]
+    assert set(told_offsets(second)) == {(1, 0), (1, 1)}
 
 
 def test_sent_and_not_answered_goes_again_as_it_was(segment: Segment) -> None:
