@@ -28,7 +28,7 @@ def run_dir_option(command: Command) -> Command:
 
     return click.option(
         "--run-dir",
-        type=click.Path(path_type=Path),
+        type=click.Path(path_type=Path, readable=False),
         callback=chosen,
         help="Run dir of the daemon [default: $KAFKA_SIDECAR_RUN_DIR, or the usual place].",
     )(command)

@@ -44,7 +44,9 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), default=None, help="Run dir of the daemon.")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path, readable=False), default=None, help="Run dir of the daemon."
+)
 @click.version_option(package_name="kafka-sidecar", prog_name="kafka-sidecar")
 @click.pass_context
 def cli(ctx: click.Context, run_dir: Path | None) -> None:

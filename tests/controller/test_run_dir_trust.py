@@ -214,6 +214,29 @@ def test_without_a_folder_of_ones_own_there_is_no_default(
 
 @only_root
 @pytest.mark.process
+@pytest.mark.parametrize("before", [True, False])
+def test_a_command_of_a_stranger_ends_with_69_and_the_group_to_join(short_dir: Path, before: bool) -> None:
+    """A run dir that this user cannot read is no wrong usage of the command line."""
+    look = "import sys, os; import sidecar.cli.status, sidecar.cli.common; from sidecar.cli.main import cli\n"
+    look += "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+    look += "cli(sys.argv[1:])"
+    run_dir = RunDir(short_dir / "run")
+    run_dir.acquire()
+    run_dir.publish({"pid": os.getpid()})
+    short_dir.chmod(0o755)
+    words = ["--run-dir", str(run_dir.path)]
+    done = subprocess.run(
+        [sys.executable, "-c", look, *([*words, "status"] if before else ["status", *words])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 69, done.stderr
+    assert "as a member of group root" in done.stderr
+
+
+@only_root
+@pytest.mark.process
 @pytest.mark.parametrize(("mode", "sees"), [(0o755, True), (0o700, False)])
 def test_a_user_who_may_not_see_the_lock_hears_the_truth(short_dir: Path, mode: int, sees: bool) -> None:
     """daemon.json says who it is to those who may read it; to others it is said that it cannot be said."""
