@@ -120,6 +120,23 @@ def test_a_topic_that_was_forbidden_first_is_asked_for_once_it_is_allowed(stage:
     assert stage.topics.in_use() == {"t"}
 
 
+def test_records_that_fail_at_the_door_take_nothing_of_the_rate_of_their_topic(tmp_path: Path) -> None:
+    """A client that may not send to a topic must not keep those waiting that may."""
+    scene = Scene(tmp_path / "segment", patterns={"t": {"records.per.second": 10}})
+    try:
+        stage = PortStage(scene)
+        use(stage, ClientRule("app", deny=("t",)))
+        stranger, good = stage.client("app"), stage.client("good")
+        for seq in range(1, 30):
+            stranger.submit(seq)
+        assert len(failures(stranger)) == 29
+        good.submit()
+        assert not good.heard(Kind.HOLD)
+        assert stage.topics.waiting_entries == 1
+    finally:
+        scene.close()
+
+
 def test_a_rate_of_a_name_holds_all_its_clients_and_nobody_else(stage: PortStage) -> None:
     use(stage, ClientRule("app", records_per_second=10))
     one, other, free = stage.client("app"), stage.client("app"), stage.client("free")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sidecar.common.client_rules import digest_of
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.client_table import ClientTable
@@ -36,15 +37,29 @@ def fields_of(client_id: bytes, /, **changes: Any) -> list[Any]:
         ({"version": 99}, "UNSUPPORTED_VERSION"),
         ({"client_id": b"short"}, "MALFORMED_FRAME"),
         ({"worker_epoch": EPOCH - 1}, "STALE_EPOCH"),
-        ({"ticket": b"\0" * 32}, "NOT_ADMITTED"),
-        ({"ticket": None}, "NOT_ADMITTED"),
-        ({"name": "somebody else"}, "NOT_ADMITTED"),
+        ({"ticket": b"\0" * 32}, "NOT_ALLOWED"),
+        ({"ticket": None}, "NOT_ALLOWED"),
+        ({"name": "somebody else"}, "NOT_ALLOWED"),
     ],
 )
 def test_who_was_not_admitted_does_not_attach(scene: Scene, changes: dict[str, Any], code: str) -> None:
     with pytest.raises(Refused) as refusal:
         scene.sessions.attach(b"r", fields_of(secrets.token_bytes(20), **changes), 0.0)
     assert refusal.value.code == code
+
+
+def test_a_ticket_of_rules_that_a_reload_brings_here_a_moment_later_leaves_the_client_what_it_has(
+    scene: Scene,
+) -> None:
+    """The controller has the new rules already. NOT_ADMITTED would make the stub fail all that it has sent."""
+    client_id = secrets.token_bytes(20)
+    session, _ = scene.sessions.attach(b"r", fields_of(client_id), 0.0)
+    scene.sessions.detach(session, 0.0)
+    ahead = attach_ticket(KEY, client_id, "billing", EPOCH, digest_of("token"))
+    with pytest.raises(Refused) as refusal:
+        scene.sessions.attach(b"r2", fields_of(client_id, ticket=ahead, secret=session.row.secret), 0.0)
+    assert refusal.value.code == "NOT_ALLOWED"
+    assert scene.sessions.attach(b"r3", fields_of(client_id, secret=session.row.secret), 0.0)[1]
 
 
 def test_no_room_for_another_client_is_a_refusal_that_may_pass(

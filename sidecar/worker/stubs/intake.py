@@ -230,7 +230,7 @@ class Intake:
         stream.awaited = None
         queue = stream.topic_queue
         chain = queue.chain
-        if queue.rate is not None:
+        if queue.rate is not None and refusal is None:
             over = queue.rate.refusal(now_ms)
             if over is not None:
                 self._hold_until(stream, *over)
@@ -292,10 +292,12 @@ class Intake:
         )
         if needed:
             self._shares.count(queue, now_ms)
-        if queue.rate is not None:
-            queue.rate.charge(count, payload_bytes, now_ms)
-        if rate is not None and refusal is None:
-            rate.charge(count, payload_bytes, now_ms)
+        if refusal is None:
+            # Records that fail here never reach the topic: they take nothing of what others may send to it.
+            if queue.rate is not None:
+                queue.rate.charge(count, payload_bytes, now_ms)
+            if rate is not None:
+                rate.charge(count, payload_bytes, now_ms)
         if chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
         session.unsettled_records += count

@@ -173,7 +173,8 @@ class Sessions:
     def _check(self, client_id: bytes, name: str, ticket: object, caller: Caller) -> bytes:
         """By the rules that hold now: the digest of the token behind the ticket. Raises Refused.
 
-        With rules it may be a ticket by earlier ones, and then another HELLO decides for good.
+        It may be a ticket by rules that a reload changes at this moment: then another HELLO decides for good. The
+        stub keeps its client id, and with it the fate of what it has sent.
         """
         rules = self._limits.rules
         for digest in rules.token_digests(name):
@@ -182,7 +183,7 @@ class Sessions:
                 break
         else:
             raise Refused(
-                "NOT_ALLOWED" if rules else "NOT_ADMITTED",
+                "NOT_ALLOWED",
                 "The ticket is not one of this daemon; say HELLO at the control socket.",
             )
         why = rules.refusal(name, caller)
