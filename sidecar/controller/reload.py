@@ -99,8 +99,13 @@ class Reload:
             return self._refuse(began_s, found.refusals, needs_takeover=True)
         late: list[str] = []
         if found.changes:
+            try:
+                late = await self._use(new)
+            except Exception as error:
+                log.exception("The new configuration could not be taken on for an unknown reason.")
+                await self._go_back()
+                return self._refuse(began_s, [f"The configuration cannot be taken on: {error!r}."])
             self._config = new
-            late = await self._use(new)
         result = ReloadResult(
             began_s,
             took_ms=(time.monotonic() - began_s) * 1000,
@@ -115,6 +120,13 @@ class Reload:
             "; ".join(result.changes) or "nothing has changed",
         )
         return result
+
+    async def _go_back(self) -> None:
+        """Half of the new settings may be in use: put the earlier ones everywhere."""
+        try:
+            await self._use(self._config)
+        except Exception:
+            log.exception("Nor can the earlier configuration: restart with kafka-sidecar run --takeover.")
 
     def _refuse(
         self, began_s: float, sentences: Sequence[str], *, needs_takeover: bool = False

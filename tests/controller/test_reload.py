@@ -25,6 +25,7 @@ class Daemon:
         self.used: list[SidecarConfig] = []
         self.results: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.late: list[str] = []
+        self.fails_with: Exception | None = None
         self.may_read = threading.Event()
         self.may_read.set()
         self.reads = 0
@@ -48,6 +49,9 @@ class Daemon:
 
     async def use(self, new: SidecarConfig) -> list[str]:
         self.used.append(new)
+        if self.fails_with is not None:
+            error, self.fails_with = self.fails_with, None
+            raise error
         return self.late
 
     async def result(self) -> dict[str, Any]:
@@ -87,6 +91,22 @@ def test_refused_means_unchanged(read: SidecarConfig | Exception, sentence: str)
         daemon.next = config("linger.ms=7")
         daemon.reload.ask()
         assert (await daemon.result())["changes"] == ("linger.ms 5 → 7",)
+
+    asyncio.run(run())
+
+
+def test_half_used_means_the_earlier_settings_everywhere() -> None:
+    async def run() -> None:
+        daemon = Daemon()
+        earlier = daemon.reload._config
+        daemon.next = config("linger.ms=7")
+        daemon.fails_with = RuntimeError("a bug")
+        daemon.reload.ask()
+        result = await daemon.result()
+        assert result["faults"] == ("The configuration cannot be taken on: RuntimeError('a bug').",)
+        assert daemon.used == [daemon.next, earlier]
+        daemon.reload.ask()
+        assert (await daemon.result())["changes"] == ("linger.ms 5 → 7",), "it is no less new than before"
 
     asyncio.run(run())
 
