@@ -123,6 +123,17 @@ class ClientRules:
             return None
         return f"{who}: [clients.{name}] of the daemon's configuration has other uids and gids."
 
+    def lookup_refusal(self, topic: str, caller: Caller) -> str | None:
+        """Why this user may not let us wait for a topic; None: some name that it may use could send there.
+
+        A question brings neither name nor token. Where unlisted names may come, everybody may send to every topic.
+        """
+        if not self._denies_unlisted:
+            return None
+        if any(rule.admits(caller) and rule.topic_refusal(topic) is None for rule in self._rules.values()):
+            return None
+        return f"This daemon's configuration lets uid {caller.uid} send to topic {topic} under no name."
+
 
 def digest_of(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()

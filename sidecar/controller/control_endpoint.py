@@ -18,19 +18,21 @@ from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.endpoint import Endpoint
 from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX
+from sidecar.net.unattached import PLACES_PER_FREE
 
 log = logging.getLogger(__name__)
 
 CONNECTION_S = 60.0
 """How long a connection may stay: a HELLO is answered within 2 s, TOPICS when the cluster has reported them."""
 TOPICS_UNDER_WAY_MAX = 64
+"""Of all users. One user has three for each that is free, so that a newcomer's question finds a place."""
 HELLO_WAIT_S = 2.0
 """So long a HELLO waits for its worker; a stub waits 5 s for the answer."""
 HELLOS_WAITING_MAX = 4096
 
 Topics = list[list[object]]
 Hello = Callable[[list[Any], Caller], tuple[str, int, bytes] | None]
-AskTopics = Callable[[list[str] | None, float | None], Awaitable[Topics]]
+AskTopics = Callable[[list[str] | None, float | None, Caller], Awaitable[Topics]]
 
 
 class ControlEndpoint:
@@ -38,7 +40,7 @@ class ControlEndpoint:
 
     ``hello(fields, caller)`` returns (endpoint, epoch, ticket), raises Refused, or None: its worker is not ready. Such
     a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
-    ``topics(names | None, max_wait_ms | None)`` answers TOPICS_REPLY's list or raises Refused.
+    ``topics(names | None, max_wait_ms | None, caller)`` answers TOPICS_REPLY's list or raises Refused.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class ControlEndpoint:
             attach_s=CONNECTION_S,
         )
         temporary.rename(path)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """Questions for topics that are under way, with the uid of each."""
         self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
         """By routing id: HELLOs whose worker is not ready."""
 
@@ -149,7 +152,9 @@ class ControlEndpoint:
             ):
                 self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
                 return
-            if len(self._tasks) >= TOPICS_UNDER_WAY_MAX:
+            uid = self._endpoint.peer(routing_id).uid
+            free = TOPICS_UNDER_WAY_MAX - len(self._tasks)
+            if list(self._tasks.values()).count(uid) >= PLACES_PER_FREE * free:
                 self._refuse(
                     routing_id, Refused("NOT_READY", "Too many clients ask for topics at once; try again.")
                 )
@@ -161,8 +166,8 @@ class ControlEndpoint:
                 )
                 return
             task = self._loop.create_task(self._answer_topics(routing_id, names, wait_ms))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = uid
+            task.add_done_callback(self._tasks.pop)
         elif kind is Kind.PING:
             self._send(routing_id, [Kind.PONG])
         else:
@@ -175,7 +180,8 @@ class ControlEndpoint:
         try:
             if self._topics is None:
                 raise Refused("NOT_READY", "The daemon is taking over from another; try again.")
-            self._send(routing_id, [Kind.TOPICS_REPLY, await self._topics(names, wait_ms)])
+            found = await self._topics(names, wait_ms, self._endpoint.caller(routing_id))
+            self._send(routing_id, [Kind.TOPICS_REPLY, found])
         except Refused as refusal:
             self._refuse(routing_id, refusal)
         except Exception as error:

@@ -129,7 +129,7 @@ class Daemon:
         self.supervisor.start()
         if self._control is None:
             self._control = ControlEndpoint(self.run_dir.control_socket)
-        self._control.serve(hello=self._hello, topics=self.cluster.topics)
+        self._control.serve(hello=self._hello, topics=self._topics)
         self._spawn(self._remind())
         if self._systemd.watchdog_interval_s is not None:
             self._spawn(self._feed_watchdog(self._systemd.watchdog_interval_s))
@@ -337,6 +337,17 @@ class Daemon:
             identity.epoch,
             attach_ticket(self._instance_key, client_id, name, identity.epoch, token_digest),
         )
+
+    async def _topics(
+        self, names: list[str] | None, max_wait_ms: float | None, caller: Caller
+    ) -> list[list[object]]:
+        """Topics for a caller who gives no name. To wait for one may create it, so the rules are asked first."""
+        if max_wait_ms is not None:
+            for name in names or ():
+                why = self._rules.lookup_refusal(name, caller)
+                if why is not None:
+                    raise Refused("TOPIC_AUTHORIZATION_FAILED", why)
+        return await self.cluster.topics(names, max_wait_ms)
 
     def _worker_for(self, client_id: bytes) -> WorkerIdentity | None:
         """The worker that has the client's row, and no other; a new client goes where the fewest are."""

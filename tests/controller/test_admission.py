@@ -87,3 +87,17 @@ def test_only_a_stub_that_says_so_gets_relative_endpoints(more: list[Any], takes
     """Earlier stubs send five fields, and connect to what they are given."""
     assert takes_relative(hello() + more) is takes
     assert check_hello(hello() + more, RULES, CALLER)[:2] == (CLIENT, "app")
+
+
+def test_a_question_for_a_topic_has_the_rights_that_its_user_has_under_some_name() -> None:
+    """To wait for a topic may create it; the question brings no name."""
+    rules = {
+        "ours": ClientRule("ours", uids=(1001,), allow=("orders",)),
+        "theirs": ClientRule("theirs", uids=(1002,), allow=("audit",)),
+    }
+    strict = ClientRules(rules, denies_unlisted=True)
+    assert strict.lookup_refusal("orders", Caller(1001)) is None
+    assert "uid 1001 send to topic audit under no name" in str(strict.lookup_refusal("audit", Caller(1001)))
+    assert strict.lookup_refusal("orders", Caller(1003)) is not None
+    assert ClientRules(rules).lookup_refusal("audit", Caller(1001)) is None, "under an unlisted name it may"
+    assert ClientRules({}).lookup_refusal("audit", Caller(1001)) is None

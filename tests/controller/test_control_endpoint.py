@@ -21,6 +21,7 @@ from sidecar.common.errors import Refused
 from sidecar.controller.cluster import refused
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.metadata.errors import InvalidTopicError, TopicAuthorizationError
+from sidecar.net.peer import Peer
 
 Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awaitable[None]]
 
@@ -36,7 +37,7 @@ def hello(fields: list[Any], caller: Caller) -> tuple[str, int, bytes] | None:
     return "ipc://worker", 17, b"ticket"
 
 
-async def topics(names: list[str] | None, max_wait_ms: float | None) -> list[list[object]]:
+async def topics(names: list[str] | None, max_wait_ms: float | None, caller: Caller) -> list[list[object]]:
     if names == ["broken"]:
         raise RuntimeError("a bug")
     if names in (["secret"], ["un/fit"]) and max_wait_ms is not None:
@@ -125,7 +126,7 @@ def test_so_many_may_ask_for_topics_at_once_and_the_next_asks_again(
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         go_on = asyncio.Event()
 
-        async def slow(names: list[str] | None, max_wait_ms: float | None) -> list[list[object]]:
+        async def slow(*question: object) -> list[list[object]]:
             await go_on.wait()
             return []
 
@@ -145,6 +146,41 @@ def test_so_many_may_ask_for_topics_at_once_and_the_next_asks_again(
         finally:
             for other in others:
                 other.close(linger=0)
+
+    perform(short_dir, play)
+
+
+def test_the_questions_of_one_user_leave_room_for_those_of_others(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.controller.control_endpoint.TOPICS_UNDER_WAY_MAX", 8)
+
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        go_on = asyncio.Event()
+
+        async def slow(*question: object) -> list[list[object]]:
+            await go_on.wait()
+            return []
+
+        endpoint.serve(hello=hello, topics=slow)
+        greedy = zmq.asyncio.Context.instance().socket(zmq.DEALER)
+        try:
+            greedy.connect(f"ipc://{short_dir}/control.sock")
+            for _ in range(8):
+                await greedy.send(msgpack.packb([Kind.TOPICS, ["t"], 30_000]))
+            for _ in range(2):
+                answer = msgpack.unpackb(await asyncio.wait_for(greedy.recv(), 10))
+                assert answer[:2] == [Kind.REFUSED, "NOT_READY"]
+            monkeypatch.setattr(endpoint._endpoint, "peer", lambda routing_id: Peer(1, 4711, 4711))
+            waiting = asyncio.ensure_future(ask(msgpack.packb([Kind.TOPICS, None])))
+            while len(endpoint._tasks) < 7:
+                assert not waiting.done()
+                await asyncio.sleep(0)
+            go_on.set()
+            assert await waiting == [Kind.TOPICS_REPLY, []]
+            assert not endpoint._tasks
+        finally:
+            greedy.close(linger=0)
 
     perform(short_dir, play)
 
