@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -39,6 +40,25 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's; an unknown command gets the nearest one."""
+        near = get_close_matches(args[0], COMMANDS, 1) if args and args[0] not in COMMANDS else []
+        if near:
+            ctx.fail(f"No such command {args[0]!r}: did you mean {near[0]}?")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, with the first sentence of each command uncut."""
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None:
+                rows.append((name, command.get_short_help_str(limit=1_000)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 @click.group(

@@ -29,6 +29,12 @@ def test_help_has_examples(words: tuple[str, ...]) -> None:
         assert "kafka-sidecar " in result.output.split("Options:")[0].split("\n", 1)[1]
 
 
+def test_the_list_of_commands_is_not_cut() -> None:
+    listed = invoke("--help").output.split("Commands:")[1]
+    assert "..." not in listed
+    assert "produce  Send the records of FILE (or stdin) to TOPIC and wait until Kafka" in listed
+
+
 @pytest.mark.parametrize("words", [("status",), ("topics",), ("produce", "t"), ("top",)])
 def test_no_daemon_is_69_and_says_how_to_start_one(words: tuple[str, ...], tmp_path: Path) -> None:
     result = invoke(words[0], "--run-dir", str(tmp_path), *words[1:])
@@ -46,6 +52,7 @@ def test_run_dir_of_the_root_counts_too(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (("frobnicate",), "No such command"),
+        (("stats",), "No such command 'stats': did you mean status?"),
         (("run", "-X", "linger.mss=1"), 'did you mean "linger.ms"?'),
         (("run", "-c", "/nowhere.toml"), "does not exist"),
         (("config", "check", "-X", "acks=most"), "one of all"),

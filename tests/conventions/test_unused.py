@@ -12,6 +12,8 @@ KEPT: Final = {
     # Called by a library, by its name.
     "LazyGroup.list_commands": "click",
     "LazyGroup.get_command": "click",
+    "LazyGroup.resolve_command": "click",
+    "LazyGroup.format_commands": "click",
     "Since.convert": "click",
     "KafkaSidecarDataSource.streamWriter": "Spark",
     "OneLine.formatMessage": "logging",
