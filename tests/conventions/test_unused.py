@@ -10,8 +10,6 @@ from tests.conventions.unused import product_files, unused
 
 KEPT: Final = {
     # Called by a library, by its name.
-    "LazyGroup.list_commands": "click",
-    "LazyGroup.get_command": "click",
     "LazyGroup.resolve_command": "click",
     "LazyGroup.format_commands": "click",
     "Since.convert": "click",
