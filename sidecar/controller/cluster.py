@@ -120,6 +120,8 @@ class Cluster:
             return
         if self._tokens is not None:
             self._tokens.close()
+            if tokens is not None:
+                tokens.message = self._tokens.message  # for workers that join before there is another
         self._tokens = tokens
         if tokens is not None:
             tokens.start()

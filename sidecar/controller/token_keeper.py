@@ -125,7 +125,10 @@ class TokenKeeper:
                 loop.call_soon_threadsafe(settle, token, failure)
 
         # A daemon thread: an endpoint that hangs must not hold up the daemon's end.
-        threading.Thread(target=fetch, name="token", daemon=True).start()
+        try:
+            threading.Thread(target=fetch, name="token", daemon=True).start()
+        except RuntimeError as error:  # the next try comes
+            raise TokenError(f"No token is fetched: {error}.") from None
         return await done
 
 

@@ -240,9 +240,14 @@ class SessionRenewal:
             lifetime_ms = await self._authenticator.log_in(link.request_now, self._versions)
         except (LoginFailed, CredentialsMissing) as error:
             self._task = None
-            link.refuse(f"{link.node}: {error}.")
+            link.refuse(f"{link.node}: {str(error).rstrip('.')}.")
             return
         except ConnectionError:  # the link closed meanwhile, and says why itself
+            return
+        except Exception as error:  # what is held must not wait for ever
+            self._task = None
+            log.exception("Renewing the login at %s failed.", link.node)
+            link.refuse(f"{link.node}: renewing the login failed ({type(error).__name__}).")
             return
         self._task = None
         if link.is_closed:
@@ -250,6 +255,7 @@ class SessionRenewal:
         link.last_used_ms = used_ms  # a login is no use: an idle link still closes
         self._session.renewed(lifetime_ms, self._now_ms())
         self._on_deadline(self._session.due_at_ms)
-        self.is_holding = False
+        # An owner may send more when it hears of the first: that goes behind what is held.
         while self.held and not link.is_closed:
             link.send_held(self.held.popleft())
+        self.is_holding = False

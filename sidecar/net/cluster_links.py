@@ -50,7 +50,7 @@ class ClusterLinks:
     ``on_state(node_id, connected, error)``: True when a link has become ready; False when a link is lost
     or an attempt failed, with the sentence why (None when closed by us in good order). Everything in
     flight on that link is lost then. ``on_response(link, correlation_id, body, now_ms)``: answers to
-    ``BrokerLink.send_buffers``.
+    ``BrokerLink.send_buffers``. ``says_first_refusal``: log a refused login also when no broker is connected.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class ClusterLinks:
         on_state: OnState = _ignore_state,
         on_response: OnResponse = _ignore_response,
         authenticator: Authenticator | None = None,
+        says_first_refusal: bool = False,
         clock: MonotonicClock | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
@@ -80,6 +81,7 @@ class ClusterLinks:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
         self._is_closed = False
+        self._says_first_refusal = says_first_refusal
         self._said: set[int] = set()
         """Brokers of which the log has why they cannot be connected to."""
         self._authenticator = authenticator
@@ -225,13 +227,16 @@ class ClusterLinks:
             self._states.disconnected(node_id, self._clock.now_ms(), error, is_refused=link.is_refused)
             log.debug("Link to %s lost: %s", link.node, error)
             if link.has_tls_failed or link.is_refused:
-                self._say_refused(node_id, error)
+                self._say_refused(link, error)
         self._on_state(node_id, False, error)
 
-    def _say_refused(self, node_id: int, error: str) -> None:
+    def _say_refused(self, link: BrokerLink, error: str) -> None:
         """One broker alone is news, until it is connected. When no broker answers, the controller says so once."""
-        if node_id not in self._said and any(link.is_ready for link in self._links.values()):
-            self._said.add(node_id)
+        if link.node.id in self._said:
+            return
+        is_first = self._says_first_refusal and link.is_refused and not self._said
+        if is_first or any(each.is_ready for each in self._links.values()):
+            self._said.add(link.node.id)
             log.warning("%s", error)
 
     def _credentials_changed(self) -> None:

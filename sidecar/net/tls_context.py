@@ -123,6 +123,7 @@ class TlsContexts:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
+        self._changes = 0
         self._signature: tuple[object, ...] | None = None
         self._context: ssl.SSLContext | None = None
         self._fault: TlsFault | None = None
@@ -131,23 +132,25 @@ class TlsContexts:
     def use(self, values: Mapping[str, Any]) -> None:
         """Read by these settings from the next connection on. Until that has succeeded the context of now stays."""
         self._values = values
-        self._signature = None
+        self._changes += 1
 
     async def current(self) -> ssl.SSLContext:
         """By the files as they are now. Raises TlsFault when there is none, and was none before."""
-        signature = signature_of(self._values)
+        values = self._values
+        # The count of changes: settings may change while a thread reads by those before them, and name the same files.
+        signature = (self._changes, *signature_of(values))
         if signature != self._signature:
             # Reading a PKCS12 costs a tenth of a second of CPU, and a file may be on a slow disk: beside the loop.
-            await self._renew(signature)
+            await self._renew(values, signature)
         if self._context is None:
             assert self._fault is not None
             raise self._fault
         return self._context
 
-    async def _renew(self, signature: tuple[object, ...]) -> None:
+    async def _renew(self, values: Mapping[str, Any], signature: tuple[object, ...]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            context, has_certificate = await loop.run_in_executor(None, self._build)
+            context, has_certificate = await loop.run_in_executor(None, self._build, values)
         except TlsFault as fault:
             if signature != self._signature and self._context is not None:
                 log.warning("%s Connections go on with what was read before.", fault)
@@ -158,9 +161,9 @@ class TlsContexts:
             self._context, self.has_certificate, self._fault = context, has_certificate, None
         self._signature = signature
 
-    def _build(self) -> tuple[ssl.SSLContext, bool]:
-        material = read_material(self._values)
-        context = build_context(self._values, material)
+    def _build(self, values: Mapping[str, Any]) -> tuple[ssl.SSLContext, bool]:
+        material = read_material(values)
+        context = build_context(values, material)
         if self._context is not None:
             fault = dates_fault(material, datetime.now(UTC))
             if fault is not None:

@@ -115,8 +115,6 @@ class Driver:
         self._acks_deadline_ms: float | None = None
         self._drained = False
         self._forced = False
-        self._is_login_refused = False
-        """The log has it already."""
         self._idle_since_ms: float | None = None
         self._totals = RunningTotals(memory.counters)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
@@ -145,11 +143,6 @@ class Driver:
 
     def on_link_state(self, node_id: int, connected: bool, error: str | None) -> None:
         """A link became usable, or was lost."""
-        if connected:
-            self._is_login_refused = False
-        elif error and not self._is_login_refused and self._links.is_refused(node_id):
-            self._is_login_refused = True
-            log.warning("%s", error)
         self._produce_port.on_link_state(node_id, connected, error)
         self._producer_id_port.step()
 

@@ -92,6 +92,7 @@ class Worker:
             config=config_of(ConnectionConfig, values),
             security=self._security,
             authenticator=self._authenticator,
+            says_first_refusal=True,  # the controller's login may be good: it has a token sooner
             clock=self._clock,
         )
         outside = Outside(

@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from sidecar.common.control import LoginToken, decode_message, encode_message
-from sidecar.common.settings import ConfigError
+from sidecar.common.settings import ConfigError, SidecarConfig
+from sidecar.controller.cluster import Cluster
 from sidecar.controller.config_loader import load_config
 from sidecar.controller.token_endpoint import TOKEN_ANSWER_BYTES_MAX, TokenError
 from sidecar.controller.token_keeper import TokenKeeper
@@ -24,6 +25,9 @@ from sidecar.protocol.sasl.credentials import OAuthToken
 from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
 from sidecar.testing.token_server import Fault, TokenServer
 from tests.net.links import until
+
+if TYPE_CHECKING:
+    from sidecar.controller.worker_process import WorkerProcess
 
 SECRET = "client secret"
 BASE = ("bootstrap.servers=localhost:9092", "security.protocol=SASL_SSL_", "sasl.mechanism=OAUTHBEARER")
@@ -359,6 +363,46 @@ def test_an_endpoint_that_hangs_holds_nobody_up() -> None:
     asyncio.run(live())
     assert time.monotonic() - began_s < 5
     release.set()
+
+
+def test_a_reload_with_a_source_that_hangs_leaves_the_old_token_to_new_workers() -> None:
+    async def live() -> None:
+        def config(*overrides: str) -> SidecarConfig:
+            words = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER", *overrides]
+            return load_config(None, ["bootstrap.servers=127.0.0.1:1", *words], {})
+
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"https://127.0.0.1:{silent.getsockname()[1]}/t"
+            cluster = Cluster(config("sasl.oauthbearer.token=old"))
+            cluster.start()
+            first, second = _Joining(1), _Joining(2)
+            cluster.worker_joined(cast("WorkerProcess", first))
+            await until(lambda: bool(first.tokens) and first.tokens[-1].token == "old")
+            cluster.use(
+                config(
+                    f"sasl.oauthbearer.token.endpoint.url={url}",
+                    "sasl.oauthbearer.client.id=a",
+                    "sasl.oauthbearer.client.secret=b",
+                )
+            )
+            cluster.worker_joined(cast("WorkerProcess", second))
+            assert [each.token for each in second.tokens] == ["old"]
+            await cluster.close()
+
+    asyncio.run(live())
+
+
+class _Joining:
+    """A worker as far as the cluster sees it: an identity, and a channel to it."""
+
+    def __init__(self, index: int) -> None:
+        self.identity = self.channel = self
+        self.index = self.epoch = index
+        self.tokens: list[LoginToken] = []
+
+    def send(self, message: object) -> None:
+        if isinstance(message, LoginToken):
+            self.tokens.append(message)
 
 
 def test_a_token_goes_over_the_control_channel_and_is_in_no_repr() -> None:

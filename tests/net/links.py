@@ -33,6 +33,7 @@ class NotingLinks:
         self,
         security: LinkSecurity | None = None,
         authenticator: Authenticator | None = None,
+        says_first_refusal: bool = False,
         **config: Any,
     ) -> None:
         self.states: list[tuple[int, bool, str | None]] = []
@@ -42,6 +43,7 @@ class NotingLinks:
             config=config_with(ConnectionConfig, **config),
             security=security or NotingLinks.usual or plaintext(),
             authenticator=authenticator,
+            says_first_refusal=says_first_refusal,
             on_state=lambda *state: self.states.append(state),
             on_response=lambda link, correlation_id, body, now_ms: self.responses.append(
                 (correlation_id, body)

@@ -150,6 +150,81 @@ def test_a_refused_renewal_closes_the_link_with_the_cause(run: Run) -> None:
     run(test)
 
 
+def test_an_owner_that_sends_from_on_taken_does_not_overtake_what_is_held(run: Run) -> None:
+    async def test() -> None:
+        async with SaslBroker() as broker:
+            noting = NotingLinks(authenticator=Authenticator(VALUES))
+            link = await noting.connect(node_of(broker.port))
+            broker.answer_after_s = 0.2
+            late: list[int] = []
+
+            def send_more(complete: bool) -> None:
+                assert complete
+                if not late:
+                    late.append(link.take_correlation_id())
+                    link.send_buffers(late[0], produce(late[0]), expect_response=False)
+
+            def holds() -> bool:
+                link.request(init_producer_id_request(4))
+                return link.in_flight_count > link.awaited_count
+
+            await until(holds)
+            for _ in range(3):
+                correlation_id = link.take_correlation_id()
+                link.send_buffers(correlation_id, produce(correlation_id), send_more, expect_response=False)
+            await until(lambda: bool(late) and broker.order[-1] >= late[0] and not link.in_flight_count)
+            assert broker.order == sorted(broker.order)
+            noting.links.close_all()
+
+    run(test)
+
+
+def test_a_renewal_that_fails_in_a_way_nobody_foresaw_closes_the_link(run: Run) -> None:
+    """Else what is held would wait for ever: nothing of it has a deadline yet."""
+
+    class Once(Authenticator):
+        logins = 0
+
+        async def log_in(self, *given: Any) -> float:
+            self.logins += 1
+            if self.logins > 1:
+                raise RecursionError("deep inside an answer")
+            return await super().log_in(*given)
+
+    async def test() -> None:
+        async with SaslBroker() as broker:
+            noting = NotingLinks(authenticator=Once(VALUES))
+            await noting.connect(node_of(broker.port))
+            await until(lambda: len(noting.states) == 2, 3)
+            ((_, connected, error),) = noting.states[1:]
+            assert not connected and error is not None
+            assert error.endswith("renewing the login failed (RecursionError).")
+            assert noting.links.is_refused(1), "and the next attempt waits"
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_good_one_there", [False, True])
+def test_a_refused_login_is_said_once(
+    run: Run, caplog: pytest.LogCaptureFixture, is_good_one_there: bool
+) -> None:
+    async def test() -> None:
+        async with SaslBroker() as good, SaslBroker() as bad:
+            bad.refuses = True
+            noting = NotingLinks(authenticator=Authenticator(VALUES), says_first_refusal=True)
+            if is_good_one_there:
+                await noting.connect(node_of(good.port, id=2))
+            noting.links.ready(node_of(bad.port))
+            await until(lambda: (1, False) in [each[:2] for each in noting.states])
+            noting.links.ready(node_of(bad.port, id=3))
+            await until(lambda: (3, False) in [each[:2] for each in noting.states])
+            noting.links.close_all()
+
+    with caplog.at_level("WARNING"):
+        run(test)
+    assert len([line for line in caplog.messages if "the login is refused" in line]) == 1 + is_good_one_there
+
+
 def test_a_process_without_sasl_imports_nothing_of_it() -> None:
     code = (
         "import sys, sidecar.worker.worker, sidecar.controller.cluster; "

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import ssl
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sidecar.net.tls_context import tls_fault_of
+from sidecar.net.tls_context import TlsContexts, tls_fault_of
 from sidecar.net.tls_files import PEM_BYTES_MAX
 from sidecar.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
 from tests.configs import DEFAULTS, security
@@ -243,3 +246,28 @@ def test_nothing_is_read_where_nothing_is_checked() -> None:
         tls_fault_of(DEFAULTS | {"ssl.ca.location": "/nowhere", "enable.ssl.certificate.verification": False})
         is None
     )
+
+
+class _AtOnce(ThreadPoolExecutor):
+    """Has done its work before ``submit`` returns; the loop hears of it a turn later."""
+
+    def submit(self, *work: Any, **named: Any) -> Any:
+        done = super().submit(*work, **named)
+        done.exception()
+        return done
+
+
+def test_settings_that_change_while_a_thread_reads_are_not_forgotten(run: Run, tls_bed: TlsBed) -> None:
+    """They name the same files, and have other words for OpenSSL."""
+    old = DEFAULTS | {"ssl.ca.pem": tls_bed.ca.certificate_pem, "ssl.enabled.protocols": ["TLSv1.2"]}
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_default_executor(_AtOnce(1))
+        contexts = TlsContexts(old)
+        reading = asyncio.create_task(contexts.current())
+        await asyncio.sleep(0)
+        contexts.use(old | {"ssl.enabled.protocols": ["TLSv1.3"]})
+        assert (await reading).maximum_version == ssl.TLSVersion.TLSv1_2
+        assert (await contexts.current()).minimum_version == ssl.TLSVersion.TLSv1_3
+
+    run(test)
