@@ -224,15 +224,21 @@ class Worker:
 
     def _configure(self, message: Configure) -> None:
         """Take on changed settings. An error ends this worker; its successor starts with the new ones."""
-        use_settings(
-            message.config,
-            self._rooms,
-            self._links,
-            self._authenticator,
-            self._security,
-            self._spool,
-            self._clock.now_ms(),
-        )
+        try:
+            use_settings(
+                message.config,
+                self._rooms,
+                self._links,
+                self._authenticator,
+                self._security,
+                self._spool,
+                self._clock.now_ms(),
+            )
+        except Exception:
+            # The channel would go on with the next message, and this worker with half of the settings.
+            log.exception("new settings could not be taken on")
+            self.give_up("it has half of the new settings")
+            return
         self._channel.send(Configured(message.serial))
         self._rooms.turns.wake()
 

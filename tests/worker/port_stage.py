@@ -94,8 +94,9 @@ class Peer:
         payload: bytes = RECORD,
         count: int = 1,
         skipped_bytes: int = 0,
+        flags: int = 0,
     ) -> None:
-        fields = [EPOCH, stream, seq, topic, BASE_TIMESTAMP_MS, Format.MSGPACK, 0, count]
+        fields = [EPOCH, stream, seq, topic, BASE_TIMESTAMP_MS, Format.MSGPACK, flags, count]
         self.send([Kind.SUBMIT, *fields], payload, skipped_bytes=skipped_bytes)
 
     def heard(self, *kinds: Kind) -> list[list[Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import Kind, LocalCode, Persistence
+from client_stub.wire import Kind, LocalCode, Persistence, SubmitFlag
 from sidecar.common.client_rules import ClientRule, ClientRules, digest_of
 from sidecar.common.control import DISCARD_TOPICS_MAX, OTHER_TOPICS
 from sidecar.controller.discards import Discards
@@ -135,6 +135,19 @@ def test_records_that_fail_at_the_door_take_nothing_of_the_rate_of_their_topic(t
         assert stage.topics.waiting_entries == 1
     finally:
         scene.close()
+
+
+def test_a_client_that_may_not_send_to_a_topic_ends_nobody_s_linger_there(
+    stage: PortStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(stage.topics, "flush", lambda topic, now_ms: flushed.append(topic))
+    use(stage, ClientRule("app", deny=("t",)))
+    stranger, good = stage.client("app"), stage.client("good")
+    stranger.submit(flags=SubmitFlag.FLUSH)
+    assert flushed == []
+    good.submit(flags=SubmitFlag.FLUSH)
+    assert flushed == ["t"]
 
 
 def test_a_rate_of_a_name_holds_all_its_clients_and_nobody_else(stage: PortStage) -> None:

@@ -374,7 +374,7 @@ class StubPort:
 
     def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         stream = session.streams.get(_number(*fields[:1]))
-        if stream is not None:
+        if stream is not None and stream.refusal is None:  # who may not send ends nobody's linger
             self._topics.flush(stream.topic_queue.topic, now_ms)
 
     def _on_bye(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:

@@ -1,0 +1,68 @@
+"""CONFIGURE at a worker: what cannot be taken on whole ends it, and its successor starts with the new settings."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.common.control import Configure, Start, encode_message
+from sidecar.common.model import ExitStatus
+from sidecar.shm.segment import Segment
+from sidecar.worker.worker import Worker
+from tests.configs import DEFAULTS
+from tests.worker.hand import EPOCH, KEY
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A folder with a path short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="ks-", dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Segment:
+    made = Segment.create(
+        tmp_path / "segment",
+        page_bytes=16_384,
+        buffer_memory_bytes=1 << 20,
+        clients_max=16,
+        instance_id=b"test",
+    )
+    made.prepare_slot(0)
+    return made
+
+
+def test_settings_that_cannot_be_taken_on_end_the_worker(segment: Segment, short_dir: Path) -> None:
+    """One that goes on with half of them would keep rules that the daemon has withdrawn."""
+    values = DEFAULTS | {"topics": {}, "clients": {}, "dead_letters.path": str(short_dir / "letters")}
+    start = Start(
+        worker_index=0,
+        worker_epoch=EPOCH,
+        slot=0,
+        incarnation=5,
+        endpoint=f"ipc://{short_dir}/worker.sock",
+        instance_key=KEY,
+        segment_fd=-1,
+        config=values,
+        extra={"run_dir": str(short_dir)},
+    )
+    ours, theirs = socket.socketpair()
+
+    async def run() -> int:
+        worker = Worker(asyncio.get_running_loop(), start, segment, theirs)
+        worker.adopt()
+        worker.open()
+        ours.sendall(
+            encode_message(Configure(2, {name: values[name] for name in values if name != "clients"}))
+        )
+        return await asyncio.wait_for(worker.run(), 10)
+
+    with ours:
+        assert asyncio.run(run()) == ExitStatus.FAILED
+    segment.close()
