@@ -22,6 +22,7 @@ from client_stub.producer import Producer
 from client_stub.spark.options import read_options
 from sidecar.cli.main import cli
 from sidecar.common.settings import SETTINGS
+from tests.conventions.test_limits import names_of_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB_API = (ROOT / "docs" / "stub-api.md").read_text()
@@ -229,6 +230,20 @@ def test_the_index_names_every_page() -> None:
     assert len(rows) == len(set(rows))
     missing = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"} - set(rows)
     assert not missing
+
+
+def _tests_named(page: str) -> set[str]:
+    return set(re.findall(r"`(test_\w+)`", page))
+
+
+@pytest.mark.parametrize("path", (*sorted(ROOT.glob("*.md")), *PAGES[1:]), ids=lambda path: path.name)
+def test_a_test_that_a_page_names_is_there(path: Path) -> None:
+    """A claim that rests on a test which was renamed rests on nothing."""
+    assert _tests_named(path.read_text()) <= names_of_tests()
+
+
+def test_the_threat_model_names_its_tests() -> None:
+    assert len(_tests_named((ROOT / "SECURITY.md").read_text())) >= 10
 
 
 def test_the_design_fits_three_screens() -> None:
