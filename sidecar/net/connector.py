@@ -19,7 +19,7 @@ from sidecar.protocol.api_versions import (
     decode_api_versions,
     negotiate,
 )
-from sidecar.protocol.connection import BrokerConnection
+from sidecar.protocol.connection import RESPONSE_BYTES_MAX, BrokerConnection
 from sidecar.protocol.messages import (
     ProtocolError,
     RequestMessage,
@@ -127,6 +127,7 @@ async def open_connection(
                 lifetime_ms = 0.0
                 if authenticator is not None:
                     lifetime_ms = await _log_in(node, authenticator, questions.ask, versions)
+            questions.connection.answer_bytes_max = RESPONSE_BYTES_MAX
             return OpenedConnection(sock, transport, questions.connection, versions, lifetime_ms)
         except TimeoutError:
             sock.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sidecar.net.transport import RECEIVE_BYTES, LinkTransport
-from sidecar.protocol.connection import BrokerConnection, InFlightRequest
+from sidecar.protocol.connection import SETUP_ANSWER_BYTES_MAX, BrokerConnection, InFlightRequest
 from sidecar.protocol.messages import (
     ProtocolError,
     RequestMessage,
@@ -38,7 +38,7 @@ class Questions:
         transport: LinkTransport,
         client_id: str | None,
     ) -> None:
-        self.connection = BrokerConnection()
+        self.connection = BrokerConnection(SETUP_ANSWER_BYTES_MAX)
         self._loop = loop
         self._sock = sock
         self._transport = transport

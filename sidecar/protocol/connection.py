@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 from sidecar.protocol.messages import ProtocolError
 
 RESPONSE_BYTES_MAX: Final = 100 << 20
+SETUP_ANSWER_BYTES_MAX: Final = 1 << 20
+"""Of a peer that has not shown yet that it is a broker. ApiVersions has about 1 KiB."""
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
 _CORRELATION_ID_LIMIT: Final = 1 << 31
@@ -40,7 +42,8 @@ class Response(NamedTuple):
 class BrokerConnection:
     """The protocol state of one connection, from its first byte to its end; never re-used for another."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        self.answer_bytes_max = answer_bytes_max
         self._next_correlation_id = 0
         self._in_flight: deque[InFlightRequest] = deque()
         self._pending = bytearray()
@@ -72,7 +75,7 @@ class BrokerConnection:
         position, end = 0, len(pending)
         while end - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(pending, position)
-            if not _CORRELATION_ID.size <= length <= RESPONSE_BYTES_MAX:
+            if not _CORRELATION_ID.size <= length <= self.answer_bytes_max:
                 raise ProtocolError(
                     f"The broker sent a frame of {length} bytes; is this a Kafka port without TLS?"
                 )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sidecar.net.authentication import Authenticator
+from sidecar.protocol.connection import SETUP_ANSWER_BYTES_MAX
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.produce import ProduceTopic, encode_produce
@@ -251,6 +252,28 @@ def test_a_broker_that_hangs_up_during_the_login(run: Run, closes_at: ApiKey) ->
             await until(lambda: len(noting.states) == 1)
             ((_, connected, error),) = noting.states
             assert not connected and error is not None and "closed" in error
+            noting.links.close_all()
+
+    run(test)
+
+
+def test_an_answer_to_the_login_that_is_too_long(run: Run) -> None:
+    """The peer has not shown yet that it is a broker: nothing of it is kept."""
+
+    class Long(SaslBroker):
+        async def _handle(self, peer: Peer, request: Request) -> None:
+            if request.api_key == ApiKey.SASL_AUTHENTICATE:
+                await peer.send(struct.pack(">ii", SETUP_ANSWER_BYTES_MAX + 1, request.correlation_id))
+            else:
+                await super()._handle(peer, request)
+
+    async def test() -> None:
+        async with Long() as broker:
+            noting = NotingLinks(authenticator=Authenticator(VALUES))
+            noting.links.ready(node_of(broker.port))
+            await until(lambda: len(noting.states) == 1, 3)
+            ((_, connected, error),) = noting.states
+            assert not connected and error is not None and "a frame of 1048577 bytes" in error
             noting.links.close_all()
 
     run(test)

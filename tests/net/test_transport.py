@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _ssl
 import contextlib
+import ctypes
 import random
 import select
 import socket
@@ -289,6 +291,55 @@ def test_new_keys_on_the_way(tls_bed: TlsBed) -> None:
                 assert server.poll() is None
         transport.close()
         server.terminate()
+
+
+def test_words_of_tls_alone_do_not_hold_the_loop(tls_bed: TlsBed) -> None:
+    """Tickets bring no byte for us: one call reads a bounded part of them, and the socket shows that there is more."""
+    server = tls_bed.server()
+    server.num_tickets = 800
+    sock, peer = socket.socketpair()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    accepted: list[ssl.SSLSocket] = []
+    thread = threading.Thread(target=lambda: accepted.append(server.wrap_socket(peer, server_side=True)))
+    thread.start()
+    transport = over(sock, tls_bed, ssl.TLSVersion.TLSv1_3)
+    thread.join(10)
+    accepted[0].sendall(b"words")
+    buffer = memoryview(bytearray(1 << 16))
+    with pytest.raises(BlockingIOError):
+        transport.receive_into(buffer)
+    assert select.select([sock], [], [], 0)[0]
+    count = 0
+    while not count:
+        with contextlib.suppress(BlockingIOError):
+            count = transport.receive_into(buffer)
+    assert buffer[:count] == b"words"
+    transport.close()
+    accepted[0].close()
+
+
+def test_new_keys_without_end(tls_bed: TlsBed) -> None:
+    """A peer that asks for them and reads no answer: Python has no word for that, so OpenSSL is called itself."""
+    pair = Pair("TLSv1.3", tls_bed)
+    openssl = ctypes.CDLL(_ssl.__file__)
+    tls_object = pair.peer._sslobj  # type: ignore[union-attr]
+    # PyObject's head of two words, the socket, SSL *
+    handle = ctypes.c_void_p.from_address(id(tls_object) + 3 * ctypes.sizeof(ctypes.c_void_p))
+
+    def ask() -> None:
+        while openssl.SSL_key_update(handle, 1) == 1 and openssl.SSL_do_handshake(handle) == 1:
+            pass
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with pytest.raises(ConnectionError, match="new keys"):
+        for _ in range(10_000):
+            assert select.select([pair.sock], [], [], 5)[0]
+            with contextlib.suppress(BlockingIOError):
+                pair.transport.receive_into(memoryview(bytearray(1000)))
+    pair.transport.close()
+    asking.join(10)
+    pair.close()
 
 
 @given(
