@@ -5,7 +5,7 @@ Sans-IO. Not thread-safe.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 
 REMEMBERED_MAX = 65_536
@@ -19,6 +19,8 @@ class Assignment:
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self._worker_of: OrderedDict[bytes, int] = OrderedDict()
         self._recent: deque[tuple[float, int]] = deque()
+        self._coming: Counter[int] = Counter()
+        """How many of them each worker has. Counted as they come and go: anybody may say HELLO many times a second."""
         self._remembered_max = remembered_max
 
     def assign(self, client_id: bytes, loads: Mapping[int, int], now_ms: float) -> int | None:
@@ -33,10 +35,10 @@ class Assignment:
             self._worker_of.move_to_end(client_id)
             return had
         while self._recent and self._recent[0][0] <= now_ms - RECENT_MS:
-            self._recent.popleft()
-        coming = [index for _, index in self._recent]
-        chosen = min(loads, key=lambda index: (loads[index] + coming.count(index), index))
+            self._coming[self._recent.popleft()[1]] -= 1
+        chosen = min(loads, key=lambda index: (loads[index] + self._coming[index], index))
         self._recent.append((now_ms, chosen))
+        self._coming[chosen] += 1
         self._worker_of[client_id] = chosen
         self._worker_of.move_to_end(client_id)
         if len(self._worker_of) > self._remembered_max:
@@ -48,3 +50,4 @@ class Assignment:
         for client_id in [each for each, worker in self._worker_of.items() if worker == index]:
             del self._worker_of[client_id]
         self._recent = deque(each for each in self._recent if each[1] != index)
+        del self._coming[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from sidecar.controller.assignment import RECENT_MS, Assignment
@@ -16,6 +17,15 @@ def test_a_burst_is_spread_although_nobody_has_attached_yet() -> None:
     idle = {0: 0, 1: 0, 2: 0}
     found = Counter(assignment.assign(client(n), idle, 0.0) for n in range(9))
     assert found == {0: 3, 1: 3, 2: 3}
+
+
+def test_a_flood_of_hellos_costs_the_same_for_each() -> None:
+    """Anybody in the group may say HELLO under ever new ids; the loop that answers them serves the others too."""
+    assignment = Assignment()
+    began_s = time.process_time()
+    for number in range(40_000):
+        assignment.assign(client(number), {0: 0, 1: 0}, 0.0)
+    assert time.process_time() - began_s < 4, "15 s and more where each looks at all before it"
 
 
 def test_the_least_loaded_gets_the_next() -> None:

@@ -164,6 +164,15 @@ def test_a_rate_of_a_name_holds_all_its_clients_and_nobody_else(stage: PortStage
     assert other.heard(Kind.RESUME)
 
 
+def test_names_without_a_table_leave_nothing_behind(stage: PortStage) -> None:
+    """A client that comes again and again under new names must not fill the worker's memory."""
+    use(stage, ClientRule("app", records_per_second=10))
+    for number in range(8):
+        stage.client(f"name-{number}").submit()
+    stage.client("app").submit()
+    assert list(stage.scene.rooms.stubs.limits._rates) == ["app"]
+
+
 def test_a_rate_over_time_is_exact(stage: PortStage) -> None:
     """10 seconds at 5 records per second, asked for 50 times a second."""
     use(stage, ClientRule("app", records_per_second=5, discards=True))

@@ -92,17 +92,15 @@ class ClientLimits:
 
     def _rate_of(self, name: str) -> RateLimit | None:
         """One for all clients of that name at this worker; the clocks are those of all workers."""
+        rule = self.rules.of(name)
+        if rule is None:
+            return None  # nothing is kept for a name that anybody may invent
         if name not in self._rates:
-            rule = self.rules.of(name)
-            self._rates[name] = (
-                None
-                if rule is None
-                else RateLimit.of_client(
-                    name,
-                    rate_bytes=rule.bytes_per_second,
-                    rate_records=rule.records_per_second,
-                    workers=self._workers,
-                    find_clock=partial(find_clock, self._segment),
-                )
+            self._rates[name] = RateLimit.of_client(
+                name,
+                rate_bytes=rule.bytes_per_second,
+                rate_records=rule.records_per_second,
+                workers=self._workers,
+                find_clock=partial(find_clock, self._segment),
             )
         return self._rates[name]
