@@ -138,7 +138,7 @@ def described_token(value: str, expires_at_ms: float | None, values: Mapping[str
 def checked_token(token: OAuthToken, what: str) -> OAuthToken:
     """The token, if it can be used; ``what`` begins the sentence of the TokenError."""
     fault = token_fault(token)
-    if not fault and token.expires_at_ms is not None and token.expires_at_ms <= time.time() * 1000:
+    if not fault and token.expires_at_ms is not None and not token.expires_at_ms > time.time() * 1000:
         fault = "has expired already; look at the clocks of both"
     if fault:
         raise TokenError(f"{what} {fault}.")

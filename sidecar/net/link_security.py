@@ -22,6 +22,8 @@ from sidecar.net.transport import LinkTransport, PlainTransport, TlsTransport
 HANDSHAKE_BYTES: Final = 64 << 10
 PEER_LOOK_INTERVAL_MS: Final = 60_000.0
 """A broker whose certificate is refused is connected to once more, to read the certificate for the sentence."""
+PEER_LOOK_S: Final = 1.0
+"""That connection is for a better sentence only: the cause must be said though it hangs."""
 
 
 class SecurityError(ConnectionError):
@@ -91,8 +93,9 @@ class LinkSecurity:
         context.verify_mode = ssl.CERT_NONE
         with contextlib.suppress(OSError, ValueError), socket.socket(refused.family) as sock:
             sock.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(sock, refused.getpeername())
-            tls, _, _ = await _shake_hands(sock, context, node.host)
+            async with asyncio.timeout(PEER_LOOK_S):
+                await asyncio.get_running_loop().sock_connect(sock, refused.getpeername())
+                tls, _, _ = await _shake_hands(sock, context, node.host)
             der = tls.getpeercert(binary_form=True)
             peer = read_certificate(der) if der else None
         self._peers[node[1:3]] = now_ms, peer

@@ -148,6 +148,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\
         (HEAD + b'{"access_token":"a b","expires_in":60}', "RFC 6750"),
         (HEAD + b'{"access_token":"opaque"}', "does not say when its token ends"),
         (HEAD + b'{"access_token":"opaque","expires_in":true}', "does not say when"),
+        (HEAD + b'{"access_token":"opaque","expires_in":NaN}', "has expired"),
         (HEAD + b'{"access_token":"' + b"x" * TOKEN_ANSWER_BYTES_MAX, "over 256 KiB"),
         (b"garbage\r\n\r\n", "does not answer"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "status 302"),

@@ -14,7 +14,7 @@ from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
 from tests.configs import security
 
 from .conftest import Run
-from .fake_broker import FakeBroker
+from .fake_broker import FakeBroker, Peer
 from .links import NotingLinks, node_of, until
 from .test_broker_link import answer_anything
 from .tls_bed import TlsBed
@@ -267,5 +267,28 @@ def test_a_broken_record_ends_the_link(run: Run, tls_bed: TlsBed) -> None:
             assert "OpenSSL says" in (link.close_reason or "")
             with pytest.raises(LinkError):
                 link.send_buffers(1, [b"x"])
+
+    run(test)
+
+
+def test_the_cause_is_said_though_the_second_look_hangs(run: Run, tls_bed: TlsBed) -> None:
+    """The certificate is read by a connection of its own, which a broker may accept and leave alone."""
+
+    class Once(FakeBroker):
+        async def _serve(self, peer: Peer) -> None:
+            if len(self.peers) == 1:
+                await super()._serve(peer)
+
+    async def test() -> None:
+        async with Once(answer_anything, tls=tls_bed.server()) as broker:
+            noting = NotingLinks(
+                security(**tls_bed.settings | {"ssl_ca_pem": OTHER_CA.certificate_pem}),
+                socket_connection_setup_timeout_ms=3_000,
+            )
+            noting.links.ready(node_of(broker.port))
+            await until(lambda: bool(noting.states))
+            sentence = noting.states[0][2]
+            assert sentence is not None and "leads to no CA that is trusted here" in sentence
+            noting.links.close_all()
 
     run(test)
