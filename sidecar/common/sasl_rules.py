@@ -71,6 +71,11 @@ def conclude_sasl(values: dict[str, Value], faults: list[str], warnings: list[st
             )
     elif not own and mechanism == OAUTHBEARER:
         _check_token_source(values, own)
+        if values["security.protocol"] == "SASL_PLAINTEXT":
+            warnings.append(
+                "sasl.mechanism = OAUTHBEARER with security.protocol = SASL_PLAINTEXT sends the token in clear text: "
+                "take SASL_SSL."
+            )
     first, most = values["sasl.login.retry.backoff.ms"], values["sasl.login.retry.backoff.max.ms"]
     assert isinstance(first, int) and isinstance(most, int)
     values["sasl.login.retry.backoff.ms"] = min(first, most)

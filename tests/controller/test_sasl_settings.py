@@ -46,6 +46,11 @@ def test_a_plain_module_needs_no_mechanism_and_warns_of_clear_text() -> None:
     assert sum("in clear text" in warning for warning in config.warnings) == 1
 
 
+def test_a_token_in_clear_text_is_warned_of() -> None:
+    token = ("sasl.mechanism=OAUTHBEARER", "sasl.oauthbearer.config=token=a.b.c")
+    assert sum("the token in clear text" in warning for warning in load(*token).warnings) == 1
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
