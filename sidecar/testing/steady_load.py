@@ -27,15 +27,17 @@ def keyed_and_keyless(name: str, number: int) -> dict[str, Any]:
 class SteadyClient:
     """One producer and one thread that sends until :meth:`finish`. Every callback is noted.
 
+    ``producer``: one that is there already, or an object with its face; else one of the daemon in ``run_dir``.
     ``record(name, number)`` gives the arguments of each send(); its value must begin with the record's id.
     """
 
     def __init__(
         self,
-        run_dir: Path,
+        run_dir: Path | None,
         topic: str,
         name: str,
         *,
+        producer: Producer | None = None,
         record: Callable[[str, int], Mapping[str, Any]] = keyed_and_keyless,
         burst: int = BURST,
         pause_s: float = PAUSE_S,
@@ -51,7 +53,7 @@ class SteadyClient:
         self.last_delivered_s = 0.0
         """When the last record was delivered (monotonic)."""
         self._delivered_s: list[float] = []
-        self._producer = Producer(run_dir=str(run_dir), client_name=name, **options)
+        self._producer = producer or Producer(run_dir=str(run_dir), client_name=name, **options)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

@@ -19,6 +19,7 @@ from sidecar.testing.kafka_listeners import SCRAM, Listener
 from sidecar.testing.steady_load import SteadyClient, judge
 from sidecar.testing.token_server import Fault, TokenServer
 from sidecar.testing.waiting import wait_until
+from tests.scenarios.secure import sessions_are_renewed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.process]
 
@@ -119,82 +120,12 @@ def test_sessions_are_renewed_under_load(
     settings = oauth_settings(kafka, tokens) if is_oauth else settings_for(kafka, "SHORT", mechanism)
     daemon = start_daemon(kafka.servers("SHORT"), settings=settings | {"daemon.workers": 2})
     client = SteadyClient(daemon.run_dir, topic, "steady", burst=5, pause_s=0.01)
-    wait_until(lambda: len(client.outcomes) > 100, "the first records")
-    before = len(relay.accepted_s)
-    wait_until(lambda: client.sent >= 500 * LOAD_S, "the load", timeout_s=4 * LOAD_S)
-    client.finish()
-    assert len(relay.accepted_s) - before <= 2
+    sessions_are_renewed(kafka, relay, client, LOAD_S)
     # One token for controller and workers, each fetched when 80 to 85 % of the one before was over.
     assert len(tokens.requests) in ({3, 4} if is_oauth else {0})
-    judge(kafka.bootstrap_servers, topic, [client])
 
 
 # ---- what goes wrong
-
-
-def test_a_user_that_is_not_there_yet(kafka: KafkaCluster, start_daemon: StartDaemon) -> None:
-    """An authentication error, at once for who asks, and for a record when its time is over; then the user is made."""
-    topic = new_topic(kafka)
-    relay = kafka.relay("SASL_PLAINTEXT")
-    settings = settings_for(kafka, "SASL_PLAINTEXT", "SCRAM-SHA-256") | {
-        "sasl.username": "dora",
-        "sasl.password": "dora's",
-        "max.block.ms": 3_000,
-        "daemon.workers": 2,
-    }
-    before = len(relay.accepted_s)
-    daemon = start_daemon(kafka.servers("SASL_PLAINTEXT"), settings=settings, wait=False)
-    began_s = time.monotonic()
-    wait_until((daemon.run_dir / "daemon.json").exists, "the daemon")
-    with Producer(run_dir=str(daemon.run_dir), client_name="early") as producer:
-        early = producer.send(topic, value=b"early")
-        with pytest.raises(AuthenticationFailed, match=r'SCRAM-SHA-256, user "dora"'):
-            producer.partitions_for(topic)
-        error = early.exception(timeout=15)
-        assert isinstance(error, AuthenticationFailed) and error.name == "SASL_AUTHENTICATION_FAILED"
-        assert 'user "dora"' in str(error) and "invalid credentials" in str(error)
-        assert time.monotonic() - began_s < 10.0
-        assert 'user "dora"' in daemon.command("topics").stderr
-        wait_until(lambda: time.monotonic() - began_s >= 10.0, "ten seconds of refused logins")
-        assert len(relay.accepted_s) - before <= 60
-        security = kafka.security()
-        security.set_scram_user("dora", "dora's", "SCRAM-SHA-256")
-        late = producer.send(topic, value=b"late")
-        wait_until(lambda: daemon.command("status").returncode == 0, "the login")
-        if late.exception(timeout=30) is not None:  # its time was over before the next try
-            late = producer.send(topic, value=b"late")
-        assert late.result(timeout=30).offset == 0
-    lines = [line for line in daemon.log_lines() if "login" in line or "let this daemon in" in line]
-    assert 1 <= len(lines) <= 6, lines
-    assert not any("dora's" in line for line in daemon.log_lines())
-
-
-def test_a_password_withdrawn_for_8_s(kafka: KafkaCluster, start_daemon: StartDaemon) -> None:
-    """Open sessions end after at most 4 s and cannot be renewed: records wait, and nothing is lost or doubled."""
-    topic = new_topic(kafka)
-    relay = kafka.relay("SHORT")
-    security = kafka.security()
-    security.set_scram_user("erin", "erin's", "SCRAM-SHA-256")
-    settings = settings_for(kafka, "SHORT", "SCRAM-SHA-256") | {
-        "sasl.username": "erin",
-        "sasl.password": "erin's",
-        "daemon.workers": 2,
-    }
-    daemon = start_daemon(kafka.servers("SHORT"), settings=settings)
-    client = SteadyClient(daemon.run_dir, topic, "withdrawn", burst=5, pause_s=0.02)
-    wait_until(lambda: len(client.outcomes) > 100, "the first records")
-    security.remove_scram_user("erin", "SCRAM-SHA-256")
-    withdrawn_s, before = time.monotonic(), len(relay.accepted_s)
-    wait_until(lambda: time.monotonic() - client.last_delivered_s > 3.0, "records that wait", timeout_s=20)
-    wait_until(lambda: time.monotonic() - withdrawn_s > 8.0, "eight seconds", timeout_s=20)
-    assert len(relay.accepted_s) - before <= 60
-    security.set_scram_user("erin", "erin's", "SCRAM-SHA-256")
-    count = client.sent
-    wait_until(
-        lambda: sum(error is None for _, error, _ in client.outcomes) > count, "the backlog", timeout_s=30
-    )
-    client.finish()
-    judge(kafka.bootstrap_servers, topic, [client])
 
 
 def test_records_that_wait_for_a_refused_login_fail_with_its_cause(

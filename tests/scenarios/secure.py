@@ -11,8 +11,10 @@ from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_listeners import SCRAM, Listener
+from sidecar.testing.steady_load import SteadyClient, judge
 from sidecar.testing.tcp_relay import TcpRelay
 from sidecar.testing.token_server import TokenServer
+from sidecar.testing.waiting import wait_until
 
 from .scene import FAST
 
@@ -22,6 +24,7 @@ CLIENT_SECRET = "the client's secret"
 CONNECTIONS_MAX = 60
 """Within 10 s, whatever is wrong."""
 LOG_LINES_MAX = 6
+SESSION_MS = 4000
 USUAL_BACKOFF = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1000}
 """Scenarios hurry (FAST), but not where connections are counted."""
 _serial = itertools.count(1)
@@ -43,8 +46,14 @@ def secure_cluster(tokens: TokenServer) -> Iterator[KafkaCluster]:
         Listener("SSL", "EARLY", certificate=early),
         Listener("SASL_PLAINTEXT", relayed=True, **passwords),  # type: ignore[arg-type]
         Listener("SASL_SSL", relayed=True, **passwords),  # type: ignore[arg-type]
+        Listener("SASL_PLAINTEXT", "SHORT", relayed=True, reauth_ms=SESSION_MS, **passwords),  # type: ignore[arg-type]
         Listener(
-            "SASL_SSL", "TOKENS", mechanisms=("OAUTHBEARER",), jwks=tokens.jwks, reauth_ms=4000, relayed=True
+            "SASL_SSL",
+            "TOKENS",
+            mechanisms=("OAUTHBEARER",),
+            jwks=tokens.jwks,
+            reauth_ms=SESSION_MS,
+            relayed=True,
         ),
     ]
     with KafkaCluster(listeners=listeners, authority=authority, acls=True, super_users=["alice"]) as cluster:
@@ -87,6 +96,16 @@ class Costs:
     @property
     def connections(self) -> int:
         return len(self._relay.accepted_s) - self._connections
+
+
+def sessions_are_renewed(kafka: KafkaCluster, relay: TcpRelay, client: SteadyClient, load_s: float) -> None:
+    """SE-03: a load over sessions that end: nothing lost, doubled or failed, and hardly a new connection."""
+    wait_until(lambda: len(client.outcomes) > 100, "the first records")
+    before, began_s = len(relay.accepted_s), time.monotonic()
+    wait_until(lambda: seconds_since(began_s) > load_s, "the load", timeout_s=2 * load_s)
+    client.finish()
+    assert len(relay.accepted_s) - before <= 2
+    judge(kafka.bootstrap_servers, client.topic, [client])
 
 
 def seconds_since(moment_s: float) -> float:

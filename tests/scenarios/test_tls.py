@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from client_stub import errors
 from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
-from sidecar.testing.daemon import DaemonFailed, SidecarDaemon, StartDaemon
+from sidecar.testing.daemon import DaemonFailed, StartDaemon
 from sidecar.testing.forked_clients import collect, enter, start_clients
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.ledger import Ledger, RecordId
@@ -19,7 +19,8 @@ from sidecar.testing.reading import read_topic
 from sidecar.testing.steady_load import SteadyClient, judge
 from sidecar.testing.waiting import wait_until
 
-from .scene import FAST, Sender, accounts_balance
+from .peers import Daemons, OpenClient, OpenSender
+from .scene import FAST, accounts_balance
 from .secure import USUAL_BACKOFF, Costs, new_topic, seconds_since, settings_for
 from .test_real_acls import balance
 
@@ -29,12 +30,9 @@ WAIT_MS = 4_000
 LASTS_S = 10.0
 
 
-def test_se_04_good_ones_deliver(
-    secure_kafka: KafkaCluster, start_daemon: StartDaemon, tmp_path: Path
-) -> None:
-    """SE-04: TLS 1.2 and 1.3; the CA by path, inline and as PKCS12; a broker that requires a client certificate gets
-    it from PEM files, from one with an encrypted key, inline, and from a PKCS12 store."""
-    kafka = secure_kafka
+def good_ones(kafka: KafkaCluster, tmp_path: Path) -> list[tuple[str, dict[str, object]]]:
+    """(listener, settings): TLS 1.2 and 1.3; the CA by path and as PKCS12; a broker that requires a client certificate
+    gets it from PEM files, from one with an encrypted key, inline, and from a PKCS12 store."""
     ca = kafka.authority
     mine = ca.issue("alice")
     certificate, key = tmp_path / "alice.pem", tmp_path / "alice.key"
@@ -44,7 +42,7 @@ def test_se_04_good_ones_deliver(
     store, trust = tmp_path / "alice.p12", tmp_path / "ca.p12"
     store.write_bytes(mine.pkcs12("store pass"))
     trust.write_bytes(ca.pkcs12("trust pass"))
-    java_store = {
+    java_store: dict[str, object] = {
         "ssl.keystore.location": store,
         "ssl.keystore.type": "PKCS12",
         "ssl.keystore.password": "store pass",
@@ -60,30 +58,39 @@ def test_se_04_good_ones_deliver(
     }
     inline = {"ssl.certificate.pem": mine.certificate_pem, "ssl.key.pem": mine.key_pem()}
     usual = settings_for(kafka, "SSL")
-    cases: list[tuple[str, Mapping[str, object]]] = [
+    return [
         ("OLD_TLS", usual),
         ("NEW_TLS", usual | {"ssl.enabled.protocols": "TLSv1.3"}),
         ("ELSEWHERE", usual | {"ssl.endpoint.identification.algorithm": "none"}),
         *(("MUTUAL", usual | each) for each in (by_file, with_password, inline)),
         ("MUTUAL", {**FAST, "security.protocol": "SSL", **java_store}),
     ]
-    daemons = [
-        start_daemon(kafka.servers(listener), settings=settings, wait=False) for listener, settings in cases
-    ]
-    for (listener, _), daemon in zip(cases, daemons, strict=True):
-        with Sender(daemon, new_topic(kafka)) as sender:
+
+
+def good_ones_deliver(
+    kafka: KafkaCluster, open_client: OpenClient, cases: Sequence[tuple[str, Mapping[str, object]]]
+) -> None:
+    clients = [open_client(kafka.servers(listener), settings) for listener, settings in cases]
+    for (listener, _), open_sender in zip(cases, clients, strict=True):
+        with open_sender(new_topic(kafka)) as sender:
             sender.send()
             assert sender.offsets() == [0], listener
             balance(kafka, sender)
 
 
-def test_se_04_bad_ones_fail_with_the_reason(
+def test_se_04_good_ones_deliver(
     secure_kafka: KafkaCluster, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    """SE-04: a wrong host name, an expired and an early certificate, an unknown CA, no client certificate, TLS against
-    a plaintext port and the reverse: records wait, and fail by that reason when their time is over. The worst of them
-    for 10 s: few connections, few lines of the log."""
-    kafka = secure_kafka
+    """SE-04: every good way in delivers."""
+    good_ones_deliver(secure_kafka, Daemons(start_daemon), good_ones(secure_kafka, tmp_path))
+
+
+BadWay = tuple[str, str, dict[str, object]]
+
+
+def bad_ones(kafka: KafkaCluster, tmp_path: Path) -> list[BadWay]:
+    """(words of our error, servers, settings): a wrong host name, an expired and an early certificate, an unknown CA,
+    no client certificate, TLS against a plaintext port and the reverse."""
     stranger = CertificateAuthority("another CA").write(tmp_path / "other.pem")
     plain = kafka.bootstrap_servers
     cases: list[tuple[str, str, dict[str, object]]] = [
@@ -102,14 +109,41 @@ def test_se_04_bad_ones_fail_with_the_reason(
         "socket.connection.setup.timeout.ms": 2_000,
         **USUAL_BACKOFF,
     }
-    topic = new_topic(kafka)
     usual = settings_for(kafka, "SSL")
-    daemons: list[tuple[str, SidecarDaemon]] = []
+    found = []
     for words, servers, settings in cases:
         merged = {**usual, **times, **settings}
         if settings.get("security.protocol") == "PLAINTEXT":
             del merged["ssl.ca.location"]
-        daemons.append((words, start_daemon(servers, settings=merged, wait=False)))
+        found.append((words, servers, merged))
+    return found
+
+
+def bad_ones_are_refused(kafka: KafkaCluster, clients: Sequence[OpenSender]) -> list[errors.SidecarError]:
+    """The error of one record by each client; none of them is in the topic."""
+    topic = new_topic(kafka)
+    senders = [open_sender(topic) for open_sender in clients]
+    for sender in senders:
+        sender.send()
+    found = []
+    for sender in senders:
+        error = sender.deliveries[0].exception(20)
+        assert isinstance(error, errors.SidecarError) and error.persistence == 0
+        found.append(error)
+        sender.producer.close(0)
+    assert not read_topic(kafka.bootstrap_servers, topic)
+    return found
+
+
+def test_se_04_bad_ones_fail_with_the_reason(
+    secure_kafka: KafkaCluster, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    """SE-04: records by a bad way in wait, and fail by the reason when their time is over. The worst of them for 10 s:
+    few connections, few lines of the log."""
+    kafka, opened = secure_kafka, Daemons(start_daemon)
+    cases = bad_ones(kafka, tmp_path)
+    clients = [opened(servers, settings) for _, servers, settings in cases]
+    daemons = [(words, daemon) for (words, _, _), daemon in zip(cases, opened.started, strict=True)]
     for _, daemon in daemons:
         wait_until(lambda daemon=daemon: daemon.command("status").returncode == 1, "a daemon without Kafka")  # type: ignore[misc]
     costs = [
@@ -119,20 +153,13 @@ def test_se_04_bad_ones_fail_with_the_reason(
             ["EXPIRED"] if words == "expired" else ["MUTUAL"] if words == "client certificate" else []
         )
     ]
-    senders = [(words, Sender(daemon, topic)) for words, daemon in daemons]
     began_s = time.monotonic()
-    for _, sender in senders:
-        sender.send()
-    for words, sender in senders:
-        error = sender.deliveries[0].exception(20)
-        assert isinstance(error, errors.SidecarError) and error.persistence == 0
+    for (words, _), error in zip(daemons, bad_ones_are_refused(kafka, clients), strict=True):
         assert words in str(error), (words, error)
-        sender.producer.close(0)
     wait_until(lambda: seconds_since(began_s) > LASTS_S, "10 s")
     for cost in costs:
         cost.check()
         assert cost.connections > 1, "it tries again"
-    assert not read_topic(kafka.bootstrap_servers, topic)
 
 
 @pytest.mark.parametrize("kind", ["mismatch", "no password", "missing", "empty", "expired"])

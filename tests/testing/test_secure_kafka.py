@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import socket
 import ssl
 import time
@@ -22,6 +21,7 @@ from sidecar.testing.token_server import Fault, TokenServer
 from sidecar.testing.waiting import wait_until
 from tests.scenarios.java_producers import JavaProducers
 from tests.scenarios.java_scene import java_settings
+from tests.scenarios.peers import java_security
 
 pytestmark = [pytest.mark.kafka, pytest.mark.process]
 
@@ -120,29 +120,12 @@ def test_librdkafka_by_every_listener(secure: KafkaCluster, listener: str, mecha
         assert produce(secure, listener, settings_for(secure, listener, mechanism, user)) >= 0
 
 
-JAVA_MODULES = {
-    "PLAIN": "plain.PlainLoginModule",
-    "SCRAM-SHA-256": "scram.ScramLoginModule",
-    "SCRAM-SHA-512": "scram.ScramLoginModule",
-}
-
-
 def java_words(cluster: KafkaCluster, listener: str, mechanism: str, user: str) -> dict[str, object]:
     """The same way in, as Kafka's own producer wants it."""
-    known = cluster.client_settings(listener, mechanism, user)
-    found: dict[str, object] = {"security.protocol": known["security.protocol"]}
-    if "ssl.ca.location" in known:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": known["ssl.ca.location"]}
+    found = java_security(cluster.client_settings(listener, mechanism, user))
     if mechanism == "OAUTHBEARER":
-        module, words = "oauthbearer.OAuthBearerLoginModule", {"unsecuredLoginStringClaim_sub": "alice"}
-    elif mechanism:
-        module = JAVA_MODULES[mechanism]
-        words = {"username": user, "password": known["sasl.password"]}
-    else:
-        return found
-    jaas = " ".join(f"{name}={json.dumps(word, ensure_ascii=False)}" for name, word in words.items())
-    found["sasl.mechanism"] = mechanism
-    found["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module} required {jaas};"
+        module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+        found["sasl.jaas.config"] = f'{module} required unsecuredLoginStringClaim_sub="alice";'
     return found
 
 

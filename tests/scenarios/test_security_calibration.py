@@ -1,0 +1,195 @@
+"""The security scenarios with librdkafka and Kafka's own Java producer: SE-01, SE-03, SE-04, SE-05 and SE-06.
+
+Each test runs the very function that the daemon is tested with, on the same real Kafka. Where a peer departs from what
+we hold ourselves to, the test says how, and docs/scenarios.md says why we do otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from client_stub import errors
+from sidecar.testing.daemon import StartDaemon
+from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.testing.steady_load import SteadyClient
+from sidecar.testing.token_server import Fault, TokenServer
+from sidecar.testing.waiting import ConditionTimeout, wait_until
+
+from .java_producers import JavaProducers
+from .peers import Daemons, Java, Librdkafka, OpenClient
+from .secure import Costs, new_topic, seconds_since, sessions_are_renewed, settings_for
+from .test_passwords import (
+    LASTS_S,
+    SHORT_WAIT,
+    delivers_once_the_user_is_made,
+    refused_without_a_user,
+    settings_of,
+)
+from .test_real_acls import a_forbidden_topic_fails_alone, settings_of_bob
+from .test_tls import bad_ones, bad_ones_are_refused, good_ones, good_ones_deliver
+from .test_tokens import NO_TOKEN, SHORT_LIVED, issuer, no_good_token, oidc, tokens_are_renewed
+
+pytestmark = [pytest.mark.process, pytest.mark.kafka]
+
+SESSIONS_S = 6.0
+"""Over sessions of 4 s."""
+__all__ = ["issuer"]  # a fixture
+
+
+@pytest.fixture
+def librdkafka() -> Iterator[Librdkafka]:
+    made = Librdkafka()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def javas(java: JavaProducers) -> Iterator[Java]:
+    made = Java(java)
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=[Librdkafka, Java], ids=lambda kind: str(kind.name))
+def peer(request: pytest.FixtureRequest) -> Librdkafka | Java:
+    wanted = "javas" if request.param is Java else "librdkafka"
+    return cast("Librdkafka | Java", request.getfixturevalue(wanted))
+
+
+def test_se_01_a_user_that_is_not_there_for_librdkafka(
+    secure_kafka: KafkaCluster, librdkafka: Librdkafka
+) -> None:
+    """It reports the login by its callback for errors, and the record as timed out."""
+    kafka, user, password = secure_kafka, "carol of librdkafka", "a password"
+    settings = settings_of(kafka, user, password) | SHORT_WAIT
+    with librdkafka(kafka.servers("SASL_PLAINTEXT"), settings)(new_topic(kafka)) as sender:
+        error = refused_without_a_user(sender)
+        assert isinstance(error, errors.DeliveryTimeout), error
+        assert any(each.startswith("_AUTHENTICATION") for each in librdkafka.producers[0].said)
+        delivers_once_the_user_is_made(kafka, sender, user, password)
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_se_01_a_user_that_is_not_there_for_java(
+    secure_kafka: KafkaCluster, javas: Java, is_idempotent: bool
+) -> None:
+    """It fails the record by the login. With idempotence it does not recover: after the user was made, records go on
+    to fail."""
+    kafka, user, password = secure_kafka, f"carol of Java {is_idempotent}", "a password"
+    settings = settings_of(kafka, user, password) | SHORT_WAIT
+    settings |= {"enable.idempotence": str(is_idempotent).lower(), "delivery.timeout.ms": 3_000}
+    with javas(kafka.servers("SASL_PLAINTEXT"), settings)(new_topic(kafka)) as sender:
+        error = refused_without_a_user(sender)
+        assert isinstance(error, errors.AuthenticationFailed), error
+        if is_idempotent:
+            with pytest.raises(ConditionTimeout, match="a record after the user was made"):
+                delivers_once_the_user_is_made(kafka, sender, user, password, timeout_s=2.0)
+            assert isinstance(
+                sender.outcomes()[-1].error, errors.DeliveryTimeout | errors.AuthenticationFailed
+            )
+        else:
+            delivers_once_the_user_is_made(kafka, sender, user, password)
+
+
+def test_se_03_sessions_are_renewed_by_java(secure_kafka: KafkaCluster, javas: Java) -> None:
+    kafka, topic = secure_kafka, new_topic(secure_kafka, partitions=2)
+    settings = settings_for(kafka, "SHORT", "SCRAM-SHA-512", "alice")
+    sender = javas(kafka.servers("SHORT"), settings)(topic)
+    client = SteadyClient(None, topic, "java", producer=sender.producer, burst=5, pause_s=0.02)
+    sessions_are_renewed(kafka, kafka.relay("SHORT"), client, SESSIONS_S)
+
+
+def test_se_05_short_lived_tokens_of_librdkafka(
+    secure_kafka: KafkaCluster, librdkafka: Librdkafka, issuer: TokenServer
+) -> None:
+    """SE-03 besides: the sessions end after 4 s."""
+    kafka, topic = secure_kafka, new_topic(secure_kafka, partitions=2)
+    issuer.lifetime_s = 6.0
+    sender = librdkafka(kafka.servers("TOKENS"), oidc(kafka, issuer) | SHORT_LIVED)(topic)
+    client = SteadyClient(None, topic, "librdkafka", producer=sender.producer, burst=5, pause_s=0.02)
+    tokens_are_renewed(kafka, issuer, client)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [Fault.EXPIRED, Fault.DOWN])
+def test_se_05_no_good_token_of_librdkafka(
+    secure_kafka: KafkaCluster, librdkafka: Librdkafka, issuer: TokenServer, fault: Fault
+) -> None:
+    """The record is reported as timed out; the cause comes by the callback for errors."""
+    kafka = secure_kafka
+    issuer.fault = fault
+    open_sender = librdkafka(kafka.servers("TOKENS"), oidc(kafka, issuer) | NO_TOKEN)
+    with open_sender(new_topic(kafka)) as sender:
+        error = no_good_token(kafka, issuer, sender)
+    assert isinstance(error, errors.DeliveryTimeout), error
+    assert any(each.startswith("_AUTHENTICATION") for each in librdkafka.producers[0].said)
+
+
+def test_se_04_good_ones_deliver(secure_kafka: KafkaCluster, peer: Librdkafka | Java, tmp_path: Path) -> None:
+    """The ways that the peer has settings for: librdkafka reads no PKCS12 truststore, Java no PEM key and certificate
+    in two files."""
+    unknown = "ssl.truststore.location" if peer.name == "librdkafka" else "ssl.certificate.location"
+    cases = [each for each in good_ones(secure_kafka, tmp_path) if unknown not in each[1]]
+    assert len(cases) >= 4
+    good_ones_deliver(secure_kafka, peer, cases)
+
+
+def test_se_04_bad_ones_are_refused_by_librdkafka(
+    secure_kafka: KafkaCluster, librdkafka: Librdkafka, tmp_path: Path
+) -> None:
+    """Each record is reported as timed out. The callback for errors has the cause, as far as there is one: a wrong host
+    name, dates and CA are one text, and TLS spoken to as plaintext is none."""
+    cases = bad_ones(secure_kafka, tmp_path)
+    found = bad_ones_are_refused(secure_kafka, [librdkafka(*way) for _, *way in cases])
+    assert all(isinstance(error, errors.DeliveryTimeout) for error in found), found
+    for (words, _, _), producer in zip(cases, librdkafka.producers, strict=True):
+        expected = {"plaintext port": "PLAINTEXT", "TLS": "_ALL_BROKERS_DOWN"}.get(words, "certificate")
+        assert any(expected in each for each in producer.said), (words, producer.said)
+
+
+def test_se_04_bad_ones_are_refused_by_java(secure_kafka: KafkaCluster, javas: Java, tmp_path: Path) -> None:
+    """Records fail by the handshake, which names no cause. Plaintext to a TLS port is left out: Java takes the alert
+    for the length of an answer, and its 352 MB end the thread of a small JVM."""
+    cases = [each for each in bad_ones(secure_kafka, tmp_path) if each[0] != "TLS"]
+    found = bad_ones_are_refused(secure_kafka, [javas(*way) for _, *way in cases])
+    for (words, _, _), error in zip(cases, found, strict=True):
+        expected = "not present in metadata" if words == "plaintext port" else "handshake"
+        assert expected in str(error), (words, error)
+
+
+def test_se_06_a_forbidden_topic_fails_alone(secure_kafka: KafkaCluster, peer: Librdkafka | Java) -> None:
+    """librdkafka's error does not name the topic."""
+    kafka = secure_kafka
+    open_sender = peer(kafka.servers("SASL_PLAINTEXT"), settings_of_bob(kafka))
+    found = a_forbidden_topic_fails_alone(kafka, open_sender)
+    assert all(("secure-" in str(error)) is isinstance(peer, Java) for error in found), found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["daemon", "librdkafka", "java"])
+def test_connections_while_logins_are_refused(
+    secure_kafka: KafkaCluster,
+    start_daemon: StartDaemon,
+    request: pytest.FixtureRequest,
+    kind: str,
+) -> None:
+    """Prints how many connections a client makes in 10 s to a broker that refuses its login."""
+    kafka = secure_kafka
+    fixture = {"java": "javas", "librdkafka": "librdkafka"}.get(kind)
+    open_client: OpenClient = request.getfixturevalue(fixture) if fixture else Daemons(start_daemon)
+    settings = settings_of(kafka, f"nobody-{kind}", "a password")
+    relay = kafka.relay("SASL_PLAINTEXT")
+    sender = open_client(kafka.servers("SASL_PLAINTEXT"), settings)(new_topic(kafka))
+    sender.send()
+    costs = Costs(relay)
+    wait_until(lambda: costs.connections > 0, "the first login")
+    costs, began_s = Costs(relay), time.monotonic()
+    wait_until(lambda: seconds_since(began_s) > LASTS_S, "ten seconds of refused logins")
+    print(f"\n{kind}: {costs.connections} connections in 10 s")
+    if kind == "daemon":
+        costs.check()
