@@ -128,3 +128,4 @@ class LibrdkafkaProducer:
         self._producer.flush(1)
         self._is_open = False
         self._thread.join()
+        del self._producer  # only this ends its connections
