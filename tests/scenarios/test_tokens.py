@@ -57,11 +57,13 @@ SHORT_LIVED = {
 }
 
 
-def tokens_are_renewed(kafka: KafkaCluster, issuer: TokenServer, client: SteadyClient) -> None:
+def tokens_are_renewed(
+    kafka: KafkaCluster, issuer: TokenServer, client: SteadyClient, connections_max: int = 2
+) -> None:
     """SE-05: a load of 10 s with tokens of 6 s over sessions of 4 s: renewed ahead of their end, on one connection."""
     wait_until(lambda: len(client.outcomes) > 100, "the first records")
     asked = len(issuer.requests)
-    sessions_are_renewed(kafka, kafka.relay("TOKENS"), client, LOAD_S)
+    sessions_are_renewed(kafka, kafka.relay("TOKENS"), client, LOAD_S, connections_max)
     assert 2 <= len(issuer.requests) - asked <= LOAD_S
 
 
