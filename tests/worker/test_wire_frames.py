@@ -178,7 +178,9 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
     """The answers as the control endpoint packs them; its socket is a list."""
     sent: list[Frames] = []
 
-    async def topics(names: list[str] | None, max_wait_ms: float | None) -> list[list[object]]:
+    async def topics(
+        names: list[str] | None, max_wait_ms: float | None, caller: object
+    ) -> list[list[object]]:
         return [["orders", 0, [[0, 1, [1, 2], [1, 2, 3], [3]], [1, None, []]]], ["gone", 3, []]]
 
     async def run(folder: Path) -> None:
