@@ -183,15 +183,6 @@ class _FailureLog:
             "it" if row.count == 1 else "them",
             row.error.name,
             str(row.error).rstrip("."),
-            persistence_text(row.error.persistence),
+            row.error.persistence.words,
         )
         row.count = 0
-
-
-def persistence_text(persistence: Persistence) -> str:
-    """For a reader: whether the record may be in the log."""
-    return {
-        Persistence.NOT_PERSISTED: "not persisted",
-        Persistence.POSSIBLY_PERSISTED: "possibly persisted",
-        Persistence.PERSISTED: "persisted",
-    }[persistence]

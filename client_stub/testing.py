@@ -42,9 +42,8 @@ class FakeRecord(NamedTuple):
 class FakeDelivery:
     """As Delivery. Thread-safe."""
 
-    def __init__(self, producer: FakeProducer, record: FakeRecord, on_delivery: OnDelivery | None) -> None:
+    def __init__(self, record: FakeRecord, on_delivery: OnDelivery | None) -> None:
         self.record = record
-        self._producer = producer
         self._on_delivery = on_delivery
         self._over = threading.Event()
         self._error: SidecarError | None = None
@@ -135,7 +134,7 @@ class FakeProducer:
         packed, _ = full_record(key, value, headers, partition, timestamp_ms)
         fields = (*packed, None, None, None)[:5]
         record = FakeRecord(topic, fields[0], fields[1], fields[2], partition, timestamp_ms)
-        delivery = FakeDelivery(self, record, on_delivery)
+        delivery = FakeDelivery(record, on_delivery)
         with self._lock:
             self.records.append(record)
             if self._held is not None:

@@ -134,6 +134,11 @@ class Persistence(IntEnum):
     POSSIBLY_PERSISTED = 1
     PERSISTED = 2
 
+    @property
+    def words(self) -> str:
+        """For a reader: "possibly persisted"."""
+        return self.name.lower().replace("_", " ")
+
 
 class LocalCode(IntEnum):
     """Outcome codes of our own, beside Kafka's (below 1000). They are also the journal's failure words."""

@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def masked(text: str) -> str:
+    """``text`` with a question mark in place of each character that is not printable."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
 def log_to_stderr(level: str, line_format: str) -> None:
     """Set the process's log up, once."""
     handler = logging.StreamHandler()

@@ -11,6 +11,7 @@ from typing import Any, Final
 from client_stub.wire import Persistence
 from sidecar.common.control import FailureRow
 from sidecar.common.errors import classify
+from sidecar.common.one_line import masked
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +22,6 @@ LAST_MAX: Final = 20
 """Pairs of topic and error that `status` shows, the latest first."""
 LINE_INTERVAL_MS: Final = 60_000.0
 """At most one line of the log for each topic and error in this time, with the count of all between."""
-_PERSISTED_TEXT: Final = {
-    Persistence.NOT_PERSISTED: "not persisted",
-    Persistence.POSSIBLY_PERSISTED: "possibly persisted",
-    Persistence.PERSISTED: "persisted",
-}
 ADVICE: Final = {
     "TOPIC_AUTHORIZATION_FAILED": "Grant WRITE and DESCRIBE on the topic to the daemon's user, or correct the topic.",
     "CLUSTER_AUTHORIZATION_FAILED": "Grant IDEMPOTENT_WRITE on the cluster to the daemon's user.",
@@ -69,7 +65,7 @@ class FailureBook:
         """A worker's report; logs what is due. ``wall_ms`` is Unix time, ``now_ms`` monotonic."""
         for row in rows:
             known = classify(row.code)
-            topic = _one_line(self._place_of(row.topic))
+            topic = masked(self._place_of(row.topic))
             pair = self._pairs.get((topic, known.name))
             if pair is None:
                 again = "Sending the records again may succeed." if known.retriable else ""
@@ -77,7 +73,7 @@ class FailureBook:
                 pair = self._pairs[topic, known.name] = _Pair(topic, known.name, advice, first_ms=wall_ms)
             self._pairs.move_to_end((topic, known.name))
             # Names and texts come from clients and brokers: as one line, whatever is in them.
-            pair.text, pair.client = _one_line(row.text or known.text), _one_line(row.client)
+            pair.text, pair.client = masked(row.text or known.text), masked(row.client)
             pair.persistence = row.persistence
             pair.count += row.count
             pair.unlogged += row.count
@@ -109,7 +105,7 @@ class FailureBook:
                 "topic": pair.topic,
                 "error": pair.error,
                 "text": pair.text,
-                "persistence": _PERSISTED_TEXT[Persistence(pair.persistence)],
+                "persistence": Persistence(pair.persistence).words,
                 "records": pair.count,
                 "client": pair.client,
                 "first_ms": int(pair.first_ms),
@@ -134,12 +130,8 @@ class FailureBook:
             pair.topic,
             pair.error,
             pair.text.rstrip("."),
-            _PERSISTED_TEXT[Persistence(pair.persistence)],
+            Persistence(pair.persistence).words,
             pair.client or "that is gone",
             pair.advice and f" {pair.advice}",
         )
         pair.unlogged = 0
-
-
-def _one_line(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)

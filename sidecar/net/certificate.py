@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from sidecar.common.one_line import masked
+
 PEM_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 
 _UTC_TIME, _VERSION, _EXTENSIONS = 0x17, 0xA0, 0xA3
@@ -96,8 +98,7 @@ def _name(data: bytes) -> str:
         for _, pair in _items(part):
             (_, kind), (_, value), *_ = _items(pair)
             parts[kind] = value.decode("utf-8", "replace")
-    text = parts.get(_COMMON_NAME) or parts.get(_ORGANIZATION) or "without a name"
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return masked(parts.get(_COMMON_NAME) or parts.get(_ORGANIZATION) or "without a name")
 
 
 def _alternative_names(data: bytes) -> Iterator[str]:

@@ -222,10 +222,13 @@ class Driver:
             return
         self._drained = True
         self._stub_port.end_draining()
+        self._report_failed()
+        self._host.send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
+
+    def _report_failed(self) -> None:
         failed = self._settlement.failures.take()
         if failed is not None:
             self._host.send_control(failed)
-        self._host.send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
 
     # --- the turn ------------------------------------------------------------------------------------------
 
@@ -392,9 +395,7 @@ class Driver:
             used = self._topics.take_used()
             if used:
                 self._host.send_control(NeedTopics(used=tuple(used)))
-            failed = self._settlement.failures.take()
-            if failed is not None:
-                self._host.send_control(failed)
+            self._report_failed()
             discards = self._client_limits.take_discards()
             if discards:
                 self._host.send_control(Discarded(discards))
