@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,13 +28,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the long forms of slow suites too")
 
 
+LONG_SECONDS: Final = 7200
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--long"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(LONG_SECONDS))
         return
     skip = pytest.mark.skip(reason="long form: run with --long")
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """``make test`` names what failed once more at its very end: the one place that a cut log still shows."""
+    kept = os.environ.get("FAILED_TESTS")
+    if kept is None or hasattr(terminalreporter.config, "workerinput"):
+        return
+    failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    with Path(kept).open("a") as file:
+        for report in failed:
+            words = report.longreprtext.strip().splitlines()
+            reason = next((line[2:] for line in words if line.startswith("E ")), words[-1] if words else "")
+            file.write(f"FAILED {report.nodeid}: E {' '.join(reason.split())[:300]}\n")
 
 
 @pytest.fixture(scope="session")
