@@ -36,9 +36,9 @@ def run(
 ) -> None:
     """Run the daemon in the foreground; it logs to stderr and ends on SIGTERM or Ctrl-C.
 
-    On the first signal it accepts no new records and delivers the rest (daemon.shutdown_timeout_s); on the second
-    it fails the rest to their senders. With --takeover it prepares everything, then stops the daemon that holds
-    the run dir and continues its work; clients keep sending through such an upgrade.
+    On the first signal it accepts no new records and delivers the rest (daemon.shutdown_timeout_s). A second one, at
+    least two seconds later, fails the rest to their senders. With --takeover it prepares everything, then stops the
+    daemon that holds the run dir and continues its work; clients keep sending through such an upgrade.
 
     \b
     kafka-sidecar run -X bootstrap.servers=localhost:9092

@@ -30,6 +30,7 @@ from sidecar.controller.run_dir import RunDir
 from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.controller.segment_store import SegmentStore
 from sidecar.controller.standby_worker import StandbyWorker
+from sidecar.controller.stop_requests import REPEAT_S, StopRequests, StopStep
 from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.systemd import Systemd
 from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
@@ -91,6 +92,7 @@ class Daemon:
         self._discards = Discards()
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
+        self._stop_requests = StopRequests()
         self._fatal = ""
         self._background: set[asyncio.Task[Any]] = set()
         self._publish_handle: asyncio.Handle | None = None
@@ -142,8 +144,11 @@ class Daemon:
             await self._tear_down()
 
     def ask_stop(self, why: str) -> None:
-        """First call: drain. Second call: force (nothing more is waited for)."""
-        if not self._stop_asked.is_set():
+        """First call: drain. A call two seconds later, or more: force (nothing more is waited for)."""
+        step = self._stop_requests.ask(self._loop.time())
+        if step is StopStep.REPEAT:
+            log.info("%s again, within %g s: it counts as the same stop.", why, REPEAT_S)
+        elif step is StopStep.DRAIN:
             log.info("%s: draining (at most %g s).", why, self.config.number("daemon.shutdown_timeout_s"))
             self._is_stopping = True
             self._systemd.stopping("Draining")

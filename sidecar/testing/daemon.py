@@ -173,6 +173,17 @@ class SidecarDaemon:
             self.kill()
             raise DaemonFailed(f"the daemon did not end within {timeout_s:g} s of SIGTERM:\n{tail}") from None
 
+    def force(self) -> None:
+        """During its drain: SIGTERM until one counts as a second stop, which fails what is left."""
+        process = self.process
+        assert process is not None
+
+        def counted() -> bool:
+            process.send_signal(signal.SIGTERM)
+            return process.poll() is not None or "not delivered yet fail to their senders" in self.log_tail()
+
+        wait_until(counted, "a SIGTERM that counts as the second stop", timeout_s=10, interval_s=0.2)
+
     def kill(self) -> None:
         """SIGKILL the controller; its workers notice and end by themselves."""
         if self.process is not None and self.process.poll() is None:

@@ -12,7 +12,11 @@ import pytest
 from client_stub import Producer
 from client_stub.errors import SidecarError
 from sidecar.common.model import ExitStatus
+from sidecar.controller.stop_requests import REPEAT_S, StopRequests, StopStep
 from sidecar.testing.daemon import StartDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.kafka_frames import Api
 from sidecar.testing.metrics import metric
 from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.waiting import wait_until
@@ -38,7 +42,7 @@ def test_the_second_signal_fails_what_is_left_to_its_sender(start_daemon: StartD
         shown = daemon.command("status")
         assert shown.returncode == ExitStatus.FAILED
         assert "takes no new records" in shown.stdout
-        daemon.process.send_signal(signal.SIGTERM)
+        daemon.force()
         assert daemon.process.wait(20) == ExitStatus.FAILED
         with pytest.raises(SidecarError, match="daemon was closed"):
             delivery.result(timeout=10)
@@ -46,6 +50,37 @@ def test_the_second_signal_fails_what_is_left_to_its_sender(start_daemon: StartD
         producer.close(0)
     assert "1 record could not be delivered" in daemon.log_tail()
     assert not segment.exists(), "told is settled: nothing is left in it"
+
+
+@pytest.mark.rule("S2")
+def test_two_signals_of_one_stop_fail_nothing(start_daemon: StartDaemon) -> None:
+    """`timeout`, and a stop of a process group, send SIGTERM twice within milliseconds."""
+    with FakeBroker({"orders": 1}) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers, settings={"daemon.workers": 1})
+        held = kafka.add(on(Api.PRODUCE, times=ALWAYS).hold_answer())
+        with Producer(run_dir=str(daemon.run_dir)) as producer:
+            deliveries = [producer.send("orders", value=b"%d" % number) for number in range(500)]
+            producer.flush(20, until="accepted")
+            assert daemon.process is not None
+            daemon.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: "SIGTERM: draining" in daemon.log_tail(), "the drain to begin")
+            daemon.process.send_signal(signal.SIGTERM)
+            daemon.process.send_signal(signal.SIGINT)
+            wait_until(lambda: "SIGINT again" in daemon.log_tail(), "the last signal")
+            held.release()
+            kafka.clear_rules()
+            assert [delivery.result(timeout=20).offset for delivery in deliveries] == list(range(500))
+            assert daemon.process.wait(20) == ExitStatus.OK, daemon.log_tail()
+        assert len(kafka.records("orders")) == 500
+
+
+@pytest.mark.rule("S2")
+def test_the_second_stop_counts_after_two_seconds() -> None:
+    requests = StopRequests()
+    assert requests.ask(100.0) is StopStep.DRAIN
+    assert requests.ask(100.0 + REPEAT_S - 0.001) is StopStep.REPEAT
+    assert requests.ask(100.0 + REPEAT_S) is StopStep.FORCE, "repeats do not put it off"
+    assert requests.ask(100.0 + REPEAT_S) is StopStep.FORCE
 
 
 def test_systemd_hears_ready_watchdog_and_stopping(

@@ -184,7 +184,7 @@ def test_id_10_epochs_run_out_while_force_closing(alone: Scene) -> None:
         wait_until(
             lambda: len(alone.kafka.requests(Api.INIT_PRODUCER_ID)) == asked + 1, "a new id to be asked for"
         )
-        stop(alone, 2)
+        alone.daemon.force()
         (told,) = sender.outcomes()
         assert isinstance(told.error, errors.DeliveryAborted)
         assert told.error.persistence == 0
