@@ -29,6 +29,7 @@ from sidecar.testing.waiting import ConditionTimeout, wait_until
 ROW_PARTITIONS = 150
 """Each of these has a batch of its own once a short client has sent to it."""
 TIGHT_BYTES = 2_000
+TIGHT_BURST = 40
 PATIENT: dict[str, Any] = {
     "connect_timeout_ms": 600_000,
     "max_block_ms": 600_000,
@@ -50,8 +51,15 @@ def large(name: str, number: int) -> dict[str, Any]:
 
 
 def tight(name: str, number: int) -> dict[str, Any]:
-    """Whole batches are too large for the topic, and so is every 40th record by itself."""
-    return {"value": RecordId(name, number).encode() + bytes(2 * TIGHT_BYTES if number % 40 == 39 else 100)}
+    """Whole batches are too large for the topic, and so is one record amid each burst by itself.
+
+    What was sent behind that record meets a gap, so its batches lose their identity: at each burst, not only in a
+    backlog.
+    """
+    return {
+        "value": RecordId(name, number).encode()
+        + bytes(2 * TIGHT_BYTES if number % TIGHT_BURST == TIGHT_BURST // 2 else 100)
+    }
 
 
 def stray(name: str, number: int) -> dict[str, Any]:
@@ -60,7 +68,7 @@ def stray(name: str, number: int) -> dict[str, Any]:
 
 
 def is_too_large(record: RecordId) -> bool:
-    return record.number % 40 == 39
+    return record.number % TIGHT_BURST == TIGHT_BURST // 2
 
 
 def is_astray(record: RecordId) -> bool:
@@ -163,7 +171,13 @@ class KillWorkload:
                 run_dir, self.topics["large"], "large", record=large, burst=6, pause_s=0.4, **PATIENT
             ),
             SteadyClient(
-                run_dir, self.topics["tight"], "tight", record=tight, burst=40, pause_s=0.6, **PATIENT
+                run_dir,
+                self.topics["tight"],
+                "tight",
+                record=tight,
+                burst=TIGHT_BURST,
+                pause_s=0.6,
+                **PATIENT,
             ),
             SteadyClient(
                 run_dir, self.topics["stray"], "stray", record=stray, burst=2, pause_s=0.1, **PATIENT
