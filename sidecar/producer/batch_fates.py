@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from client_stub.wire import Persistence
 from sidecar.common.errors import Code, classify
 from sidecar.metadata.snapshot import LeaderHint
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.effects import AskBroker, Effect, Renumbered, Split
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 
@@ -141,10 +142,11 @@ class BatchFates:
             if batch.doubtful_parent is not None:
                 self._ids.disprove_wholes(batch)
             self._ids.acked(batch, append_time_ms, now_ms)
-        if batch.done(base_offset=base_offset, append_time_ms=append_time_ms):
-            self.finish(batch)
-        else:
+        if batch.state is BatchState.DONE:
             self.counts.late_answers += 1
+            return
+        batch.done(base_offset=base_offset, append_time_ms=append_time_ms)
+        self.finish(batch)
 
     def error(
         self, batch: ProducerBatch, code: int, text: str, now_ms: float, *, log_start_offset: int = -1
@@ -257,7 +259,6 @@ class BatchFates:
         self.effects.append(Split(batch, batch.children))
         self.counts.record_errors += len(texts)
         for piece, piece_text in bad:
-            piece.queued = False
             piece.done(
                 code=result.error_code, persistence=self._persistence(piece, doubtful=False), text=piece_text
             )
@@ -272,12 +273,12 @@ class BatchFates:
         if batch.is_done:
             return
         # On the wire counts as in doubt: what was given to the driver may be sent before this is known there.
-        batch.in_doubt = batch.may_be_in_log or batch.on_wire
+        batch.in_doubt = batch.may_be_in_log or batch.state is BatchState.ON_WIRE
         doubtful = batch.in_doubt
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
             self._ids.failed(batch)
-        if batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text):
-            self.finish(batch)
+        batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text)
+        self.finish(batch)
         self.settled(batch.queue, now_ms)
 
     @staticmethod
@@ -325,5 +326,5 @@ class BatchFates:
         left_behind = [batch for batch in earlier if not batch.has_sequence]
         refuted = [batch for batch in sequences.in_flight if sequences.is_overtaken(batch)]
         for batch in left_behind + refuted:
-            if batch.queued and not batch.has_open_doubt:
+            if batch.state is BatchState.QUEUED and not batch.has_open_doubt:
                 self.fail(batch, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, _FORGOTTEN_TEXT, now_ms)

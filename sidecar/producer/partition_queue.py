@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
+from sidecar.producer.batch_states import QUEUED, BatchEvent
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_sequences import PartitionSequences
 
@@ -78,7 +79,7 @@ class PartitionQueue:
 
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back where its records belong (Kafka's ``insertInSequenceOrder``)."""
-        batch.queued = True
+        batch.state = QUEUED.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
         self.load += batch.load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)
@@ -93,7 +94,7 @@ class PartitionQueue:
         batches.append(batch)
 
     def remove(self, batch: ProducerBatch) -> None:
-        batch.queued = False
+        """Out of the deque: the caller drains the batch, or decides its fate."""
         self.load -= batch.load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)

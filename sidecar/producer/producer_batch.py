@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from client_stub.wire import Persistence
+from sidecar.producer.batch_states import FINISHED, SPLIT, BatchEvent, BatchState
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
@@ -13,10 +14,15 @@ if TYPE_CHECKING:
     from sidecar.producer.partition_queue import PartitionQueue
 
 NO_DESCRIPTOR = -1
+_IN_DEQUE = (BatchState.OPEN, BatchState.QUEUED)
+_ENDED = (BatchState.DONE, BatchState.GIVEN_UP)
 
 
 class ProducerBatch:
     """A range of journal records for one partition. Single-threaded: the worker's loop.
+
+    ``state`` moves by the table in batch_states.py. Each step is taken with the change that it names: in the deque, in
+    a request, with a fate. ``full`` and ``expedited`` are reasons to send it; they say nothing about where it is.
 
     ``producer_id``, ``epoch`` and ``base_sequence`` are given at the first drain and never change over
     retries (rule S4). Only a *renumbering* takes them away again, when it is certain that the broker has none
@@ -31,7 +37,6 @@ class ProducerBatch:
     """
 
     __slots__ = (
-        "_final",
         "append_time_ms",
         "appended",
         "attempts",
@@ -39,7 +44,6 @@ class ProducerBatch:
         "base_sequence",
         "chain",
         "children",
-        "closed",
         "code",
         "created_ms",
         "deadline_ms",
@@ -57,16 +61,15 @@ class ProducerBatch:
         "last_error",
         "lifetime_ms",
         "load",
-        "on_wire",
         "order",
         "partition",
         "persistence",
         "producer_id",
         "queue",
-        "queued",
         "records",
         "retry_at_ms",
         "serial",
+        "state",
         "text",
         "topic",
         "was_absent",
@@ -82,6 +85,7 @@ class ProducerBatch:
         order: int,
         created_ms: float,
         deadline_ms: float,
+        state: BatchState = BatchState.OPEN,
     ) -> None:
         self.queue = queue
         self.topic = queue.topic
@@ -92,6 +96,7 @@ class ProducerBatch:
         self.order = order
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
+        self.state = state
         self.lifetime_ms = queue.settings.delivery_timeout_ms
         """The topic's delivery.timeout.ms when the batch was made; it may be another by now."""
 
@@ -99,13 +104,8 @@ class ProducerBatch:
         """batch.size is reached: it may be sent, and takes more until it is drained or fully grown."""
         self.load = 0
         """Its size in batches of batch.size, as its partition's queue counts it."""
-        self.closed = False
-        """No more records are taken."""
         self.expedited = False
         """Flush or close asked for it: linger is over."""
-        self.queued = True
-        """Stands in its partition's deque: new, or waiting to be sent again."""
-        self.on_wire = False
         self.attempts = 0
         """Finished attempts that counted, as Kafka's ``ProducerBatch.attempts``."""
         self.retry_at_ms = 0.0
@@ -138,7 +138,6 @@ class ProducerBatch:
         self.goes_alone = False
         """Its timestamps are so old that the broker may forget the producer id once it has appended it."""
 
-        self._final = False
         self.code = 0
         self.persistence: int = Persistence.NOT_PERSISTED
         self.base_offset = -1
@@ -184,14 +183,19 @@ class ProducerBatch:
 
     @property
     def is_done(self) -> bool:
-        return self._final
+        """Its fate is decided, even if its request has not ended."""
+        return self.state in _ENDED
 
     @property
     def is_settled(self) -> bool:
         """Done, and so are all batches it was split into."""
         if self.children:
             return all(child.is_settled for child in self.children)
-        return self._final
+        return self.is_done
+
+    def refuse(self, event: BatchEvent) -> NoReturn:
+        """The table has no such step for its state: an error of ours."""
+        raise AssertionError(f"{self!r} is {self.state.name}, which has no {event.name}")
 
     def done(
         self,
@@ -201,20 +205,17 @@ class ProducerBatch:
         code: int = 0,
         persistence: int = Persistence.PERSISTED,
         text: str = "",
-    ) -> bool:
-        """Decide the fate of all records at once. True the first time; later calls change nothing (late
-        answers).
-        """
-        if self._final or self.children:
-            return False
-        self._final = True
-        self.closed = True
+    ) -> None:
+        """Decide the fate of all records at once, and once. A batch that waits leaves its partition's deque."""
+        follows = FINISHED.get(self.state) or self.refuse(BatchEvent.FINISH)
+        if self.state in _IN_DEQUE:
+            self.queue.remove(self)
+        self.state = follows
         self.code = code
         self.persistence = persistence
         self.base_offset = base_offset
         self.append_time_ms = append_time_ms
         self.text = text
-        return True
 
     def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Fix the identity under which the records are sent, at the first drain."""
@@ -224,7 +225,7 @@ class ProducerBatch:
         self.base_sequence = base_sequence
 
     def clear_identity(self) -> None:
-        assert not self.on_wire and not self.has_open_doubt, (
+        assert self.state is not BatchState.ON_WIRE and not self.has_open_doubt, (
             "only records the broker surely lacks may be renumbered"
         )
         self.producer_id = -1
@@ -235,11 +236,11 @@ class ProducerBatch:
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Halve the batch (rule A7). Both halves keep deadline, attempts and the parent's sequences."""
         assert self.records.count > 1, "one record cannot be split"
+        self.state = SPLIT.get(self.state) or self.refuse(BatchEvent.SPLIT)
         halves = self.records.split()
         first = self._piece(halves[0], 0, keep_identity=True)
         second = self._piece(halves[1], halves[0].count, keep_identity=True)
         self.children = (first, second)
-        self.closed = True
         return first, second
 
     def isolate(
@@ -249,6 +250,7 @@ class ProducerBatch:
 
         Returns (pieces to fail, one per distinct text; the rest in order, or None). None has an identity.
         """
+        self.state = SPLIT.get(self.state) or self.refuse(BatchEvent.SPLIT)
         indexes_of: dict[str, list[int]] = {}
         for index in sorted(texts):
             indexes_of.setdefault(texts[index], []).append(index)
@@ -257,7 +259,6 @@ class ProducerBatch:
         good = self._selected(rest) if rest else None
         pieces = [piece for piece, _ in bad]
         self.children = (*pieces, good) if good is not None else tuple(pieces)
-        self.closed = True
         return bad, good
 
     def _selected(self, indexes: list[int]) -> ProducerBatch:
@@ -271,8 +272,8 @@ class ProducerBatch:
             order=self.order + offset,
             created_ms=self.created_ms,
             deadline_ms=self.deadline_ms,
+            state=BatchState.BETWEEN,
         )
-        piece.closed = True
         piece.expedited = True
         piece.load = -(-records.size_bytes // self.queue.settings.batch_size)
         piece.attempts = self.attempts
@@ -288,7 +289,7 @@ class ProducerBatch:
 
     def where(self) -> str:
         """Where the batch is, for the error text of one that ran out of time."""
-        if self.on_wire:
+        if self.state is BatchState.ON_WIRE:
             return f"sent to broker {self.failed_node} and not answered"
         if self.last_error:
             return f"waiting to be sent again after {self.last_error}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_memory import IDLE_MS
 from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
 
@@ -125,7 +126,7 @@ class ProducerIds:
         in_flight = sequences.in_flight
         if in_flight:
             first = in_flight[0]
-            if first.queued:
+            if first.state is BatchState.QUEUED:
                 return self._doubtful(in_flight) if sequences.renumber else first
             if first.attempts:
                 return None
@@ -155,7 +156,7 @@ class ProducerIds:
     def _doubtful(in_flight: list[ProducerBatch]) -> ProducerBatch | None:
         """Before a renumbering: the first batch whose fate must still be found out by sending it again."""
         for batch in in_flight:
-            if not batch.queued:
+            if batch.state is not BatchState.QUEUED:
                 return None
             if batch.has_open_doubt:
                 return batch

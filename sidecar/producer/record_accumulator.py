@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from sidecar.common.model import broker_of, second_of
+from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, RELEASED, BatchEvent, BatchState
 from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, NO_SEQUENCE
@@ -120,7 +121,7 @@ class RecordAccumulator:
             position = start
             changed = False
             while True:
-                if batch is None or batch.closed:
+                if batch is None or batch.state is not BatchState.OPEN:
                     born_ms = now_ms if accepted_ms is None else accepted_ms(position)
                     batch = self._open_batch(queue, block, born_ms, expedited)
                     changed = True
@@ -132,7 +133,8 @@ class RecordAccumulator:
                 if position < stop or batch.records.size_bytes >= limit:
                     if not batch.full:
                         batch.full = changed = True
-                    batch.closed = position < stop or batch.records.size_bytes >= growth
+                    if position < stop or batch.records.size_bytes >= growth:
+                        batch.state = CLOSED.get(batch.state) or batch.refuse(BatchEvent.CLOSE)
                 if position >= stop:
                     break
             queue.grown(batch)
@@ -145,7 +147,7 @@ class RecordAccumulator:
         It keeps its identity and is sent again, oldest first, when :meth:`resume` says so. Its ``count`` records
         are still being put into it.
         """
-        batch.closed = True
+        batch.state = QUEUED.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
         batch.retry_at_ms = inf
         batch.queue.batches.append(batch)
         self.incomplete.add(batch)
@@ -279,7 +281,13 @@ class RecordAccumulator:
 
     def _due_ms(self, batch: ProducerBatch) -> float:
         """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
-        if batch.full or batch.closed or batch.expedited or self.is_exhausted or self._closing:
+        if (
+            batch.full
+            or batch.expedited
+            or batch.state is not BatchState.OPEN
+            or self.is_exhausted
+            or self._closing
+        ):
             return batch.retry_at_ms
         lingered_ms = batch.created_ms + batch.queue.settings.linger_ms
         return lingered_ms if lingered_ms > batch.retry_at_ms else batch.retry_at_ms
@@ -450,16 +458,14 @@ class RecordAccumulator:
             queue.leave_line()
             queue.timer_serial = 0
             queue.remove(batch)
-            batch.closed = True
-            batch.on_wire = True
+            batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
             queue.wire_count += 1
             batches.append(batch)
         return size
 
     def release(self, batch: ProducerBatch) -> None:
         """The batch's request has ended, however."""
-        assert batch.on_wire, "a batch leaves the wire once"
-        batch.on_wire = False
+        batch.state = RELEASED.get(batch.state) or batch.refuse(BatchEvent.RELEASE)
         batch.queue.wire_count -= 1
         if batch.queue.follower is not None:
             self._followed.append(batch.queue)
@@ -487,11 +493,9 @@ class RecordAccumulator:
             batch.failed_node = None
 
     def forget(self, batch: ProducerBatch) -> None:
-        """The batch's fate is decided: out of the deque and of the incomplete set."""
+        """The batch's fate is decided, or its pieces take its place: it is incomplete no more."""
         if self.incomplete.discard(batch):
             self.back_to_start(batch)
-        if batch.queued:
-            batch.queue.remove(batch)
         if batch.queue.follower is not None:
             self._followed.append(batch.queue)
 
@@ -504,7 +508,7 @@ class RecordAccumulator:
             if not queue.batches:
                 continue
             batch = queue.batches[-1]
-            if not batch.closed and not batch.expedited:
+            if batch.state is BatchState.OPEN and not batch.expedited:
                 batch.expedited = True
                 self.touch(queue, now_ms)
 

@@ -18,6 +18,7 @@ from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_fates import BatchFates
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_latency import BrokerLatency
 from sidecar.producer.effects import (
     CloseLink,
@@ -354,7 +355,8 @@ class Sender:
         if request.acks == 0 and self._in_flight.end(request):
             for batch in request.batches:
                 self._accumulator.release(batch)
-                if batch.done(persistence=Persistence.POSSIBLY_PERSISTED):
+                if batch.state is not BatchState.DONE:
+                    batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
                     self._fates.finish(batch)
                 self._fates.settled(batch.queue, now_ms)
         # The way to that broker is free again: of interest only if something waits for one.
@@ -515,7 +517,8 @@ class Sender:
             self._fates.fail(batch, code, text, now_ms)
         deleted = None if partitions is None else set(partitions)
         for batch in self._accumulator.incomplete.oldest_first():
-            if batch.on_wire and batch.topic == topic and (deleted is None or batch.partition in deleted):
+            is_deleted = batch.topic == topic and (deleted is None or batch.partition in deleted)
+            if is_deleted and batch.state is BatchState.ON_WIRE:
                 batch.last_chance = (code, text)
 
     def give_up(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from client_stub import session_states
 from sidecar.controller import worker_states
+from sidecar.producer import batch_states
 from sidecar.protocol.sasl import session
 from sidecar.shm import descriptor_states
 
@@ -47,6 +48,12 @@ MACHINES: Final = (
         "`client_stub/session_states.py`; `Session` takes each step in its io thread. BACKOFF is entered at once when\n"
         "an attached session loses its worker; the first pause is then of no length.",
         session_states.TRANSITIONS,
+    ),
+    Machine(
+        "A batch",
+        "`ProducerBatch` in a worker's memory: `sidecar/producer/batch_states.py`. Only its loop moves it.\n"
+        "A worker that dies leaves none of these states: its successor begins again with each batch's descriptor.",
+        batch_states.TRANSITIONS,
     ),
     Machine(
         "A descriptor",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.effects import NeedMetadata
 from sidecar.producer.lanes import PLAIN_LANE
 
@@ -23,7 +24,7 @@ def test_records_join_the_last_open_batch_until_the_exact_size_is_reached() -> N
     core.append("d")
     batches = core.accumulator.incomplete.oldest_first()
     assert [batch.count for batch in batches] == [3, 1]
-    assert [batch.closed for batch in batches] == [True, False]
+    assert [batch.state for batch in batches] == [BatchState.QUEUED, BatchState.OPEN]
 
 
 @pytest.mark.rule("A1")
@@ -380,7 +381,9 @@ def test_a_full_batch_is_sendable_at_once_and_grows_until_it_has_its_turn() -> N
     (request,) = core.poll()
     assert payloads_of(request.batches) == ["a", "b", "c"]
     core.append(*range(7))
-    batches = [batch for batch in core.accumulator.incomplete.oldest_first() if not batch.on_wire]
+    batches = [
+        batch for batch in core.accumulator.incomplete.oldest_first() if batch.state is not BatchState.ON_WIRE
+    ]
     assert [batch.count for batch in batches] == [5, 2]
     assert [batch.full for batch in batches] == [True, True]
 

@@ -34,7 +34,8 @@ def test_a_batch_is_done_exactly_once() -> None:
     (batch,) = core.completed
     assert (batch.code, batch.base_offset, batch.append_time_ms) == (0, 40, 5)
     assert batch.persistence == Persistence.PERSISTED
-    assert not batch.done(base_offset=1)
+    with pytest.raises(AssertionError, match="is DONE, which has no FINISH"):
+        batch.done(base_offset=1)
     assert batch.base_offset == 40
     assert core.sender.counts.late_answers == 1
 

@@ -24,6 +24,7 @@ from client_stub.wire import Persistence
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.metadata.snapshot import MetadataSnapshot
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_memory import TIMESTAMP_AGE_MS
 from sidecar.producer.core import Core
 from sidecar.producer.effects import (
@@ -403,7 +404,7 @@ class SimWorld:
         """A copy of it, or of a batch that it was split into, is to be sent or to arrive."""
         if batch.children:
             return any(self.is_under_way(child) for child in batch.children)
-        return batch.on_wire or not batch.is_done
+        return batch.state is not BatchState.DONE
 
     def connect(self, node: int) -> None:
         if self.down_until_ms[node] <= self.now_ms:

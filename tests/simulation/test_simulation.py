@@ -7,10 +7,13 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
+from math import inf
 
 import pytest
 
 from client_stub.wire import LocalCode, Persistence
+from sidecar.producer.batch_states import BatchState
+from sidecar.producer.producer_batch import ProducerBatch
 
 from .sim_calm import SimCalm
 from .sim_world import SimWorld
@@ -128,34 +131,57 @@ def test_only_a_calm_within_a_records_own_time_counts() -> None:
 
 def test_a_broker_holds_still_until_the_copy_that_follows_its_answer_arrives() -> None:
     """Also when the batch was given up after the request with its copy was made: that one leaves all the same."""
-    world = SimWorld(7)
+    world = plain_world()
     world.submit()
     batch, *_ = world.accumulator.incomplete.oldest_first()
     world.asked[batch] = batch.attempts
     assert not world.may_check(), "it waits in its queue"
-    batch.on_wire = True
+    drain(world, batch)
     assert not world.may_check(), "it is on its way"
     batch.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
     assert not world.may_check(), "it still is, though its time has ended"
-    batch.on_wire = False
+    world.accumulator.release(batch)
     assert world.may_check(), "nothing more comes of it"
 
 
 def test_a_broker_holds_still_for_the_halves_of_a_batch_that_it_was_asked_about() -> None:
-    world = next(world for world in map(SimWorld, range(100)) if world.config.batch_size > 500)
+    world = plain_world()
     for _ in range(10):
         world.submit()
     batch = next(each for each in world.accumulator.incomplete.oldest_first() if each.records.count > 1)
     world.asked[batch] = batch.attempts
+    drain(world, batch)
+    world.accumulator.release(batch)
     halves = batch.split()
+    world.accumulator.replace(batch, halves, world.now_ms)
     for half in halves:
         assert not world.may_check()
-        half.on_wire = True
+        drain(world, half)
         half.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
     assert not world.may_check(), "both have their fate and are on their way"
     for half in halves:
-        half.on_wire = False
+        world.accumulator.release(half)
     assert world.may_check()
+
+
+def plain_world() -> SimWorld:
+    """Without sequences, so that both halves of a batch may be on the wire at once."""
+    return next(
+        world
+        for world in map(SimWorld, range(1_000))
+        if world.config.batch_size > 500
+        and not world.idempotent
+        and world.config.max_in_flight_requests_per_connection > 1
+    )
+
+
+def drain(world: SimWorld, batch: ProducerBatch) -> None:
+    """Into a request, with the first batch of every other partition."""
+    world.accumulator.begin_close(world.now_ms)
+    world.accumulator.advance(world.snapshot, world.now_ms)
+    for node_id in world.accumulator.lines.ready_nodes():
+        world.accumulator.drain(node_id, world.lane, inf, world.now_ms)
+    assert batch.state is BatchState.ON_WIRE
 
 
 def logs_of(world: SimWorld) -> list[list[object]]:

@@ -10,6 +10,7 @@ import msgpack
 
 from client_stub.wire import Outcome, SubmitFlag, unpack_outcomes
 from sidecar.kernel import BatchRecords, Chain, Entry, StickyPartitioner, index
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_queue import PartitionQueue
@@ -110,7 +111,13 @@ class Scene:
                 assert records.try_append(block, start, stop, 1 << 20) == stop - start
         queue = PartitionQueue("t", partition, IDEMPOTENT_LANE, TopicRules(producer_config()).of("t"))
         batch = ProducerBatch(
-            queue=queue, records=records, chain=self.chain, order=0, created_ms=0.0, deadline_ms=1e9
+            queue=queue,
+            records=records,
+            chain=self.chain,
+            order=0,
+            created_ms=0.0,
+            deadline_ms=1e9,
+            state=BatchState.BETWEEN,
         )
         if publish:
             batch.identify(4711, 0, self.sequence)

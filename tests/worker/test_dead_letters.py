@@ -12,6 +12,7 @@ from sidecar.deadletter.letters import Letter, lines, parse
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import spool_files
 from sidecar.kernel import BatchRecords, fail_remaining, index
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
@@ -299,7 +300,13 @@ def test_a_batchs_letters_copy_only_its_own_records(scene: Scene) -> None:
         records.try_append(block, start, stop, 1 << 20)
         queue = PartitionQueue("t", partition, 0, TopicRules(producer_config()).of("t"))
         batch = ProducerBatch(
-            queue=queue, records=records, chain=scene.chain, order=0, created_ms=0.0, deadline_ms=1e9
+            queue=queue,
+            records=records,
+            chain=scene.chain,
+            order=0,
+            created_ms=0.0,
+            deadline_ms=1e9,
+            state=BatchState.BETWEEN,
         )
         for part in range(records.slice_count):
             groups.append(batch_undelivered(batch, part, client.row, lambda entry: bytes(16)))

@@ -22,7 +22,7 @@ def test_a_delivered_batch_is_told_to_each_of_its_clients_with_its_own_offsets(s
     first, second = scene.accept(one, 1, 3), scene.accept(two, 1, 2)
     batch = scene.batch(first, second)
     descriptor = batch.descriptor
-    assert batch.done(base_offset=100, append_time_ms=-1)
+    batch.done(base_offset=100, append_time_ms=-1)
     scene.settlement.settle_batch(batch, 1.0)
 
     (to_one,), (to_two,) = told(one.row), told(two.row)

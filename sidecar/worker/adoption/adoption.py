@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
 from sidecar.kernel import BatchRecords, StickyPartitioner, index_run
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.client_table import ClientTable
@@ -216,9 +217,8 @@ class Adoption:
                 order=0,
                 created_ms=now_ms,
                 deadline_ms=now_ms + queue.settings.delivery_timeout_ms,
+                state=BatchState.BETWEEN,
             )
-            batch.queued = False
-            batch.closed = True
             batch.descriptor = descriptor.index
             if descriptor.lane == IDEMPOTENT_LANE and descriptor.base_sequence >= 0:
                 batch.identify(descriptor.producer_id, descriptor.epoch, descriptor.base_sequence)
@@ -344,7 +344,6 @@ class Adoption:
         if each.is_sent:
             if not batch.records.count:
                 batch.order = queue.next_order
-                batch.queued = True
                 batch.attempts = 1
                 batch.in_doubt = True
                 batch.last_error = "the death of the worker that had sent it"
