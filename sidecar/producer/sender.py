@@ -32,6 +32,7 @@ from sidecar.producer.effects import (
 )
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES_FROM
+from sidecar.producer.leaderless_topics import LeaderlessTopics
 from sidecar.producer.lost_links import LostLinks
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.producer.producer_id import refusal_of_id
@@ -92,8 +93,7 @@ class Sender:
         self.lost_links = LostLinks()
         self._relief_ms = inf
         """When somebody who waits for a request buffer may get that of a connection that stalls."""
-        self._leaderless_asked: frozenset[str] = frozenset()
-        self._leaderless_ask_again_ms = 0.0
+        self._leaderless = LeaderlessTopics(config.retry_backoff_max_ms)
         self._muted_until_ms: dict[int, float] = {}
         self.throttle_times = ThrottleTimes()
         self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
@@ -133,7 +133,7 @@ class Sender:
             and self._ids.take_init_request(now_ms)
         ):
             effects.append(InitProducerId())
-        if self._fates.stale_topics or accumulator.lines.leaderless or self._leaderless_asked:
+        if self._fates.stale_topics or accumulator.lines.leaderless or self._leaderless.asked:
             self._ask_for_metadata(effects, now_ms)
         if self._muted_until_ms:
             for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
@@ -182,7 +182,7 @@ class Sender:
         if self._wants_identity and self._ids.identity.producer_id < 0:
             wakeup_ms = min(wakeup_ms, self._ids.next_init_ms)
         if accumulator.lines.leaderless:
-            wakeup_ms = min(wakeup_ms, self._leaderless_ask_again_ms)
+            wakeup_ms = min(wakeup_ms, self._leaderless.ask_again_ms)
         if self._muted_until_ms:
             wakeup_ms = min(wakeup_ms, *self._muted_until_ms.values())
         return wakeup_ms
@@ -328,18 +328,8 @@ class Sender:
                 lines.narrow(node_id)
 
     def _ask_for_metadata(self, effects: list[Effect], now_ms: float) -> None:
-        topics = frozenset(self._fates.stale_topics)
+        topics = self._leaderless.take(self._accumulator.lines.leaderless, now_ms) | self._fates.stale_topics
         self._fates.stale_topics.clear()
-        leaderless = self._accumulator.lines.leaderless
-        if leaderless:
-            missing = frozenset(queue.topic for queue in leaderless)
-            if now_ms >= self._leaderless_ask_again_ms or not missing <= self._leaderless_asked:
-                self._leaderless_asked = missing
-                self._leaderless_ask_again_ms = now_ms + self._config.retry_backoff_max_ms
-                topics |= missing
-        elif self._leaderless_asked:
-            self._leaderless_asked = frozenset()
-            self._leaderless_ask_again_ms = 0.0
         if topics:
             effects.append(NeedMetadata(topics))
 
