@@ -126,7 +126,7 @@ class Daemon:
         """Start, serve until a stop is asked for, drain. Returns the exit status."""
         self.exporter = exporter
         if exporter is not None:
-            exporter.start(health=self._judge, status=self._status_with_counts)
+            exporter.start(health=self._judge, status=self.status, failures=self._failures.counts)
         self._publish()
         self.supervisor.start()
         if self._control is None:
@@ -441,10 +441,6 @@ class Daemon:
                 if worker is not None
             ],
         }
-
-    def _status_with_counts(self) -> dict[str, Any]:
-        """For HTTP: also what would make daemon.json large."""
-        return {**self.status(), "failure_counts": self._failures.counts()}
 
     def changed(self) -> None:
         """Something that `status` shows is different: write it, once for all changes of this turn."""

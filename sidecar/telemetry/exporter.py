@@ -14,7 +14,6 @@ import ssl
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -22,6 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.collector import SegmentCollector, read_counters, sum_counters
 from sidecar.telemetry.page import render_page
+from sidecar.telemetry.state_rows import Samples, Status
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Exporter:
         self._segment: Segment | None = None
         self._registry = CollectorRegistry()
         self._health: Health = lambda: (False, "Starting.")
-        self._status: Callable[[], dict[str, Any]] = dict
+        self._status: Callable[[], Status] = dict
         self._accepting: asyncio.Task[None] | None = None
         # Oldest first. Requests are answered at once; a connection that says nothing must not stand in their way.
         self._silent: dict[asyncio.Task[None], None] = {}
@@ -80,16 +80,17 @@ class Exporter:
         return f"{'' if self._tls else 'http://'}{self.address}/metrics"
 
     def attach(self, segment: Segment) -> None:
+        """Before :meth:`start`, where there is a segment."""
         self._segment = segment
-        self._registry.register(SegmentCollector(segment, self._current_status))
 
-    def _current_status(self) -> dict[str, Any]:
-        return self._status()
-
-    def start(self, *, health: Health, status: Callable[[], dict[str, Any]]) -> None:
-        """Serve from the running loop."""
+    def start(
+        self, *, health: Health, status: Callable[[], Status], failures: Callable[[], Samples] = list
+    ) -> None:
+        """Serve from the running loop. ``failures``: ((topic, error), records) since the daemon's start."""
         self._health = health
         self._status = status
+        if self._segment is not None:
+            self._registry.register(SegmentCollector(self._segment, status, failures))
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
@@ -208,9 +209,6 @@ class Exporter:
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{sentence}\n".encode()
         if path in ("/", "/status.json"):
             shown = {**self._status(), "counters": sum_counters(read_counters(self._segment))}
-            del shown[
-                "failure_counts"
-            ]  # for /metrics; the page and the file of the daemon show the last ones
             if path == "/":
                 return HTTPStatus.OK, "text/html; charset=utf-8", render_page(shown).encode()
             return HTTPStatus.OK, "application/json", json.dumps(shown, indent=1).encode()

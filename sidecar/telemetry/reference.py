@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sidecar.shm.counters import COUNTER_ROWS, CounterRow
-from sidecar.telemetry.collector import PREFIX, STATE_ROWS, StateRow
+from sidecar.telemetry.metric_table import METRICS, PREFIX, MetricRow
 
 _HEAD: Final = """# Metrics
 
 The daemon serves its metrics for Prometheus at `/metrics` of `http.listen`
-(`kafka-sidecar status` shows the address). Every name begins with `kafka_sidecar_`.
+(`kafka-sidecar status` shows the address). Names begin with `kafka_sidecar_`, but for those of processes. Times are in
+seconds and sizes in bytes.
 
 - **Workers' metrics** have the label `slot`: a worker's place in the shared segment. A replacement takes the slot of
   the dead worker, and its counters continue where they were. Sum over the slots for the host:
@@ -23,12 +23,18 @@ The daemon serves its metrics for Prometheus at `/metrics` of `http.listen`
   `records_held`.
 - Counts of requests, batches and bytes sent, and all gauges but `records_held` and `clients_connected`, are published
   twice a second.
-- All counters begin at 0 with a new segment: after a clean stop, or a reboot of the host.
+- **The daemon's metrics** come from the controller. Those of one worker have the label `worker`, its index. Which slot
+  it has now says `worker_info`: `kafka_sidecar_records_held * on(slot) group_left(worker) kafka_sidecar_worker_info`.
+  Slots without a worker drop out of that product.
+- **`process_*`** are the process metrics of Prometheus' client libraries, with the label `role`: `controller`, `worker`
+  (and its index in `worker`) or `standby`.
+- No label is new at each start but `run_id` of `kafka_sidecar_info`.
+- All counters from the segment begin at 0 with a new one: after a clean stop, or a reboot of the host.
 
 The column *look closer* says when, and where to look. Where it is empty the value alone is neither good nor bad.
 
-*This page is printed by `python -m sidecar.telemetry.reference` from the tables in `sidecar/shm/counters.py` and
-`sidecar/telemetry/collector.py`, and a test compares them: edit the tables.*
+*This page is printed by `python -m sidecar.telemetry.reference` from `sidecar/telemetry/metric_table.py`, and a test
+compares them: edit the tables that it reads.*
 
 | alert | expression |
 |---|---|
@@ -43,33 +49,37 @@ The column *look closer* says when, and where to look. Where it is empty the val
 _COLUMNS: Final = "\n| name | type | labels | unit | meaning | look closer |\n|---|---|---|---|---|---|\n"
 
 _GROUPS: Final = (
-    ("The ledger of records", r"records_|record_|dead_letter"),
-    ("From clients", r"bytes_accepted|submissions|malformed|frames|holds|client|accept_|poison"),
+    ("The daemon", "", r""),
+    ("The ledger of records", "slot", r"records_|record_|dead_letter"),
+    ("From clients", "slot", r"bytes_accepted|submissions|malformed|frames|holds|client|accept_|poison"),
     (
         "To brokers",
+        "slot",
         r"bytes_sent|batch|incomplete|request|in_flight|late|produce_throttle|epoch|broker_",
     ),
-    ("Memory, metadata and the worker's loop", r""),
+    ("Memory, metadata and the worker's loop", "slot", r""),
+    ("Processes", "role", r""),
 )
-"""Title and names; a row is shown in the first group whose pattern matches the start of its name."""
+"""Title, a label that its metrics have, and how their names begin; a row is shown in the first group that fits."""
 
 
 def reference_markdown() -> str:
     """The whole page."""
-    parts = [_HEAD, "\n## The daemon\n", _COLUMNS]
-    parts += [_line(row, row.labels) for row in STATE_ROWS]
-    grouped: dict[str, list[str]] = {title: [] for title, _ in _GROUPS}
-    for row in COUNTER_ROWS:
-        title = next(title for title, pattern in _GROUPS if re.match(pattern, row.name))
-        grouped[title].append(_line(row, ("slot",)))
-    for title, lines in grouped.items():
-        parts += [f"\n## {title}\n", _COLUMNS, *lines]
-    return "".join(parts)
+    grouped: dict[str, list[str]] = {title: [] for title, _, _ in _GROUPS}
+    for row in METRICS:
+        grouped[_group(row)].append(_line(row))
+    return _HEAD + "".join(f"\n## {title}\n{_COLUMNS}{''.join(lines)}" for title, lines in grouped.items())
 
 
-def _line(row: CounterRow | StateRow, labels: tuple[str, ...]) -> str:
-    shown = ", ".join(f"`{label}`" for label in labels)
-    return f"| `{PREFIX}{row.name}` | {row.kind} | {shown} | {row.unit} | {row.help} | {row.worry} |\n"
+def _group(row: MetricRow) -> str:
+    kinds = {"slot", "role"} & set(row.labels) or {""}
+    name = row.name.removeprefix(PREFIX)
+    return next(title for title, label, start in _GROUPS if label in kinds and re.match(start, name))
+
+
+def _line(row: MetricRow) -> str:
+    shown = ", ".join(f"`{label}`" for label in row.labels)
+    return f"| `{row.name}` | {row.kind} | {shown} | {row.unit} | {row.help} | {row.worry} |\n"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.shm.counters import COUNTER_ROWS
-from sidecar.telemetry.collector import STATE_ROWS
+from sidecar.telemetry.metric_table import METRICS, MetricRow
 from sidecar.telemetry.reference import reference_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,13 +66,18 @@ def test_the_test_can_fail(text: str, rows: list[str]) -> None:
     assert list(written_rows(text)) == rows
 
 
-@pytest.mark.parametrize("row", [*COUNTER_ROWS, *STATE_ROWS], ids=lambda row: row.name)
-def test_a_row_says_what_it_counts(row: object) -> None:
-    assert isinstance(row, tuple)
-    name, kind, unit, text, worry = (getattr(row, each) for each in ("name", "kind", "unit", "help", "worry"))
-    assert name.endswith("_total") == (kind == "counter"), "Prometheus: counters end in _total"
-    assert unit and text.endswith(".") and (not worry or worry.endswith("."))
-    assert "|" not in text + worry, "it is a cell of a table"
+@pytest.mark.parametrize("row", METRICS, ids=lambda row: row.name)
+def test_a_row_says_what_it_counts(row: MetricRow) -> None:
+    assert row.name.endswith("_total") == (row.kind == "counter"), "Prometheus: counters end in _total"
+    assert row.unit and row.help.endswith(".") and (not row.worry or row.worry.endswith("."))
+    assert "|" not in row.help + row.worry, "it is a cell of a table"
+    assert row.unit not in ("milliseconds", "kilobytes", "percent"), "Prometheus: base units"
+    assert ("_seconds" in row.name) == (row.unit == "seconds")
+    assert ("_bytes" in row.name) == (row.unit == "bytes")
+
+
+def test_names_are_unique() -> None:
+    assert len({row.name for row in METRICS}) == len(METRICS)
 
 
 def test_the_page_is_what_the_tables_say() -> None:
@@ -81,7 +86,7 @@ def test_the_page_is_what_the_tables_say() -> None:
 
 def test_metrics_named_elsewhere_exist() -> None:
     """In the docs, in the files for Prometheus, in tests: a name that does not exist is read as 0 by everybody."""
-    known = {f"kafka_sidecar_{row.name}" for row in (*COUNTER_ROWS, *STATE_ROWS)}
+    known = {row.name for row in METRICS}
     pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "deploy").rglob("*.y*ml")]
     pages += [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     unknown = {

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.exporter import BACKLOG, CONNECTIONS_MAX, Exporter
+from sidecar.telemetry.metric_table import METRICS
 from sidecar.telemetry.page import duration, render_page
 
 STATUS: dict[str, Any] = {
@@ -47,9 +47,10 @@ STATUS: dict[str, Any] = {
             "last_ms": 1_700_000_000_000,
         }
     ],
-    "failure_counts": [(("orders", "TOPIC_AUTHORIZATION_FAILED"), 12.0)],
     "workers": [{"index": 0, "state": "ready", "pid": 8, "slot": 0, "clients": 5, "cpu": None}],
 }
+
+FAILURES = [(("orders", "TOPIC_AUTHORIZATION_FAILED"), 12.0)]
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def get(
     async def run() -> list[str]:
         exporter = Exporter(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG))
         exporter.attach(segment)
-        exporter.start(health=health, status=lambda: dict(STATUS))
+        exporter.start(health=health, status=lambda: dict(STATUS), failures=lambda: list(FAILURES))
         host, port = exporter.address.split(":")
         answers = []
         for request in requests:
@@ -112,8 +113,7 @@ def test_metrics(segment: Segment) -> None:
         {"topic": "orders", "error": "TOPIC_AUTHORIZATION_FAILED"},
         12.0,
     )
-    names = {name.removesuffix("_total") for name in families}
-    assert {f"kafka_sidecar_{row.name.removesuffix('_total')}" for row in COUNTER_ROWS} <= names
+    assert {row.name.removesuffix("_total") for row in METRICS} == families.keys()
 
 
 def test_a_dead_workers_counters_stay_and_its_gauges_go(segment: Segment) -> None:

@@ -1,0 +1,68 @@
+"""ONE table of all metrics, as Prometheus sees them: docs/metrics.md, the dashboard and the tests read it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sidecar.shm.counters import COUNTER_ROWS, CounterRow, Kind
+from sidecar.telemetry.process_rows import PROCESS_LABELS, PROCESS_ROWS
+from sidecar.telemetry.state_rows import STATE_ROWS
+
+PREFIX: Final = "kafka_sidecar_"
+
+
+class MetricRow(NamedTuple):
+    """A metric. ``name`` is whole; counters end in ``_total``; ``worry`` says when to look closer, and at what."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+    worry: str = ""
+
+
+class SegmentMetric(NamedTuple):
+    """A row of the segment's counters as a metric: what is counted in milliseconds is shown in seconds."""
+
+    source: str
+    metric: MetricRow
+    scale: float
+
+
+FAILED_RECORDS: Final = MetricRow(
+    PREFIX + "topic_records_failed_total",
+    "counter",
+    "records",
+    "Records that failed, by topic and error; the 200 topics that failed first, the rest as `other`. Counted when "
+    "the failure is decided, since the daemon's start.",
+    ("topic", "error"),
+    "Any growth: `kafka-sidecar status` and the log have the reason and what to do.",
+)
+
+
+def _segment_metric(row: CounterRow) -> SegmentMetric:
+    name, unit, scale = row.name, row.unit, 1.0
+    if unit == "milliseconds":
+        stem = name.removesuffix("_total")
+        name = stem.removesuffix("_ms") + "_seconds" + name.removeprefix(stem)
+        unit, scale = "seconds", 0.001
+    return SegmentMetric(
+        row.name, MetricRow(PREFIX + name, row.kind, unit, row.help, ("slot",), row.worry), scale
+    )
+
+
+SEGMENT_METRICS: Final = tuple(map(_segment_metric, COUNTER_ROWS))
+STATE_METRICS: Final = tuple(
+    (row, MetricRow(PREFIX + row.name, row.kind, row.unit, row.help, row.labels, row.worry))
+    for row in STATE_ROWS
+)
+PROCESS_METRICS: Final = tuple(
+    MetricRow(row.name, row.kind, row.unit, row.help, PROCESS_LABELS, row.worry) for row in PROCESS_ROWS
+)
+METRICS: Final = (
+    *(metric for _, metric in STATE_METRICS),
+    FAILED_RECORDS,
+    *(each.metric for each in SEGMENT_METRICS),
+    *PROCESS_METRICS,
+)

@@ -1,0 +1,118 @@
+"""Goal: what /metrics serves is what the table says, and what Prometheus' own checker accepts.
+
+The rules of ``promtool check metrics`` that concern us are a test of their own: not every machine has promtool.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from sidecar.shm.segment import Segment
+from sidecar.telemetry.metric_table import METRICS
+from tests.telemetry.promtool import needs_promtool, promtool
+from tests.telemetry.test_exporter import STATUS, get, request, segment
+
+__all__ = ["segment"]
+
+FOREIGN_UNITS = re.compile(r"_(ms|us|ns|milliseconds|minutes|hours|kb|mb|kilobytes|percent|celsius)(_|$)")
+TYPE_WORDS = ("gauge", "counter", "summary", "histogram", "metric")
+ABBREVIATIONS = re.compile(r"_(s|sec|secs|b|m|h|d)(_total)?$")
+
+
+def faults(families: Iterator[Metric]) -> list[str]:
+    """Rules of promtool's linter (util/promlint): help, suffixes, base units, type words, letters of labels."""
+    found = []
+    for family in families:
+        name = family.name
+        if not family.documentation:
+            found.append(f"{name}: no help")
+        if family.type == "counter" and any(not each.name.endswith("_total") for each in family.samples):
+            found.append(f"{name}: a counter without _total")
+        if family.type != "counter" and name.endswith("_total"):
+            found.append(f"{name}: _total, and no counter")
+        if family.type not in ("histogram", "summary") and name.endswith(("_count", "_sum", "_bucket")):
+            found.append(f"{name}: a suffix of histograms")
+        if FOREIGN_UNITS.search(name) or ABBREVIATIONS.search(name):
+            found.append(f"{name}: no base unit")
+        if any(word in name.split("_") for word in TYPE_WORDS) or not re.fullmatch("[a-z_:]+", name):
+            found.append(f"{name}: a word of a type, or capitals")
+        for label in {label for each in family.samples for label in each.labels}:
+            if not re.fullmatch("[a-z_]+", label) or label in ("instance", "job"):
+                found.append(f"{name}: label {label}")
+    return found
+
+
+def scraped(made: Segment) -> str:
+    (answer,) = get(made, [request("/metrics")])
+    return answer.split("\r\n\r\n", 1)[1]
+
+
+def test_our_rules_find_nothing(segment: Segment) -> None:
+    assert not faults(text_string_to_metric_families(scraped(segment)))
+
+
+@needs_promtool
+def test_promtool_finds_nothing(segment: Segment) -> None:
+    assert promtool(["check", "metrics"], scraped(segment)) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# TYPE a_total gauge\n# HELP a_total Text.\na_total 1\n",
+        "# TYPE a_ms gauge\n# HELP a_ms Text.\na_ms 1\n",
+        "# TYPE a gauge\na 1\n",
+        '# TYPE a gauge\n# HELP a Text.\na{instance="x"} 1\n',
+        "# TYPE a_count gauge\n# HELP a_count Text.\na_count 1\n",
+        "# TYPE a_gauge gauge\n# HELP a_gauge Text.\na_gauge 1\n",
+    ],
+)
+def test_the_rules_can_fail(text: str) -> None:
+    assert len(faults(text_string_to_metric_families(text))) == 1
+
+
+def test_every_family_is_in_the_table(segment: Segment) -> None:
+    families = {family.name: family for family in text_string_to_metric_families(scraped(segment))}
+    assert families.keys() == {row.name.removesuffix("_total") for row in METRICS}
+    for row in METRICS:
+        family = families[row.name.removesuffix("_total")]
+        assert (family.type, family.documentation) == (row.kind, row.help)
+        for sample in family.samples:
+            assert sample.labels.keys() - {"le"} == set(row.labels)
+
+
+def test_milliseconds_are_shown_as_seconds(segment: Segment) -> None:
+    segment.slot(1).counters.set("produce_throttle_ms_total", 1_500)
+    segment.slot(1).counters.set("produce_throttle_max_ms", 30)
+    text = scraped(segment)
+    assert 'kafka_sidecar_produce_throttle_seconds_total{slot="1"} 1.5' in text
+    assert 'kafka_sidecar_produce_throttle_max_seconds{slot="1"} 0.03' in text
+
+
+def test_each_process_is_told_apart(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = os.getpid()
+    workers: list[dict[str, Any]] = [{**STATUS["workers"][0], "pid": mine, "slot": 3}]
+    monkeypatch.setitem(STATUS, "pid", mine)
+    monkeypatch.setitem(STATUS, "workers", workers)
+    monkeypatch.setitem(STATUS, "standby", 2**22 - 1)  # a pid that is not there
+    families = {family.name: family for family in text_string_to_metric_families(scraped(segment))}
+    for name in ("cpu_seconds", "resident_memory_bytes", "open_fds", "max_fds", "start_time_seconds"):
+        samples = families[f"process_{name}"].samples
+        assert [(each.labels["role"], each.labels["worker"]) for each in samples] == [
+            ("controller", ""),
+            ("worker", "0"),
+        ]
+        assert all(each.value > 0 for each in samples)
+    resident = families["process_resident_memory_bytes"].samples[0].value
+    in_pages = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert resident == pytest.approx(in_pages, rel=0.5)
+    (info,) = families["kafka_sidecar_worker_info"].samples
+    assert info.labels == {"worker": "0", "slot": "3"}
