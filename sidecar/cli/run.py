@@ -8,11 +8,9 @@ from pathlib import Path
 import click
 
 from sidecar.cli.common import fail
+from sidecar.common.log_lines import log_to_stderr
 from sidecar.common.model import ExitStatus
-from sidecar.common.one_line import log_to_stderr
 from sidecar.common.settings import ConfigError
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @click.command()
@@ -54,7 +52,7 @@ def run(
         config = read()
     except ConfigError as error:
         fail(str(error), ExitStatus.USAGE)
-    log_to_stderr(config.text("log.level"), LOG_FORMAT)
+    log_to_stderr(config.text("log.level"), config.text("log.format"), "controller")
     root = ctx.find_root().obj
     chosen = run_dir or (root if isinstance(root, Path) else None)
     raise SystemExit(run_daemon(config, chosen, read=read, takeover=takeover))

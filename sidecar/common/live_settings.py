@@ -66,7 +66,7 @@ def difference(old: SidecarConfig, new: SidecarConfig) -> Difference:
         before, after = old.values[name], new.values[name]
         if before == after:
             continue
-        phrase = f"{name} {_shown(name, before)} → {_shown(name, after)}"
+        phrase = f"{name} {shown_value(name, before)} → {shown_value(name, after)}"
         if is_live(name):
             changes.append(phrase)
         else:
@@ -128,11 +128,12 @@ def _table_changes(
         for key in sorted(keys.keys() | before.keys()):
             one, other = before.get(key), keys.get(key)
             if one != other:
-                found.append(f'{kind}."{name}".{key} {_shown(key, one)} → {_shown(key, other)}')
+                found.append(f'{kind}."{name}".{key} {shown_value(key, one)} → {shown_value(key, other)}')
     return found
 
 
-def _shown(name: str, value: Any) -> str:
+def shown_value(name: str, value: Any) -> str:
+    """A value for logs and people; ``***`` for a secret."""
     if value is None:
         return "unset"
     if name in _SECRETS:

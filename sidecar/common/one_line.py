@@ -1,20 +1,6 @@
-"""OneLine: a log's formatter under which no text of a stranger ends a line, or speaks to a terminal.
-
-Names of clients and topics, and words of brokers, stand in messages as they came. Escaping them here leaves no message
-out.
-"""
+"""Text of strangers in one line: names of clients and topics, and words of brokers."""
 
 from __future__ import annotations
-
-import logging
-
-
-class OneLine(logging.Formatter):
-    """Escapes what is not printable in messages. Tracebacks are our own and stay as they are."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = printable(record.message)
-        return super().formatMessage(record)
 
 
 def printable(text: str) -> str:
@@ -27,10 +13,3 @@ def printable(text: str) -> str:
 def masked(text: str) -> str:
     """``text`` with a question mark in place of each character that is not printable."""
     return "".join(each if each.isprintable() else "?" for each in text)
-
-
-def log_to_stderr(level: str, line_format: str) -> None:
-    """Set the process's log up, once."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLine(line_format))
-    logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.common.client_rules import ClientRule
+from sidecar.common.log_settings import LOG_SETTINGS
 from sidecar.common.sasl_settings import SASL_SETTINGS
 from sidecar.common.setting import INT_MAX, LONG_MAX, Setting, Value, ValueKind, choice, integer
 from sidecar.common.tls_settings import SECURITY_PROTOCOLS, TLS_SETTINGS
@@ -377,13 +378,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "need none.",
         is_path=True,
     ),
-    # [log]
-    choice(
-        "log.level",
-        "info",
-        ("debug", "info", "warning", "error"),
-        "The least severe lines that the daemon and its workers log. `run -v` is debug.",
-    ),
+    *LOG_SETTINGS,
 )
 
 BY_NAME: Final[Mapping[str, Setting]] = {row.name: row for row in SETTINGS}

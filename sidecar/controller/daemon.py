@@ -20,6 +20,7 @@ from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.admission import check_hello, takes_relative
 from sidecar.controller.assignment import Assignment
+from sidecar.controller.banner import Farewell
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.discards import Discards
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 UNREACHABLE_REMINDER_S = 60.0
 _FAILED = "records_failed_total"
 _DEAD_LETTERED = "records_dead_lettered_total"
+_HELD = "records_held"
 
 
 def dead_letter_folder(config: SidecarConfig, run_dir: RunDir) -> Path:
@@ -93,6 +95,8 @@ class Daemon:
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._stop_requests = StopRequests()
+        self._farewell: Farewell | None = None
+        """Once it drains."""
         self._fatal = ""
         self._background: set[asyncio.Task[Any]] = set()
         self._publish_handle: asyncio.Handle | None = None
@@ -142,6 +146,8 @@ class Daemon:
         finally:
             ready.cancel()
             await self._tear_down()
+            if self._farewell is not None:
+                log.info("%s", self._farewell.line(self._loop.time()))
 
     def ask_stop(self, why: str) -> None:
         """First call: drain. A call two seconds later, or more: force (nothing more is waited for)."""
@@ -167,7 +173,10 @@ class Daemon:
 
     def hand_over(self) -> None:
         """Stop where we stand: a successor is there and adopts what is in the segment."""
-        log.info("A successor takes over: ending without a drain.")
+        log.info(
+            "A successor takes over: ending without a drain. It has %d records to deliver.",
+            self.store.total(_HELD),
+        )
         self.is_handed_over = True
         self._is_stopping = True
         self._stop_asked.set()
@@ -177,6 +186,7 @@ class Daemon:
             return 0
         timeout_s = 0.0 if self._fatal else self.config.number("daemon.shutdown_timeout_s")
         failed_before, dead_before = (self.store.total(name) for name in (_FAILED, _DEAD_LETTERED))
+        self._farewell = Farewell(self.store, self._loop.time())
         # A forced end fails the records to their senders; what even that could not settle is `left`.
         left = await self.supervisor.drain(timeout_s)
         left += self.store.total(_FAILED) - failed_before

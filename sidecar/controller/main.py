@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import hide_memory, raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
+from sidecar.controller.banner import start_line
 from sidecar.controller.container import pool_warning
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
 from sidecar.controller.reload import RELOAD_SIGNAL, ReadConfig
@@ -56,10 +57,11 @@ def run(config: SidecarConfig, run_dir: Path | None, *, read: ReadConfig, takeov
         )
     if not sys.platform.startswith("linux"):
         return _refuse("kafka-sidecar runs on Linux only (it needs pidfd, eventfd and /dev/shm).")
+    path = run_dir or Path(config.text("daemon.run_dir") or usual_run_dir())
+    log.info("%s", start_line(config, path))
     for sentence in config.warnings:
         log.warning("%s", sentence)
     try:
-        path = run_dir or Path(config.text("daemon.run_dir") or usual_run_dir())
         return _run(config, RunDir(path), read, takeover=takeover)
     except RunDirError as error:
         return _refuse(str(error))
@@ -311,6 +313,7 @@ class _Service:
             workers=self.config.integer("daemon.workers"),
         )
         store.spare_holders(killed)
+        log.info("%s, for %d workers.", store.describe_pool(), self.config.integer("daemon.workers"))
         return store, instance
 
     def _close(self, store: SegmentStore) -> bool:

@@ -129,6 +129,11 @@ class SegmentStore:
     def buffer_memory_bytes(self) -> int:
         return self.segment.page_count * self.segment.page_bytes
 
+    def describe_pool(self) -> str:
+        """Its size and place, for the log."""
+        pages, page_bytes = self.segment.page_count, self.segment.page_bytes
+        return f"Pool of {pages * page_bytes / 2**20:,.0f} MiB ({pages:,} pages of {page_bytes:,} bytes) in {self.path}"
+
     def worker_slots(self, workers: int) -> list[int]:
         """A slot for each worker: first those with content, then free ones; more than ``workers`` if need be."""
         full = [slot for slot in self.segment.prepared_slots() if has_content(self.segment, slot)]

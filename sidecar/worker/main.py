@@ -36,8 +36,8 @@ from sidecar.common.control import (  # noqa: E402 (kio must be imported after t
     decode_message,
     encode_message,
 )
+from sidecar.common.log_lines import log_to_stderr  # noqa: E402
 from sidecar.common.model import ExitStatus  # noqa: E402
-from sidecar.common.one_line import log_to_stderr  # noqa: E402
 from sidecar.common.own_process import hide_memory, raise_limit, set_title  # noqa: E402
 from sidecar.kill_points import ENVIRONMENT  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         hide_memory()
     set_title(f"worker {start.worker_index}")
     log_to_stderr(
-        str(start.config["log.level"]), f"%(asctime)s %(levelname)s worker {start.worker_index}: %(message)s"
+        str(start.config["log.level"]), str(start.config["log.format"]), f"worker {start.worker_index}"
     )
     lock_fd = _take_slot_byte(start)
     if lock_fd is None:

@@ -14,7 +14,8 @@ KEPT: Final = {
     "LazyGroup.format_commands": "click",
     "Since.convert": "click",
     "KafkaSidecarDataSource.streamWriter": "Spark",
-    "OneLine.formatMessage": "logging",
+    "LogLines.formatMessage": "logging",
+    "LogLines.formatTime": "logging",
     "_Loader.get_code": "importlib",
     "_Loader.exec_module": "importlib",
     # Given to users.

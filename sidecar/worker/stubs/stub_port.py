@@ -294,11 +294,13 @@ class StubPort:
         for row in self._processes.take_dead():
             session = self._sessions.of_row(row)
             if session is not None:
-                self._sparse_log.info(
-                    ("died", session.name),
-                    "client %s has died; what it had accepted is delivered",
-                    session.name,
-                )
+                if not session.is_gone and session.unsettled_records:
+                    self._sparse_log.info(
+                        ("died", session.name),
+                        "client %s has died with %d records under way; they are delivered",
+                        session.name,
+                        session.unsettled_records,
+                    )
                 self.end(session, now_ms, for_good=True)
         for session in self._sessions.reclaim(now_ms):
             self._acker.abandon(session)

@@ -1,0 +1,64 @@
+"""The first and the last lines of a daemon's log: version and settings at the start, the records' fates at the end."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sidecar.common.live_settings import shown_value
+from sidecar.common.own_process import own_version
+from sidecar.common.settings import BY_NAME, SidecarConfig
+
+if TYPE_CHECKING:
+    from sidecar.controller.segment_store import SegmentStore
+
+_SHOWN_CHARACTERS: Final = 120
+"""Characters of one value."""
+_FATES: Final = ("delivered", "failed", "dead_lettered")
+
+
+def start_line(config: SidecarConfig, run_dir: Path) -> str:
+    """Version, process, run dir, and every setting that is not the default, with its source; secrets are ``***``."""
+    python = f"Python {platform.python_version()}"
+    where = f"kafka-sidecar {own_version()} starts on run dir {run_dir} (pid {os.getpid()}, {python})."
+    file = f"Configuration file {config.file}." if config.file else "No configuration file."
+    set_here = [
+        f"{name} = {_cut(shown_value(name, config.values[name]))} ({source})"
+        for name, source in config.sources.items()
+        if name in BY_NAME and config.values[name] != BY_NAME[name].default
+    ]
+    tables = [
+        f"{len(each)} [{kind}] table{'' if len(each) == 1 else 's'}"
+        for kind, each in (("topics", config.topics), ("clients", config.clients))
+        if each
+    ]
+    differs = ", ".join([*set_here, *tables])
+    return f"{where} {file} " + (
+        f"Not the defaults: {differs}." if differs else "All settings are the defaults."
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+class Farewell:
+    """Counts the records' fates from its making on, and says them at the end."""
+
+    def __init__(self, store: SegmentStore, now_s: float) -> None:
+        self._store = store
+        self._began_s = now_s
+        self._before = self._counts()
+
+    def line(self, now_s: float) -> str:
+        """The daemon's last line after a drain."""
+        delivered, failed, dead = (now - then for now, then in zip(self._counts(), self._before, strict=True))
+        return (
+            f"Drained in {now_s - self._began_s:.1f} s: {delivered:,} records delivered, {failed:,} failed to their "
+            f"senders, {dead:,} became dead letters. This daemon ends."
+        )
+
+    def _counts(self) -> list[int]:
+        return [self._store.total(f"records_{fate}_total") for fate in _FATES]
