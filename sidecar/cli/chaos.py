@@ -27,6 +27,7 @@ from sidecar.cli.common import fail
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on standard output.")
 def chaos(
+    *,
     bootstrap: str | None,
     topic: str | None,
     partitions: int,

@@ -95,6 +95,7 @@ class _Outcomes:
     help="Seconds to wait for the last outcome.",
 )
 def produce(
+    *,
     run_dir: RunDir,
     topic: str,
     file: Path,

@@ -112,13 +112,7 @@ async def open_connection(
         tried.add(address)
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if buffers.send_bytes >= 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
-            if buffers.receive_bytes >= 0:  # before the connect: the window that TCP offers is decided there
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
+            _prepare(sock, buffers)
             async with asyncio.timeout(timeout_ms / 1000):
                 await loop.sock_connect(sock, address)
                 transport = await security.protect(sock, node)
@@ -129,36 +123,42 @@ async def open_connection(
                     lifetime_ms = await _log_in(node, authenticator, questions.ask, versions)
             questions.connection.answer_bytes_max = RESPONSE_BYTES_MAX
             return OpenedConnection(sock, transport, questions.connection, versions, lifetime_ms)
-        except TimeoutError:
-            sock.close()
-            failures.append(f"{address[0]}: not connected and negotiated within {timeout_ms:.0f} ms")
         except LoginRefused:
             sock.close()
             raise
-        except EndedEarly as ended:
+        except (OSError, ProtocolError) as error:
             sock.close()
-            failures.append(
-                f"{address[0]}: "
-                + (
-                    "the connection was closed during the login"
-                    if ended.has_answered
-                    else security.ended_early()
-                )
-            )
-        except SecurityError as error:
-            sock.close()
-            error_type = TlsFailed
-            failures.append(f"{address[0]}: {error}")
-        except OSError as error:
-            sock.close()
-            failures.append(f"{address[0]}: {os.strerror(error.errno) if error.errno else error}")
-        except ProtocolError as error:
-            sock.close()
-            failures.append(f"{address[0]}: {error}")
+            if isinstance(error, SecurityError):
+                error_type = TlsFailed
+            failures.append(f"{address[0]}: {_why(error, security, timeout_ms)}")
         except BaseException:  # cancelled: the link was closed meanwhile
             sock.close()
             raise
     raise error_type(f"Cannot connect to {node}: {'; '.join(failures) or 'its name has no address'}.")
+
+
+def _prepare(sock: socket.socket, buffers: SocketBuffers) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if buffers.send_bytes >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
+    if buffers.receive_bytes >= 0:  # before the connect: the window that TCP offers is decided there
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
+
+
+def _why(error: OSError | ProtocolError, security: LinkSecurity, timeout_ms: float) -> str:
+    """Why one address did not do, for the sentence that names all of them."""
+    match error:
+        case TimeoutError():
+            return f"not connected and negotiated within {timeout_ms:.0f} ms"
+        case EndedEarly():
+            return (
+                "the connection was closed during the login" if error.has_answered else security.ended_early()
+            )
+        case OSError(errno=int(number)) if number and not isinstance(error, SecurityError):
+            return os.strerror(number)
+    return str(error)
 
 
 async def _credentials(node: Node, authenticator: Authenticator, timeout_ms: float) -> None:

@@ -95,7 +95,7 @@ def start(run_dir: str, topic: str, number: int) -> tuple[int, int]:
 def main() -> int:
     run_dir, topic, count, at_once = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     # Imported before the fork, as a pre-forking server does.
-    import client_stub.io_thread
+    import client_stub.io_thread  # noqa: F401
     import client_stub.transport  # noqa: F401
 
     living: list[tuple[int, int]] = []

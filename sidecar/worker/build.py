@@ -165,7 +165,17 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         settlement=settlement,
     )
     stubs = _build_stubs(
-        start, settings, memory, outside, turns, topics, sessions, limits, outboxes, settlement, acker
+        start,
+        settings,
+        outside=outside,
+        memory=memory,
+        turns=turns,
+        topics=topics,
+        sessions=sessions,
+        limits=limits,
+        outboxes=outboxes,
+        settlement=settlement,
+        acker=acker,
     )
     brokers = _build_brokers(settings, memory, outside, turns, cache, core)
     driver = Driver(
@@ -211,8 +221,9 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
 def _build_stubs(
     start: Start,
     settings: WorkerSettings,
-    memory: SlotMemory,
+    *,
     outside: Outside,
+    memory: SlotMemory,
     turns: Turns,
     topics: Topics,
     sessions: Sessions,

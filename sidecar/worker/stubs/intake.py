@@ -193,9 +193,8 @@ class Intake:
             )
             refusal = Refusal(LocalCode.RECORD_TOO_LARGE, text)
         try:
-            self._take_in(
-                stream, seq, payload, count, base_timestamp_ms, format_, flags, payload_bytes, refusal, now_ms
-            )
+            if self._take_in(stream, fields, payload, refusal, now_ms):
+                session.accepted_bytes += payload_bytes
         except Exception as error:
             self._counters.inc("accept_errors_total")
             self._failed_ms = now_ms
@@ -206,43 +205,30 @@ class Intake:
                 # It stands in the journal, and this memory does not say so.
                 self._host.give_up("a submission was accepted and not noted")
                 return
-            self._fail_or_hold(stream, seq, count, base_timestamp_ms, flags, payload_bytes, now_ms)
+            if self._fail(stream, fields, now_ms):
+                session.accepted_bytes += payload_bytes
 
     def _take_in(
-        self,
-        stream: StreamState,
-        seq: int,
-        payload: Any,
-        count: int,
-        base_timestamp_ms: int,
-        format_: int,
-        flags: int,
-        sent_bytes: int,
-        refusal: Refusal | None,
-        now_ms: float,
-    ) -> None:
-        """Into the journal, or hold the stream. With a ``refusal`` an entry without content stands for the records."""
+        self, stream: StreamState, fields: list[Any], payload: Any, refusal: Refusal | None, now_ms: float
+    ) -> bool:
+        """Into the journal, or hold the stream: then False. ``fields`` of the SUBMIT are checked.
+
+        With a ``refusal`` an entry without content stands for the records.
+        """
+        _, _, seq, _, base_timestamp_ms, format_, flags, count = fields
         session = stream.session
         if self.commit is not None and self.commit.refusal:
             self._hold(stream, self.commit.refusal)
             self._commit_held.append(stream)
-            return
+            return False
         stream.awaited = None
         queue = stream.topic_queue
         chain = queue.chain
-        if queue.rate is not None and refusal is None:
-            over = queue.rate.refusal(now_ms)
-            if over is not None:
-                self._hold_until(stream, *over)
-                return
-        rate = session.rate
-        if rate is not None and refusal is None:
-            over = rate.refusal(now_ms)
-            if over is not None:
-                refusal = self._limits.discard(stream, count, over[0])
-                if refusal is None:
-                    self._hold_until(stream, *over)
-                    return
+        has_rate = queue.rate is not None or session.rate is not None
+        if has_rate and refusal is None:
+            refusal = self._over_rate(stream, count, now_ms)
+            if stream.hold_reason is not None:
+                return False
         if refusal is not None:
             payload = _UNREADABLE * count
         elif format_ == Format.ARROW:
@@ -251,33 +237,12 @@ class Intake:
         payload_bytes = len(payload)
         needed = chain.pages_needed(count, payload_bytes)
         if needed and needed > self._pool.pages_max and refusal is None:
-            text = (
-                f"A submission of {payload_bytes} bytes can never stand in the buffer pool, of which a worker has "
-                f"{self._pool.pages_max} pages at most: raise buffer.memory."
-            )
-            refusal = Refusal(LocalCode.RECORD_TOO_LARGE, text)
+            refusal = self._larger_than_pool(payload_bytes)
             payload = _UNREADABLE * count
             payload_bytes = len(payload)
             needed = chain.pages_needed(count, payload_bytes)
-        if needed:
-            if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
-                self._hold(stream, "the client does not read its outcomes")
-                self.ring_held.setdefault(session.row.index, deque()).append(stream)
-                return
-            over_share = self._shares.claim(queue, session, needed, now_ms)
-            if over_share is not None:
-                self._hold(stream, over_share.text)
-                self._wait_for_share(stream, needed, over_share.line)
-                return
-            pages = self._take(stream, needed)
-            if pages is None:
-                self._shares.count(queue, now_ms)
-                self._hold(stream, "the buffer pool is full")
-                stream.waiting_pages = needed
-                self._counters.inc("buffer_exhausted_total")
-                self._pool.enqueue(stream, needed)
-                return
-            chain.link_pages(pages)
+        if needed and not self._link_pages(stream, needed, now_ms):
+            return False
         entry = chain.append(
             payload,
             count=count,
@@ -292,11 +257,9 @@ class Intake:
         )
         if needed:
             self._shares.count(queue, now_ms)
-        if refusal is None:
+        if has_rate and refusal is None:
             # Records that fail here never reach the topic: they take nothing of what others may send to it.
-            if queue.rate is not None:
-                queue.rate.charge(count, payload_bytes, now_ms)
-            if rate is not None:
+            for rate in filter(None, (queue.rate, session.rate)):
                 rate.charge(count, payload_bytes, now_ms)
         if chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
@@ -305,7 +268,6 @@ class Intake:
         stream.position = seq
         session.row.store_position(stream.stream, seq)
         # kill point: accept.position
-        session.accepted_bytes += sent_bytes
         if self.commit is None:
             stream.accepted = seq
             session.accepted_streams.add(stream)
@@ -320,27 +282,63 @@ class Intake:
         else:
             self._counters.inc("submissions_refused_total")
             self._settlement.refuse(queue, entry, refusal, now_ms)
+        return True
 
-    def _fail_or_hold(
-        self,
-        stream: StreamState,
-        seq: int,
-        count: int,
-        base_timestamp_ms: int,
-        flags: int,
-        sent_bytes: int,
-        now_ms: float,
-    ) -> None:
-        """An error of ours: these records fail; where not even that can be noted the stream waits and tries again."""
+    def _over_rate(self, stream: StreamState, count: int, now_ms: float) -> Refusal | None:
+        """Hold the stream while its topic or its client is at its rate, or refuse what the client's rule discards."""
+        queue, session = stream.topic_queue, stream.session
+        over = None if queue.rate is None else queue.rate.refusal(now_ms)
+        if over is None and session.rate is not None:
+            over = session.rate.refusal(now_ms)
+            if over is not None:
+                refusal = self._limits.discard(stream, count, over[0])
+                if refusal is not None:
+                    return refusal
+        if over is not None:
+            self._hold_until(stream, *over)
+        return None
+
+    def _larger_than_pool(self, payload_bytes: int) -> Refusal:
+        return Refusal(
+            LocalCode.RECORD_TOO_LARGE,
+            f"A submission of {payload_bytes} bytes can never stand in the buffer pool, of which a worker has "
+            f"{self._pool.pages_max} pages at most: raise buffer.memory.",
+        )
+
+    def _link_pages(self, stream: StreamState, needed: int, now_ms: float) -> bool:
+        """Give the stream's chain the pages for its next entry, or hold the stream: then False."""
+        session, queue = stream.session, stream.topic_queue
+        if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
+            self._hold(stream, "the client does not read its outcomes")
+            self.ring_held.setdefault(session.row.index, deque()).append(stream)
+            return False
+        over_share = self._shares.claim(queue, session, needed, now_ms)
+        if over_share is not None:
+            self._hold(stream, over_share.text)
+            self._wait_for_share(stream, needed, over_share.line)
+            return False
+        pages = self._take(stream, needed)
+        if pages is None:
+            self._shares.count(queue, now_ms)
+            self._hold(stream, "the buffer pool is full")
+            stream.waiting_pages = needed
+            self._counters.inc("buffer_exhausted_total")
+            self._pool.enqueue(stream, needed)
+            return False
+        queue.chain.link_pages(pages)
+        return True
+
+    def _fail(self, stream: StreamState, fields: list[Any], now_ms: float) -> bool:
+        """An error of ours: these records fail. Where not even that can be noted the stream waits and tries again: then
+        False."""
         refusal = Refusal(LocalCode.ABORTED, "The daemon failed to take the record on; its log says why.")
         try:
-            self._take_in(
-                stream, seq, b"", count, base_timestamp_ms, Format.MSGPACK, flags, sent_bytes, refusal, now_ms
-            )
+            return self._take_in(stream, fields, b"", refusal, now_ms)
         except Exception as error:
             self._sparse_log.warning("fail", "nor can its records fail", exc_info=error)
             self._shares.count(stream.topic_queue, now_ms)
             self._hold_until(stream, "the daemon fails to take it on", now_ms + ERROR_HOLD_MS)
+            return False
 
     def acceptance(self, session: ClientSession) -> list[Any]:
         """The fields of ACCEPTED for everything that moved in this turn, with the credit that follows from it."""
