@@ -11,7 +11,8 @@ from client_stub import errors
 from client_stub.delivery import BulkDelivery, Delivery
 from client_stub.errors import SidecarError
 from client_stub.producer import Producer
-from client_stub.record_metadata import RecordMetadata
+from client_stub.record_metadata import OffsetRange, RecordMetadata
+from client_stub.stats import ProducerStats
 from client_stub.topic_lookup import PartitionInfo
 
 if TYPE_CHECKING:
@@ -21,8 +22,10 @@ __all__ = [
     "AsyncProducer",
     "BulkDelivery",
     "Delivery",
+    "OffsetRange",
     "PartitionInfo",
     "Producer",
+    "ProducerStats",
     "RecordMetadata",
     "SidecarError",
     "errors",

@@ -255,6 +255,14 @@ cdef class Delivery:
         """Wait as ``result`` does; the record's error, None when it was delivered."""
         return self._submission.wait_for(self._index, timeout)[0]
 
+    def add_done_callback(self, callback):
+        """Call ``callback(delivery)`` once, when the record has its outcome; as concurrent.futures does.
+
+        Called in the io thread of the producer, where it must not wait; at once, in this thread, when the outcome is
+        there already. An exception of it is logged. It only listens: linger goes on. Raises ForkedProducer.
+        """
+        self._submission.when_decided(self._index, partial(callback, self))
+
     def __repr__(self):
         return "<Delivery: no outcome yet>" if self._submission is None else self._submission.describe(self._index)
 

@@ -77,6 +77,7 @@ class AckWindow:
             submission = queue.popleft()
             if self.sent_count:
                 self.sent_count -= 1
+            submission.was_accepted = True
             if not submission.completed:
                 self.accepted[submission.seq] = submission
             news.append(submission)

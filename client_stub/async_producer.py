@@ -25,6 +25,7 @@ from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.packer import Headers
 from client_stub.producer import ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
 from client_stub.record_metadata import RecordMetadata
+from client_stub.stats import ProducerStats
 from client_stub.topic_lookup import PartitionInfo, TopicLookup
 
 if TYPE_CHECKING:
@@ -143,6 +144,10 @@ class AsyncProducer:
             return found
         finally:
             lookup.close()
+
+    def stats(self) -> ProducerStats:
+        """As Producer.stats(). Sends that wait for room are not counted yet."""
+        return self._producer.stats()
 
     async def flush(
         self,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.hot import Delivery
+from client_stub.record_metadata import OffsetRange
 
 if TYPE_CHECKING:
     from client_stub.submission import BulkPart
@@ -50,6 +52,42 @@ class BulkDelivery:
         """The caller looks after this future: flush() and close() do not raise its error."""
         for part in self._parts:
             part.watched = True
+
+    def add_done_callback(self, callback: Callable[[BulkDelivery], object]) -> None:
+        """Call ``callback(delivery)`` once, when every record has its outcome; else as ``Delivery.add_done_callback``.
+
+        The caller looks after this future from now on, as with ``watch()``.
+        """
+        self.watch()
+        entry = [callback]
+
+        def look() -> None:
+            if self.done():
+                with contextlib.suppress(IndexError):  # another part was the last one, too
+                    entry.pop()(self)
+
+        for part in self._parts:
+            part.when_over(look)
+        if not self._parts:
+            look()
+
+    def offsets(self) -> tuple[OffsetRange, ...]:
+        """Where the delivered records stand, by partition and offset; adjacent ranges are one. Does not wait.
+
+        Records that failed, or have no outcome yet, are in none of them.
+        """
+        ranges: list[OffsetRange] = []
+        for partition, first, count in sorted(each for part in self._parts for each in part.ranges()):
+            last = ranges[-1] if ranges else None
+            if (
+                last is not None
+                and last.partition == partition
+                and first == (last.end_offset if last.first_offset >= 0 else -1)
+            ):
+                ranges[-1] = last._replace(count=last.count + count)
+            else:
+                ranges.append(OffsetRange(partition, first, count))
+        return tuple(ranges)
 
     @property
     def failed_count(self) -> int:

@@ -183,6 +183,7 @@ class IoThread:
             outbox.submission_bytes = session.submission_bytes
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = news = True
+            outbox.connection_count += 1
         outbox.last_word = session.last_word
         if session.fatal is not None and outbox.fatal is None:
             outbox.fatal = session.fatal

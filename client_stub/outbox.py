@@ -96,6 +96,12 @@ class Outbox(OutboxCore):
         self._room_awaited = False
         """Some of them wait for room. Who waits for an outcome is not woken by the acceptance before it."""
         self.failures = Failures(on_error)
+        self.accepted_count = 0
+        """Records that the daemon has taken."""
+        self.completed_count = 0
+        """Records of submissions that are over."""
+        self.connection_count = 0
+        """How often a worker has let us in."""
         self._released_bytes = 0
         self._gathering: list[Submission] = []
         """Submissions that the io thread knows of and has left open, oldest first."""
@@ -366,6 +372,15 @@ class Outbox(OutboxCore):
     def open_stream(self, topic: str) -> OpenStream:
         return self.streams.setdefault(topic, OpenStream(topic, self))
 
+    def when_taken_in(self, call: Callable[[], object]) -> None:
+        """Run ``call`` once the records that callers have queued before stand in submissions. Here they always do."""
+        call()
+
+    @property
+    def queued_count(self) -> int:
+        """Records that callers have queued and that stand in no submission yet."""
+        return 0
+
     def expedite(self) -> None:
         """Ask for what is open to be sent, and for no linger in the daemon. Where nothing is left to flush, the io
         thread finds that out by itself and sends nothing."""
@@ -472,6 +487,8 @@ class Outbox(OutboxCore):
         """The daemon has these records, or they have failed: their bytes go back."""
         for submission in submissions:
             self._released_bytes += submission.held_bytes
+            if submission.was_accepted:
+                self.accepted_count += submission.count
             packer = submission.release()
             if packer is not None:
                 self._keep_packer(packer)
@@ -488,6 +505,9 @@ class Outbox(OutboxCore):
                 continue
             if submission.first_error is not None:
                 self.failures.add(submission, time.monotonic() * 1e3)
+            if submission.listeners:
+                submission.tell_listeners(None)
+            self.completed_count += submission.count
             del self.pending[submission]  # behind it: flush() goes by this, and tells what was noted
 
     def notify(self) -> None:

@@ -36,6 +36,7 @@ from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
 from client_stub.run_dir import control_path, hello_flags
 from client_stub.session import Session
+from client_stub.stats import ProducerStats, stats_of
 from client_stub.topic_lookup import PartitionInfo, TopicLookup
 from client_stub.wire import TOPIC_BYTES_MAX, LocalCode
 
@@ -180,6 +181,10 @@ class Producer(ProducerCore):
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
         timeout_ms = self._max_block_ms if timeout is None else timeout * 1e3
         return TopicLookup(self._path, topic, timeout_ms, time.monotonic() * 1e3)
+
+    def stats(self) -> ProducerStats:
+        """Counts of what this producer has sent in this process, and of what became of it. Cheap; thread-safe."""
+        return stats_of(self._outbox)
 
     # --- waiting ------------------------------------------------------------------------------------
 

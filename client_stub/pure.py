@@ -12,6 +12,7 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import accumulate, chain, compress, count, islice, repeat
 from operator import call
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -327,6 +328,17 @@ class Delivery:
     def exception(self, timeout: float | None = None) -> SidecarError | None:
         """Wait as ``result`` does; the record's error, None when it was delivered."""
         return self._wait(timeout)[0]
+
+    def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
+        """Call ``callback(delivery)`` once, when the record has its outcome; as concurrent.futures does.
+
+        Called in the io thread of the producer, where it must not wait; at once, in this thread, when the outcome is
+        there already. An exception of it is logged. It only listens: linger goes on. Raises ForkedProducer.
+        """
+        if self._submission is None:
+            self._outbox.when_taken_in(lambda: self.add_done_callback(callback))
+        else:
+            self._submission.when_decided(self._index, partial(callback, self))
 
     def __repr__(self) -> str:
         submission = self._submission

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -119,6 +120,29 @@ class QueuedOutbox(Outbox):
             snapshot.submissions = list(self.pending)
         self.wake()
         return snapshot
+
+    def when_taken_in(self, call: Callable[[], object]) -> None:
+        """In the io thread, behind the records."""
+        entry = (call, ())
+        self._inbox.append(entry)
+        if self._has_ended:
+            try:
+                self._inbox.remove(entry)
+            except ValueError:
+                return  # taken in with the last of it
+            call()  # and so are its records
+            return
+        self.wake()
+
+    @property
+    def queued_count(self) -> int:
+        count = 0
+        for entry in list(self._inbox):
+            if len(entry) != 2:
+                count += 1
+            elif entry[1] and isinstance(entry[1][-1], BulkPart | Submission):
+                count += entry[1][-1].count
+        return count
 
     @property
     def has_room(self) -> bool:

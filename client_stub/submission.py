@@ -8,7 +8,8 @@ the whole outcome.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
 from client_stub.hot import Fate, PartCore, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from client_stub.outbox import Outbox
 
 log = logging.getLogger("client_stub")
+
+WHOLE: Final = -1
+"""In place of a record's index: all records of the submission."""
 
 
 class BulkPart(PartCore):
@@ -41,6 +45,18 @@ class BulkPart(PartCore):
         """(first error, how many failed) so far."""
         return (None, 0) if self.submission is None else self.submission.failures_of(self.first, self.count)
 
+    def ranges(self) -> list[tuple[int, int, int]]:
+        """(partition, first offset, records) of what was delivered so far; the offset is -1 where the broker gave none.
+        Not in order."""
+        return [] if self.submission is None else self.submission.ranges_of(self.first, self.count)
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """Run ``call`` once every record has its fate: in the io thread, or now. Raises ForkedProducer."""
+        if self.submission is None:
+            self.outbox.when_taken_in(lambda: self.when_over(call))
+        else:
+            self.submission.when_decided(WHOLE, call)
+
 
 class Submission(SubmissionCore):
     """Filled by callers, owned by the io thread once it is closed; ``find`` may be called from any thread."""
@@ -54,12 +70,14 @@ class Submission(SubmissionCore):
         "first_error",
         "flags",
         "format",
+        "listeners",
         "queued_ms",
         "remaining",
         "sealed",
         "sent",
         "seq",
         "topic",
+        "was_accepted",
         "watched",
     )
 
@@ -89,8 +107,12 @@ class Submission(SubmissionCore):
         self.fates = []
         self._data: bytes | None = None
         self._done_mask = 0
-        self._counted: dict[int, tuple[int, bool]] = {}
-        """Outcomes by count alone: first index -> (records, they failed). See ``_count``."""
+        self._counted: dict[int, tuple[int, bool, int, int]] = {}
+        """Outcomes by count alone: first index -> (records, they failed, partition, first offset). See ``_count``."""
+        self.was_accepted = False
+        """The daemon has said that it has the records."""
+        self.listeners: dict[int, list[list[Callable[[], object]]]] = {}
+        """By index (or WHOLE): lists of one call each, which is taken out by the thread that makes it."""
 
     def seal(self, data: bytes | None = None) -> None:
         """It takes no more records; the payload (``data``, or what was packed) has its final size."""
@@ -155,6 +177,45 @@ class Submission(SubmissionCore):
                 failed += hit.bit_count()
         return error, failed
 
+    def ranges_of(self, first: int, count: int) -> list[tuple[int, int, int]]:
+        """(partition, first offset, records) of what was delivered of the ``count`` records from ``first`` on."""
+        ranges = [
+            (partition, offset, records)
+            for records, has_failed, partition, offset in list(self._counted.values())
+            if not has_failed
+        ]
+        left = (1 << count) - 1
+        for fate in self.fates:
+            hit = fate.mask >> first & left
+            left &= ~hit  # a record keeps its first fate
+            if hit and fate.error is None:
+                rank = fate.rank(first + (hit & -hit).bit_length() - 1)
+                offset = fate.base_offset + rank if fate.base_offset >= 0 else -1
+                ranges.append((fate.partition, offset, hit.bit_count()))
+        return ranges
+
+    def when_decided(self, index: int, call: Callable[[], object]) -> None:
+        """Run ``call`` once the record has its fate (WHOLE: all have): in the io thread, or now. Any thread.
+
+        Neither waits for the other: the caller notes the call and looks for the fate, the io thread notes the fate and
+        looks for calls. The one that takes the call out of its list makes it. Raises ForkedProducer.
+        """
+        if self.outbox.forked:
+            raise ForkedProducer(FORKED_TEXT)
+        if index != WHOLE:
+            self.watched = True
+        entry = [call]
+        self.listeners.setdefault(index, []).append(entry)
+        if self.completed if index == WHOLE else self.find(index) is not None:
+            _make(entry)
+
+    def tell_listeners(self, fate: Fate | None) -> None:
+        """Make the calls that wait for the records of ``fate``, or with None for the whole. Io thread."""
+        due = [WHOLE] if fate is None else sorted(i for i in list(self.listeners) if fate.rank(i) >= 0)
+        for index in due:
+            for entry in self.listeners.pop(index, ()):
+                _make(entry)
+
     def describe(self, index: int) -> str:
         """The ``repr`` of one record's Delivery."""
         found = self.find(index)
@@ -208,7 +269,7 @@ class Submission(SubmissionCore):
         if outcome.kind == OutcomeKind.FAILED:
             error = error_for(outcome.code, outcome.text, outcome.persistence)
         if outcome.shape == Shape.COUNT and not self.flags:
-            self._count(outcome.first_index, outcome.count, error)
+            self._count(outcome, error)
             return
         mask = _mask_of(outcome)
         if self._counted:
@@ -221,15 +282,16 @@ class Submission(SubmissionCore):
             error,
         )
 
-    def _count(self, first_index: int, count: int, error: DeliveryFailed | None) -> None:
-        """``count`` records, of which only the first is known, have their fate.
+    def _count(self, outcome: Outcome, error: DeliveryFailed | None) -> None:
+        """``outcome.count`` records, of which only the first is known, have their fate.
 
         They are a batch's share of the submission, and the first record names it: a repeat after a crash names the
         same one, whether it tells the share by count again or record by record.
         """
+        first_index, count = outcome.first_index, outcome.count
         if first_index in self._counted or self._done_mask >> first_index & 1:
             return
-        self._counted[first_index] = (count, error is not None)
+        self._counted[first_index] = (count, error is not None, outcome.partition, outcome.base_offset)
         self.remaining -= count
         if error is not None:
             self._note(error, count)
@@ -238,7 +300,7 @@ class Submission(SubmissionCore):
         """An adopter reports the records of a failed batch by index, a share's first one first: from then on they
         count one by one."""
         for first_index in [first for first in self._counted if mask >> first & 1]:
-            count, failed = self._counted.pop(first_index)
+            count, failed, _, _ = self._counted.pop(first_index)
             self.remaining += count
             if failed:
                 self.failed_count -= count
@@ -282,6 +344,8 @@ class Submission(SubmissionCore):
         try:
             if self.callbacks is not None or self.callback is not None:
                 run_callbacks(self, fate, news, _log_failed_callback)
+            if self.listeners:
+                self.tell_listeners(fate)
         finally:
             # Last, because flush() returns on it: by then the callbacks have run.
             self.remaining -= news.bit_count()
@@ -294,6 +358,18 @@ class Submission(SubmissionCore):
 
 def _log_failed_callback() -> None:
     log.exception("an on_delivery callback failed; the others go on")
+
+
+def _make(entry: list[Callable[[], object]]) -> None:
+    """Make the call in ``entry``, unless another thread does."""
+    try:
+        call = entry.pop()
+    except IndexError:
+        return
+    try:
+        call()
+    except Exception:
+        log.exception("a done callback failed; the others go on")
 
 
 def _mask_of(outcome: Outcome) -> int:

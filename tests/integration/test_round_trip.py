@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from kafka.partitioner.default import murmur2
 
@@ -85,6 +86,28 @@ def test_keys_go_where_other_clients_put_them(
     found = by_value(read_topic(kafka.bootstrap_servers, topic))
     for key in keys:
         assert found[key + b"."].partition == (murmur2(key) & 0x7FFFFFFF) % 6
+
+
+@pytest.mark.parametrize("way", ["rows", "arrow"])
+def test_a_bulk_call_says_where_its_records_stand(
+    kafka: KafkaCluster, new_topic: NewTopic, producer: Producer, way: str
+) -> None:
+    topic = new_topic(partitions=3)
+    values = [b"%05d" % number for number in range(5_000)]
+    producer.send_many(topic, [(value, b"of others") for value in values[:100]])
+    if way == "rows":
+        delivery = producer.send_many(topic, [(value, value) for value in values])
+    else:
+        delivery = producer.send_arrow(topic, pa.table({"key": values, "value": values}))
+    assert delivery.result(timeout=TIMEOUT_S) == len(values)
+    told = {
+        (each.partition, offset)
+        for each in delivery.offsets()
+        for offset in range(each.first_offset, each.end_offset)
+    }
+    found = [each for each in read_topic(kafka.bootstrap_servers, topic) if each.value != b"of others"]
+    assert told == {(each.partition, each.offset) for each in found}
+    assert len(told) == len(values)
 
 
 def test_explicit_partition(kafka: KafkaCluster, new_topic: NewTopic, producer: Producer) -> None:

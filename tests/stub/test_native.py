@@ -278,6 +278,7 @@ def test_both_look_alike_to_a_reader() -> None:
         (_native.Delivery.result, pure.Delivery.result),
         (_native.Delivery.exception, pure.Delivery.exception),
         (_native.Delivery.done, pure.Delivery.done),
+        (_native.Delivery.add_done_callback, pure.Delivery.add_done_callback),
     ):
         assert inspect.getdoc(mine) == inspect.getdoc(twin)
         one, other = (inspect.signature(each).parameters.values() for each in (mine, twin))

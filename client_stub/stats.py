@@ -1,0 +1,59 @@
+"""ProducerStats: what one producer has sent and what became of it. Counted by submission, never by record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from client_stub.outbox import Outbox
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStats:
+    """One moment of one producer in one process; all counts but ``waiting…`` only grow.
+
+    ``sent = delivered + failed + waiting``, taken one after the other while other threads go on.
+    """
+
+    sent: int
+    """Records that calls have queued."""
+    accepted: int
+    """Of these, what the daemon has taken: it delivers them, whatever becomes of this process."""
+    delivered: int
+    failed: int
+    waiting: int
+    """Records without an outcome."""
+    waiting_bytes: int
+    """Packed bytes that the daemon has not taken yet, without what is still being filled."""
+    buffer_bytes: int
+    """At so many waiting bytes send() waits."""
+    connections: int
+    """How often a worker of the daemon has let this producer in: 1 after a start, one more after each loss."""
+    is_connected: bool
+    why_away: str
+    """While it is not connected, the last news about the daemon; empty before the first send."""
+
+
+def stats_of(outbox: Outbox) -> ProducerStats:
+    """The counts of ``outbox``; any thread. Walks over what is undecided, some submissions."""
+    queued = outbox.queued_count
+    pending = list(outbox.pending)
+    failed, completed = outbox.failures.failed_count, outbox.completed_count
+    waiting = queued
+    for submission in pending:
+        waiting += submission.undecided_count
+        completed += submission.count - submission.undecided_count
+        failed += submission.failed_count
+    return ProducerStats(
+        sent=completed + waiting,
+        accepted=outbox.accepted_count,
+        delivered=completed - failed,
+        failed=failed,
+        waiting=waiting,
+        waiting_bytes=outbox.buffered_bytes,
+        buffer_bytes=outbox.buffer_bytes,
+        connections=outbox.connection_count,
+        is_connected=outbox.attached_once and not outbox.last_word and not outbox.closed,
+        why_away=outbox.last_word,
+    )
