@@ -106,9 +106,22 @@ def http_url(address: str) -> str:
     return f"{address if '://' in address else f'http://{address}'}/"
 
 
+def condition_lines(info: dict[str, Any]) -> list[str]:
+    """Advice, brokers that are no good, and who waits for what."""
+    lines = [f"  do        {info['advice']}"] if info["advice"] else []
+    lines += [
+        f"  broker {each['id']}  {each['state']} for {each['since_seconds']:.0f} s, {each['held_records']:,} records "
+        f"wait for it, {each['in_flight']} requests unanswered"
+        + (f": {each['last_error']}" if each["last_error"] else "")
+        for each in info["brokers"]
+        if each["state"] != "up"
+    ]
+    return [*lines, *(f"  note      {notice}" for notice in info["notices"])]
+
+
 def describe(info: dict[str, Any]) -> str:
     """Some lines for people."""
-    from sidecar.telemetry.page import duration
+    from sidecar.telemetry.page import brokers, duration
 
     counters = info["counters"]
     up = duration(time.time() - info["started_ms"] / 1000.0)
@@ -116,7 +129,8 @@ def describe(info: dict[str, Any]) -> str:
         f"{info['state']}"
         + (f": {info['sentence']}" if info["sentence"] else f" for {up}, pid {info['pid']}"),
         f"  run dir   {info['run_dir']}",
-        f"  kafka     {info['bootstrap']} ({info['brokers']} brokers known)",
+        f"  kafka     {info['bootstrap']} ({brokers(info)})",
+        *condition_lines(info),
         f"  http      {http_url(info['http'])}",
         f"  segment   {info['segment']}",
     ]

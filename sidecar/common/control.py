@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgpack
 
+from sidecar.common.condition import BrokerRow, HoldRow, ShareRow, WaitRow
 from sidecar.common.model import Node
 
 LENGTH: Final = struct.Struct(">I")
@@ -46,6 +47,7 @@ class ControlKind(IntEnum):
     LOGIN_TOKEN = 30
     FAILED_RECORDS = 20
     DISCARDED = 13
+    CONDITION = 14
 
 
 class UpdateError(IntEnum):
@@ -269,6 +271,22 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """worker → controller, once a second while something differs: how it stands with brokers, pool and streams.
+
+    It replaces the last one. ``topics`` and ``clients`` are those that hold most of the pool. ``waits``: the oldest
+    record that has a partition, and the oldest that waits for its topic.
+    """
+
+    kind: ClassVar[ControlKind] = ControlKind.CONDITION
+    brokers: tuple[BrokerRow, ...] = ()
+    topics: tuple[ShareRow, ...] = ()
+    clients: tuple[ShareRow, ...] = ()
+    holds: tuple[HoldRow, ...] = ()
+    waits: tuple[WaitRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LoginToken:
     """controller → worker: the OAuth token to log in to brokers with, and again whenever there is a newer one.
 
@@ -299,6 +317,7 @@ ControlMessage: TypeAlias = (
     | Configured
     | FailedRecords
     | Discarded
+    | Condition
     | LoginToken
 )
 
@@ -319,6 +338,7 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
         Configured,
         FailedRecords,
         Discarded,
+        Condition,
         LoginToken,
     )
 }
@@ -349,6 +369,22 @@ def _discards(value: dict[str, Any]) -> dict[str, Discard]:
     return {topic: Discard(*each) for topic, each in value.items()}
 
 
+def _broker_rows(value: list[Any]) -> tuple[BrokerRow, ...]:
+    return tuple(BrokerRow(*row) for row in value)
+
+
+def _share_rows(value: list[Any]) -> tuple[ShareRow, ...]:
+    return tuple(ShareRow(*row) for row in value)
+
+
+def _hold_rows(value: list[Any]) -> tuple[HoldRow, ...]:
+    return tuple(HoldRow(*row) for row in value)
+
+
+def _wait_rows(value: list[Any]) -> tuple[WaitRow, ...]:
+    return tuple(WaitRow(*row) for row in value)
+
+
 _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
     (ControlKind.UPDATE_METADATA, "brokers"): _brokers,
     (ControlKind.UPDATE_METADATA, "partitions"): _partitions,
@@ -358,6 +394,11 @@ _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
     (ControlKind.NEED_TOPICS, "used"): tuple,
     (ControlKind.START, "wake_fds"): tuple,
     (ControlKind.FAILED_RECORDS, "rows"): _failure_rows,
+    (ControlKind.CONDITION, "brokers"): _broker_rows,
+    (ControlKind.CONDITION, "topics"): _share_rows,
+    (ControlKind.CONDITION, "clients"): _share_rows,
+    (ControlKind.CONDITION, "holds"): _hold_rows,
+    (ControlKind.CONDITION, "waits"): _wait_rows,
 }
 
 

@@ -92,8 +92,9 @@ class Cluster:
         return self.snapshot.cluster_id
 
     @property
-    def broker_count(self) -> int:
-        return len(self.snapshot.nodes)
+    def answered_ms(self) -> float:
+        """When the cluster last answered (monotonic)."""
+        return self._fetcher.metadata.last_success_ms
 
     @property
     def is_known(self) -> bool:
@@ -190,6 +191,10 @@ class Cluster:
     def update_replied(self, worker: WorkerProcess, reply: UpdateMetadataReply) -> None:
         """A worker has taken its last update, or refused it."""
         self._pusher.replied(worker.identity.index, reply)
+
+    def refresh(self) -> None:
+        """Ask the cluster again as soon as it may be asked."""
+        self._fetcher.request_update()
 
     def _need(self, topics: Iterable[str]) -> None:
         wanted = list(topics)

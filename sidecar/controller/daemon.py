@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.common.client_rules import Caller, ClientRules
-from sidecar.common.control import Configure, Discard, FailedRecords, Start
+from sidecar.common.clock import MonotonicClock
+from sidecar.common.control import Condition, Configure, Discard, FailedRecords, Start
 from sidecar.common.errors import Refused
 from sidecar.common.own_process import hide_memory, own_version
 from sidecar.common.settings import SidecarConfig
@@ -22,6 +23,7 @@ from sidecar.controller.admission import check_hello, takes_relative
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.banner import Farewell
 from sidecar.controller.cluster import Cluster
+from sidecar.controller.condition_book import ConditionBook
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
@@ -40,6 +42,9 @@ from sidecar.telemetry.exporter import Exporter
 log = logging.getLogger(__name__)
 
 UNREACHABLE_REMINDER_S = 60.0
+CONDITIONS_S = 1.0
+REFRESH_MS = 5_000.0
+"""How often metadata is asked whether a broker is back that no worker needs."""
 _FAILED = "records_failed_total"
 _DEAD_LETTERED = "records_dead_lettered_total"
 _HELD = "records_held"
@@ -92,6 +97,11 @@ class Daemon:
         self._failures = FailureBook()
         self._rules = ClientRules.from_mapping(config.to_mapping())
         self._discards = Discards()
+        self._clock = MonotonicClock()
+        self._conditions = ConditionBook(
+            page_count=store.segment.page_count, page_bytes=store.segment.page_bytes
+        )
+        self._refreshed_ms = 0.0
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._stop_requests = StopRequests()
@@ -137,6 +147,7 @@ class Daemon:
             self._control = ControlEndpoint(self.run_dir.control_socket)
         self._control.serve(hello=self._hello, topics=self._topics)
         self._spawn(self._remind())
+        self._spawn(self._watch_conditions())
         if self._systemd.watchdog_interval_s is not None:
             self._spawn(self._feed_watchdog(self._systemd.watchdog_interval_s))
         ready = self._spawn(self._announce(on_ready))
@@ -246,6 +257,22 @@ class Daemon:
                 log.warning("%s", self.cluster.error)
             self._failures.tick(self._loop.time() * 1e3)
 
+    async def _watch_conditions(self) -> None:
+        """Once a second: ages grow and brokers come back without a report."""
+        while True:
+            await asyncio.sleep(CONDITIONS_S)
+            self._judge_conditions()
+            if self._conditions.is_eventful:
+                self.changed()
+
+    def _judge_conditions(self) -> None:
+        now_ms = self._clock.now_ms()
+        cluster = self.cluster
+        self._conditions.tick(cluster.snapshot.nodes, cluster.answered_ms, cluster.error, now_ms)
+        if self._conditions.brokers.wants_metadata and now_ms - self._refreshed_ms > REFRESH_MS:
+            self._refreshed_ms = now_ms
+            cluster.refresh()
+
     async def _feed_watchdog(self, interval_s: float) -> None:
         while True:
             self._systemd.watchdog()
@@ -320,10 +347,17 @@ class Daemon:
         self._discards.add(topics)
         self.changed()
 
+    def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
+        """How it stands with a worker's brokers, pool and streams."""
+        self._conditions.report(worker.identity.index, condition)
+        self._judge_conditions()
+        self.changed()
+
     def worker_left(self, worker: WorkerProcess) -> None:
         """Nothing is sent to it any more, no client goes to it, and its socket is removed."""
         self.cluster.worker_left(worker)
         self._assignment.worker_left(worker.identity.index)
+        self._conditions.worker_left(worker.identity.index)
         self.run_dir.worker_socket(worker.identity.index, worker.identity.epoch).unlink(missing_ok=True)
 
     def records_failed(self, message: FailedRecords) -> None:
@@ -400,7 +434,19 @@ class Daemon:
             return Health(
                 "degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}"
             )
+        trouble = self._conditions.trouble(self._clock.now_ms())
+        if trouble is not None:
+            return Health("degraded", *trouble)
         return Health("running", "")
+
+    @property
+    def _accepts_records(self) -> bool:
+        """Also while Kafka is away: records wait in the pool then."""
+        return (
+            not self._is_stopping
+            and bool(self.supervisor.ready)
+            and not self.store.highest("accept_log_errno")
+        )
 
     def _judge(self) -> tuple[bool, str]:
         health = self.health()
@@ -416,7 +462,10 @@ class Daemon:
             "instance": self._instance.hex(),
             "state": health.state,
             "takes_records": health.takes_records,
+            "accepts_records": self._accepts_records,
+            "kafka_reachable": self.cluster.is_known and not self.cluster.error,
             "sentence": health.sentence,
+            "advice": health.advice,
             "run_dir": str(self.run_dir.path),
             "segment": str(self.store.path),
             "dead_letters": str(self._dead_letters),
@@ -425,7 +474,11 @@ class Daemon:
             "config_file": str(Path(self.config.file).absolute()) if self.config.file else "",
             "bootstrap": ",".join(self.config.words("bootstrap.servers")),
             "cluster_id": self.cluster.cluster_id,
-            "brokers": self.cluster.broker_count,
+            **self._conditions.status(
+                self.store.total("buffer_pages_taken"),
+                self.config.integer("max.in.flight.requests.per.connection") * self.supervisor.wanted,
+                self._clock.now_ms(),
+            ),
             "started_ms": self._started_ms,
             "controller_epoch": self._epoch,
             "restarts": self.supervisor.restarts,

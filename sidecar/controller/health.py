@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 
 class Health(NamedTuple):
-    """``state``: running, degraded, refusing, starting, unreachable or draining; ``sentence`` why, empty when
-    all is well."""
+    """``state``: running, degraded, refusing, starting, unreachable or draining; ``sentence`` why and ``advice`` what
+    to do, empty when all is well."""
 
     state: str
     sentence: str
+    advice: str = ""
 
     @property
     def is_healthy(self) -> bool:
@@ -20,7 +21,7 @@ class Health(NamedTuple):
 
     @property
     def takes_records(self) -> bool:
-        """One worker down costs throughput, not the service."""
+        """One worker or broker down costs throughput, not the service."""
         return self.state in {"running", "degraded"}
 
 

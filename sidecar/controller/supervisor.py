@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sidecar.common.control import (
+    Condition,
     Configure,
     Configured,
     ControlMessage,
@@ -114,6 +115,10 @@ class WorkerOwner(Protocol):
 
     def discarded(self, topics: Mapping[str, Discard]) -> None:
         """Clients of a worker were over their rates; by topic."""
+        ...
+
+    def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
+        """How it stands with a worker's brokers, pool and streams."""
         ...
 
     def changed(self) -> None:
@@ -358,6 +363,9 @@ class Supervisor:
             return
         if isinstance(message, UpdateMetadataReply):
             self._cluster.update_replied(worker, message)
+            return
+        if isinstance(message, Condition):
+            self._owner.condition_reported(worker, message)
             return
         if isinstance(message, FailedRecords):
             self._owner.records_failed(message)

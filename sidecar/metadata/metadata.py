@@ -100,6 +100,11 @@ class Metadata:
         return self.snapshot.version
 
     @property
+    def last_success_ms(self) -> float:
+        """When the last good answer came; NEVER_MS before the first."""
+        return self._last_success_ms
+
+    @property
     def need_update(self) -> bool:
         return self._need_update or bool(self._new_topics)
 

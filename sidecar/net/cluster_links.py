@@ -246,6 +246,14 @@ class ClusterLinks:
             self._timer.cancel()
         self._check()
 
+    def last_error(self, node_id: int) -> str | None:
+        """Why the node's last link was lost, or could not be made; None while it is ready."""
+        return self._states.last_error(node_id)
+
+    def has_refused(self, node_id: int) -> bool:
+        """Whether the last attempt to connect to it failed."""
+        return self._states.has_refused(node_id)
+
     def is_refused(self, node_id: int) -> bool:
         """Whether the node refused our login when it was last tried."""
         return self._states.is_refused(node_id)

@@ -163,6 +163,11 @@ class InFlightRequests:
     def count(self, node_id: int) -> int:
         return len(self._by_node.get(node_id, ()))
 
+    def oldest_ms(self, node_id: int) -> float:
+        """When the oldest request without an answer was made; infinity when there is none."""
+        requests = self._by_node.get(node_id)
+        return next(iter(requests.values())).created_ms if requests else inf
+
     def full_nodes(self) -> list[int]:
         """Brokers that may be sent nothing more until they answer."""
         return [node for node, requests in self._by_node.items() if len(requests) >= self._max_per_node]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -37,6 +38,16 @@ class IncompleteBatches:
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
+
+    def __iter__(self) -> Iterator[ProducerBatch]:
+        """Line by line, each oldest first. Nothing may be added or discarded meanwhile."""
+        for line in self._lines.values():
+            yield from line
+
+    def oldest(self) -> ProducerBatch | None:
+        """The batch with the oldest record."""
+        heads = [next(iter(line)) for line in self._lines.values() if line]
+        return min(heads, key=lambda batch: batch.created_ms, default=None)
 
     def oldest_first(self) -> list[ProducerBatch]:
         lines = [line for line in self._lines.values() if line]

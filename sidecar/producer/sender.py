@@ -86,7 +86,7 @@ class Sender:
         self._wants_identity = config.enable_idempotence
         self._fates = BatchFates(config, accumulator, ids, backoff)
         self.counts = self._fates.counts
-        self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
+        self.in_flight = self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._request_ids = count(1)
         self._closing_links: set[int] = set()
         """Their CloseLink is on its way: nothing is drained for them before :meth:`on_disconnect`."""
@@ -94,7 +94,7 @@ class Sender:
         self._relief_ms = inf
         """When somebody who waits for a request buffer may get that of a connection that stalls."""
         self._leaderless = LeaderlessTopics(config.retry_backoff_max_ms)
-        self._muted_until_ms: dict[int, float] = {}
+        self.muted_until_ms = self._muted_until_ms = dict[int, float]()
         self.throttle_times = ThrottleTimes()
         self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
         self.watches_lateness = self._latency.is_on

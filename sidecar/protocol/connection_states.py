@@ -78,6 +78,11 @@ class ConnectionStates:
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
 
+    def has_refused(self, node_id: int) -> bool:
+        """Whether the last attempt to connect failed, by the network or by the login."""
+        state = self._nodes.get(node_id)
+        return state is not None and (state.setup_failures > 0 or state.refusals > 0)
+
     def is_refused(self, node_id: int) -> bool:
         """Whether the node refused the login at the last attempt."""
         state = self._nodes.get(node_id)

@@ -1,4 +1,4 @@
-"""HTTP of the daemon: /metrics, /healthz, /livez, /status.json and a small page. Reads only, no secrets in it.
+"""HTTP of the daemon: /metrics, /healthz, /livez, /readyz, /status.json and a small page. Reads only, no secrets in it.
 
 A connection gets one answer. It has a second until its first byte and ten in all, and a new one ends the oldest that
 has not asked: idle connections keep nobody out.
@@ -36,7 +36,7 @@ ACCEPT_PAUSE_S = 0.1
 CONNECTIONS_MAX = 64
 """One more ends the oldest: of those that have not asked yet, else of those that do not take their answer."""
 
-OPEN_PATHS = frozenset({"/healthz", "/livez"})
+OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 """Answered without a token: probes have none, and learn no more than one sentence."""
 
 Health = Callable[[], tuple[bool, str]]
@@ -202,6 +202,12 @@ class Exporter:
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"The daemon is ending.\n"
         if path == "/metrics":
             return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        if path == "/readyz":
+            status = self._status()
+            if status["accepts_records"]:
+                return HTTPStatus.OK, "text/plain", b"ok\n"
+            sentence = status["sentence"] or "No record is accepted."
+            return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{sentence}\n".encode()
         if path == "/healthz":
             is_healthy, sentence = self._health()
             if is_healthy:
@@ -215,7 +221,7 @@ class Exporter:
         return (
             HTTPStatus.NOT_FOUND,
             "text/plain",
-            b"Here are /, /metrics, /healthz, /livez and /status.json.\n",
+            b"Here are /, /metrics, /healthz, /livez, /readyz and /status.json.\n",
         )
 
 

@@ -55,7 +55,7 @@ def render_page(status: Mapping[str, Any]) -> str:
         for worker in status["workers"]
     )
     facts = {
-        "Kafka": f"{status['bootstrap']} ({status['brokers']} brokers known)",
+        "Kafka": f"{status['bootstrap']} ({brokers(status)})",
         "Cluster id": status["cluster_id"] or "not known yet",
         "Run dir": status["run_dir"],
         "Segment": status["segment"],
@@ -95,6 +95,13 @@ href="data:,"><style>{_STYLE}</style></head>
 <a href="/status.json">status.json</a></nav></p>
 </body></html>
 """
+
+
+def brokers(status: Mapping[str, Any]) -> str:
+    """How many brokers there are, and which of them are no good."""
+    rows = status["brokers"]
+    bad = ", ".join(f"{each['id']} {each['state']}" for each in rows if each["state"] != "up")
+    return f"{len(rows)} broker{'' if len(rows) == 1 else 's'}{bad and ': ' + bad}"
 
 
 def duration(seconds: float) -> str:

@@ -23,15 +23,109 @@ class StateRow(NamedTuple):
     worry: str = ""
 
 
+def _by_broker(status: Status, value: Callable[[dict[str, Any]], float]) -> Samples:
+    return [((str(each["id"]),), float(value(each))) for each in status["brokers"]]
+
+
+def _streams_held(status: Status) -> Samples:
+    held: dict[str, int] = {}
+    for each in status["holds"]:
+        held[each["reason"]] = held.get(each["reason"], 0) + each["streams"]
+    return [((reason,), float(count)) for reason, count in sorted(held.items())]
+
+
 STATE_ROWS: Final = (
     StateRow(
         "up",
         "gauge",
         "0 or 1",
-        "1 while the daemon takes records.",
+        "1 while the daemon accepts records, also while Kafka is away.",
         (),
-        lambda status: [((), float(status["takes_records"]))],
-        "0: `kafka-sidecar status` and `/healthz` say why.",
+        lambda status: [((), float(status["accepts_records"]))],
+        "0: `kafka-sidecar status` and `/readyz` say why.",
+    ),
+    StateRow(
+        "kafka_reachable",
+        "gauge",
+        "0 or 1",
+        "1 while Kafka answers the daemon.",
+        (),
+        lambda status: [((), float(status["kafka_reachable"]))],
+        "0: records are accepted and wait; `kafka-sidecar status` says why.",
+    ),
+    StateRow(
+        "degraded",
+        "gauge",
+        "0 or 1",
+        "1 while a worker is down, or a broker is down or silent with records for it.",
+        (),
+        lambda status: [((), float(status["state"] == "degraded"))],
+        "1: `kafka-sidecar status` has the sentence and what to do.",
+    ),
+    StateRow(
+        "broker_up",
+        "gauge",
+        "0 or 1",
+        "1 while the broker answers; 0 while it is down or silent (requests without an answer for 5 s).",
+        ("broker",),
+        lambda status: _by_broker(status, lambda each: each["state"] not in {"down", "silent"}),
+        "0: the log and `kafka-sidecar status` have its last error.",
+    ),
+    StateRow(
+        "broker_in_flight_requests",
+        "gauge",
+        "requests",
+        "Requests at the broker without an answer.",
+        ("broker",),
+        lambda status: _by_broker(status, lambda each: each["in_flight"]),
+    ),
+    StateRow(
+        "broker_held_records",
+        "gauge",
+        "records",
+        "Records that wait for the broker.",
+        ("broker",),
+        lambda status: _by_broker(status, lambda each: each["held_records"]),
+        "It grows while the broker is up: the broker is slow, or throttles.",
+    ),
+    StateRow(
+        "broker_throttle_seconds",
+        "gauge",
+        "seconds",
+        "The last silence that the broker asked for by a quota, in the last 30 s.",
+        ("broker",),
+        lambda status: _by_broker(status, lambda each: each["throttle_ms"] / 1000.0),
+        "Above 0 for long: send less, or raise the quota of the daemon's user or client.id.",
+    ),
+    StateRow(
+        "oldest_held_record_seconds",
+        "gauge",
+        "seconds",
+        "Age of the oldest record that is held, and why; nothing while all go out at once.",
+        ("cause",),
+        lambda status: (
+            [((status["oldest_held"]["cause"],), status["oldest_held"]["seconds"])]
+            if status["oldest_held"]
+            else []
+        ),
+        "Above 5 s: `kafka-sidecar status` names topic, broker and reason.",
+    ),
+    StateRow(
+        "buffer_pages",
+        "gauge",
+        "pages",
+        "Pages of the buffer pool; `buffer_pages_taken` are in use.",
+        (),
+        lambda status: [((), float(status["pool"]["pages"]))],
+    ),
+    StateRow(
+        "streams_held",
+        "gauge",
+        "streams",
+        "Streams whose stub waits, by reason: pool, share, ring, unknown_topic, rate, disk, error.",
+        ("reason",),
+        _streams_held,
+        "Above 0 for long: `kafka-sidecar status` names client, topic and reason.",
     ),
     StateRow(
         "worker_ready",

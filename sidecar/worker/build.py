@@ -25,6 +25,7 @@ from sidecar.worker.driver import Driver
 from sidecar.worker.fates.acker import Acker
 from sidecar.worker.fates.dead_letters import DeadLetters
 from sidecar.worker.fates.settlement import Settlement
+from sidecar.worker.reporter import Reporter
 from sidecar.worker.stubs.client_limits import ClientLimits
 from sidecar.worker.stubs.client_processes import ClientProcesses
 from sidecar.worker.stubs.group_commit import GroupCommit
@@ -108,6 +109,7 @@ class Rooms:
     settlement: Settlement
     dead_letters: DeadLetters
     brokers: Brokers
+    reporter: Reporter
     driver: Driver
     adoption: Adoption
 
@@ -178,6 +180,18 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         acker=acker,
     )
     brokers = _build_brokers(settings, memory, outside, turns, cache, core)
+    reporter = Reporter(
+        host=outside.host,
+        links=outside.links,
+        cache=cache,
+        core=core,
+        topics=topics,
+        sessions=sessions,
+        intake=stubs.intake,
+        produce_port=brokers.produce_port,
+        page_count=memory.segment.page_count,
+        page_bytes=memory.segment.page_bytes,
+    )
     driver = Driver(
         host=outside.host,
         loop=outside.loop,
@@ -192,6 +206,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         brokers=brokers,
         settlement=settlement,
         dead_letters=dead_letters,
+        reporter=reporter,
     )
     outside.links.report_to(on_state=driver.on_link_state, on_response=brokers.produce_port.on_response)
     adoption = Adoption(
@@ -213,6 +228,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         settlement=settlement,
         dead_letters=dead_letters,
         brokers=brokers,
+        reporter=reporter,
         driver=driver,
         adoption=adoption,
     )

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from sidecar.worker.fates.dead_letters import DeadLetters
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
+    from sidecar.worker.reporter import Reporter
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.topics.topics import Topics
     from sidecar.worker.turns import Turns
@@ -84,6 +85,7 @@ class Driver:
         brokers: Brokers,
         settlement: Settlement,
         dead_letters: DeadLetters,
+        reporter: Reporter,
     ) -> None:
         self._host = host
         self._loop = loop
@@ -111,6 +113,7 @@ class Driver:
         self._inquiry = brokers.inquiry
         self._settlement = settlement
         self._dead_letters = dead_letters
+        self._reporter = reporter
         self._drain_deadline_ms: float | None = None
         self._acks_deadline_ms: float | None = None
         self._drained = False
@@ -400,6 +403,7 @@ class Driver:
             if discards:
                 self._host.send_control(Discarded(discards))
             self._publish_gauges(now_ms)
+            self._reporter.step(now_ms)
             if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
                 self._turns.wake()  # a client that was given up had them
             await asyncio.sleep(HOUSEKEEPING_S)

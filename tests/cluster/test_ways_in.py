@@ -32,7 +32,7 @@ def brokers() -> Iterator[KafkaCluster]:
 
 
 def known_brokers(daemon: SidecarDaemon) -> int:
-    return int(daemon.info()["brokers"])
+    return len(daemon.info()["brokers"])
 
 
 def admin_at(cluster: KafkaCluster, index: int) -> KafkaAdmin:

@@ -83,6 +83,9 @@ class ProducePort:
         self._leader_endpoints: dict[int, Node] = {}
         """By broker, addresses that came with leader hints (KIP-951) since they were last taken."""
 
+        self.throttles: dict[int, tuple[int, float]] = {}
+        """By broker, the last throttle that it asked for, and when."""
+
     def take_leader_endpoints(self) -> list[Node]:
         """The addresses that came with leader hints."""
         endpoints, self._leader_endpoints = self._leader_endpoints, {}
@@ -144,6 +147,8 @@ class ProducePort:
             return
         for node in response.node_endpoints:
             self._leader_endpoints[node.id] = node
+        if response.throttle_ms:
+            self.throttles[broker_of(link.node.id)] = response.throttle_ms, now_ms
         self._sender.on_produce_response(request, response.results, response.throttle_ms, now_ms)
         self._turns.wake()
 

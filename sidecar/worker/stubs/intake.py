@@ -22,6 +22,7 @@ from client_stub.wire import (
     SubmitFlag,
 )
 from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
+from sidecar.common.condition import HoldCause
 from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.shm.layout import STREAMS_MAX
@@ -131,6 +132,8 @@ class Intake:
         """When the next of them goes on."""
         self.ring_held: dict[int, deque[StreamState]] = {}
         """By client row, which outlives a connection: streams whose client has to read its outcomes first."""
+        self.held: dict[StreamState, None] = {}
+        """All held streams."""
 
     def submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0
@@ -218,7 +221,7 @@ class Intake:
         _, _, seq, _, base_timestamp_ms, format_, flags, count = fields
         session = stream.session
         if self.commit is not None and self.commit.refusal:
-            self._hold(stream, self.commit.refusal)
+            self._hold(stream, HoldCause.DISK, self.commit.refusal, now_ms)
             self._commit_held.append(stream)
             return False
         stream.awaited = None
@@ -295,7 +298,7 @@ class Intake:
                 if refusal is not None:
                     return refusal
         if over is not None:
-            self._hold_until(stream, *over)
+            self._hold_until(stream, HoldCause.RATE, over, now_ms)
         return None
 
     def _larger_than_pool(self, payload_bytes: int) -> Refusal:
@@ -309,18 +312,18 @@ class Intake:
         """Give the stream's chain the pages for its next entry, or hold the stream: then False."""
         session, queue = stream.session, stream.topic_queue
         if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
-            self._hold(stream, "the client does not read its outcomes")
+            self._hold(stream, HoldCause.RING, "the client does not read its outcomes", now_ms)
             self.ring_held.setdefault(session.row.index, deque()).append(stream)
             return False
         over_share = self._shares.claim(queue, session, needed, now_ms)
         if over_share is not None:
-            self._hold(stream, over_share.text)
+            self._hold(stream, over_share.cause, over_share.text, now_ms)
             self._wait_for_share(stream, needed, over_share.line)
             return False
         pages = self._take(stream, needed)
         if pages is None:
             self._shares.count(queue, now_ms)
-            self._hold(stream, "the buffer pool is full")
+            self._hold(stream, HoldCause.POOL, "the buffer pool is full", now_ms)
             stream.waiting_pages = needed
             self._counters.inc("buffer_exhausted_total")
             self._pool.enqueue(stream, needed)
@@ -337,7 +340,8 @@ class Intake:
         except Exception as error:
             self._sparse_log.warning("fail", "nor can its records fail", exc_info=error)
             self._shares.count(stream.topic_queue, now_ms)
-            self._hold_until(stream, "the daemon fails to take it on", now_ms + ERROR_HOLD_MS)
+            over = "the daemon fails to take it on", now_ms + ERROR_HOLD_MS
+            self._hold_until(stream, HoldCause.ERROR, over, now_ms)
             return False
 
     def acceptance(self, session: ClientSession) -> list[Any]:
@@ -428,6 +432,7 @@ class Intake:
 
     def resume(self, stream: StreamState) -> None:
         stream.hold_reason = None
+        self.held.pop(stream, None)
         stream.waiting_pages = 0
         if not stream.session.attached:
             return
@@ -442,6 +447,7 @@ class Intake:
                 self._pool.cancel(stream)
             self._give_reserved(stream)
             stream.hold_reason = None
+            self.held.pop(stream, None)
             stream.waiting_pages = 0
 
     def _take(self, stream: StreamState, needed: int) -> list[int] | None:
@@ -505,13 +511,22 @@ class Intake:
             session.unopened.add(stream_id)
             self._outboxes.send(session, [Kind.RESEND, stream_id, 1])
 
-    def _hold(self, stream: StreamState, reason: str) -> None:
+    def _hold(self, stream: StreamState, cause: HoldCause, reason: str, now_ms: float) -> None:
         stream.hold_reason = reason
+        stream.hold_cause = cause
+        if stream.hold_position != stream.position:
+            stream.hold_position = stream.position
+            stream.hold_since_ms = now_ms
+        self.held[stream] = None
         self._counters.add(_HELD_ONCE)
         self._outboxes.send(stream.session, [Kind.HOLD, stream.stream, stream.position + 1, reason])
 
-    def _hold_until(self, stream: StreamState, reason: str, due_ms: float) -> None:
-        self._hold(stream, reason)
+    def _hold_until(
+        self, stream: StreamState, cause: HoldCause, over: tuple[str, float], now_ms: float
+    ) -> None:
+        """``over``: the reason, and when to go on."""
+        reason, due_ms = over
+        self._hold(stream, cause, reason, now_ms)
         self._timed.append((due_ms, stream))
         self.next_timed_ms = min(self.next_timed_ms, due_ms)
 

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.client_rules import ANY_TOKEN, Caller
+from sidecar.common.condition import HoldCause
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
@@ -33,7 +34,10 @@ class StreamState:
     __slots__ = (
         "accepted",
         "awaited",
+        "hold_cause",
+        "hold_position",
         "hold_reason",
+        "hold_since_ms",
         "position",
         "refusal",
         "reserved_pages",
@@ -52,6 +56,12 @@ class StreamState:
         self.accepted = position
         self.awaited: int | None = None
         self.hold_reason: str | None = None
+        self.hold_cause = HoldCause.POOL
+        """Why it is held, or was last held."""
+        self.hold_since_ms = 0.0
+        """When its next submission was first held."""
+        self.hold_position = -1
+        """The position at which it was last held: another hold at the same one goes on with the first."""
         self.refusal: Refusal | None = None
         """Its client may not send to this topic: its records fail at once."""
         self.waiting_pages = 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from sidecar.common.condition import HoldCause
 from sidecar.kernel import ENTRY_INDEX_BYTES, RECORD_INDEX_BYTES
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class OverShare(NamedTuple):
 
     text: str
     line: TopicQueue | ClientSession | None = None
+    cause: HoldCause = HoldCause.SHARE
 
 
 class Shares:
@@ -122,7 +124,8 @@ class Shares:
             stalled = self._stalled_bytes + self._words.stalled_elsewhere(now_ms)
             if stalled and stalled + needed_bytes > STALLED_SHARE * part * self._pool_bytes:
                 return OverShare(
-                    f"topic {queue.topic} does not move, and such topics hold their share of the buffer pool"
+                    f"topic {queue.topic} does not move, and such topics hold their share of the buffer pool",
+                    cause=HoldCause.SHARE if queue.partitioner is not None else HoldCause.UNKNOWN_TOPIC,
                 )
         return None
 

@@ -1,0 +1,204 @@
+"""BrokerBook: how it stands with each broker, merged from what the workers report. Sans-IO.
+
+Workers differ: one has requests at a broker that hangs, another has not needed it for an hour. The one with requests or
+records for the broker knows better, and a worker without any has only its last word.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sidecar.common.condition import TROUBLE_MS, BrokerRow, BrokerState
+from sidecar.common.model import Node
+from sidecar.common.one_line import masked
+
+log = logging.getLogger(__name__)
+
+LINE_INTERVAL_MS: Final = 5_000.0
+"""A broker that comes and goes has at most one line of the log in this time."""
+VOUCHED_MS: Final = 12_000.0
+"""So long after a broker was lost a metadata answer that still names it says that it lives: Kafka takes up to 9 s
+(``broker.session.timeout.ms``) to notice a death."""
+DEPARTED_MS: Final = 600_000.0
+"""A broker that metadata no longer names is shown for so long."""
+BAD: Final = frozenset({BrokerState.DOWN, BrokerState.SILENT})
+
+
+@dataclass(slots=True)
+class _Broker:
+    node: Node
+    shown: BrokerState = BrokerState.UP
+    since_ms: float = 0.0
+    last_error: str = ""
+    logged: BrokerState = BrokerState.UP
+    bad_since_ms: float = 0.0
+    next_line_ms: float = 0.0
+    departed_ms: float | None = None
+    rows: list[BrokerRow] = field(default_factory=list)
+
+    @property
+    def held_records(self) -> int:
+        return sum(row.held_records for row in self.rows)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(row.in_flight for row in self.rows)
+
+    @property
+    def name(self) -> str:
+        return f"Broker {self.node.id} ({self.node.host}:{self.node.port})"
+
+
+class BrokerBook:
+    """Belongs to the controller's loop. All times are monotonic."""
+
+    def __init__(self) -> None:
+        self._brokers: dict[int, _Broker] = {}
+        self._reports: dict[int, Sequence[BrokerRow]] = {}
+        """By worker index."""
+        self.wants_metadata = False
+        """A broker was lost that no worker needs: only metadata can say that it is back."""
+
+    def report(self, worker: int, rows: Sequence[BrokerRow]) -> None:
+        self._reports[worker] = rows
+
+    def worker_left(self, worker: int) -> None:
+        self._reports.pop(worker, None)
+
+    def tick(self, nodes: Mapping[int, Node], answered_ms: float, cluster_error: str, now_ms: float) -> None:
+        """Merge, and log what has changed. ``nodes``: those of the last metadata answer, which came at
+        ``answered_ms``; ``cluster_error``: why there is no newer one."""
+        self._follow(nodes, now_ms)
+        self.wants_metadata = False
+        for broker_id, broker in self._brokers.items():
+            broker.rows = [row for rows in self._reports.values() for row in rows if row.id == broker_id]
+            state, since_ms, error = self._judge(broker, answered_ms, cluster_error, now_ms)
+            broker.last_error = masked(error)
+            if state is not broker.shown:
+                if state in BAD and broker.shown not in BAD:
+                    broker.bad_since_ms = since_ms
+                broker.shown, broker.since_ms = state, since_ms
+            if state is not broker.logged and state is not BrokerState.CONNECTING:
+                self._write(broker, now_ms)
+
+    def _follow(self, nodes: Mapping[int, Node], now_ms: float) -> None:
+        for broker_id, node in nodes.items():
+            known = self._brokers.get(broker_id)
+            if known is None:
+                self._brokers[broker_id] = _Broker(node, since_ms=now_ms)
+            else:
+                known.node, known.departed_ms = node, None
+        for broker_id, broker in list(self._brokers.items()):
+            if broker_id in nodes:
+                continue
+            if broker.departed_ms is None:
+                broker.departed_ms = now_ms
+            if now_ms - broker.departed_ms > DEPARTED_MS:
+                del self._brokers[broker_id]
+
+    def _judge(
+        self, broker: _Broker, answered_ms: float, cluster_error: str, now_ms: float
+    ) -> tuple[BrokerState, float, str]:
+        by_state: dict[str, list[BrokerRow]] = {}
+        for row in broker.rows:
+            by_state.setdefault(row.state, []).append(row)
+        error = next((row.last_error for row in broker.rows if row.last_error), "")
+        silent, down = by_state.get(BrokerState.SILENT), by_state.get(BrokerState.DOWN, [])
+        if silent:
+            text = f"It has answered nothing since {sum(row.in_flight for row in silent)} requests were sent."
+            return BrokerState.SILENT, min(row.since_ms for row in silent), text
+        needed = [row for row in down if row.held_records]
+        if needed:
+            return BrokerState.DOWN, min(row.since_ms for row in needed), error
+        if by_state.get(BrokerState.UP):
+            return BrokerState.UP, now_ms, ""
+        if broker.departed_ms is not None:
+            return BrokerState.DOWN, broker.departed_ms, error or "The cluster's metadata no longer names it."
+        if by_state.get(BrokerState.CONNECTING):
+            if broker.shown in BAD:
+                return broker.shown, broker.since_ms, error or broker.last_error
+            return BrokerState.CONNECTING, now_ms, error
+        if down:
+            since_ms = min(row.since_ms for row in down)
+            if cluster_error or answered_ms < since_ms + VOUCHED_MS:
+                self.wants_metadata = True
+                return BrokerState.DOWN, since_ms, error
+        elif cluster_error:
+            return BrokerState.DOWN, now_ms, cluster_error
+        return BrokerState.UP, now_ms, ""
+
+    def _write(self, broker: _Broker, now_ms: float) -> None:
+        if now_ms < broker.next_line_ms:
+            return
+        broker.next_line_ms = now_ms + LINE_INTERVAL_MS
+        broker.logged = broker.shown
+        held = broker.held_records
+        waiting = f"{held:,} record{'s' if held != 1 else ''} wait{'s' if held == 1 else ''} for it"
+        if broker.shown is BrokerState.SILENT:
+            log.warning(
+                "%s is silent: it has answered nothing for %.0f s with %d requests sent, and %s. Look at its process, "
+                "its disk and its log.",
+                broker.name,
+                (now_ms - broker.since_ms) / 1e3,
+                broker.in_flight,
+                waiting,
+            )
+        elif broker.shown is BrokerState.DOWN:
+            log.warning(
+                "%s is down: %s; %s. Look at that broker, or at the network to it: what waits is delivered when it is "
+                "back or another broker leads its partitions.",
+                broker.name,
+                broker.last_error.rstrip(".") or "its connection was lost",
+                waiting,
+            )
+        else:
+            log.warning("%s is up again after %.0f s.", broker.name, (now_ms - broker.bad_since_ms) / 1e3)
+
+    def state_of(self, broker_id: int) -> str:
+        """Empty for a broker that is not known."""
+        broker = self._brokers.get(broker_id)
+        return "" if broker is None else str(broker.shown)
+
+    def troubled(self, now_ms: float) -> list[str]:
+        """A phrase for each broker that has been no good for TROUBLE_MS while records wait for it."""
+        return [
+            f"{each.name} is {each.shown} for {(now_ms - each.since_ms) / 1e3:.0f} s and "
+            f"{each.held_records:,} records wait for it"
+            for each in self._brokers.values()
+            if each.shown in BAD and each.held_records and now_ms - each.since_ms >= TROUBLE_MS
+        ]
+
+    @property
+    def throttles(self) -> dict[int, int]:
+        """The last throttle in milliseconds of each broker that asked for one lately."""
+        found = {each.node.id: max((row.throttle_ms for row in each.rows), default=0) for each in self._all()}
+        return {broker_id: throttle_ms for broker_id, throttle_ms in found.items() if throttle_ms}
+
+    def to_list(self, now_ms: float, in_flight_most: int) -> list[dict[str, Any]]:
+        """For status, by id. ``in_flight_most``: requests that all workers together may have unanswered at one."""
+        throttles = self.throttles
+        shown = []
+        for each in self._all():
+            oldest_ms = min((row.oldest_held_ms for row in each.rows if row.held_records), default=now_ms)
+            shown.append(
+                {
+                    "id": each.node.id,
+                    "address": f"{each.node.host}:{each.node.port}",
+                    "state": str(each.shown),
+                    "since_seconds": round((now_ms - each.since_ms) / 1e3, 1),
+                    "last_error": each.last_error,
+                    "in_flight": each.in_flight,
+                    "in_flight_most": in_flight_most,
+                    "throttle_ms": throttles.get(each.node.id, 0),
+                    "held_records": each.held_records,
+                    "held_bytes": sum(row.held_bytes for row in each.rows),
+                    "oldest_held_seconds": round((now_ms - oldest_ms) / 1e3, 1),
+                }
+            )
+        return shown
+
+    def _all(self) -> list[_Broker]:
+        return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]

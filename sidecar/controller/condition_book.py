@@ -1,0 +1,270 @@
+"""ConditionBook: brokers, pool, held streams and the oldest records of all workers, for status and log. Sans-IO."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from sidecar.common.condition import TROUBLE_MS, HoldCause, ShareRow, WaitCause, WaitRow
+from sidecar.common.control import Condition
+from sidecar.common.model import Node
+from sidecar.common.one_line import masked
+from sidecar.common.sparse_log import SparseLog
+from sidecar.controller.broker_book import BrokerBook
+
+log = logging.getLogger(__name__)
+
+SHOWN_MAX: Final = 20
+"""Topics, clients and held streams in status: those with most of the pool, and those held longest."""
+OLDEST_SHOWN_MS: Final = 1_000.0
+"""A record that is held for less is on its way."""
+WAIT_LINE_MS: Final = 60_000.0
+"""While records wait for long the log says so in this interval."""
+_TROUBLE: Final = frozenset({WaitCause.BROKER, WaitCause.NO_LEADER, WaitCause.REFUSED})
+"""Causes that lie with Kafka: they make the daemon degraded."""
+_ADVICE: Final = {
+    WaitCause.BROKER: "Look at that broker and at the network to it.",
+    WaitCause.NO_LEADER: "A broker that has the partition must come back: look at the brokers of its replicas.",
+    WaitCause.REFUSED: "The broker refuses for now: look at its log, at its replicas and min.insync.replicas.",
+    WaitCause.THROTTLED: "A quota is used up: send less, or raise that of the daemon's user or client.id.",
+    WaitCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
+    WaitCause.UNANSWERED: "Look at that broker's process and disk.",
+    WaitCause.QUEUED: "More is sent than the broker takes: look at its load, or send less.",
+}
+_HOLD_WORDS: Final = {
+    HoldCause.POOL: "the buffer pool is full",
+    HoldCause.SHARE: "its topic or the client holds its share of the buffer pool",
+    HoldCause.RING: "it does not read its outcomes",
+    HoldCause.UNKNOWN_TOPIC: "its topic is not known and such topics hold their share of the buffer pool",
+    HoldCause.RATE: "it is at its rate",
+    HoldCause.DISK: "the disk of the pool takes nothing",
+    HoldCause.ERROR: "the daemon fails to take its records on",
+}
+_HOLD_ADVICE: Final = {
+    HoldCause.POOL: "Deliver faster, send less, or raise buffer.memory.",
+    HoldCause.SHARE: "Look at what keeps the topic from being delivered, send less, or raise buffer.memory.",
+    HoldCause.RING: "Look at that client: its process is stopped, or a callback blocks its io thread.",
+    HoldCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
+    HoldCause.DISK: "Make room on it, or repair it.",
+    HoldCause.ERROR: "The log has the error.",
+}
+
+
+class Trouble(NamedTuple):
+    sentence: str
+    advice: str
+
+
+class ConditionBook:
+    """Belongs to the controller's loop. All times are monotonic."""
+
+    def __init__(self, *, page_count: int, page_bytes: int) -> None:
+        self._page_count = page_count
+        self._page_bytes = page_bytes
+        self._conditions: dict[int, Condition] = {}
+        """By worker index."""
+        self.brokers = BrokerBook()
+        self._now_ms = 0.0
+        self._holds_log = SparseLog(log, lambda: self._now_ms)
+        self._wait_lines: dict[bool, tuple[str, float]] = {}
+        """Of records without a topic, and of others: the cause that the log has, and when its next line is due."""
+        self._throttled: dict[int, float] = {}
+        """By broker, when the log has to say again that it throttles."""
+
+    def report(self, worker: int, condition: Condition) -> None:
+        """A worker's report, which replaces its last one."""
+        self._conditions[worker] = condition
+        self.brokers.report(worker, condition.brokers)
+
+    def worker_left(self, worker: int) -> None:
+        self._conditions.pop(worker, None)
+        self.brokers.worker_left(worker)
+
+    def tick(self, nodes: Mapping[int, Node], answered_ms: float, cluster_error: str, now_ms: float) -> None:
+        """Once a second and after each report: log what has changed."""
+        self._now_ms = now_ms
+        self.brokers.tick(nodes, answered_ms, cluster_error, now_ms)
+        for is_unknown in (False, True):
+            self._log_wait(is_unknown, now_ms)
+        for hold in self.holds(now_ms):
+            if hold["since_seconds"] * 1e3 >= TROUBLE_MS:
+                cause = HoldCause(hold["reason"])
+                self._holds_log.warning(
+                    (hold["client"], cause, hold["topic"]),
+                    "Client %s waits with records for topic %s for %.0f s: %s. %s",
+                    hold["client"],
+                    hold["topic"],
+                    hold["since_seconds"],
+                    _HOLD_WORDS[cause],
+                    _HOLD_ADVICE.get(cause, ""),
+                )
+        for broker_id, throttle_ms in self.brokers.throttles.items():
+            if now_ms >= self._throttled.get(broker_id, 0.0):
+                self._throttled[broker_id] = now_ms + 10 * WAIT_LINE_MS
+                log.warning(
+                    "Broker %d throttles this daemon: it asked for %d ms of silence. %s",
+                    broker_id,
+                    throttle_ms,
+                    _ADVICE[WaitCause.THROTTLED],
+                )
+
+    @property
+    def is_eventful(self) -> bool:
+        """Something is shown whose age changes by itself."""
+        return any(each.holds or each.waits for each in self._conditions.values()) or any(
+            each["state"] != "up" for each in self.brokers.to_list(self._now_ms, 0)
+        )
+
+    # ---- the oldest records
+
+    def _oldest(self, is_unknown: bool) -> WaitRow | None:
+        rows = [
+            row
+            for each in self._conditions.values()
+            for row in each.waits
+            if (row.cause == WaitCause.UNKNOWN_TOPIC) is is_unknown
+        ]
+        return min(rows, key=lambda row: row.accepted_ms, default=None)
+
+    def _log_wait(self, is_unknown: bool, now_ms: float) -> None:
+        row = self._oldest(is_unknown)
+        logged = self._wait_lines.get(is_unknown)
+        if row is None or row.cause == WaitCause.LINGER or now_ms - row.accepted_ms < TROUBLE_MS:
+            if logged is not None and (row is None or now_ms - row.accepted_ms < TROUBLE_MS):
+                del self._wait_lines[is_unknown]
+                if not is_unknown:
+                    log.info("No record waits for long any more.")
+            return
+        if logged is None or logged[0] != row.cause or now_ms >= logged[1]:
+            self._wait_lines[is_unknown] = row.cause, now_ms + WAIT_LINE_MS
+            log.warning("%s. %s", _sentence(self._wait_words(row, now_ms)), _ADVICE[WaitCause(row.cause)])
+
+    def _wait_words(self, row: WaitRow, now_ms: float) -> str:
+        where = f"{row.topic}-{row.partition}" if row.partition >= 0 else f"topic {row.topic}"
+        seconds = (now_ms - row.accepted_ms) / 1e3
+        return f"oldest held record {seconds:.0f} s, {masked(where)}, {self._reason(row)}"
+
+    def _reason(self, row: WaitRow) -> str:
+        broker = f"broker {row.broker}"
+        return {
+            WaitCause.BROKER: f"{broker} {self.brokers.state_of(row.broker) or 'not known'}",
+            WaitCause.NO_LEADER: "no leader",
+            WaitCause.REFUSED: f"{broker} refuses: {row.error}",
+            WaitCause.THROTTLED: f"{broker} throttles",
+            WaitCause.UNKNOWN_TOPIC: "not in the cluster's metadata",
+            WaitCause.UNANSWERED: f"{broker} has not answered yet",
+            WaitCause.LINGER: "linger.ms is not over",
+            WaitCause.QUEUED: f"in line for {broker}",
+        }[WaitCause(row.cause)]
+
+    # ---- what is shown
+
+    def trouble(self, now_ms: float) -> Trouble | None:
+        """Why the daemon is degraded; None while Kafka takes what it gets."""
+        words = self.brokers.troubled(now_ms)
+        advice = _ADVICE[WaitCause.BROKER]
+        row = self._oldest(False)
+        if row is not None and row.cause in _TROUBLE and now_ms - row.accepted_ms >= TROUBLE_MS:
+            words.append(self._wait_words(row, now_ms))
+            advice = _ADVICE[WaitCause(row.cause)]
+        if not words:
+            return None
+        return Trouble(f"{_sentence('; '.join(words))}.", advice)
+
+    def notices(self, pages_used: int, now_ms: float) -> list[str]:
+        """Sentences for an operator while the state is good: who waits in front of the pool, who is throttled."""
+        found = []
+        holds = self.holds(now_ms)
+        if holds:
+            found.append(self._pool_words(holds, pages_used))
+        for is_unknown in (False, True):
+            row = self._oldest(is_unknown)
+            if row is None or row.cause in (_TROUBLE | {WaitCause.LINGER}):
+                continue
+            if now_ms - row.accepted_ms >= TROUBLE_MS:
+                found.append(f"{self._wait_words(row, now_ms)}. {_ADVICE[WaitCause(row.cause)]}")
+        for broker_id, throttle_ms in self.brokers.throttles.items():
+            found.append(f"broker {broker_id} throttles: {throttle_ms:,} ms. {_ADVICE[WaitCause.THROTTLED]}")
+        return found
+
+    def _pool_words(self, holds: list[dict[str, Any]], pages_used: int) -> str:
+        words = [f"pool {100 * pages_used // self._page_count} %"]
+        words += [f"topic {each['topic']} at its share" for each in self._topics() if each["share_full"]]
+        words += [f"client {each['client']} at its share" for each in self._clients() if each["share_full"]]
+        for hold in holds[:3]:
+            words.append(f"client {hold['client']} waits: {_HOLD_WORDS[HoldCause(hold['reason'])]}")
+        return ", ".join(words)
+
+    def status(self, pages_used: int, in_flight_most: int, now_ms: float) -> dict[str, Any]:
+        """The keys of this book in status: brokers, pool, holds, oldest_held, notices."""
+        oldest = [row for row in (self._oldest(False), self._oldest(True)) if row is not None]
+        row = min(oldest, key=lambda each: each.accepted_ms, default=None)
+        return {
+            "brokers": self.brokers.to_list(now_ms, in_flight_most),
+            "pool": {
+                "pages": self._page_count,
+                "pages_used": pages_used,
+                "page_bytes": self._page_bytes,
+                "by_topic": self._topics(),
+                "by_client": self._clients(),
+            },
+            "holds": self.holds(now_ms),
+            "oldest_held": self._oldest_held(row, now_ms),
+            "notices": self.notices(pages_used, now_ms),
+        }
+
+    def _oldest_held(self, row: WaitRow | None, now_ms: float) -> dict[str, Any] | None:
+        if row is None or now_ms - row.accepted_ms < OLDEST_SHOWN_MS:
+            return None
+        return {
+            "topic": masked(row.topic),
+            "partition": row.partition if row.partition >= 0 else None,
+            "broker": row.broker if row.broker >= 0 else None,
+            "seconds": round((now_ms - row.accepted_ms) / 1e3, 1),
+            "reason": self._reason(row),
+            "cause": row.cause,
+        }
+
+    def holds(self, now_ms: float) -> list[dict[str, Any]]:
+        """Held streams by client, reason and topic, the longest first."""
+        rows = sorted(
+            (row for each in self._conditions.values() for row in each.holds), key=lambda row: row.since_ms
+        )
+        return [
+            {
+                "client": masked(row.client),
+                "reason": row.cause,
+                "topic": masked(row.topic),
+                "since_seconds": round((now_ms - row.since_ms) / 1e3, 1),
+                "streams": row.streams,
+            }
+            for row in rows[:SHOWN_MAX]
+        ]
+
+    def _topics(self) -> list[dict[str, Any]]:
+        return self._merged("topic", [each.topics for each in self._conditions.values()])
+
+    def _clients(self) -> list[dict[str, Any]]:
+        return self._merged("client", [each.clients for each in self._conditions.values()])
+
+    @staticmethod
+    def _merged(key: str, reports: list[tuple[ShareRow, ...]]) -> list[dict[str, Any]]:
+        held: dict[str, tuple[float, int, bool]] = {}
+        for row in (row for rows in reports for row in rows):
+            share, pages, is_full = held.get(row.name, (0.0, 0, False))
+            held[row.name] = share + row.share, pages + row.pages, is_full or row.is_full
+        largest = sorted(held.items(), key=lambda each: -each[1][0])[:SHOWN_MAX]
+        return [
+            {
+                key: masked(name),
+                "pages": pages,
+                "share_full": is_full or share >= 1.0,
+                "share": round(share, 3),
+            }
+            for name, (share, pages, is_full) in largest
+        ]
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]

@@ -1,0 +1,260 @@
+"""Reporter: this worker's condition for the controller: its brokers, its part of the pool, who waits for what.
+
+It looks once a second, from the housekeeping; no record, batch or request does anything for it.
+"""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from sidecar.common.condition import (
+    SILENT_MS,
+    BrokerRow,
+    BrokerState,
+    HoldCause,
+    HoldRow,
+    ShareRow,
+    WaitCause,
+    WaitRow,
+)
+from sidecar.common.control import Condition
+from sidecar.common.model import second_of
+from sidecar.producer.batch_states import BatchState
+from sidecar.worker.stubs.shares import CLIENT_SHARE, TOPIC_SHARE
+
+if TYPE_CHECKING:
+    from sidecar.metadata.cache import MetadataCache
+    from sidecar.metadata.snapshot import MetadataSnapshot
+    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.producer.core import Core
+    from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.worker.brokers.produce_port import ProducePort
+    from sidecar.worker.host import Host
+    from sidecar.worker.stubs.intake import Intake
+    from sidecar.worker.stubs.sessions import Sessions
+    from sidecar.worker.topics.topics import Topics
+
+REPORT_MS: Final = 1_000.0
+"""Time between two reports."""
+BATCHES_SEEN_MAX: Final = 2_000
+"""Batches of which a report says which broker they wait for, the oldest first; held records beyond them it leaves
+out."""
+ROWS_MAX: Final = 20
+"""Topics, clients and held streams in one report: those with the most pages, and those held longest."""
+THROTTLE_SHOWN_MS: Final = 30_000.0
+"""A broker's last throttle is shown for so long."""
+
+
+class _Held:
+    """Records that wait for one broker."""
+
+    __slots__ = ("bytes", "oldest_ms", "records")
+
+    def __init__(self) -> None:
+        self.records = self.bytes = 0
+        self.oldest_ms = inf
+
+
+class Reporter:
+    """Reads the rooms of the worker; belongs to its loop. ``page_count`` and ``page_bytes``: the whole pool's."""
+
+    def __init__(
+        self,
+        *,
+        host: Host,
+        links: ClusterLinks,
+        cache: MetadataCache,
+        core: Core,
+        topics: Topics,
+        sessions: Sessions,
+        intake: Intake,
+        produce_port: ProducePort,
+        page_count: int,
+        page_bytes: int,
+    ) -> None:
+        self._host = host
+        self._links = links
+        self._cache = cache
+        self._sender = core.sender
+        self._incomplete = core.accumulator.incomplete
+        self._topics = topics
+        self._sessions = sessions
+        self._intake = intake
+        self._produce_port = produce_port
+        self._page_bytes = page_bytes
+        self._topic_share_bytes = TOPIC_SHARE * page_count * page_bytes
+        self._client_share_bytes = CLIENT_SHARE * page_count * page_bytes
+        self._next_ms = 0.0
+        self._states: dict[int, tuple[BrokerState, float]] = {}
+        """By broker, its state and since when."""
+        self._last: Condition | None = None
+
+    def step(self, now_ms: float) -> None:
+        """Report what differs from the last report, if it is time."""
+        if now_ms < self._next_ms:
+            return
+        self._next_ms = now_ms + REPORT_MS
+        condition = self._look(now_ms)
+        if condition != self._last:
+            self._last = condition
+            self._host.send_control(condition)
+
+    def _look(self, now_ms: float) -> Condition:
+        snapshot = self._cache.current
+        brokers = self._brokers(snapshot, now_ms)
+        streams = tuple(islice(self._intake.held, 10 * ROWS_MAX))
+        full = {
+            stream.topic_queue.topic if stream.topic_queue.share_line else stream.session.name
+            for stream in streams
+            if stream.hold_cause is HoldCause.SHARE
+        }
+        holds: dict[tuple[str, str, str], tuple[float, int]] = {}
+        for stream in streams:
+            key = stream.session.name, str(stream.hold_cause), stream.topic_queue.topic
+            since_ms, count = holds.get(key, (inf, 0))
+            holds[key] = min(since_ms, stream.hold_since_ms), count + 1
+        longest = sorted(holds.items(), key=lambda each: each[1][0])[:ROWS_MAX]
+        return Condition(
+            brokers=brokers,
+            topics=self._topic_shares(full),
+            clients=self._client_shares(full),
+            holds=tuple(HoldRow(*key, *row) for key, row in longest),
+            waits=self._waits(snapshot, {row.id: row for row in brokers}),
+        )
+
+    # ---- brokers
+
+    def _brokers(self, snapshot: MetadataSnapshot, now_ms: float) -> tuple[BrokerRow, ...]:
+        held = self._held(snapshot)
+        rows = []
+        states: dict[int, tuple[BrokerState, float]] = {}
+        in_flight = self._sender.in_flight
+        for node_id in snapshot.nodes:
+            second = second_of(node_id)
+            unanswered_ms = min(in_flight.oldest_ms(node_id), in_flight.oldest_ms(second))
+            waits = held.get(node_id)
+            before = self._states.get(node_id)
+            state = self._state(node_id, unanswered_ms, waits is not None, before, now_ms)
+            if state is None:
+                continue  # never needed by this worker
+            if before is not None and before[0] is state:
+                since_ms = before[1]
+            else:
+                since_ms = unanswered_ms if state is BrokerState.SILENT else now_ms
+            states[node_id] = state, since_ms
+            throttle_ms, at_ms = self._produce_port.throttles.get(node_id, (0, 0.0))
+            rows.append(
+                BrokerRow(
+                    node_id,
+                    str(state),
+                    since_ms,
+                    self._links.last_error(node_id) or "",
+                    in_flight.count(node_id) + in_flight.count(second),
+                    throttle_ms if now_ms - at_ms < THROTTLE_SHOWN_MS else 0,
+                    waits.records if waits else 0,
+                    waits.bytes if waits else 0,
+                    waits.oldest_ms if waits else 0.0,
+                )
+            )
+        self._states = states
+        return tuple(rows)
+
+    def _state(
+        self,
+        node_id: int,
+        unanswered_ms: float,
+        is_needed: bool,
+        before: tuple[BrokerState, float] | None,
+        now_ms: float,
+    ) -> BrokerState | None:
+        if self._links.link(node_id) is not None:
+            return BrokerState.SILENT if now_ms - unanswered_ms >= SILENT_MS else BrokerState.UP
+        was_bad = before is not None and before[0] in {BrokerState.SILENT, BrokerState.DOWN}
+        # A link that was lost may be there again at once; one that could not be made says more.
+        if self._links.last_error(node_id) and (was_bad or self._links.has_refused(node_id)):
+            return BrokerState.DOWN
+        if is_needed or before is not None:
+            return BrokerState.CONNECTING if is_needed else BrokerState.UP
+        return None
+
+    def _held(self, snapshot: MetadataSnapshot) -> dict[int, _Held]:
+        found: dict[int, _Held] = {}
+        for batch in islice(self._incomplete, BATCHES_SEEN_MAX):
+            leader = snapshot.leader(batch.topic, batch.partition)
+            if leader is None:
+                continue
+            held = found.get(leader.id)
+            if held is None:
+                held = found[leader.id] = _Held()
+            held.records += batch.records.count
+            held.bytes += batch.records.size_bytes
+            held.oldest_ms = min(held.oldest_ms, batch.created_ms)
+        return found
+
+    # ---- the oldest records
+
+    def _waits(self, snapshot: MetadataSnapshot, brokers: dict[int, BrokerRow]) -> tuple[WaitRow, ...]:
+        found: list[WaitRow] = []
+        batch = self._incomplete.oldest()
+        if batch is not None:
+            leader = snapshot.leader(batch.topic, batch.partition)
+            broker = -1 if leader is None else leader.id
+            cause, error = self._why(batch, broker, brokers.get(broker))
+            found.append(WaitRow(batch.topic, batch.partition, broker, batch.created_ms, str(cause), error))
+        unknown = [
+            (line.first_ms, queue.topic)
+            for queue in self._topics.waiting_queues.values()
+            for line in (queue.waiting, queue.out_of_range)
+            if line
+        ]
+        if unknown:
+            first_ms, topic = min(unknown)
+            found.append(WaitRow(topic, -1, -1, first_ms, str(WaitCause.UNKNOWN_TOPIC)))
+        return tuple(found)
+
+    def _why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
+        error = batch.last_error or ""
+        if broker < 0:
+            return WaitCause.NO_LEADER, error
+        if row is not None and row.state != BrokerState.UP:
+            return WaitCause.BROKER, row.last_error
+        if error:
+            return WaitCause.REFUSED, error
+        if broker in self._sender.muted_until_ms:
+            return WaitCause.THROTTLED, ""
+        if batch.state is BatchState.ON_WIRE:
+            return WaitCause.UNANSWERED, ""
+        if batch.queue.lingers:
+            return WaitCause.LINGER, ""
+        return WaitCause.QUEUED, ""
+
+    # ---- the pool
+
+    def _topic_shares(self, full: set[str]) -> tuple[ShareRow, ...]:
+        rows = [
+            ShareRow(
+                queue.topic,
+                queue.held_bytes / self._topic_share_bytes,
+                queue.chain.page_count,
+                queue.topic in full,
+            )
+            for queue in self._topics
+            if queue.chain.page_count
+        ]
+        return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share))
+
+    def _client_shares(self, full: set[str]) -> tuple[ShareRow, ...]:
+        held: dict[str, int] = {}
+        for session in self._sessions:
+            if session.unsettled_bytes:
+                held[session.name] = held.get(session.name, 0) + session.unsettled_bytes
+        rows = [
+            ShareRow(
+                name, size_bytes / self._client_share_bytes, -(-size_bytes // self._page_bytes), name in full
+            )
+            for name, size_bytes in held.items()
+        ]
+        return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share))

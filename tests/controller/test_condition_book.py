@@ -1,0 +1,220 @@
+"""Goal: what workers report becomes one truth for the operator: brokers, who waits for what, and one line a change."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sidecar.common.condition import BrokerRow, HoldRow, ShareRow, WaitRow
+from sidecar.common.control import Condition
+from sidecar.common.model import Node
+from sidecar.controller.broker_book import DEPARTED_MS, LINE_INTERVAL_MS, VOUCHED_MS, BrokerBook
+from sidecar.controller.condition_book import SHOWN_MAX, ConditionBook
+
+NODES = {1: Node(1, "kafka1", 9092), 2: Node(2, "kafka2", 9092)}
+NOW_MS = 1_000_000.0
+
+
+class Stage:
+    """Two workers, two brokers, and a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.book = ConditionBook(page_count=100, page_bytes=16384)
+        self.now_ms = NOW_MS
+        self.answered_ms = NOW_MS
+        self.nodes = dict(NODES)
+        self.error = ""
+
+    def hear(self, worker: int, *brokers: BrokerRow, after_ms: float = 0.0, **more: object) -> None:
+        self.now_ms += after_ms
+        self.book.report(worker, Condition(brokers=brokers, **more))  # type: ignore[arg-type]
+        self.tick()
+
+    def tick(self, after_ms: float = 0.0) -> None:
+        self.now_ms += after_ms
+        self.book.tick(self.nodes, self.answered_ms, self.error, self.now_ms)
+
+    def state(self, broker: int = 1) -> str:
+        return self.book.brokers.state_of(broker)
+
+    def down(self, *, held: int = 5) -> BrokerRow:
+        return BrokerRow(1, "down", self.now_ms, "refused", held_records=held, oldest_held_ms=self.now_ms)
+
+
+def up(broker: int = 1) -> BrokerRow:
+    return BrokerRow(broker, "up", NOW_MS, in_flight=1)
+
+
+def test_a_broker_is_down_for_all_once_a_worker_with_records_for_it_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    with caplog.at_level(logging.INFO):
+        stage.hear(0, up())
+        stage.hear(1, up(), up(2))
+        assert not caplog.records, "that they are up is no news"
+        stage.hear(0, stage.down())
+        stage.hear(1, stage.down(), up(2))
+        assert (stage.state(1), stage.state(2)) == ("down", "up")
+        assert stage.book.trouble(stage.now_ms) is None, "it may be back at once"
+        stage.tick(5_000.0)
+    (line,) = caplog.records
+    assert line.levelno == logging.WARNING
+    assert "Broker 1 (kafka1:9092) is down: refused; 5 records wait for it." in line.getMessage()
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert "Broker 1 (kafka1:9092) is down for 5 s and 10 records wait for it" in trouble.sentence
+
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        stage.hear(0, up(), after_ms=LINE_INTERVAL_MS)
+        stage.hear(1, up(), up(2))
+    assert [line.getMessage() for line in caplog.records] == [
+        "Broker 1 (kafka1:9092) is up again after 10 s."
+    ]
+    assert stage.book.trouble(stage.now_ms) is None
+
+
+def test_a_silent_broker_is_in_trouble_at_once_and_its_age_counts_from_the_oldest_request() -> None:
+    stage = Stage()
+    since_ms = NOW_MS - 7_000.0
+    row = BrokerRow(2, "silent", since_ms, in_flight=3, held_records=9, oldest_held_ms=since_ms)
+    wait = WaitRow("orders", 1, 2, since_ms, "broker")
+    stage.hear(0, row, waits=(wait,))
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert trouble.sentence == (
+        "Broker 2 (kafka2:9092) is silent for 7 s and 9 records wait for it; "
+        "oldest held record 7 s, orders-1, broker 2 silent."
+    )
+    shown = stage.book.status(0, 5, stage.now_ms)
+    assert shown["oldest_held"]["reason"] == "broker 2 silent"
+    assert [each["state"] for each in shown["brokers"]] == ["up", "silent"]
+
+
+def test_a_worker_that_needs_a_broker_no_more_is_overruled() -> None:
+    """Its last word is from when it lost the broker: another worker is connected, or metadata names it long after."""
+    stage = Stage()
+    stage.hear(0, stage.down(held=0))
+    assert stage.state() == "down"
+    assert stage.book.brokers.wants_metadata
+    stage.hear(1, up())
+    assert stage.state() == "up"
+
+    alone = Stage()
+    alone.hear(0, alone.down(held=0))
+    alone.answered_ms = alone.now_ms + VOUCHED_MS
+    alone.tick(VOUCHED_MS)
+    assert alone.state() == "up"
+    assert not alone.book.brokers.wants_metadata
+
+
+def test_a_broker_that_comes_and_goes_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    for _ in range(10):
+        stage.hear(0, stage.down(), after_ms=500.0)
+        stage.hear(0, up(), after_ms=500.0)
+    assert len(caplog.records) <= 3, "one line in LINE_INTERVAL_MS"
+
+
+def test_a_broker_that_metadata_no_longer_names_is_shown_for_a_while() -> None:
+    stage = Stage()
+    stage.tick()
+    del stage.nodes[2]
+    stage.tick(1_000.0)
+    assert stage.state(2) == "down"
+    stage.tick(DEPARTED_MS)
+    assert stage.state(2) == "down"
+    stage.tick(1.0)
+    assert stage.state(2) == ""
+
+
+def test_a_worker_that_is_gone_says_nothing_any_more() -> None:
+    stage = Stage()
+    stage.hear(0, stage.down())
+    stage.book.worker_left(0)
+    stage.tick()
+    assert stage.state() == "up"
+
+
+def test_the_oldest_record_of_all_workers_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    young = WaitRow("Orders", 0, 1, NOW_MS - 1_000.0, "no_leader")
+    old = WaitRow("Orders", 3, -1, NOW_MS - 6_000.0, "no_leader")
+    with caplog.at_level(logging.INFO):
+        stage.hear(0, waits=(young,))
+        assert not caplog.records
+        stage.hear(1, waits=(old,))
+        for _ in range(59):
+            stage.tick(1_000.0)
+        assert [line.getMessage().split(". ")[0] for line in caplog.records] == [
+            "Oldest held record 6 s, Orders-3, no leader"
+        ]
+        stage.tick(1_000.0)
+        assert len(caplog.records) == 2
+        stage.hear(0)
+        stage.hear(1)
+    assert caplog.records[-1].getMessage() == "No record waits for long any more."
+
+
+def test_records_that_linger_are_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    stage.hear(0, waits=(WaitRow("orders", 0, 1, NOW_MS - 20_000.0, "linger"),))
+    assert stage.book.trouble(stage.now_ms) is None
+    assert not caplog.records
+
+
+def test_a_full_share_names_topic_and_client(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    hold = HoldRow("bulk", "share", "orders", NOW_MS - 6_000.0, 1)
+    stage.hear(
+        0,
+        topics=(ShareRow("orders", 0.7, 35, is_full=True),),
+        clients=(ShareRow("bulk", 0.4, 20),),
+        holds=(hold,),
+    )
+    stage.hear(1, topics=(ShareRow("orders", 0.2, 10),))
+    shown = stage.book.status(48, 5, stage.now_ms)
+    assert shown["pool"]["by_topic"] == [{"topic": "orders", "pages": 45, "share_full": True, "share": 0.9}]
+    assert shown["pool"]["by_client"] == [{"client": "bulk", "pages": 20, "share_full": False, "share": 0.4}]
+    assert shown["holds"] == [
+        {"client": "bulk", "reason": "share", "topic": "orders", "since_seconds": 6.0, "streams": 1}
+    ]
+    assert shown["notices"][0].startswith("pool 48 %, topic orders at its share, client bulk waits")
+    (line,) = caplog.records
+    assert "Client bulk waits with records for topic orders for 6 s" in line.getMessage()
+
+
+def test_a_throttle_is_said_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    for _ in range(30):
+        stage.hear(0, BrokerRow(1, "up", NOW_MS, throttle_ms=700), after_ms=1_000.0)
+    (line,) = caplog.records
+    assert "Broker 1 throttles this daemon: it asked for 700 ms" in line.getMessage()
+    assert "broker 1 throttles: 700 ms" in stage.book.notices(0, stage.now_ms)[0]
+
+
+def test_without_reports_a_reachable_cluster_is_up_and_another_is_not() -> None:
+    book = BrokerBook()
+    book.tick(NODES, NOW_MS, "", NOW_MS)
+    assert book.state_of(1) == "up"
+    book.tick(NODES, NOW_MS, "Kafka is not reachable.", NOW_MS)
+    assert book.state_of(1) == "down"
+    assert book.to_list(NOW_MS, 5)[0]["last_error"] == "Kafka is not reachable."
+
+
+def test_status_shows_so_many_of_each() -> None:
+    stage = Stage()
+    names = [f"n{number}" for number in range(SHOWN_MAX + 1)]
+    for worker in (0, 1):
+        stage.hear(
+            worker,
+            topics=tuple(ShareRow(name, 0.01, 1) for name in names),
+            clients=tuple(ShareRow(name, 0.01, 1) for name in names),
+            holds=tuple(HoldRow(name, "pool", "orders", NOW_MS + worker, 1) for name in names),
+        )
+    shown = stage.book.status(0, 5, stage.now_ms)
+    rows = (shown["pool"]["by_topic"], shown["pool"]["by_client"], shown["holds"])
+    assert [len(each) for each in rows] == [SHOWN_MAX] * 3
+    assert rows[0][0]["pages"] == 2, "both workers' part"

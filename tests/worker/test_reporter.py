@@ -1,0 +1,209 @@
+"""Goal: a worker says truly how it stands with its brokers, its pool and those who wait; and only what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from client_stub.wire import Format, Kind
+from sidecar.common.condition import SILENT_MS, BrokerRow, HoldRow, WaitRow
+from sidecar.common.control import Condition, PartitionUpdate, UpdateMetadata, decode_message, encode_message
+from sidecar.common.model import Node
+from sidecar.worker.reporter import BATCHES_SEEN_MAX, REPORT_MS
+from tests.configs import producer_config
+
+from .hand import EPOCH, NoLinks
+from .port_stage import BASE_TIMESTAMP_MS, RECORD, Peer, PortStage
+from .scene import Scene
+
+LINGER_MS = 60_000.0
+
+
+class ScriptedLinks(NoLinks):
+    """One broker whose state tests set."""
+
+    def __init__(self) -> None:
+        self.is_connected = False
+        self.error: str | None = None
+
+    def link(self, node_id: int) -> object:  # type: ignore[override]
+        return self if self.is_connected else None
+
+    def last_error(self, node_id: int) -> str | None:
+        return self.error
+
+    def has_refused(self, node_id: int) -> bool:
+        return self.error is not None
+
+
+class Stage(PortStage):
+    def __init__(self, path: Path, linger_ms: float = LINGER_MS, partitions: int = 1) -> None:
+        self.links = ScriptedLinks()
+        config = producer_config(linger_ms=linger_ms, enable_idempotence=False, acks=1)
+        self.scene = Scene(path, config, patterns={"slow": {"records.per.second": 1}}, links=self.links)
+        super().__init__(self.scene)
+        self.worker = self.scene.worker
+        self.driver = self.scene.rooms.driver
+        self.partitions = partitions
+
+    def submit(self, peer: Peer, seq: int = 1, topic: str = "t", payload: bytes = RECORD) -> None:
+        fields = [EPOCH, 1, seq, topic, BASE_TIMESTAMP_MS, Format.MSGPACK, 0, len(payload) // len(RECORD)]
+        frames = [memoryview(msgpack.packb([Kind.SUBMIT, *fields])), memoryview(payload)]
+        self.port.on_message(peer.routing_id, frames)
+        self.driver.turn_now()
+        self.worker.loop.run()
+
+    def know(self, topic: str, leader: int = 1) -> None:
+        states = tuple(PartitionUpdate(topic, None, each, leader) for each in range(self.partitions))
+        update = UpdateMetadata(1, 1, EPOCH, (Node(1, "broker", 9092),), states, version=1)
+        self.driver.on_update_metadata(update)
+        self.worker.loop.run()
+
+    def report(self, after_ms: float = REPORT_MS) -> Condition | None:
+        """The report that the worker sends so much later; None when it sends none."""
+        self.worker.loop.run(after_ms)
+        sent = self.worker.host.sent
+        sent.clear()
+        self.scene.rooms.reporter.step(self.clock.now_ms())
+        if not sent:
+            return None
+        (condition,) = sent
+        assert isinstance(condition, Condition)
+        assert decode_message(encode_message(condition)[4:]) == condition, "as the controller reads it"
+        return condition
+
+    def broker(self) -> BrokerRow:
+        condition = self.report()
+        assert condition is not None
+        (row,) = condition.brokers
+        return row
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path / "segment")
+    yield stage
+    stage.scene.close()
+
+
+def test_a_worker_without_work_says_nothing_twice(stage: Stage) -> None:
+    stage.know("t")
+    assert stage.report() == Condition()
+    assert stage.report() is None
+    assert stage.report(0.0) is None, "nor sooner than once a second"
+
+
+def test_records_that_wait_name_their_broker_and_why(stage: Stage) -> None:
+    stage.know("t")
+    peer = stage.client()
+    accepted_ms = stage.clock.now_ms()
+    stage.submit(peer, payload=RECORD * 3)
+    condition = stage.report()
+    assert condition is not None
+    (row,) = condition.brokers
+    assert (row.id, row.state, row.held_records, row.oldest_held_ms) == (1, "connecting", 3, accepted_ms)
+    assert condition.waits == (WaitRow("t", 0, 1, accepted_ms, "broker"),)
+    assert [each.name for each in condition.topics] == ["t"]
+    assert [(each.name, each.pages) for each in condition.clients] == [("client", 1)]
+
+    stage.links.error = "Connection refused"
+    row = stage.broker()
+    assert (row.state, row.last_error) == ("down", "Connection refused")
+    since_ms = row.since_ms
+    stage.links.error = "No route to host"
+    assert stage.broker().since_ms == since_ms, "still down"
+    stage.links.is_connected, stage.links.error = True, None
+    condition = stage.report()
+    assert condition is not None
+    assert condition.brokers[0].state == "up"
+    assert condition.waits[0].cause == "linger"
+
+
+def test_a_lost_link_is_no_broker_down_before_it_could_not_be_made_again(stage: Stage) -> None:
+    stage.know("t")
+    stage.links.is_connected = True
+    stage.report()
+    stage.links.is_connected = False
+    assert stage.report() is None, "an idle connection ends: still as good as before"
+
+
+def test_a_topic_without_leader_and_one_that_is_not_known(stage: Stage) -> None:
+    stage.know("t", leader=-1)
+    peer = stage.client()
+    stage.submit(peer)
+    condition = stage.report()
+    assert condition is not None
+    assert [(each.topic, each.partition, each.cause) for each in condition.waits] == [("t", 0, "no_leader")]
+    other = stage.client("other")
+    stage.submit(other, topic="nosuch")
+    condition = stage.report()
+    assert condition is not None
+    assert [(each.topic, each.partition, each.cause) for each in condition.waits] == [
+        ("t", 0, "no_leader"),
+        ("nosuch", -1, "unknown_topic"),
+    ]
+
+
+def test_a_held_stream_is_reported_since_its_first_hold(stage: Stage) -> None:
+    stage.know("slow")
+    peer = stage.client("bulk")
+    stage.submit(peer, 1, "slow", RECORD * 30)
+    held_ms = stage.clock.now_ms()
+    stage.submit(peer, 2, "slow")
+    condition = stage.report()
+    assert condition is not None
+    assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1),)
+    stage.scene.rooms.stubs.intake.resume(next(iter(stage.scene.rooms.stubs.intake.held)))
+    condition = stage.report()
+    assert condition is not None
+    assert condition.holds == ()
+    stage.submit(peer, 2, "slow")
+    condition = stage.report()
+    assert condition is not None
+    assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1),), "the same record waits on"
+
+
+def test_a_request_without_an_answer_makes_its_broker_silent(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "segment", linger_ms=0.0)
+    stage.links.is_connected = True
+    stage.links.is_ready = lambda node_id: True  # type: ignore[method-assign]
+    stage.know("t")
+    port = stage.scene.rooms.brokers.produce_port
+    stage.driver._handlers = {  # the request stays on the wire
+        each: handler if handler != port.send else (lambda effect, now_ms: None)
+        for each, handler in stage.driver._handlers.items()
+    }
+    peer = stage.client()
+    sent_ms = stage.clock.now_ms()
+    stage.submit(peer)
+    condition = stage.report(SILENT_MS - 1)
+    assert condition is not None
+    assert (condition.brokers[0].state, condition.brokers[0].in_flight) == ("up", 1)
+    assert condition.waits[0].cause == "unanswered"
+    condition = stage.report(REPORT_MS)
+    assert condition is not None
+    assert (condition.brokers[0].state, condition.brokers[0].since_ms) == ("silent", sent_ms)
+    assert condition.waits[0].cause == "broker"
+    stage.scene.close()
+
+
+def test_held_records_of_so_many_batches_are_counted_by_broker(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "segment", partitions=BATCHES_SEEN_MAX + 1)
+    stage.know("t")
+    peer = stage.client()
+    records = [[None, b"v", None, each] for each in range(BATCHES_SEEN_MAX + 1)]
+    for seq, start in enumerate(range(0, len(records), 500), 1):
+        part = records[start : start + 500]
+        payload = b"".join(map(msgpack.packb, part))
+        fields = [EPOCH, 1, seq, "t", BASE_TIMESTAMP_MS, Format.MSGPACK, 0, len(part)]
+        stage.port.on_message(
+            peer.routing_id, [memoryview(msgpack.packb([Kind.SUBMIT, *fields])), memoryview(payload)]
+        )
+    stage.driver.turn_now()
+    stage.worker.loop.run()
+    assert len(stage.scene.rooms.core.accumulator.incomplete) == BATCHES_SEEN_MAX + 1
+    assert stage.broker().held_records == BATCHES_SEEN_MAX
+    stage.scene.close()
