@@ -374,8 +374,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "http.token.file",
         ValueKind.TEXT,
         None,
-        "File with a token that requests must carry (Authorization: Bearer), read at each one. /healthz and /livez "
-        "need none.",
+        "File with a token that requests must carry (Authorization: Bearer), read at each one. /healthz, "
+        "/livez and the page need none; the page asks its reader for it.",
         is_path=True,
     ),
     *LOG_SETTINGS,

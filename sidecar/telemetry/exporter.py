@@ -1,4 +1,4 @@
-"""HTTP of the daemon: /metrics, /healthz, /livez, /readyz, /status.json and a small page. Reads only, no secrets in it.
+"""HTTP of the daemon: metrics, health, the state as JSON, and the page. Reads only, no secrets in it.
 
 A connection gets one answer. It has a second until its first byte and ten in all, and a new one ends the oldest that
 has not asked: idle connections keep nobody out.
@@ -11,6 +11,7 @@ import json
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -20,7 +21,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.collector import SegmentCollector, read_counters, sum_counters
-from sidecar.telemetry.page import render_page
+from sidecar.telemetry.flows import Flows
+from sidecar.telemetry.history import INTERVAL_S, History
+from sidecar.telemetry.page import PAGE, PAGE_POLICY
 from sidecar.telemetry.state_rows import Samples, Status
 
 log = logging.getLogger(__name__)
@@ -36,8 +39,11 @@ ACCEPT_PAUSE_S = 0.1
 CONNECTIONS_MAX = 64
 """One more ends the oldest: of those that have not asked yet, else of those that do not take their answer."""
 
-OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
-"""Answered without a token: probes have none, and learn no more than one sentence."""
+OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/"})
+"""Answered without a token: probes have none, and learn no more than one sentence. The page is the same for all daemons
+and asks its reader for the token."""
+LOOK_S = 1.0
+"""All pages that ask for the state within this time get the same answer."""
 
 Health = Callable[[], tuple[bool, str]]
 Answer = tuple[HTTPStatus, str, bytes]
@@ -67,7 +73,12 @@ class Exporter:
         self._registry = CollectorRegistry()
         self._health: Health = lambda: (False, "Starting.")
         self._status: Callable[[], Status] = dict
+        self._flows: Flows | None = None
+        self._history = History()
+        self._looked: tuple[float, bytes] | None = None
+        """When the last answer to the page was made, and that answer."""
         self._accepting: asyncio.Task[None] | None = None
+        self._sampling: asyncio.Task[None] | None = None
         # Oldest first. Requests are answered at once; a connection that says nothing must not stand in their way.
         self._silent: dict[asyncio.Task[None], None] = {}
         self._answered: dict[asyncio.Task[None], None] = {}
@@ -82,6 +93,7 @@ class Exporter:
     def attach(self, segment: Segment) -> None:
         """Before :meth:`start`, where there is a segment."""
         self._segment = segment
+        self._flows = Flows(segment)
 
     def start(
         self, *, health: Health, status: Callable[[], Status], failures: Callable[[], Samples] = list
@@ -91,18 +103,27 @@ class Exporter:
         self._status = status
         if self._segment is not None:
             self._registry.register(SegmentCollector(self._segment, status, failures))
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        loop = asyncio.get_running_loop()
+        self._accepting = loop.create_task(self._accept())
+        self._sampling = loop.create_task(self._sample())
 
     def close(self) -> None:
         """Stop listening; after this the segment is not read any more. A socket's path goes first. Repeatable."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             self._path = None
-        for task in (self._accepting, *self._silent, *self._answered):
+        for task in (self._accepting, self._sampling, *self._silent, *self._answered):
             if task is not None:
                 task.cancel()
         self._sock.close()
         self._segment = None
+
+    async def _sample(self) -> None:
+        """The history of the page."""
+        while True:
+            if self._segment is not None:
+                self._history.add(time.time_ns() // 1_000_000, sum_counters(read_counters(self._segment)))
+            await asyncio.sleep(INTERVAL_S)
 
     async def _accept(self) -> None:
         """Not by start_server: it would let any number of connections stand in their TLS handshakes."""
@@ -188,6 +209,8 @@ class Exporter:
                 more = "WWW-Authenticate: Bearer\r\n"
             else:
                 status, kind, body = self._answer(path)
+                if path == "/":
+                    more = f"Content-Security-Policy: {PAGE_POLICY}\r\nReferrer-Policy: no-referrer\r\n"
         headers = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: "
             f"{len(body)}\r\n"
@@ -198,6 +221,8 @@ class Exporter:
     def _answer(self, path: str) -> Answer:
         if path == "/livez":
             return HTTPStatus.OK, "text/plain", b"ok\n"  # the loop runs; what Kafka does is no question here
+        if path == "/":
+            return HTTPStatus.OK, "text/html; charset=utf-8", PAGE
         if self._segment is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"The daemon is ending.\n"
         if path == "/metrics":
@@ -213,16 +238,41 @@ class Exporter:
             if is_healthy:
                 return HTTPStatus.OK, "text/plain; charset=utf-8", b"ok\n"
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{sentence}\n".encode()
-        if path in ("/", "/status.json"):
-            shown = {**self._status(), "counters": sum_counters(read_counters(self._segment))}
-            if path == "/":
-                return HTTPStatus.OK, "text/html; charset=utf-8", render_page(shown).encode()
-            return HTTPStatus.OK, "application/json", json.dumps(shown, indent=1).encode()
+        if path in ("/api/status", "/status.json"):
+            look = self._look if path == "/api/status" else self._shown
+            return HTTPStatus.OK, "application/json", look(self._segment)
         return (
             HTTPStatus.NOT_FOUND,
             "text/plain",
-            b"Here are /, /metrics, /healthz, /livez, /readyz and /status.json.\n",
+            b"Here are /, /metrics, /healthz, /livez, /readyz, /api/status and /status.json.\n",
         )
+
+    def _shown(self, segment: Segment) -> bytes:
+        shown = {**self._status(), "counters": sum_counters(read_counters(segment))}
+        return _as_json(shown, indent=1)
+
+    def _look(self, segment: Segment) -> bytes:
+        """For the page also the history, and the flows of topics and clients."""
+        now_s = time.monotonic()
+        if self._looked is not None and now_s - self._looked[0] < LOOK_S:
+            return self._looked[1]
+        assert self._flows is not None
+        shown = {
+            **self._status(),
+            "counters": sum_counters(read_counters(segment)),
+            "now_ms": time.time_ns() // 1_000_000,
+            "host": socket.gethostname(),
+            "history": self._history.to_json(),
+            "flows": self._flows.look(now_s),
+        }
+        body = _as_json(shown)
+        self._looked = (now_s, body)
+        return body
+
+
+def _as_json(shown: Status, indent: int | None = None) -> bytes:
+    """Without a character that begins markup, for a reader that takes it for a page."""
+    return json.dumps(shown, indent=indent).replace("<", "\\u003c").encode()
 
 
 def _address(sock: socket.socket, scheme: str) -> str:

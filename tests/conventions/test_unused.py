@@ -18,6 +18,7 @@ KEPT: Final = {
     "LogLines.formatTime": "logging",
     "_Loader.get_code": "importlib",
     "_Loader.exec_module": "importlib",
+    "_AsItIs.escape": "scramp",
     # Given to users.
     "AsyncProducer.send_and_wait": "the stub's API",
     "AsyncProducer.stats": "the stub's API",

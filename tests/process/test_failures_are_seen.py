@@ -62,7 +62,7 @@ def test_records_that_nobody_waits_for_are_seen_everywhere(daemon: SidecarDaemon
     metrics = http_get(daemon, "/metrics")
     assert 'kafka_sidecar_topic_records_failed_total{error="METADATA_TIMEOUT",topic="missing"} 3.0' in metrics
     assert 'kafka_sidecar_topic_records_failed_total{error="INVALID_PARTITION",topic="orders"} 1.0' in metrics
-    assert "Topic missing not present in metadata" in http_get(daemon, "/")
+    assert "Topic missing not present in metadata" in http_get(daemon, "/api/status")
     text = subprocess.run(
         [*cli("status"), "--run-dir", str(daemon.run_dir)],
         capture_output=True,

@@ -56,7 +56,7 @@ class Shown:
         for words in (("status",), ("status", "--json"), ("topics",), ("doctor", "-c", str(file))):
             done = daemon.command(*words)
             self.add(f"{name}: {' '.join(words[:2])}", done.stdout + done.stderr)
-        for path in ("/", "/status.json", "/metrics", "/healthz"):
+        for path in ("/", "/api/status", "/status.json", "/metrics", "/healthz"):
             with contextlib.suppress(OSError):  # 503 of a daemon without Kafka is an HTTPError
                 self.add(f"{name}: {path}", http_get(daemon, path))
         pids = [int(daemon.info()["pid"]), *daemon.worker_pids(), int(daemon.info()["standby"] or 0)]

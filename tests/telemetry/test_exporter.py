@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.exporter import BACKLOG, CONNECTIONS_MAX, Exporter
 from sidecar.telemetry.metric_table import METRICS
-from sidecar.telemetry.page import duration, render_page
+from sidecar.telemetry.page import duration
 
 STATUS: dict[str, Any] = {
     "pid": 7,
@@ -147,14 +148,35 @@ def test_healthz(segment: Segment) -> None:
     assert bad.endswith("Kafka is not reachable.\n")
 
 
-def test_page_and_its_escapes(segment: Segment) -> None:
-    (page,) = get(segment, [request("/")])
-    assert "<b>" not in page
-    assert "/run/&lt;b&gt;&amp;amp;" in page
-    assert "<i>" not in page and "<u>" not in page and "<script>" not in page
-    assert "&lt;i&gt;orders" in page and "Not authorized &lt;script&gt;." in page
-    assert '<td class="number">21</td>' in page
-    assert "4 (records of dead workers)" in page
+@pytest.mark.parametrize("path", ["/api/status", "/status.json"])
+def test_the_state_as_json_begins_no_markup(segment: Segment, path: str) -> None:
+    (answer,) = get(segment, [request(path)])
+    head, body = answer.split("\r\n\r\n", 1)
+    assert "Content-Type: application/json\r\n" in head and "nosniff" in head
+    assert "<" not in body
+    shown = json.loads(body)
+    assert shown["run_dir"] == "/run/<b>&amp;" and shown["failures"][0]["client"] == "<u>web"
+    assert shown["counters"]["records_accepted_total"] == 21
+
+
+def test_the_page_gets_history_and_flows(segment: Segment) -> None:
+    (answer,) = get(segment, [request("/api/status")])
+    shown = json.loads(answer.split("\r\n\r\n", 1)[1])
+    assert shown["history"]["columns"]["records_accepted_total"] == [21]
+    assert shown["flows"] == {"topics": [], "topic_count": 0, "clients": [], "client_count": 0}
+    assert abs(shown["now_ms"] - shown["history"]["at_ms"][0]) < 10_000
+
+
+def test_many_pages_cost_one_look(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a second all get the same answer; the next one is made again."""
+
+    def looks() -> int:
+        answers = get(segment, [request("/api/status")] * 5)
+        return len({answer.split('"now_ms": ')[1].split(",")[0] for answer in answers})
+
+    assert looks() == 1
+    monkeypatch.setattr("sidecar.telemetry.exporter.LOOK_S", 0.0)
+    assert looks() > 1
 
 
 @pytest.mark.parametrize(
@@ -244,10 +266,3 @@ def test_a_connection_that_never_asks_is_ended(
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_page_of_every_state() -> None:
-    for state in ("running", "degraded", "starting", "unreachable", "draining"):
-        page = render_page({**STATUS, "state": state, "sentence": "Why <so>.", "counters": {}})
-        assert f"kafka-sidecar: {state}" in page
-        assert "Why &lt;so&gt;." in page

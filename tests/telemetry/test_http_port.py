@@ -109,7 +109,7 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
         open_http(settings(f"127.0.0.1:{taken.getsockname()[1]}"), tmp_path)
 
 
-def test_without_its_token_only_probes_are_answered(tmp_path: Path) -> None:
+def test_without_its_token_only_probes_and_the_empty_page_are_answered(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
 
@@ -125,11 +125,13 @@ def test_without_its_token_only_probes_are_answered(tmp_path: Path) -> None:
             assert await status_of(request("/livez")) == "200"
             assert await status_of(request("/healthz")) == "503", "no segment yet, and no token asked for"
             refused = await ask(exporter, request("/metrics"))
+            page = await ask(exporter, request("/"))
+            assert page.startswith("HTTP/1.1 200 ") and page.endswith("</html>\n"), "it asks for the token"
             assert refused.startswith("HTTP/1.1 401 ") and "WWW-Authenticate: Bearer" in refused
             for raw in (
                 with_token("/metrics", "wrong"),
                 with_token("/metrics", ""),
-                with_token("/", "first", "Basic"),
+                with_token("/api/status", "first", "Basic"),
                 with_token("/status.json?token=first", "f"),
             ):
                 assert await status_of(raw) == "401"

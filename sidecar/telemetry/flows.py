@@ -1,0 +1,120 @@
+"""Flows: which topics and clients send how much, read from the segment of a daemon, also of one that hangs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sidecar.shm import layout
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.client_table import ROW_LIVE
+from sidecar.shm.segment import Segment
+
+SHOWN_MAX: Final = 200
+"""Topics, and clients: the busiest ones; the count of all is beside them."""
+TOPICS_OF_CLIENT_MAX: Final = 8
+"""Names of topics of one client."""
+_STREAM: Final = struct.Struct("<IIQ")
+
+
+class Flows:
+    """Two looks make a rate: keep one of these for as long as somebody watches. Not thread-safe; reads only."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._seconds = 0.0
+        self._topic_bytes: dict[str, int] = {}
+        self._client_submissions: dict[tuple[int, int], int] = {}
+
+    def look(self, now_s: float) -> dict[str, Any]:
+        """``topics`` and ``clients``, the busiest first, with rates since the last look; none at the first look.
+
+        Bytes of a topic are those of its journal: with the headers of submissions, before compression. ``now_s`` is
+        monotonic.
+        """
+        elapsed_s = now_s - self._seconds if self._seconds else 0.0
+        self._seconds = now_s
+        topics, names = self._topics()
+        clients = self._clients(names)
+        topic_bytes = {topic: each["journal_bytes"] for topic, each in topics.items()}
+        submissions = {key: each["submissions"] for key, each in clients.items()}
+        if elapsed_s > 0:
+            for topic, each in topics.items():
+                more = each["journal_bytes"] - self._topic_bytes.get(topic, 0)
+                each["bytes_per_second"] = round(max(more, 0) / elapsed_s, 1)
+            for key, each in clients.items():
+                more = each["submissions"] - self._client_submissions.get(key, 0)
+                each["submissions_per_second"] = round(max(more, 0) / elapsed_s, 1)
+        self._topic_bytes, self._client_submissions = topic_bytes, submissions
+        for each in clients.values():
+            for topic in each["topics"]:
+                topics[topic]["clients"] += 1
+            each["topic_count"] = len(each["topics"])
+            each["topics"] = each["topics"][:TOPICS_OF_CLIENT_MAX]
+        return {
+            "topics": _busiest(topics.values(), "bytes_per_second", "journal_bytes"),
+            "topic_count": len(topics),
+            "clients": _busiest(clients.values(), "submissions_per_second", "submissions"),
+            "client_count": len(clients),
+        }
+
+    def _topics(self) -> tuple[dict[str, dict[str, Any]], dict[tuple[int, int], str]]:
+        """Facts by topic, and the topic of each (slot, chain)."""
+        topics: dict[str, dict[str, Any]] = {}
+        names: dict[tuple[int, int], str] = {}
+        for slot in self._segment.prepared_slots():
+            area = self._segment.slot(slot).area
+            for chain in ChainTable(self._segment, slot).names():
+                row = layout.CHAINS_OFFSET + chain.chain_id * layout.CHAIN_ROW_BYTES
+                (held,) = struct.unpack_from("<Q", area, row + layout.CHAIN_HELD_OFFSET)
+                facts = topics.setdefault(
+                    chain.topic, {"topic": chain.topic, "journal_bytes": 0, "held_bytes": 0, "clients": 0}
+                )
+                facts["journal_bytes"] += chain.tail
+                facts["held_bytes"] += held
+                names[slot, chain.chain_id] = chain.topic
+        return topics, names
+
+    def _clients(self, names: dict[tuple[int, int], str]) -> dict[tuple[int, int], dict[str, Any]]:
+        """Facts by (row, generation)."""
+        found: dict[tuple[int, int], dict[str, Any]] = {}
+        for index, generation, slot in self._live_rows():
+            start = self._segment.layout.client(index)
+            row = self._segment.view[start : start + layout.RING_OFFSET]
+            _, _, _, pid, _, name_bytes, name = layout.CLIENT_ROW.unpack_from(row)
+            submissions, topics = 0, dict[str, None]()
+            streams_end = layout.STREAMS_OFFSET + layout.STREAMS_MAX * layout.STREAM_BYTES
+            for _, chain, position in _STREAM.iter_unpack(row[layout.STREAMS_OFFSET : streams_end]):
+                if not chain:
+                    break
+                submissions += position
+                topic = names.get((slot, chain - 1))
+                if topic is not None:
+                    topics[topic] = None
+            found[index, generation] = {
+                "client": name[:name_bytes].decode("utf-8", "replace"),
+                "pid": pid,
+                "slot": slot,
+                "submissions": submissions,
+                "topics": list(topics),
+            }
+        return found
+
+    def _live_rows(self) -> Iterator[tuple[int, int, int]]:
+        """(row, generation, slot): words of another state cost no Python."""
+        places = self._segment.layout
+        words = bytes(self._segment.view[places.client_words :][: 8 * places.clients_max])
+        states = words[::8]
+        index = states.find(ROW_LIVE)
+        while index >= 0:
+            (word,) = struct.unpack_from("<Q", words, 8 * index)
+            yield index, word >> 32, word >> 8 & 0xFF
+            index = states.find(ROW_LIVE, index + 1)
+
+
+def _busiest(found: Any, rate: str, total: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = sorted(
+        found, key=lambda each: (each.get(rate, 0.0), each[total]), reverse=True
+    )
+    return rows[:SHOWN_MAX]

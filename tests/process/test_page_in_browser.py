@@ -1,0 +1,134 @@
+"""Goal: the page as a reader sees it, in a real headless Chromium, of a real daemon."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from client_stub import Producer
+from sidecar.testing.browser import Browser, find_browser
+from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.metrics import http_address
+from sidecar.testing.waiting import wait_until
+
+CHROMIUM = find_browser()
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no Chromium here: install it (Debian: apt-get install chromium)"
+    ),
+]
+EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[FakeBroker]:
+    with FakeBroker({"orders": 3, "clicks": 6}) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def daemon(kafka: FakeBroker) -> Iterator[SidecarDaemon]:
+    with SidecarDaemon(kafka.bootstrap_servers, settings={"max.block.ms": 3000}) as daemon:
+        yield daemon
+
+
+@pytest.fixture(autouse=True)
+def fresh(browser: Browser) -> None:
+    browser.look_like(width=1200)
+    browser.requests.clear()
+    browser.complaints.clear()
+
+
+def test_it_shows_who_sends_what_and_what_failed(browser: Browser, daemon: SidecarDaemon) -> None:
+    with Producer(daemon.run_dir, client_name="billing", on_error=lambda *_: None) as producer:
+        for _ in range(20):
+            producer.send("orders", b"x" * 100)
+        producer.send("missing", b"x")
+        producer.flush(30)
+        browser.open(http_address(daemon))
+        browser.wait_for("running", "#state")
+        browser.wait_for("Everything runs.", "#state")
+        browser.wait_for("missing", "#failures")
+        assert "METADATA_TIMEOUT" in browser.text("#failures")
+        browser.wait_for("orders", "#topics")
+        browser.wait_for("billing", "#clients")
+        assert browser.text("#workers").count("ready") == 2
+        delivered = browser.text("#rates")
+        producer.send("clicks", b"x").result(30)
+        browser.wait_for("clicks", "#topics")  # by itself
+    assert "delivered" in delivered
+    own = urlsplit(http_address(daemon)).netloc
+    assert {urlsplit(each).netloc for each in browser.requests} == {own}
+    assert not browser.complaints, "an exception, or something that its policy refuses"
+
+
+def test_it_is_there_at_once_and_fits_a_phone_in_the_dark(browser: Browser, daemon: SidecarDaemon) -> None:
+    browser.look_like(width=390, is_dark=True)
+    browser.open(http_address(daemon))
+    browser.wait_for("running", "#state")
+    timing = browser.run("performance.getEntriesByType('resource').map((each) => each.duration)")
+    navigation = browser.run("performance.getEntriesByType('navigation')[0].responseEnd")
+    print(f"page {navigation:.0f} ms, state {timing[0]:.0f} ms")
+    assert navigation + timing[0] < 3000, "300 ms on a quiet machine"
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(16, 19, 25)"
+    browser.look_like(width=1200)
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(244, 245, 247)"
+
+
+def test_names_of_clients_and_topics_are_text(browser: Browser, daemon: SidecarDaemon) -> None:
+    with Producer(daemon.run_dir, client_name=EVIL[:60], on_error=lambda *_: None) as producer:
+        producer.send("orders", b"x").result(30)
+        producer.send(EVIL, b"x")
+        producer.flush(30)
+        browser.open(http_address(daemon))
+        browser.wait_for(EVIL[:60], "#clients")
+        browser.wait_for(EVIL, "#failures")
+        assert browser.run("document.querySelectorAll('script').length") == 1
+        assert browser.run("document.querySelectorAll('main img').length") == 0
+        assert "owned" not in browser.run("document.title")
+    assert not browser.complaints
+
+
+def test_it_goes_on_showing_when_the_daemon_is_gone_and_says_so(
+    browser: Browser, kafka: FakeBroker, start_daemon: StartDaemon
+) -> None:
+    daemon = start_daemon(kafka.bootstrap_servers)
+    browser.open(http_address(daemon))
+    browser.wait_for("running", "#state")
+    port = http_address(daemon).rsplit(":", 1)[1]
+    daemon.stop()
+    browser.wait_for("The daemon has not answered for", "#gone")
+    assert "Everything runs." in browser.text("#state"), "what was there last"
+    daemon.use(**{"http.listen": f"127.0.0.1:{port}"})
+    daemon.start()
+    notice = "getComputedStyle(document.getElementById('gone')).display"
+    wait_until(lambda: browser.run(notice) == "none", "the notice's end")
+    assert browser.text("#workers").count("ready") == 2
+
+
+def test_it_asks_for_the_token(
+    browser: Browser, kafka: FakeBroker, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex())
+    daemon = start_daemon(kafka.bootstrap_servers, settings={"http.token.file": token})
+    browser.open(http_address(daemon))
+    browser.wait_for("asks for its token")
+    assert "running" not in browser.text()
+    browser.run(f"document.querySelector('#token input').value = '{token.read_text()}'")
+    browser.run("document.querySelector('#token button').click()")
+    browser.wait_for("running", "#state")

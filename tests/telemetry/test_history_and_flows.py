@@ -1,0 +1,96 @@
+"""Goal: what the page draws: a quarter of an hour of totals, and who sends how much, from the segment alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.client_table import ClientTable
+from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.shm.segment import Segment
+from sidecar.telemetry.flows import SHOWN_MAX, TOPICS_OF_CLIENT_MAX, Flows
+from sidecar.telemetry.history import INTERVAL_S, SAMPLES_MAX, History
+
+ZERO = {row.name: 0 for row in COUNTER_ROWS}
+
+
+def test_the_history_keeps_a_quarter_of_an_hour_and_no_more() -> None:
+    history = History()
+    assert history.to_json()["at_ms"] == []
+    for number in range(SAMPLES_MAX):
+        history.add(5000 * number, {**ZERO, "records_accepted_total": number})
+    shown = history.to_json()
+    assert shown["at_ms"][-1] - shown["at_ms"][0] == 15 * 60_000 == 1000 * INTERVAL_S * (SAMPLES_MAX - 1)
+    history.add(5000 * SAMPLES_MAX, {**ZERO, "records_accepted_total": 7})
+    shown = history.to_json()
+    assert (shown["at_ms"][0], len(shown["at_ms"])) == (5000, SAMPLES_MAX)
+    assert shown["columns"]["records_accepted_total"][-2:] == [SAMPLES_MAX - 1, 7]
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    made = Segment.create(
+        tmp_path / "segment", page_bytes=4096, buffer_memory_bytes=1 << 20, clients_max=256, instance_id=b"i"
+    )
+    for slot in (0, 1):
+        made.prepare_slot(slot)
+    yield made
+    made.close()
+
+
+def put_tail(table: ChainTable, chain_id: int, tail: int) -> None:
+    table.tail_word(chain_id)[:] = tail.to_bytes(8, "little")
+
+
+def test_rates_come_from_two_looks(segment: Segment) -> None:
+    tables = [ChainTable(segment, slot) for slot in (0, 1)]
+    chains = [table.open(0, "orders") for table in tables]
+    clicks = tables[0].open(0, "clicks")
+    assert clicks is not None and None not in chains
+    clients = ClientTable(segment)
+    web = clients.take_row(b"w" * 20, "web", 7, 0, b"s" * 16)
+    billing = clients.take_row(b"b" * 20, "billing", 8, 1, b"s" * 16)
+    assert web is not None and billing is not None
+    web.place_stream(1, 0)
+    web.place_stream(2, 1)
+    billing.place_stream(1, 0)
+    flows = Flows(segment)
+    first = flows.look(100.0)
+    assert first["topic_count"] == first["client_count"] == 2
+    assert not any("bytes_per_second" in each for each in first["topics"])
+
+    put_tail(tables[0], 0, 6400)
+    put_tail(tables[1], 0, 640)
+    put_tail(tables[0], 1, 64)
+    web.store_position(1, 30)
+    web.store_position(2, 10)
+    billing.store_position(1, 5)
+    shown = flows.look(102.0)
+    assert [(each["topic"], each["bytes_per_second"], each["clients"]) for each in shown["topics"]] == [
+        ("orders", 3520.0, 2),
+        ("clicks", 32.0, 1),
+    ]
+    assert [
+        (each["client"], each["pid"], each["submissions_per_second"], each["topics"])
+        for each in shown["clients"]
+    ] == [("web", 7, 20.0, ["orders", "clicks"]), ("billing", 8, 2.5, ["orders"])]
+    web.release()
+    assert [each["client"] for each in flows.look(103.0)["clients"]] == ["billing"]
+
+
+def test_the_busiest_are_shown_and_all_are_counted(segment: Segment) -> None:
+    table = ChainTable(segment, 0)
+    client = ClientTable(segment).take_row(b"w" * 20, "web", 7, 0, b"s" * 16)
+    assert client is not None
+    for number in range(SHOWN_MAX + 1):
+        table.open(0, f"topic-{number}")
+        put_tail(table, number, 64 * number)
+        client.place_stream(number, number)
+    shown = Flows(segment).look(1.0)
+    assert (shown["topic_count"], len(shown["topics"])) == (SHOWN_MAX + 1, SHOWN_MAX)
+    assert shown["topics"][0]["topic"] == f"topic-{SHOWN_MAX}"
+    (web,) = shown["clients"]
+    assert (web["topic_count"], len(web["topics"])) == (200, TOPICS_OF_CLIENT_MAX), "a client has 200 streams"
