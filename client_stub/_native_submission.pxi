@@ -273,10 +273,18 @@ cdef class ProducerCore:
     cdef public dict _streams
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None, on_delivery=None):
-        """Queue one record; returns its future. ``on_delivery(error, metadata)`` runs in the io thread.
+        """Queue one record; returns its future. Does not wait for the daemon, but for room where 8 MiB wait for it.
 
-        Raises TypeError or ValueError for a wrong argument, RecordTooLarge, ProducerClosed, and after waiting
-        for room BufferExhausted or DaemonUnreachable; then nothing was queued.
+        - topic: str of 1 to 249 bytes
+        - value, key: bytes, bytearray, memoryview or None (Kafka's null), or what the serializers take
+        - headers: pairs of (str, bytes or None), or a mapping
+        - partition: int; None: the daemon's partitioner decides
+        - timestamp_ms: int; None: now
+        - on_delivery(error, metadata): called in the io thread; error is None on success
+
+        Raises TypeError or ValueError for a wrong argument, RecordTooLarge, SerializationFailed, ProducerClosed,
+        DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable; then nothing was
+        queued. Thread-safe.
         """
         cdef PyObject* found
         cdef SubmissionCore submission

@@ -25,6 +25,7 @@ from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.packer import Headers
 from client_stub.producer import ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
 from client_stub.record_metadata import RecordMetadata
+from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats
 from client_stub.topic_lookup import PartitionInfo, TopicLookup
 
@@ -70,10 +71,14 @@ class AsyncProducer:
         client_name: str | None = None,
         *,
         max_block_ms: float = MAX_BLOCK_MS,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
         **settings: Any,
     ) -> None:
         if max_block_ms < 0:
             raise ValueError("max_block_ms must not be negative.")
+        # Not the producer's: a send that waits in the line is tried again, and is serialized once.
+        self._serializers = serializers_of(key_serializer, value_serializer)
         # A send without room fails at once, and waits in the line of its loop.
         self._producer = Producer(run_dir, client_name, max_block_ms=0, **settings)
         self._max_block_ms = max_block_ms
@@ -100,6 +105,8 @@ class AsyncProducer:
         line = self._last
         if line is None or line.loop_of() is not loop:
             line = self._line_of(loop)
+        if self._serializers is not None:
+            key, value = self._serializers.record(topic, key, value)
         producer = self._producer
         future = DeliveryFuture(loop, producer._outbox)
         decided = partial(line.decided, future)
@@ -124,6 +131,8 @@ class AsyncProducer:
         Records with headers, partitions or times are checked on the loop, 1,000 (2 ms) at a time. Cancelled in the
         middle, the records queued so far are sent.
         """
+        if self._serializers is not None:
+            records = self._serializers.rows(topic, records)
         return await self._enter(topic, self._producer._rows_call(topic, records))
 
     async def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:

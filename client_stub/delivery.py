@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
@@ -76,18 +76,7 @@ class BulkDelivery:
 
         Records that failed, or have no outcome yet, are in none of them.
         """
-        ranges: list[OffsetRange] = []
-        for partition, first, count in sorted(each for part in self._parts for each in part.ranges()):
-            last = ranges[-1] if ranges else None
-            if (
-                last is not None
-                and last.partition == partition
-                and first == (last.end_offset if last.first_offset >= 0 else -1)
-            ):
-                ranges[-1] = last._replace(count=last.count + count)
-            else:
-                ranges.append(OffsetRange(partition, first, count))
-        return tuple(ranges)
+        return joined(each for part in self._parts for each in part.ranges())
 
     @property
     def failed_count(self) -> int:
@@ -98,3 +87,19 @@ class BulkDelivery:
         return next(
             (error for error, _ in (part.failures() for part in self._parts) if error is not None), None
         )
+
+
+def joined(places: Iterable[tuple[int, int, int]]) -> tuple[OffsetRange, ...]:
+    """Sorted ranges of (partition, first offset, records); those that meet are one."""
+    ranges: list[OffsetRange] = []
+    for partition, first, count in sorted(places):
+        last = ranges[-1] if ranges else None
+        if (
+            last is not None
+            and last.partition == partition
+            and first == (last.end_offset if last.first_offset >= 0 else -1)
+        ):
+            ranges[-1] = last._replace(count=last.count + count)
+        else:
+            ranges.append(OffsetRange(partition, first, count))
+    return tuple(ranges)

@@ -74,6 +74,12 @@ FORKED_TEXT: Final = (
 )
 
 
+class SerializationFailed(SidecarError):
+    """A key_serializer or value_serializer raised (``__cause__``), or returned something else than bytes or None."""
+
+    default_name = "SERIALIZATION_FAILED"
+
+
 class BufferExhausted(SidecarError):
     """No room within max.block.ms: the daemon gave no credit or no page. Nothing was queued by this call."""
 

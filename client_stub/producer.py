@@ -35,6 +35,7 @@ from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, packe
 from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
 from client_stub.run_dir import control_path, hello_flags
+from client_stub.serializers import Serializer, serializers_of
 from client_stub.session import Session
 from client_stub.stats import ProducerStats, stats_of
 from client_stub.topic_lookup import PartitionInfo, TopicLookup
@@ -69,15 +70,27 @@ def _check_topic(topic: str) -> None:
 
 
 class Producer(ProducerCore):
-    """Hands records to the kafka-sidecar daemon of this host.
+    """Hands records to the kafka-sidecar daemon of this host. Thread-safe and fork-safe; nothing starts before a send.
 
-    ``run_dir``: the daemon's (None: KAFKA_SIDECAR_RUN_DIR, else the default). ``client_name`` and ``token``
-    name an entry of the daemon's [clients] table. ``max_block_ms`` bounds how long send() waits for room
-    (Kafka's max.block.ms), ``connect_timeout_ms`` how long the first send waits for a daemon,
-    ``delivery_timeout_ms`` how long records wait for a daemon that went away. ``on_error(error, topic, count)`` runs in
-    the io thread for records that failed without a callback and before anybody asked; without it they are logged as
-    warnings of the logger ``client_stub``, once in ten seconds for each topic and error.
-    Raises ValueError for a run directory too long for a socket path.
+    ::
+
+        with Producer(client_name="billing") as producer:
+            delivery = producer.send("orders", value=b"...", key=b"customer-7")
+            print(delivery.result(timeout=10).offset)
+
+    - run_dir: the daemon's directory; None: KAFKA_SIDECAR_RUN_DIR, else the default
+    - client_name, token: an entry of the daemon's [clients] table; None: the name of the script, and no token
+    - max_block_ms: how long a send may wait for room (Kafka's max.block.ms)
+    - connect_timeout_ms: how long the first send waits for a daemon
+    - delivery_timeout_ms: how long records wait for a daemon that went away
+    - on_error(error, topic, count): called in the io thread for records that failed without a callback and before
+      anybody asked; None: they are warnings of the logger ``client_stub``
+    - key_serializer, value_serializer: functions from an object to bytes, for send() and send_many(). None is not
+      serialized: it is Kafka's null.
+
+    acks, linger.ms, compression and all other settings of Kafka are the daemon's.
+    Raises ValueError for a negative time, a name of more than 64 bytes and a run directory too long for a socket path,
+    TypeError for a serializer that cannot be called.
     """
 
     def __init__(
@@ -90,6 +103,8 @@ class Producer(ProducerCore):
         connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
         delivery_timeout_ms: float = DELIVERY_TIMEOUT_MS,
         on_error: OnError | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
     ) -> None:
         if max_block_ms < 0 or connect_timeout_ms < 0 or delivery_timeout_ms <= 0:
             raise ValueError("max_block_ms, connect_timeout_ms and delivery_timeout_ms must not be negative.")
@@ -105,11 +120,12 @@ class Producer(ProducerCore):
         self._connect_timeout_ms = connect_timeout_ms
         self._delivery_timeout_ms = delivery_timeout_ms
         self._on_error = on_error
+        self._serializers = serializers_of(key_serializer, value_serializer)
         self._was_interrupted = False
         """An exception, as Ctrl-C, has broken off a close(): nobody wants to wait again when the process ends."""
         self._fork_generation = 0
         self._outbox = self._new_outbox()
-        self._streams = self._outbox.streams
+        self._streams = self._outbox.streams if self._serializers is None else None
         _live.add(self)
 
     # --- sending (send() itself stands in producer_core.py and in _native.pyx) ---------------------------------
@@ -127,9 +143,11 @@ class Producer(ProducerCore):
         next flush() or close(). Raises as send() does; when it has to wait for room in the middle and gives
         up, the records before are queued: the text says how many, the error's ``queued`` is their future.
         """
-        stream = self._streams.get(topic)
+        stream = self._outbox.streams.get(topic)
         if stream is None:
             stream = self._open_stream(topic)
+        if self._serializers is not None:
+            records = self._serializers.rows(topic, records)
         rows = records if isinstance(records, list) else list(records)
         if not rows:
             return BulkDelivery(())
@@ -141,9 +159,9 @@ class Producer(ProducerCore):
     def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
         """Queue the rows of an Arrow table: columns value, key, headers, partition, timestamp by name.
 
-        No row is touched in Python. Raises TypeError naming a column of a wrong type, ValueError when there
-        is no value column, two of one name, or a record with a header key or a number that send() would refuse;
-        else as send_many(). Needs pyarrow (``pip install kafka-sidecar[arrow]``).
+        No row is touched in Python, so serializers are not called. Raises TypeError naming a column of a wrong type,
+        ValueError when there is no value column, two of one name, or a record with a header key or a number that
+        send() would refuse; else as send_many(). Needs pyarrow (``pip install kafka-sidecar[arrow]``).
         """
         return self._table_call(topic, table).run()
 
@@ -285,13 +303,13 @@ class Producer(ProducerCore):
     # --- inside -------------------------------------------------------------------------------------
 
     def _rows_call(self, topic: str, records: Iterable[Sequence[Any]]) -> RowsCall:
-        stream = self._streams.get(topic) or self._open_stream(topic)
+        stream = self._outbox.streams.get(topic) or self._open_stream(topic)
         return RowsCall(self, stream, records if isinstance(records, list) else list(records))
 
     def _table_call(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> TableCall:
         from client_stub.columnar import TableCall
 
-        stream = self._streams.get(topic) or self._open_stream(topic)
+        stream = self._outbox.streams.get(topic) or self._open_stream(topic)
         return TableCall(self, stream, table)
 
     def _open_stream(self, topic: str) -> OpenStream:
@@ -333,7 +351,7 @@ class Producer(ProducerCore):
         """
         outbox = self._outbox
         if outbox.max_request_bytes is None:
-            outbox.wait_for_room(self._streams.get(topic) or self._open_stream(topic))
+            outbox.wait_for_room(self._outbox.streams.get(topic) or self._open_stream(topic))
         return self.known_size_limit or outbox.payload_bytes_max
 
     @property
@@ -384,7 +402,7 @@ class Producer(ProducerCore):
         self._fork_generation += 1
         self._outbox = self._new_outbox()
         self._outbox.closed = inherited.closed
-        self._streams = self._outbox.streams
+        self._streams = self._outbox.streams if self._serializers is None else None
         inherited.notify()  # who waited there when a signal handler forked
 
 

@@ -9,13 +9,16 @@ from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, Headers, full_
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
+    from client_stub.serializers import Serializers
 
 
 class ProducerCore:
     """The base of Producer where the compiled one is missing."""
 
     _outbox: Outbox
-    _streams: dict[str, OpenStream]
+    _streams: dict[str, OpenStream] | None
+    """Where the compiled send() looks; None: it takes no short cut, for there are serializers."""
+    _serializers: Serializers | None
 
     def send(
         self,
@@ -27,12 +30,22 @@ class ProducerCore:
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Queue one record; returns its future. ``on_delivery(error, metadata)`` runs in the io thread.
+        """Queue one record; returns its future. Does not wait for the daemon, but for room where 8 MiB wait for it.
 
-        Raises TypeError or ValueError for a wrong argument, RecordTooLarge, ProducerClosed, and after waiting
-        for room BufferExhausted or DaemonUnreachable; then nothing was queued.
+        - topic: str of 1 to 249 bytes
+        - value, key: bytes, bytearray, memoryview or None (Kafka's null), or what the serializers take
+        - headers: pairs of (str, bytes or None), or a mapping
+        - partition: int; None: the daemon's partitioner decides
+        - timestamp_ms: int; None: now
+        - on_delivery(error, metadata): called in the io thread; error is None on success
+
+        Raises TypeError or ValueError for a wrong argument, RecordTooLarge, SerializationFailed, ProducerClosed,
+        DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable; then nothing was
+        queued. Thread-safe.
         """
-        stream = self._streams.get(topic)
+        if self._serializers is not None:
+            key, value = self._serializers.record(topic, key, value)
+        stream = self._outbox.streams.get(topic)
         if stream is None:
             stream = self._open_stream(topic)
         if (

@@ -20,10 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
+from client_stub.delivery import joined
 from client_stub.errors import DeliveryCancelled, ProducerClosed, SidecarError
 from client_stub.hot import OnDelivery
+from client_stub.outbox import BUFFER_BYTES
 from client_stub.packer import Headers, full_record
-from client_stub.record_metadata import RecordMetadata
+from client_stub.record_metadata import OffsetRange, RecordMetadata
+from client_stub.serializers import Serializer, serializers_of
+from client_stub.stats import ProducerStats
 
 FailWith = Callable[["FakeRecord"], SidecarError | None]
 
@@ -48,6 +52,8 @@ class FakeDelivery:
         self._over = threading.Event()
         self._error: SidecarError | None = None
         self._metadata: RecordMetadata | None = None
+        self._callbacks: list[Callable[[FakeDelivery], object]] = []
+        self._lock = threading.Lock()
 
     def done(self) -> bool:
         return self._over.is_set()
@@ -67,11 +73,22 @@ class FakeDelivery:
             )
         return self._error
 
+    def add_done_callback(self, callback: Callable[[FakeDelivery], object]) -> None:
+        """Called in the thread that sends or releases; now, when the outcome is there."""
+        with self._lock:
+            if not self._over.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
     def complete(self, error: SidecarError | None, metadata: RecordMetadata | None) -> None:
         self._error, self._metadata = error, metadata
-        self._over.set()
+        with self._lock:
+            self._over.set()
         if self._on_delivery is not None:
             self._on_delivery(error, metadata)
+        for callback in self._callbacks:
+            callback(self)
 
 
 class FakeBulkDelivery:
@@ -89,6 +106,26 @@ class FakeBulkDelivery:
         for each in self._deliveries:
             each.result(None if ends is None else max(0.0, ends - time.monotonic()))
         return self.count
+
+    def add_done_callback(self, callback: Callable[[FakeBulkDelivery], object]) -> None:
+        """Called once, when every record has its outcome."""
+        left = len(self._deliveries)
+
+        def count(_: FakeDelivery) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                callback(self)
+
+        for each in self._deliveries:
+            each.add_done_callback(count)
+        if not self._deliveries:
+            callback(self)
+
+    def offsets(self) -> tuple[OffsetRange, ...]:
+        """Where the delivered records stand, by partition and offset."""
+        places = [each.result(0) for each in self._deliveries if each.done() and each.exception(0) is None]
+        return joined((place.partition, place.offset, 1) for place in places)
 
     @property
     def first_error(self) -> SidecarError | None:
@@ -108,14 +145,23 @@ class FakeProducer:
     topic; records with a key go by its hash, others in turns. Callbacks run in the thread that sends or releases.
     """
 
-    def __init__(self, *, partitions: int = 1, fail_with: FailWith | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: int = 1,
+        fail_with: FailWith | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+    ) -> None:
         self.records: list[FakeRecord] = []
         self.fail_with = fail_with
         self.closed = False
+        self._serializers = serializers_of(key_serializer, value_serializer)
         self._partitions = partitions
         self._offsets: dict[tuple[str, int], int] = {}
         self._held: list[FakeDelivery] | None = None
-        self._failed = 0
+        self._failed_ever = 0
+        self._reported = 0
         self._lock = threading.RLock()
 
     def send(
@@ -128,7 +174,21 @@ class FakeProducer:
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> FakeDelivery:
-        """Raises TypeError or ValueError as Producer.send(), and ProducerClosed."""
+        """Raises TypeError or ValueError as Producer.send(), SerializationFailed and ProducerClosed."""
+        if self._serializers is not None:
+            key, value = self._serializers.record(topic, key, value)
+        return self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    def _take(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> FakeDelivery:
         if self.closed:
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
         packed, _ = full_record(key, value, headers, partition, timestamp_ms)
@@ -147,12 +207,31 @@ class FakeProducer:
         self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
     ) -> FakeBulkDelivery:
         """Each record is (key, value[, headers[, partition[, timestamp_ms]]])."""
+        if self._serializers is not None:
+            records = self._serializers.rows(topic, records)
         rows = [(*row, None, None, None)[:5] for row in records]
         sent = [
-            self.send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+            self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
             for key, value, headers, partition, timestamp_ms in rows
         ]
         return FakeBulkDelivery(sent)
+
+    def stats(self) -> ProducerStats:
+        """As Producer.stats(), of a daemon that is always there."""
+        with self._lock:
+            waiting, sent = len(self._held or ()), len(self.records)
+            return ProducerStats(
+                sent=sent,
+                accepted=sent,
+                delivered=sent - waiting - self._failed_ever,
+                failed=self._failed_ever,
+                waiting=waiting,
+                waiting_bytes=0,
+                buffer_bytes=BUFFER_BYTES,
+                connections=1,
+                is_connected=not self.closed,
+                why_away="",
+            )
 
     def hold(self) -> None:
         """Keep the outcomes of what is sent from now on, as a broker that does not answer."""
@@ -175,8 +254,8 @@ class FakeProducer:
             raise TimeoutError(
                 f"flush() timed out after {timeout} s: {len(self._held)} records have no outcome yet."
             )
-        failed, self._failed = self._failed, 0
-        return failed
+        newly, self._reported = self._failed_ever - self._reported, self._failed_ever
+        return newly
 
     def close(self, timeout: float | None = None) -> None:
         """Held records are delivered; with ``close(0)`` they fail with DeliveryCancelled."""
@@ -184,7 +263,7 @@ class FakeProducer:
             with self._lock:
                 held, self._held = self._held or [], None
             for delivery in held:
-                self._failed += 1
+                self._failed_ever += 1
                 delivery.complete(
                     DeliveryCancelled("The producer was closed before the record was delivered."), None
                 )
@@ -201,7 +280,7 @@ class FakeProducer:
         record = delivery.record
         error = self.fail_with(record) if self.fail_with is not None else None
         if error is not None:
-            self._failed += 1
+            self._failed_ever += 1
             delivery.complete(error, None)
             return
         with self._lock:

@@ -15,6 +15,7 @@ KEPT: Final = {
     "Since.convert": "click",
     "KafkaSidecarDataSource.streamWriter": "Spark",
     "LogLines.formatMessage": "logging",
+    "TopicHandler.emit": "logging",
     "LogLines.formatTime": "logging",
     "_Loader.get_code": "importlib",
     "_Loader.exec_module": "importlib",

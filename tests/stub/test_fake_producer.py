@@ -26,7 +26,15 @@ def test_what_a_program_sees_is_the_same(either: Any) -> None:
         assert seen == [(None, first.result(10))]
         bulk = producer.send_many("orders", [(b"k", b"3"), (None, b"4", None, 0)])
         assert bulk.result(10) == bulk.count == 2 and bulk.done() and bulk.first_error is None
-        assert producer.flush(10) == 0
+        assert bulk.offsets() == ((0, 2, 2),)
+        told: list[Any] = []
+        first.add_done_callback(told.append)
+        bulk.add_done_callback(told.append)
+        producer.send_many("orders", []).add_done_callback(lambda each: told.append(each.count))
+        assert told == [first, bulk, 0]
+        stats = producer.stats()
+        assert (stats.sent, stats.delivered, stats.failed, stats.waiting) == (4, 4, 0, 0)
+        assert stats.is_connected and not producer.flush(10)
         for wrong in (
             {"value": "text"},
             {"value": b"x", "partition": -1},

@@ -1,0 +1,141 @@
+"""TopicHandler: a ``logging.Handler`` that sends each line as a record to a topic.
+
+::
+
+    import logging
+    from client_stub.logging_handler import TopicHandler
+
+    logging.getLogger().addHandler(TopicHandler("logs"))
+
+It is for logs, which may be lost rather than hold up the application: see ``max_block_ms``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import time
+import weakref
+from typing import Any, Final
+
+from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.producer import Producer
+
+OWN_LOGGER: Final = "client_stub"
+MAX_BLOCK_MS: Final = 100.0
+CLOSE_TIMEOUT_S: Final = 5.0
+DROPS_LOGGED_EVERY_S: Final = 60.0
+
+log = logging.getLogger(OWN_LOGGER)
+
+
+class TopicHandler(logging.Handler):
+    """Sends what the formatter makes of a log record, as UTF-8, with the time of the log record and the headers
+    ``level`` and ``logger``.
+
+    - **Waiting**: a call waits at most ``max_block_ms`` for a daemon or for room. After a wait in vain nobody waits
+      until a line finds room again. What finds none is dropped, and counted in ``dropped``.
+    - **Itself**: lines of the logger ``client_stub`` and those under it are not sent, for they may be about this very
+      handler. Neither is a line that is logged while another is being formatted.
+    - **Forks**: the child sends with a client of its own, and counts its own drops.
+    - **The end**: close() and ``logging.shutdown`` wait at most ``close_timeout_s``. Later lines are dropped.
+
+    ``producer_settings`` are those of Producer: ``run_dir``, ``client_name``, ``token`` and so on. Thread-safe. Raises
+    what Producer raises for them, and ValueError for a negative time.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        level: int | str = logging.NOTSET,
+        *,
+        max_block_ms: float = MAX_BLOCK_MS,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
+        **producer_settings: Any,
+    ) -> None:
+        super().__init__(level)
+        if close_timeout_s < 0:
+            raise ValueError("close_timeout_s must not be negative.")
+        self.topic = topic
+        self.dropped = 0
+        """Lines of this process that found no room, no daemon, or a handler that was closed."""
+        self._max_block_ms = max_block_ms
+        self._close_timeout_s = close_timeout_s
+        self._producer = Producer(max_block_ms=max_block_ms, **producer_settings)
+        self._pid = os.getpid()
+        self._is_emitting = False
+        self._logged_dropped = 0
+        self._next_log_s = 0.0
+        _handlers.add(self)
+
+    def filter(self, record: logging.LogRecord) -> Any:
+        """As logging.Filterer; False for lines of this package."""
+        if record.name == OWN_LOGGER or record.name.startswith(OWN_LOGGER + "."):
+            return False
+        return super().filter(record)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the line. Called by logging with the handler's lock held, so one at a time."""
+        if os.getpid() != self._pid:
+            self._pid, self.dropped, self._logged_dropped, self._is_emitting = os.getpid(), 0, 0, False
+        if self._is_emitting:
+            self.dropped += 1
+            return
+        self._is_emitting = True
+        try:
+            self._send(record)
+        except SidecarError as error:
+            self._drop(error)
+        except Exception:
+            self.handleError(record)
+        finally:
+            self._is_emitting = False
+
+    def flush(self) -> None:
+        """Wait at most ``close_timeout_s`` until all lines before have an outcome."""
+        with contextlib.suppress(SidecarError, TimeoutError):  # the producer logs failed records itself
+            self._producer.flush(self._close_timeout_s)
+
+    def close(self) -> None:
+        """Deliver for at most ``close_timeout_s``, and send nothing from then on."""
+        with contextlib.suppress(SidecarError):
+            self._producer.close(self._close_timeout_s)
+        super().close()
+
+    def _send(self, record: logging.LogRecord) -> None:
+        self._producer.send(
+            self.topic,
+            self.format(record).encode("utf-8", "backslashreplace"),
+            headers=[("level", record.levelname.encode()), ("logger", record.name.encode())],
+            timestamp_ms=max(0, int(record.created * 1e3)),
+        )
+        self._producer._outbox.max_block_ms = self._max_block_ms
+
+    def _drop(self, error: SidecarError) -> None:
+        self.dropped += 1
+        if isinstance(error, BufferExhausted | DaemonUnreachable):
+            self._producer._outbox.max_block_ms = 0
+        now_s = time.monotonic()
+        if now_s >= self._next_log_s:
+            self._next_log_s = now_s + DROPS_LOGGED_EVERY_S
+            log.warning(
+                "%d log lines for topic %s were dropped: %s",
+                self.dropped - self._logged_dropped,
+                self.topic,
+                error,
+            )
+            self._logged_dropped = self.dropped
+
+
+_handlers: weakref.WeakSet[TopicHandler] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    """Before the producers' own end, which has another patience, and before logging's."""
+    for handler in list(_handlers):
+        handler.close()
+
+
+atexit.register(_at_exit)
