@@ -26,16 +26,16 @@ from sidecar.worker.fates.acker import Acker
 from sidecar.worker.fates.dead_letters import DeadLetters
 from sidecar.worker.fates.settlement import Settlement
 from sidecar.worker.reporter import Reporter
-from sidecar.worker.stubs.client_limits import ClientLimits
+from sidecar.worker.streams.client_limits import ClientLimits
+from sidecar.worker.streams.outboxes import Outboxes
+from sidecar.worker.streams.rate_limit import RateLimits
+from sidecar.worker.streams.sessions import Sessions
 from sidecar.worker.stubs.client_processes import ClientProcesses
 from sidecar.worker.stubs.group_commit import GroupCommit
 from sidecar.worker.stubs.intake import Intake, full_submission, largest_submission
-from sidecar.worker.stubs.outboxes import Outboxes
-from sidecar.worker.stubs.sessions import Sessions
 from sidecar.worker.stubs.shares import Shares
 from sidecar.worker.stubs.stub_port import StubPort
 from sidecar.worker.topics.placement import Placement
-from sidecar.worker.topics.rate_limit import RateLimits
 from sidecar.worker.topics.topics import Topics
 from sidecar.worker.turns import Turns
 

@@ -10,7 +10,7 @@ from sidecar.common.config_rules import config_of
 from sidecar.common.own_process import hide_memory
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.worker.settings import WorkerSettings
-from sidecar.worker.topics.rate_limit import RateLimits
+from sidecar.worker.streams.rate_limit import RateLimits
 
 if TYPE_CHECKING:
     from sidecar.deadletter.spool import SpoolWriter

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.worker.brokers.produce_port import ProducePort
     from sidecar.worker.host import Host
+    from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.stubs.intake import Intake
-    from sidecar.worker.stubs.sessions import Sessions
     from sidecar.worker.topics.topics import Topics
 
 REPORT_MS: Final = 1_000.0

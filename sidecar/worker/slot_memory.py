@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable
-from sidecar.shm.in_work import InWork
+from sidecar.shm.in_work import InWork, Suspects
 from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.submission_name import submission_name
-from sidecar.worker.adoption.poison import Poison
 
 if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
@@ -43,7 +42,9 @@ class SlotMemory:
         self.left_pages = take_over_pages(segment, slot, incarnation)
         """By chain, the pages of a dead owner: to be adopted."""
         self.name_of = partial(submission_name, segment.instance_id, slot)
-        self.poison = Poison(self.slot, self.name_of)
+        self.suspects = Suspects(self.slot)
+        self.deaths = self.suspects.count_deaths()
+        """Things in work when the last owner died, with the deaths at which each was."""
         self.slot.claim(pid=pid, incarnation=incarnation)
         self.in_work = InWork(self.slot)
         self.clock_ahead_ms = self.slot.resume_clock(monotonic_ns())

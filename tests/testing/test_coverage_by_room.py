@@ -27,7 +27,7 @@ def test_a_room_is_the_folder_under_its_package() -> None:
     assert room_of("client_stub/producer.py") == "client_stub"
     assert room_of("client_stub/spark/writer.py") == "client_stub/spark"
     assert room_of("sidecar/__main__.py") == "sidecar"
-    assert room_of("sidecar/worker/stubs/session.py") == "sidecar/worker"
+    assert room_of("sidecar/worker/streams/session.py") == "sidecar/worker"
 
 
 def test_lines_and_branches_of_a_room_are_summed() -> None:

@@ -22,9 +22,9 @@ from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.restore import next_instance, restore
 from sidecar.shm.segment import Segment
 from sidecar.shm.submission_name import submission_name
+from sidecar.worker.streams.session import StreamState
+from sidecar.worker.streams.topic_queue import TopicQueue
 from sidecar.worker.stubs.group_commit import GroupCommit
-from sidecar.worker.stubs.session import StreamState
-from sidecar.worker.topics.topic_queue import TopicQueue
 from tests.worker.power_disk import PowerDisk
 
 TOPICS = ("a", "bb")

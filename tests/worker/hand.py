@@ -19,9 +19,9 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.build import Outside, Rooms, build
 from sidecar.worker.settings import WorkerSettings
 from sidecar.worker.slot_memory import SlotMemory
-from sidecar.worker.stubs.client_limits import ClientLimits
-from sidecar.worker.stubs.outboxes import Outboxes
-from sidecar.worker.stubs.session import ClientSession
+from sidecar.worker.streams.client_limits import ClientLimits
+from sidecar.worker.streams.outboxes import Outboxes
+from sidecar.worker.streams.session import ClientSession
 from tests.configs import DEFAULTS, producer_config
 
 INFINITY = float("inf")

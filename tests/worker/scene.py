@@ -18,7 +18,7 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.client_table import ClientRow
 from sidecar.shm.segment import Segment
-from sidecar.worker.stubs.session import ClientSession
+from sidecar.worker.streams.session import ClientSession
 from tests.configs import DEFAULTS, producer_config
 
 from .hand import EPOCH, KEY, HandWorker

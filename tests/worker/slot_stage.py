@@ -27,9 +27,9 @@ from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.segment import Segment
 from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
-from sidecar.worker.fates.completions import Completion
 from sidecar.worker.fates.publication import publish_all
-from sidecar.worker.stubs.session import ClientSession, StreamState
+from sidecar.worker.streams.completion import Completion
+from sidecar.worker.streams.session import ClientSession, StreamState
 from tests.configs import producer_config
 
 from .hand import EPOCH, KEY, HandWorker

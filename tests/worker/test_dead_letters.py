@@ -18,10 +18,11 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.submission_name import submission_name
-from sidecar.worker.fates.completions import Completion, batch_undelivered
+from sidecar.worker.fates.completions import batch_undelivered
 from sidecar.worker.fates.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
-from sidecar.worker.stubs.session import ClientSession
-from sidecar.worker.topics.topic_queue import TopicQueue
+from sidecar.worker.streams.completion import Completion
+from sidecar.worker.streams.session import ClientSession
+from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.configs import producer_config
 from tests.reading_back import read_letters
 from tests.worker.scene import Scene, told

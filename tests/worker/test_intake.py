@@ -11,11 +11,11 @@ import pytest
 from client_stub.wire import Format, Kind
 from sidecar.kernel import StickyPartitioner
 from sidecar.shm.layout import STREAMS_MAX
+from sidecar.worker.streams.refusal import Refusal
+from sidecar.worker.streams.session import ClientSession
+from sidecar.worker.streams.topic_queue import TopicQueue
 from sidecar.worker.stubs.intake import RESERVATION_MS_MAX, Intake
-from sidecar.worker.stubs.refusal import Refusal
-from sidecar.worker.stubs.session import ClientSession
 from sidecar.worker.stubs.shares import Shares
-from sidecar.worker.topics.topic_queue import TopicQueue
 
 from .hand import HandHost, ListedOutboxes, no_limits
 

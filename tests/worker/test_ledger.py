@@ -14,7 +14,7 @@ from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from sidecar.shm.slots import Counters
 from sidecar.worker.fates import settlement
-from sidecar.worker.stubs.session import ClientSession
+from sidecar.worker.streams.session import ClientSession
 from tests.reading_back import row_of
 
 from . import test_adoption

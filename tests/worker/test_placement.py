@@ -14,8 +14,8 @@ from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
 from sidecar.producer.topic_settings import TopicRules
+from sidecar.worker.streams.topic_queue import TopicQueue
 from sidecar.worker.topics.placement import Placement
-from sidecar.worker.topics.topic_queue import TopicQueue
 from tests.configs import producer_config
 from tests.worker.scene import Scene
 

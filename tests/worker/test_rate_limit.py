@@ -11,7 +11,7 @@ from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm import layout
 from sidecar.shm.rate_words import RateClock, find_clock
 from sidecar.shm.segment import Segment
-from sidecar.worker.topics.rate_limit import BURST_MS, RateLimit
+from sidecar.worker.streams.rate_limit import BURST_MS, RateLimit
 from tests.configs import producer_config
 from tests.worker.test_intake import Scene
 

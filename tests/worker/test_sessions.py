@@ -12,9 +12,9 @@ from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import SegmentError
-from sidecar.worker.stubs.session import ClientSession, StreamState
-from sidecar.worker.stubs.sessions import SILENCE_MS_MAX
-from sidecar.worker.topics.topic_queue import TopicQueue
+from sidecar.worker.streams.session import ClientSession, StreamState
+from sidecar.worker.streams.sessions import SILENCE_MS_MAX
+from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.worker.scene import EPOCH, GRACE_MS, KEY, Scene
 
 

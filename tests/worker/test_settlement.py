@@ -10,7 +10,7 @@ from sidecar.kernel import entry_words, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
-from sidecar.worker.topics.topic_queue import TopicQueue
+from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.worker.scene import Scene, told
 
 DONE = 0xFFFE

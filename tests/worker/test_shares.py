@@ -16,10 +16,10 @@ from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.reclaim import reclaim_slot
 from sidecar.shm.segment import Segment
 from sidecar.shm.share_words import ShareWords
+from sidecar.worker.streams.session import ClientSession
+from sidecar.worker.streams.topic_queue import TopicQueue
 from sidecar.worker.stubs.intake import RESERVATION_MS_MAX, Intake
-from sidecar.worker.stubs.session import ClientSession
 from sidecar.worker.stubs.shares import CLIENT_SHARE, LOOK_SHARE, STALLED_SHARE, TOPIC_SHARE, Shares
-from sidecar.worker.topics.topic_queue import TopicQueue
 from tests.worker.hand import HandHost, ListedOutboxes, no_limits
 from tests.worker.test_intake import FakeCounters, FakeRow, HandSettlement, HandTopics
 

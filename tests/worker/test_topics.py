@@ -14,8 +14,8 @@ from sidecar.kernel import BatchRecords, Entry, index
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.shm.segment import Segment
+from sidecar.worker.streams.topic_queue import EntryLine, TopicQueue
 from sidecar.worker.topics import topics as topics_module
-from sidecar.worker.topics.topic_queue import EntryLine, TopicQueue
 from tests.configs import producer_config
 from tests.worker.hand import HandWorker
 from tests.worker.scene import Scene

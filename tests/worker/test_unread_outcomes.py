@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.worker.stubs.outboxes import Outboxes
+from sidecar.worker.streams.outboxes import Outboxes
 from sidecar.worker.stubs.stub_port import UNACKED_MS_MAX, StubPort
 from tests.worker.hand import no_limits
 

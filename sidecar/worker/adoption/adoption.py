@@ -24,7 +24,8 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.descriptors import Descriptor
-from sidecar.worker.stubs.session import StreamState
+from sidecar.worker.adoption.poison import Poison
+from sidecar.worker.streams.session import StreamState
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.slot_memory import SlotMemory
-    from sidecar.worker.stubs.sessions import Sessions
-    from sidecar.worker.topics.topic_queue import TopicQueue
+    from sidecar.worker.streams.sessions import Sessions
+    from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.topics.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Adoption:
         self._chain_table = memory.chain_table
         self._descriptors = memory.descriptors
         self._counters = memory.counters
-        self._poison = memory.poison
+        self._poison = Poison(memory)
         self._in_work = memory.in_work
         self._accumulator = accumulator
         self._topics = topics

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
 from sidecar.kernel import entry_words, fail_records
-from sidecar.shm.in_work import KILLS_MAX, NUMBER_BITS, Suspects, batch_word, entry_word, name_of
-from sidecar.worker.fates.completions import NameOf, batch_undelivered, records_undelivered
+from sidecar.shm.in_work import KILLS_MAX, NUMBER_BITS, batch_word, entry_word, name_of
+from sidecar.worker.fates.completions import batch_undelivered, records_undelivered
 from sidecar.worker.fates.failure_texts import POISON_TEXT
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.client_table import ClientRow
     from sidecar.shm.descriptors import Descriptor
-    from sidecar.shm.slots import Counters, SlotView
+    from sidecar.worker.slot_memory import SlotMemory
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +33,16 @@ Failures: TypeAlias = list[tuple[int, int]]
 
 
 class Poison:
-    """Entries and batches in work at several deaths of this slot's workers. Made before the slot is claimed."""
+    """Entries and batches in work at several deaths of this slot's workers."""
 
-    def __init__(self, slot: SlotView, submission_name: NameOf) -> None:
-        self._submission_name = submission_name
-        self._suspects = Suspects(slot)
-        self._counters: Counters = slot.counters
-        for what, deaths in self._suspects.count_deaths().items():
+    def __init__(self, memory: SlotMemory) -> None:
+        self._submission_name = memory.name_of
+        self._suspects = memory.suspects
+        self._counters = memory.counters
+        for what, deaths in memory.deaths.items():
             log.warning(
                 "slot %d: %s was in work when the worker died, for the %s time%s",
-                slot.index,
+                memory.index,
                 name_of(what),
                 {1: "first", 2: "second", 3: "third"}.get(deaths, f"{deaths}th"),
                 ": it is set aside" if deaths >= KILLS_MAX else "",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sidecar.worker.fates.completions import Completion
     from sidecar.worker.fates.dead_letters import DeadLetters
-    from sidecar.worker.stubs.outboxes import Outboxes
-    from sidecar.worker.stubs.session import ClientSession
-    from sidecar.worker.stubs.sessions import Sessions
+    from sidecar.worker.streams.completion import Completion
+    from sidecar.worker.streams.outboxes import Outboxes
+    from sidecar.worker.streams.session import ClientSession
+    from sidecar.worker.streams.sessions import Sessions
 
 log = logging.getLogger(__name__)
 

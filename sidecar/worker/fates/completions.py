@@ -7,8 +7,7 @@ acknowledged it: until then its records keep their pages, so that they can go to
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from client_stub.wire import NO_PARTITION, Outcome, OutcomeKind, Shape, pack_outcome
 from sidecar.deadletter.letters import Undelivered, persistence_of
@@ -19,32 +18,12 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.client_table import ClientRow
     from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.streams.completion import NameOf
 
 log = logging.getLogger(__name__)
 
 _TEXT_BYTES = 512
 """Of the text of an outcome; the rest is cut off."""
-NameOf: TypeAlias = Callable[["Entry"], bytes]
-"""The name of the submission that an entry is (sidecar/shm/submission_name.py)."""
-
-
-class Completion(Protocol):
-    """The outcomes of one fate for one client: at most one entry of the outcome ring at a time, resumable."""
-
-    row: int
-    generation: int
-
-    @property
-    def is_failure(self) -> bool: ...
-
-    def write(self, row: ClientRow) -> bool:
-        """Write the outcomes to the outcome ring; False when it is full. What was written is not written again."""
-
-    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
-        """The records as dead letters; ``row`` None: it belongs to somebody else by now, or to nobody."""
-
-    def finish(self, *, dead: bool = False) -> None:
-        """The client has its outcomes, or its records are ``dead`` letters: the words may become done."""
 
 
 class SharedBatch:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sidecar.deadletter.spool import SpoolWriter
     from sidecar.shm.client_table import ClientRow
     from sidecar.shm.slots import Counters
-    from sidecar.worker.fates.completions import Completion, NameOf
+    from sidecar.worker.streams.completion import Completion, NameOf
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)

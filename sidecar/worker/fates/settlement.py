@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import SlotView
     from sidecar.worker.fates.acker import Acker
     from sidecar.worker.slot_memory import SlotMemory
-    from sidecar.worker.stubs.refusal import Refusal
-    from sidecar.worker.stubs.sessions import Sessions
-    from sidecar.worker.topics.topic_queue import TopicQueue
+    from sidecar.worker.streams.refusal import Refusal
+    from sidecar.worker.streams.sessions import Sessions
+    from sidecar.worker.streams.topic_queue import TopicQueue
 
 _BY_CLUSTER: Final = frozenset({LocalCode.METADATA_TIMEOUT, LocalCode.UNAUTHENTICATED})
 """Failures to which the cluster's sentence belongs."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
     from sidecar.shm.accept_log import AcceptLog, Packed
     from sidecar.shm.slots import Counters
-    from sidecar.worker.stubs.session import StreamState
-    from sidecar.worker.topics.topic_queue import TopicQueue
+    from sidecar.worker.streams.session import StreamState
+    from sidecar.worker.streams.topic_queue import TopicQueue
 
 log = logging.getLogger(__name__)
 

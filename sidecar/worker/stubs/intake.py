@@ -26,9 +26,9 @@ from sidecar.common.condition import HoldCause
 from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.shm.layout import STREAMS_MAX
+from sidecar.worker.streams.refusal import Refusal
+from sidecar.worker.streams.session import ClientSession, StreamState
 from sidecar.worker.stubs.malformed_frame import MalformedFrame
-from sidecar.worker.stubs.refusal import Refusal
-from sidecar.worker.stubs.session import ClientSession, StreamState
 from sidecar.worker.stubs.shares import RESUME_AT
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
-    from sidecar.worker.stubs.client_limits import ClientLimits
+    from sidecar.worker.streams.client_limits import ClientLimits
+    from sidecar.worker.streams.outboxes import Outboxes
+    from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.stubs.group_commit import GroupCommit
-    from sidecar.worker.stubs.outboxes import Outboxes
     from sidecar.worker.stubs.shares import Shares
-    from sidecar.worker.topics.topic_queue import TopicQueue
     from sidecar.worker.topics.topics import Topics
     from sidecar.worker.turns import Turns
 

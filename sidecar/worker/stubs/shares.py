@@ -19,8 +19,8 @@ from sidecar.kernel import ENTRY_INDEX_BYTES, RECORD_INDEX_BYTES
 
 if TYPE_CHECKING:
     from sidecar.shm.share_words import ShareWords
-    from sidecar.worker.stubs.session import ClientSession
-    from sidecar.worker.topics.topic_queue import TopicQueue
+    from sidecar.worker.streams.session import ClientSession
+    from sidecar.worker.streams.topic_queue import TopicQueue
 
 TOPIC_SHARE = 0.5
 """One topic: a topic that does not drain leaves room for the rest."""

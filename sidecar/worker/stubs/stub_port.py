@@ -21,21 +21,21 @@ from client_stub.wire import (
 )
 from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
-from sidecar.worker.stubs.client_places import TableFull
+from sidecar.worker.streams.client_places import TableFull
+from sidecar.worker.streams.session import ClientSession
+from sidecar.worker.streams.sessions import Sessions, welcome
 from sidecar.worker.stubs.intake import SUBMIT_FIELDS
 from sidecar.worker.stubs.malformed_frame import MalformedFrame
-from sidecar.worker.stubs.session import ClientSession
-from sidecar.worker.stubs.sessions import Sessions, welcome
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.net.endpoint import Endpoint
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.acker import Acker
-    from sidecar.worker.stubs.client_limits import ClientLimits
+    from sidecar.worker.streams.client_limits import ClientLimits
+    from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.stubs.client_processes import ClientProcesses
     from sidecar.worker.stubs.intake import Intake
-    from sidecar.worker.stubs.outboxes import Outboxes
     from sidecar.worker.topics.topics import Topics
 
 log = logging.getLogger(__name__)

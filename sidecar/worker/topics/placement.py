@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.worker.topics.topic_queue import TopicQueue
+    from sidecar.worker.streams.topic_queue import TopicQueue
 
 UNIFORM = "murmur2"
 """The partitioner whose keyless records rack, lateness and load decide; the others take any that has a leader."""

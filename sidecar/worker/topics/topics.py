@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.kernel import fail_remaining, index, index_run
+from sidecar.worker.streams.topic_queue import EntryLine, TopicQueue
 from sidecar.worker.topics.missing_topics import MissingTopics
-from sidecar.worker.topics.topic_queue import EntryLine, TopicQueue
 
 if TYPE_CHECKING:
     from sidecar.kernel import Entry, RecordBlock
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from sidecar.shm.chain_table import ChainTable
     from sidecar.shm.in_work import InWork
     from sidecar.worker.fates.settlement import Settlement
-    from sidecar.worker.stubs.sessions import Sessions
+    from sidecar.worker.streams.rate_limit import RateLimits
+    from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.topics.placement import Placement
-    from sidecar.worker.topics.rate_limit import RateLimits
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from sidecar.worker.stubs.session import OUTBOX_FRAMES_MAX
+from sidecar.worker.streams.session import OUTBOX_FRAMES_MAX
 
 if TYPE_CHECKING:
-    from sidecar.worker.stubs.session import ClientSession
+    from sidecar.worker.streams.session import ClientSession
 
 
 class Outboxes:

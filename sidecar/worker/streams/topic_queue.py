@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sidecar.kernel import Chain, StickyPartitioner
     from sidecar.producer.topic_settings import TopicSettings
-    from sidecar.worker.topics.rate_limit import RateLimit
+    from sidecar.worker.streams.rate_limit import RateLimit
 
 
 class EntryLine:

@@ -11,14 +11,14 @@ from client_stub.wire import LocalCode
 from sidecar.common.control import DISCARD_TOPICS_MAX, OTHER_TOPICS, Discard
 from sidecar.common.sparse_log import SparseLog
 from sidecar.shm.rate_words import find_clock
-from sidecar.worker.stubs.refusal import Refusal
-from sidecar.worker.topics.rate_limit import RateLimit
+from sidecar.worker.streams.rate_limit import RateLimit
+from sidecar.worker.streams.refusal import Refusal
 
 if TYPE_CHECKING:
     from sidecar.common.client_rules import ClientRules
     from sidecar.shm.segment import Segment
     from sidecar.shm.slots import Counters
-    from sidecar.worker.stubs.session import ClientSession, StreamState
+    from sidecar.worker.streams.session import ClientSession, StreamState
 
 log = logging.getLogger(__name__)
 

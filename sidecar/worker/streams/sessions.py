@@ -12,14 +12,14 @@ from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Ki
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
-from sidecar.worker.stubs.client_places import ClientPlaces, TableFull
-from sidecar.worker.stubs.session import NOBODY, ClientSession
+from sidecar.worker.streams.client_places import ClientPlaces, TableFull
+from sidecar.worker.streams.session import NOBODY, ClientSession
 
 if TYPE_CHECKING:
     from sidecar.common.client_rules import Caller
     from sidecar.shm.client_table import ClientRow, ClientTable
     from sidecar.shm.slots import Counters
-    from sidecar.worker.stubs.client_limits import ClientLimits
+    from sidecar.worker.streams.client_limits import ClientLimits
 
 log = logging.getLogger(__name__)
 

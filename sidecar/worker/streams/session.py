@@ -10,10 +10,10 @@ from sidecar.common.condition import HoldCause
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
-    from sidecar.worker.fates.completions import Completion
-    from sidecar.worker.stubs.refusal import Refusal
-    from sidecar.worker.topics.rate_limit import RateLimit
-    from sidecar.worker.topics.topic_queue import TopicQueue
+    from sidecar.worker.streams.completion import Completion
+    from sidecar.worker.streams.rate_limit import RateLimit
+    from sidecar.worker.streams.refusal import Refusal
+    from sidecar.worker.streams.topic_queue import TopicQueue
 
 NOBODY: Final = Caller(0xFFFF_FFFF)
 """In place of the user of a client that is not connected."""

@@ -1,0 +1,33 @@
+"""Completion: a decided fate, as a session keeps it until its client has the outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from sidecar.deadletter.letters import Undelivered
+    from sidecar.kernel import Entry
+    from sidecar.shm.client_table import ClientRow
+
+NameOf: TypeAlias = Callable[["Entry"], bytes]
+"""The name of the submission that an entry is (sidecar/shm/submission_name.py)."""
+
+
+class Completion(Protocol):
+    """The outcomes of one fate for one client: at most one entry of the outcome ring at a time, resumable."""
+
+    row: int
+    generation: int
+
+    @property
+    def is_failure(self) -> bool: ...
+
+    def write(self, row: ClientRow) -> bool:
+        """Write the outcomes to the outcome ring; False when it is full. What was written is not written again."""
+
+    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
+        """The records as dead letters; ``row`` None: it belongs to somebody else by now, or to nobody."""
+
+    def finish(self, *, dead: bool = False) -> None:
+        """The client has its outcomes, or its records are ``dead`` letters: the words may become done."""
