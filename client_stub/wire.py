@@ -44,6 +44,9 @@ class Kind(IntEnum):
     TOPICS = 4
     # daemon: [[topic, error_code, [[partition, leader, [isr...][, [replicas...], [offline...]]], ...]], ...]
     TOPICS_REPLY = 5
+    ORDER = 6  # command line: "pause"|"resume"|"drain", [topic, ...]
+    # daemon: {"topics": {name: since_ms, ...}, "drained_since_ms": ms|nil}, [sentence of a worker that is late, ...]
+    ORDER_REPLY = 7
 
     # Worker endpoint ({run_dir}/worker-N.EPOCH.sock).
     ATTACH = 10  # stub: version, client_id, name, pid, worker_epoch, ticket, secret|nil

@@ -11,6 +11,9 @@ import click
 COMMANDS = {
     "run": "sidecar.cli.run:run",
     "reload": "sidecar.cli.reload:reload",
+    "pause": "sidecar.cli.orders:pause",
+    "resume": "sidecar.cli.orders:resume",
+    "drain": "sidecar.cli.orders:drain",
     "status": "sidecar.cli.status:status",
     "top": "sidecar.cli.top:top",
     "produce": "sidecar.cli.produce:produce",

@@ -139,6 +139,12 @@ def describe(info: dict[str, Any]) -> str:
             f"  worker {worker['index']}  {worker['state']}, pid {worker['pid']}, slot {worker['slot']}, "
             f"clients {worker['clients']}"
         )
+    pauses = info.get("pauses", {})
+    for topic, since_ms in sorted(pauses.get("topics", {}).items()):
+        since = duration(time.time() - since_ms / 1000.0)
+        lines.append(
+            f"  paused    {ascii(topic)[1:-1]} for {since}: its records wait for `kafka-sidecar resume`"
+        )
     if info["held_slots"]:
         slots = ", ".join(map(str, info["held_slots"]))
         lines.append(f"  held      slots {slots} keep records of dead workers")

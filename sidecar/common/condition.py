@@ -26,6 +26,7 @@ class HoldCause(StrEnum):
     RING = "ring"
     UNKNOWN_TOPIC = "unknown_topic"
     RATE = "rate"
+    PAUSED = "paused"
     DISK = "disk"
     ERROR = "error"
 
@@ -40,6 +41,7 @@ class WaitCause(StrEnum):
     UNKNOWN_TOPIC = "unknown_topic"
     UNANSWERED = "unanswered"
     LINGER = "linger"
+    PAUSED = "paused"
     QUEUED = "queued"
 
 

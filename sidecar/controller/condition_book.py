@@ -30,6 +30,7 @@ _ADVICE: Final = {
     WaitCause.THROTTLED: "A quota is used up: send less, or raise that of the daemon's user or client.id.",
     WaitCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
     WaitCause.UNANSWERED: "Look at that broker's process and disk.",
+    WaitCause.PAUSED: "`kafka-sidecar resume` lets it go on.",
     WaitCause.QUEUED: "More is sent than the broker takes: look at its load, or send less.",
 }
 _HOLD_WORDS: Final = {
@@ -38,6 +39,7 @@ _HOLD_WORDS: Final = {
     HoldCause.RING: "it does not read its outcomes",
     HoldCause.UNKNOWN_TOPIC: "its topic is not known and such topics hold their share of the buffer pool",
     HoldCause.RATE: "it is at its rate",
+    HoldCause.PAUSED: "an operator has drained the daemon",
     HoldCause.DISK: "the disk of the pool takes nothing",
     HoldCause.ERROR: "the daemon fails to take its records on",
 }
@@ -46,6 +48,7 @@ _HOLD_ADVICE: Final = {
     HoldCause.SHARE: "Look at what keeps the topic from being delivered, send less, or raise buffer.memory.",
     HoldCause.RING: "Look at that client: its process is stopped, or a callback blocks its io thread.",
     HoldCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
+    HoldCause.PAUSED: "`kafka-sidecar resume` lets clients go on.",
     HoldCause.DISK: "Make room on it, or repair it.",
     HoldCause.ERROR: "The log has the error.",
 }
@@ -155,6 +158,7 @@ class ConditionBook:
             WaitCause.UNKNOWN_TOPIC: "not in the cluster's metadata",
             WaitCause.UNANSWERED: f"{broker} has not answered yet",
             WaitCause.LINGER: "linger.ms is not over",
+            WaitCause.PAUSED: "paused by an operator",
             WaitCause.QUEUED: f"in line for {broker}",
         }[WaitCause(row.cause)]
 

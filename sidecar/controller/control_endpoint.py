@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ HELLOS_WAITING_MAX = 4096
 Topics = list[list[object]]
 Hello = Callable[[list[Any], Caller], tuple[str, int, bytes] | None]
 AskTopics = Callable[[list[str] | None, float | None, Caller], Awaitable[Topics]]
+GiveOrder = Callable[[str, list[str], Caller], Awaitable[list[object]]]
 
 
 class ControlEndpoint:
@@ -40,7 +41,8 @@ class ControlEndpoint:
 
     ``hello(fields, caller)`` returns (endpoint, epoch, ticket), raises Refused, or None: its worker is not ready. Such
     a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
-    ``topics(names | None, max_wait_ms | None, caller)`` answers TOPICS_REPLY's list or raises Refused.
+    ``topics(names | None, max_wait_ms | None, caller)`` answers TOPICS_REPLY's list or raises Refused, and
+    ``order(verb, names, caller)`` ORDER_REPLY's fields.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class ControlEndpoint:
         *,
         hello: Hello = lambda fields, caller: None,
         topics: AskTopics | None = None,
+        order: GiveOrder | None = None,
     ) -> None:
         """``path`` is replaced in one step when it is there: a daemon before us loses it, nobody finds none."""
         self._hello = hello
         self._topics = topics
+        self._order = order
         self.refused: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack
@@ -69,7 +73,7 @@ class ControlEndpoint:
         )
         temporary.rename(path)
         self._tasks: dict[asyncio.Task[None], int] = {}
-        """Questions for topics that are under way, with the uid of each."""
+        """Questions for topics and orders that are under way, with the uid of each."""
         self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
         """By routing id: HELLOs whose worker is not ready."""
 
@@ -81,10 +85,11 @@ class ControlEndpoint:
             timer.cancel()
         self._waiting.clear()
 
-    def serve(self, *, hello: Hello, topics: AskTopics) -> None:
+    def serve(self, *, hello: Hello, topics: AskTopics, order: GiveOrder | None = None) -> None:
         """From now on these answer, also those who have waited."""
         self._hello = hello
         self._topics = topics
+        self._order = order
         self.ask_again()
 
     def ask_again(self) -> None:
@@ -165,9 +170,17 @@ class ControlEndpoint:
                     routing_id, Refused("MALFORMED_FRAME", "TOPICS waits for a time of 0 ms or more.")
                 )
                 return
-            task = self._loop.create_task(self._answer_topics(routing_id, names, wait_ms))
-            self._tasks[task] = uid
-            task.add_done_callback(self._tasks.pop)
+            self._spawn(self._answer_topics(routing_id, names, wait_ms), uid)
+        elif kind is Kind.ORDER:
+            verb, names = (*message[1:3], None, None)[:2]
+            if not isinstance(verb, str) or not (
+                isinstance(names, list) and all(isinstance(each, str) for each in names)
+            ):
+                self._refuse(
+                    routing_id, Refused("MALFORMED_FRAME", "ORDER takes a verb and a list of names.")
+                )
+                return
+            self._spawn(self._carry_out(routing_id, verb, names), self._endpoint.peer(routing_id).uid)
         elif kind is Kind.PING:
             self._send(routing_id, [Kind.PONG])
         else:
@@ -175,6 +188,23 @@ class ControlEndpoint:
                 routing_id,
                 Refused("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint."),
             )
+
+    def _spawn(self, work: Coroutine[Any, Any, None], uid: int) -> None:
+        task = self._loop.create_task(work)
+        self._tasks[task] = uid
+        task.add_done_callback(self._tasks.pop)
+
+    async def _carry_out(self, routing_id: bytes, verb: str, names: list[str]) -> None:
+        try:
+            if self._order is None:
+                raise Refused("NOT_READY", "The daemon is taking over from another; try again.")
+            done = await self._order(verb, names, self._endpoint.caller(routing_id))
+            self._send(routing_id, [Kind.ORDER_REPLY, *done])
+        except Refused as refusal:
+            self._refuse(routing_id, refusal)
+        except Exception as error:
+            log.exception("ORDER failed.")
+            self._refuse(routing_id, Refused("FAILED", f"The order cannot be carried out: {error}."))
 
     async def _answer_topics(self, routing_id: bytes, names: list[str] | None, wait_ms: float | None) -> None:
         try:

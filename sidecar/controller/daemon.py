@@ -28,6 +28,7 @@ from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
 from sidecar.controller.health import Health, disk_sentence
+from sidecar.controller.orders import Orders
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
 from sidecar.controller.run_dir import RunDir
 from sidecar.controller.run_dir_lock import process_start_time
@@ -95,6 +96,7 @@ class Daemon:
         }
         self._config_serial = 0
         self._failures = FailureBook()
+        self.orders = Orders(run_dir, use=self._configure_workers)
         self._rules = ClientRules.from_mapping(config.to_mapping())
         self._discards = Discards()
         self._clock = MonotonicClock()
@@ -145,7 +147,7 @@ class Daemon:
         self.supervisor.start()
         if self._control is None:
             self._control = ControlEndpoint(self.run_dir.control_socket)
-        self._control.serve(hello=self._hello, topics=self._topics)
+        self._control.serve(hello=self._hello, topics=self._topics, order=self._order)
         self._spawn(self._remind())
         self._spawn(self._watch_conditions())
         if self._systemd.watchdog_interval_s is not None:
@@ -196,6 +198,10 @@ class Daemon:
         if self.is_handed_over:
             return 0
         timeout_s = 0.0 if self._fatal else self.config.number("daemon.shutdown_timeout_s")
+        if self.orders.end() and timeout_s:
+            log.warning("A stop delivers all records: nothing is paused any more.")
+            self._spawn(self._configure_workers())  # before DRAIN, on the same channel
+            await asyncio.sleep(0)
         failed_before, dead_before = (self.store.total(name) for name in (_FAILED, _DEAD_LETTERED))
         self._farewell = Farewell(self.store, self._loop.time())
         # A forced end fails the records to their senders; what even that could not settle is `left`.
@@ -293,9 +299,13 @@ class Daemon:
         self._rules = ClientRules.from_mapping(config.to_mapping())
         if config.holds_secrets:
             hide_memory()
-        self._config_serial += 1
         logging.getLogger().setLevel(config.text("log.level").upper())
         self.cluster.use(config)
+        return await self._configure_workers()
+
+    async def _configure_workers(self) -> list[str]:
+        """Give all workers what holds now; one sentence for each that has not confirmed it in time."""
+        self._config_serial += 1
         message = Configure(self._config_serial, self._worker_settings())
         late = await self.supervisor.configure(message, WORKERS_ANSWER_S)
         self.changed()
@@ -334,7 +344,8 @@ class Daemon:
         )
 
     def _worker_settings(self) -> dict[str, object]:
-        return self.config.to_mapping() | {"holds_secrets": self.config.holds_secrets} | self._for_workers
+        own = {"holds_secrets": self.config.holds_secrets}
+        return self.config.to_mapping() | own | self.orders.pauses.to_settings() | self._for_workers
 
     def worker_joined(self, worker: WorkerProcess) -> None:
         """It gets all metadata, and the clients that wait for it are let in."""
@@ -398,6 +409,13 @@ class Daemon:
                     raise Refused("TOPIC_AUTHORIZATION_FAILED", why)
         return await self.cluster.topics(names, max_wait_ms)
 
+    async def _order(self, verb: str, topics: list[str], caller: Caller) -> list[object]:
+        if self._is_stopping:
+            raise Refused("DRAINING", "The daemon is shutting down, which delivers all that it holds.")
+        done = await self.orders.carry_out(verb, topics, caller)
+        await asyncio.sleep(0)  # daemon.json says it before the answer does
+        return done
+
     def _worker_for(self, client_id: bytes) -> WorkerIdentity | None:
         """The worker that has the client's row, and no other; a new client goes where the fewest are."""
         ready = {worker.identity.index: worker for worker in self.supervisor.ready}
@@ -419,6 +437,10 @@ class Daemon:
         ready, wanted = len(self.supervisor.ready), self.supervisor.wanted
         if self._is_stopping:
             return Health("draining", "The daemon is draining and takes no new records.")
+        if self.orders.pauses.drained_since_ms is not None:
+            return Health(
+                "draining", "The daemon is drained and takes no records: `kafka-sidecar resume` ends that."
+            )
         disk_errno = self.store.highest("accept_log_errno")
         if disk_errno:
             return Health("refusing", disk_sentence(disk_errno, self.config.text("pool.path")))
@@ -487,6 +509,7 @@ class Daemon:
             "failures": self._failures.last(),
             "standby": self.supervisor.standby_pid,
             "discards": self._discards.to_list(),
+            **self.orders.shown(),
             "workers": [
                 {
                     "index": worker.identity.index,

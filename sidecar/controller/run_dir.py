@@ -39,10 +39,10 @@ LOCK_FILE: Final = "daemon.lock"
 TAKERS_LOCK_FILE: Final = "takeover.lock"
 BELIEVED: Final = (
     *(LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock"),
-    *("daemon.json", "segment.json", "epoch", "dead-letters"),
+    *("daemon.json", "segment.json", "pauses.json", "epoch", "dead-letters"),
 )
 """Contents that a daemon acts on: pids that are killed, a segment that is adopted, a folder that is written."""
-PRIVATE: Final = (LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock", "segment.json", "epoch")
+PRIVATE: Final = (LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock", "segment.json", "pauses.json", "epoch")
 FOLDER_MODE: Final = 0o750
 DAEMON_JSON_MODE: Final = 0o640
 """`status` is for every user that may send records; nothing else in the run dir but the sockets is."""
@@ -96,6 +96,10 @@ class RunDir:
     @property
     def reload_json(self) -> Path:
         return self.path / "reload.json"
+
+    @property
+    def pauses_json(self) -> Path:
+        return self.path / "pauses.json"
 
     @property
     def segment_json(self) -> Path:
@@ -271,6 +275,10 @@ class RunDir:
         """Replace reload.json, which only this user can read: it quotes the configuration."""
         _write(self.reload_json, json.dumps(result) + "\n")
 
+    def publish_pauses(self, pauses: Mapping[str, object]) -> None:
+        """The topics that an operator has paused, and whether it has drained: a successor goes on with it."""
+        _write(self.pauses_json, json.dumps(pauses) + "\n")
+
     def publish_segment(self, path: Path) -> None:
         _write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
 
@@ -287,6 +295,7 @@ class RunDir:
                 path.unlink(missing_ok=True)
             if forget_segment:
                 self.segment_json.unlink(missing_ok=True)
+                self.pauses_json.unlink(missing_ok=True)
         release_run_dir_lock(self._lock_fd)
         self._lock_fd = None
 

@@ -271,7 +271,7 @@ class RecordAccumulator:
 
     def _candidate(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
         """Which of the partition's batches, of which there are some, may be sent next; None: none of them now."""
-        if queue.behind is not None:
+        if queue.behind is not None or queue.settings.is_paused:
             return None
         if queue.lane == IDEMPOTENT_LANE:
             return self._ids.candidate(queue, now_ms)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ class TopicSettings:
     rate_bytes: int | None = None
     """Payload bytes per second that may be accepted, over all workers."""
     rate_records: int | None = None
+    is_paused: bool = False
+    """Its batches wait, by an operator's order; their time goes on."""
 
     @classmethod
     def of(cls, config: ProducerConfig, own: Mapping[str, Any]) -> TopicSettings:
@@ -55,9 +57,14 @@ class TopicRules:
     """``[topics."PATTERN"]``: the first pattern, in the order of the file, that matches a topic counts for it."""
 
     def __init__(
-        self, config: ProducerConfig, patterns: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        config: ProducerConfig,
+        patterns: Mapping[str, Mapping[str, Any]] | None = None,
+        paused: Iterable[str] = (),
     ) -> None:
+        """``paused``: names of topics of which nothing is sent."""
         self._config = config
+        self._paused = frozenset(paused)
         self._patterns = [(pattern, dict(own)) for pattern, own in (patterns or {}).items()]
         self._default = TopicSettings.of(config, {})
         self._found: dict[str, TopicSettings] = {}
@@ -68,5 +75,7 @@ class TopicRules:
         if found is None:
             own = next((own for pattern, own in self._patterns if fnmatchcase(topic, pattern)), None)
             found = self._default if own is None else TopicSettings.of(self._config, own)
+            if topic in self._paused:
+                found = replace(found, is_paused=True)
             self._found[topic] = found
         return found

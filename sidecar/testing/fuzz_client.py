@@ -94,6 +94,7 @@ class Fuzz:
                 [Kind.FLUSH, chance.randrange(5)],
                 [Kind.PING],
                 [Kind.TOPICS, ["fuzz", "nobody"]],
+                [Kind.ORDER, chance.choice(["stop", 7, None]), chance.choice([[], ["fuzz"], 3])],
                 [Kind.BYE, chance.random() < 0.5] if chance.random() < 0.05 else [Kind.PING],
             )
         )

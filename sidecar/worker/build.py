@@ -32,9 +32,10 @@ from sidecar.worker.streams.rate_limit import RateLimits
 from sidecar.worker.streams.sessions import Sessions
 from sidecar.worker.stubs.client_processes import ClientProcesses
 from sidecar.worker.stubs.group_commit import GroupCommit
-from sidecar.worker.stubs.intake import Intake, full_submission, largest_submission
+from sidecar.worker.stubs.intake import Intake
 from sidecar.worker.stubs.shares import Shares
 from sidecar.worker.stubs.stub_port import StubPort
+from sidecar.worker.stubs.submission_sizes import full_submission, largest_submission
 from sidecar.worker.topics.placement import Placement
 from sidecar.worker.topics.topics import Topics
 from sidecar.worker.turns import Turns

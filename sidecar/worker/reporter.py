@@ -217,6 +217,8 @@ class Reporter:
 
     def _why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
         error = batch.last_error or ""
+        if batch.queue.settings.is_paused and batch.state is not BatchState.ON_WIRE:
+            return WaitCause.PAUSED, ""
         if broker < 0:
             return WaitCause.NO_LEADER, error
         if row is not None and row.state != BrokerState.UP:

@@ -26,6 +26,8 @@ class WorkerSettings:
     client_ack_timeout_ms: float
     client_rules: ClientRules
     """``[clients.NAME]``."""
+    takes_records: bool
+    """False while an operator has drained the daemon."""
     when_unknown: str
     """recover.unknown: ``resend`` or ``fail``."""
 
@@ -35,11 +37,12 @@ class WorkerSettings:
         config = config_of(ProducerConfig, values)
         return cls(
             config=config,
-            rules=TopicRules(config, values["topics"]),
+            rules=TopicRules(config, values["topics"], values.get("paused.topics", ())),
             workers=int(values["daemon.workers"]),
             request_buffers_bytes=int(values["daemon.request_buffers_bytes"]),
             client_grace_ms=float(values["daemon.client_grace_s"]) * 1000,
             client_ack_timeout_ms=float(values["daemon.client_ack_timeout_s"]) * 1000,
             client_rules=ClientRules.from_mapping(values),
+            takes_records=not values.get("paused.intake", False),
             when_unknown=str(values["recover.unknown"]),
         )

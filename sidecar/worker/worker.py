@@ -104,6 +104,7 @@ class Worker:
             accept_log=_accept_log(start, segment, memory.counters),
         )
         self._rooms = build(start, settings, memory, outside)
+        self._rooms.stubs.intake.open_to_records(settings.takes_records)
         self._driver = self._rooms.driver
         self._turn_timer = TurnTimer(loop, self._rooms.turns.on_timer)
         self._channel = ControlChannel(

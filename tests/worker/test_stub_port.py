@@ -31,7 +31,8 @@ from sidecar.shm.client_table import ClientTable
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.session import OUTBOX_FRAMES_MAX
-from sidecar.worker.stubs.intake import ERROR_HOLD_MS, full_submission, largest_submission
+from sidecar.worker.stubs.intake import ERROR_HOLD_MS
+from sidecar.worker.stubs.submission_sizes import full_submission, largest_submission
 from tests.configs import producer_config
 from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
 from tests.worker.scene import EPOCH, Scene

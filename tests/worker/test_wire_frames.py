@@ -23,6 +23,7 @@ from client_stub.session import Session
 from client_stub.submission import Submission
 from client_stub.topic_lookup import TopicLookup
 from client_stub.wire import RELATIVE_ENDPOINTS, Kind, LocalCode, Outcome, pack_outcome
+from sidecar.cli.orders import order_message
 from sidecar.controller.control_endpoint import ControlEndpoint
 from tests.worker.port_stage import ListedEndpoint, Peer, PortStage
 from tests.worker.scene import Scene
@@ -161,7 +162,7 @@ def golden() -> dict[str, Frames]:
     return {name: [bytes.fromhex(frame) for frame in frames] for name, *frames in lines}
 
 
-CONTROL = ("ASSIGNED", "TOPICS_REPLY")
+CONTROL = ("ASSIGNED", "TOPICS_REPLY", "ORDER_REPLY", "ORDER")
 """Of the control endpoint: compared in test_control_frames."""
 
 
@@ -183,11 +184,15 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
     ) -> list[list[object]]:
         return [["orders", 0, [[0, 1, [1, 2], [1, 2, 3], [3]], [1, None, []]]], ["gone", 3, []]]
 
+    async def order(verb: str, names: list[str], caller: object) -> list[object]:
+        return [{"topics": dict.fromkeys(names, 1_790_000_000_000), "drained_since_ms": None}, [verb]]
+
     async def run(folder: Path) -> None:
         endpoint = ControlEndpoint(
             folder / "control.sock",
             hello=lambda fields, caller: ("worker-0.3.sock", 3, b"ticket"),
             topics=topics,
+            order=order,
         )
         try:
             endpoint._endpoint.send = lambda routing_id, frames: bool(sent.append(list(frames))) or True  # type: ignore[method-assign]
@@ -196,6 +201,9 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
             )
             endpoint._on_message(b"x", [memoryview(msgpack.packb([Kind.TOPICS, ["orders", "gone"], 5.0]))], 0)
             await asyncio.gather(*endpoint._tasks)
+            endpoint._on_message(b"x", [memoryview(msgpack.packb(order_message("pause", ("orders",))))], 0)
+            await asyncio.gather(*endpoint._tasks)
+            sent.append([msgpack.packb(order_message("pause", ("orders",)))])
         finally:
             endpoint.close()
 

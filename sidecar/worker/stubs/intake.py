@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.wire import (
-    SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
     TOPIC_BYTES_MAX,
     Format,
@@ -21,8 +20,8 @@ from client_stub.wire import (
     LocalCode,
     SubmitFlag,
 )
-from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from sidecar.common.condition import HoldCause
+from sidecar.common.pauses import DRAINED_TEXT
 from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.shm.layout import STREAMS_MAX
@@ -61,27 +60,6 @@ _UNREADABLE: Final = b"\xc1"
 """Never used in msgpack: stands for a record that was not taken. A reader knows that it is none."""
 
 
-_ENTRY_OVERHEAD_BYTES: Final = 256
-"""Header, word and padding of an entry of one record, with something to spare."""
-
-
-def largest_submission(max_request_size: int, pool: BufferPool) -> int:
-    """Payload bytes that one SUBMIT may have: a record of max.request.size however it is packed, if the pool holds it.
-
-    msgpack takes up to twice what Kafka takes for headers that are empty.
-    """
-    wanted = max(SUBMISSION_BYTES_MAX, 2 * max_request_size + HEADER_BYTES_MAX)
-    return min(wanted, MESSAGE_BYTES_MAX - HEADER_BYTES_MAX, pool.entry_bytes_max - _ENTRY_OVERHEAD_BYTES)
-
-
-def full_submission(pool: BufferPool) -> int:
-    """Payload bytes at which a stub begins another submission: a quarter of the pool, 1 MiB at most.
-
-    A topic may hold half of the pool, and the smallest rows of columns take up to twice as much in the journal.
-    """
-    return min(SUBMISSION_BYTES_MAX, pool.entry_bytes_max // 4 - _ENTRY_OVERHEAD_BYTES)
-
-
 class Intake:
     """The accept path of one worker. Belongs to the worker's loop."""
 
@@ -105,6 +83,9 @@ class Intake:
         """``clock_ahead_ms``: how far the slot's clock is ahead of ours."""
         self.worker_epoch = worker_epoch
         self.draining = False
+        self._takes_records = True
+        self._drained_held: list[StreamState] = []
+        """Streams held while an operator has drained the daemon."""
         self.on_useless: Callable[[ClientSession], None] = lambda session: None
         """Hears of a submission that opens nothing. Set by the stub port."""
         self._pool = pool
@@ -220,9 +201,8 @@ class Intake:
         """
         _, _, seq, _, base_timestamp_ms, format_, flags, count = fields
         session = stream.session
-        if self.commit is not None and self.commit.refusal:
-            self._hold(stream, HoldCause.DISK, self.commit.refusal, now_ms)
-            self._commit_held.append(stream)
+        if not self._takes_records or (self.commit is not None and self.commit.refusal):
+            self._hold_as_closed(stream, now_ms)
             return False
         stream.awaited = None
         queue = stream.topic_queue
@@ -408,6 +388,23 @@ class Intake:
         for stream in due:
             if stream.held:
                 self.resume(stream)
+
+    def _hold_as_closed(self, stream: StreamState, now_ms: float) -> None:
+        if not self._takes_records:
+            self._hold(stream, HoldCause.PAUSED, DRAINED_TEXT, now_ms)
+            self._drained_held.append(stream)
+        elif self.commit is not None:
+            self._hold(stream, HoldCause.DISK, self.commit.refusal, now_ms)
+            self._commit_held.append(stream)
+
+    def open_to_records(self, takes_records: bool) -> None:
+        """An operator drains the daemon (every stream that comes is held), or lets clients go on."""
+        self._takes_records = takes_records
+        if takes_records:
+            held, self._drained_held = self._drained_held, []
+            for stream in held:
+                if stream.held:
+                    self.resume(stream)
 
     def committed(self, streams: set[StreamState]) -> None:
         """Entries of these streams are on disk: their stubs may know. Streams that waited for the disk go on."""

@@ -1,0 +1,104 @@
+"""``kafka-sidecar pause``, ``resume`` and ``drain``: an operator stops and starts a running daemon's work."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from client_stub.wire import Kind
+from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.control_client import ask
+from sidecar.cli.status import counters_of
+from sidecar.common.model import ExitStatus
+from sidecar.controller.run_dir import RunDir
+
+ANSWER_S = 10.0
+LOOK_S = 0.1
+
+
+def order_message(verb: str, topics: tuple[str, ...] = ()) -> list[Any]:
+    return [Kind.ORDER, verb, list(topics)]
+
+
+@click.command()
+@run_dir_option
+@click.argument("topics", nargs=-1, required=True)
+def pause(run_dir: RunDir, topics: tuple[str, ...]) -> None:
+    """Send nothing of TOPICS until `resume`: records are accepted, up to their share of the pool, and wait.
+
+    Their time goes on: after delivery.timeout.ms they fail. A pause outlives workers, a takeover and a crash of
+    the daemon. A stop (SIGTERM) ends it and delivers all. Batches on their way to a broker are not called back.
+
+    \b
+    kafka-sidecar pause orders payments
+    """
+    _give(run_dir, order_message("pause", topics))
+    click.echo(f"Paused: {', '.join(topics)}. `kafka-sidecar resume {' '.join(topics)}` lets them go on.")
+
+
+@click.command()
+@run_dir_option
+@click.argument("topics", nargs=-1)
+def resume(run_dir: RunDir, topics: tuple[str, ...]) -> None:
+    """Send TOPICS again; without TOPICS let everything go on that `pause` and `drain` have stopped.
+
+    \b
+    kafka-sidecar resume orders
+    kafka-sidecar resume
+    """
+    left = _give(run_dir, order_message("resume", topics))
+    still = ", ".join(left["topics"])
+    click.echo(
+        "Records are accepted."
+        if left["drained_since_ms"] is None
+        else "Still drained: resume without TOPICS."
+    )
+    if still:
+        click.echo(f"Still paused: {still}.")
+
+
+@click.command()
+@run_dir_option
+@click.option(
+    "--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait until nothing is held."
+)
+def drain(run_dir: RunDir, timeout_s: float) -> None:
+    """Accept no more records, deliver all that are held, and stay: before maintenance, or to move clients away.
+
+    Clients lose nothing: their records wait in their processes, and `send()` waits for room as it does behind a
+    full pool. `kafka-sidecar resume` lets them go on. Exit 0 once nothing is held, 75 when records are left at
+    the end of the time; the daemon stays drained in both cases.
+
+    \b
+    kafka-sidecar drain --timeout 120 && systemctl restart kafka-sidecar
+    """
+    paused = _give(run_dir, order_message("drain"))["topics"]
+    deadline_s = time.monotonic() + timeout_s
+    while held := _held(run_dir):
+        if time.monotonic() > deadline_s:
+            why = f" Topics are paused: {', '.join(paused)}." if paused else ""
+            fail(
+                f"{held:,} records are held after {timeout_s:g} s.{why} The daemon takes no more and goes on "
+                "delivering; `kafka-sidecar status` says why they wait, `kafka-sidecar resume` lets clients go on.",
+                ExitStatus.TIMED_OUT,
+            )
+        time.sleep(LOOK_S)
+    click.echo("Drained: nothing is held, and clients wait. `kafka-sidecar resume` lets them go on.")
+
+
+def _give(run_dir: RunDir, message: list[Any]) -> dict[str, Any]:
+    """Ends the command unless the daemon has taken the order. Returns its pauses."""
+    pauses, late = ask(run_dir, message, ANSWER_S)
+    for sentence in late:
+        click.echo(f"Warning: {sentence}", err=True)
+    found: dict[str, Any] = pauses
+    return found
+
+
+def _held(run_dir: RunDir) -> int:
+    counters = counters_of(daemon_info(run_dir))
+    if not counters:
+        fail("The daemon's segment cannot be read: ask as the daemon's user or as root.")
+    return sum(each.get("records_held", 0) for each in counters.values())

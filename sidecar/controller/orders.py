@@ -1,0 +1,72 @@
+"""Orders: pause, resume and drain. Who may give them, what holds now, and how it outlives this daemon."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sidecar.common.client_rules import Caller
+from sidecar.common.errors import Refused
+from sidecar.common.pauses import Pauses
+from sidecar.controller.run_dir import RunDir, read_json
+
+log = logging.getLogger(__name__)
+
+
+class Orders:
+    """Belongs to the controller's loop. ``use`` gives the workers what holds now, and returns a sentence for each one
+    that has not confirmed it in time."""
+
+    def __init__(self, run_dir: RunDir, *, use: Callable[[], Awaitable[list[str]]]) -> None:
+        self._run_dir = run_dir
+        self._use = use
+        self.pauses = Pauses.from_mapping(read_json(run_dir.pauses_json))
+        """Also what was ordered of the daemon before, which has crashed or handed over."""
+        if self.pauses:
+            log.warning("Still stopped by an operator: %s.", self.sentence())
+
+    async def carry_out(self, verb: str, topics: list[str], caller: Caller) -> list[object]:
+        """The fields of ORDER_REPLY, once all workers have confirmed. Raises Refused, and nothing has changed then."""
+        if caller.uid not in (0, os.geteuid()):
+            raise Refused("NOT_ALLOWED", "Only the daemon's user and root may pause, resume or drain.")
+        now_ms = time.time_ns() // 1_000_000
+        if verb == "pause" and topics:
+            changed = self.pauses.pause(topics, now_ms)
+        elif verb == "resume":
+            changed = self.pauses.resume(topics)
+        elif verb == "drain":
+            changed = self.pauses.drain(now_ms)
+        else:
+            raise Refused("MALFORMED_FRAME", f"There is no order {verb!r} for {len(topics)} topics.")
+        late: list[str] = []
+        if changed != self.pauses:
+            try:
+                self._run_dir.publish_pauses(changed.to_mapping())
+            except OSError as error:
+                raise Refused(
+                    "FAILED", f"The order cannot be kept in {self._run_dir.path}: {error}."
+                ) from None
+            self.pauses = changed
+            log.warning("By order of uid %d (%s): %s.", caller.uid, verb, self.sentence())
+            late = await self._use()
+        return [self.pauses.to_mapping(), late]
+
+    def end(self) -> bool:
+        """A stop delivers all that was accepted, so nothing is paused from here on. True if something was."""
+        ended, self.pauses = bool(self.pauses), Pauses()
+        return ended
+
+    def sentence(self) -> str:
+        parts = []
+        if self.pauses.drained_since_ms is not None:
+            parts.append("no records are accepted")
+        if self.pauses.topics:
+            parts.append(f"records of {', '.join(map(ascii, sorted(self.pauses.topics)))} are not sent")
+        return " and ".join(parts) or "records are accepted and sent"
+
+    def shown(self) -> dict[str, Any]:
+        """For status and page; empty while nothing is stopped."""
+        return {"pauses": self.pauses.to_mapping()} if self.pauses else {}
