@@ -29,9 +29,9 @@ class BrokerMemory:
     def __init__(self, timestamp_ms: Callable[[], int]) -> None:
         self._timestamp_ms = timestamp_ms
 
-    def is_short_of(self, batch: ProducerBatch) -> bool:
-        """The broker may forget the producer id as soon as it has appended the batch."""
-        return self._timestamp_ms() - batch.records.max_timestamp_ms > TIMESTAMP_AGE_MS
+    def young_from_ms(self) -> float:
+        """Wall ms. A broker that appends a batch whose newest record is older may forget the producer id at once."""
+        return self._timestamp_ms() - TIMESTAMP_AGE_MS
 
     def lasts_until_ms(self, batch: ProducerBatch, append_time_ms: int, now_ms: float) -> float:
         """Until when (monotonic) the broker that has acknowledged the batch just now surely remembers its id.

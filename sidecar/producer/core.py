@@ -45,11 +45,7 @@ class Core(NamedTuple):
         ``request_buffers_bytes``.
         """
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
-        ids = ProducerIds(
-            max_in_flight=config.max_in_flight_requests_per_connection,
-            backoff=backoff,
-            memory=BrokerMemory(timestamp_ms),
-        )
+        ids = ProducerIds(backoff=backoff, memory=BrokerMemory(timestamp_ms))
         accumulator = RecordAccumulator(config, ids, rules=rules, records_factory=records_factory)
         buffers = RequestBufferPool(
             max_request_size=config.max_request_size, limit_bytes=request_buffers_bytes

@@ -12,13 +12,12 @@ needs the broker to remember the id at all: see :class:`BrokerMemory`.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sidecar.common.errors import Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
-from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_memory import IDLE_MS
-from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
+from sidecar.producer.lanes import EPOCH_MAX, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
 
 log = logging.getLogger(__name__)
-
-BATCHES_REMEMBERED: Final = 5
-"""How many batches per producer id and partition a broker can recognise
-(ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
-"""
 
 
 class ProducerIds:
@@ -44,16 +38,14 @@ class ProducerIds:
         "_failures",
         "epoch_bumps",
         "identity",
-        "in_flight_max",
         "init_pending",
         "memory",
         "retry_at_ms",
     )
 
-    def __init__(self, *, max_in_flight: int, backoff: ExponentialBackoff, memory: BrokerMemory) -> None:
+    def __init__(self, *, backoff: ExponentialBackoff, memory: BrokerMemory) -> None:
         self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.memory = memory
-        self.in_flight_max = max_in_flight
         self.init_pending = False
         """InitProducerId was asked for and has not been answered."""
         self.retry_at_ms = 0.0
@@ -115,62 +107,20 @@ class ProducerIds:
 
     # --- sending --------------------------------------------------------------------------------------------
 
-    def candidate(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
-        """The one batch of the partition that may be sent next, or None while something must be waited for.
+    def identify(self, queue: PartitionQueue, batch: ProducerBatch, young_from_ms: float) -> None:
+        """Number a batch at its first drain; :class:`NextBatch` has just named it.
 
-        Retries go one at a time, oldest first, and no new batch passes them: a failed first batch holds those
-        behind it. Whether the batch is due (linger, backoff) is not asked here.
+        ``young_from_ms``: see :meth:`BrokerMemory.young_from_ms`, now.
         """
-        sequences = queue.sequences
-        assert sequences is not None
-        in_flight = sequences.in_flight
-        if in_flight:
-            first = in_flight[0]
-            if first.state is BatchState.QUEUED:
-                return self._doubtful(in_flight) if sequences.renumber else first
-            if first.attempts:
-                return None
-        if sequences.renumber or sequences.unresolved or not queue.batches:
-            return None
-        head = queue.batches[0]
-        if head.base_sequence != NO_SEQUENCE or self.identity.producer_id < 0:
-            return None
-        if in_flight:
-            if len(in_flight) >= self.in_flight_max:
-                return None
-            if sequences.next_serial - in_flight[0].serial >= BATCHES_REMEMBERED:
-                return None
-            if now_ms >= sequences.known_until_ms or in_flight[-1].goes_alone:
-                # A broker takes an id it does not know on the partition at any sequence: were the first batch refused
-                # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone, after a
-                # time without answers the next one, and of old records each.
-                return None
-            if self.may_be_forgotten(head):
-                # Appended behind one whose answer is then lost, it would make the broker forget that one, too.
-                return None
-        if sequences.identity != self.identity and (in_flight or queue.wire_count):
-            return None
-        return head
-
-    @staticmethod
-    def _doubtful(in_flight: list[ProducerBatch]) -> ProducerBatch | None:
-        """Before a renumbering: the first batch whose fate must still be found out by sending it again."""
-        for batch in in_flight:
-            if batch.state is not BatchState.QUEUED:
-                return None
-            if batch.has_open_doubt:
-                return batch
-        return None
-
-    def identify(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Number a batch at its first drain; :meth:`candidate` has just named it."""
         sequences = queue.sequences
         assert sequences is not None
         if sequences.identity != self.identity:
             sequences.restart(self.identity)
         sequence = sequences.next_sequence
         batch.identify(*self.identity, sequence)
-        batch.goes_alone = not sequences.is_stamped_by_broker and self.memory.is_short_of(batch)
+        batch.goes_alone = (
+            not sequences.is_stamped_by_broker and batch.records.max_timestamp_ms < young_from_ms
+        )
         sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
         batch.serial = sequences.next_serial
         sequences.next_serial += 1
@@ -280,7 +230,9 @@ class ProducerIds:
         """Its broker may have dropped the producer id at any check since the batch was appended."""
         sequences = batch.queue.sequences
         assert sequences is not None
-        return not sequences.is_stamped_by_broker and self.memory.is_short_of(batch)
+        if sequences.is_stamped_by_broker:
+            return False
+        return batch.records.max_timestamp_ms < self.memory.young_from_ms()
 
     def request_renumbering(self, batch: ProducerBatch) -> None:
         """The batch's own sequence is a gap at the broker."""

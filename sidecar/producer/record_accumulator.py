@@ -21,6 +21,7 @@ from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, RELEASED, Bat
 from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, NO_SEQUENCE
+from sidecar.producer.next_batch import NextBatch
 from sidecar.producer.partition_queue import Line, PartitionQueue
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
@@ -64,6 +65,7 @@ class RecordAccumulator:
             records_factory = BatchRecords
         self._config = config
         self._ids = ids
+        self._next_batch = NextBatch(ids, in_flight_max=config.max_in_flight_requests_per_connection)
         self._new_records = records_factory
         self._rules = rules or TopicRules(config)
         self._growth_bytes = min(config.batch_growth_bytes, config.max_request_size)
@@ -242,7 +244,7 @@ class RecordAccumulator:
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
         """Put the partition where it belongs now; call whenever something about it has changed."""
-        batch = self._candidate(queue, now_ms) if queue.batches else None
+        batch = self._next_batch.of(queue, now_ms) if queue.batches else None
         if batch is None:
             queue.timer_serial = 0
             if queue.line is not None:
@@ -268,16 +270,6 @@ class RecordAccumulator:
         queue.timer_due_ms = due_ms
         queue.timer_serial = next(self._serial)
         heappush(self._timers, (due_ms, queue.timer_serial, queue))
-
-    def _candidate(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
-        """Which of the partition's batches, of which there are some, may be sent next; None: none of them now."""
-        if queue.behind is not None or queue.settings.is_paused:
-            return None
-        if queue.lane == IDEMPOTENT_LANE:
-            return self._ids.candidate(queue, now_ms)
-        if queue.wire_count and self._config.max_in_flight_requests_per_connection == 1:
-            return None  # Kafka's muted partition: with one request in flight order is kept without sequences
-        return queue.batches[0]
 
     def _due_ms(self, batch: ProducerBatch) -> float:
         """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
@@ -326,7 +318,7 @@ class RecordAccumulator:
         """A retry whose leader has changed need not wait any longer (KIP-951)."""
         for queue in list(self._backing_off):
             leader = snapshot.leader(queue.topic, queue.partition)
-            batch = self._candidate(queue, now_ms) if queue.batches else None
+            batch = self._next_batch.of(queue, now_ms) if queue.batches else None
             if batch is None or queue.timer_serial == 0:
                 self._backing_off.discard(queue)
             elif batch.retry_at_ms == inf:
@@ -404,6 +396,7 @@ class RecordAccumulator:
             self._take(along[lane], batches, size, limits, now_ms, longest_ms)
         broker = broker_of(node_id)
         under_way = self.under_way
+        young_from_ms = self._ids.memory.young_from_ms() if batches and lane == IDEMPOTENT_LANE else 0.0
         for batch in batches:
             queue = batch.queue
             if batch.failed_node != broker:
@@ -413,7 +406,7 @@ class RecordAccumulator:
                 batch.failed_node = broker
             queue.link_id = node_id
             if lane == IDEMPOTENT_LANE and batch.base_sequence == NO_SEQUENCE:
-                self._ids.identify(queue, batch)
+                self._ids.identify(queue, batch, young_from_ms)
             if queue.batches:
                 self.touch(queue, now_ms)  # more of the partition goes to the end of the line
         return batches
@@ -433,7 +426,7 @@ class RecordAccumulator:
         """
         for _ in range(len(line)):
             queue = next(iter(line))
-            batch = self._candidate(queue, now_ms) if queue.batches else None
+            batch = self._next_batch.of(queue, now_ms) if queue.batches else None
             goes_at_ms = inf
             if batch is not None:
                 goes_at_ms = self._due_ms(batch) if longest_linger_ms is None else batch.retry_at_ms

@@ -10,6 +10,9 @@ import pytest
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.effects import NeedMetadata
 from sidecar.producer.lanes import PLAIN_LANE
+from sidecar.producer.next_batch import NextBatch
+from sidecar.producer.partition_queue import PartitionQueue
+from sidecar.producer.producer_batch import ProducerBatch
 
 from .harness import TOPIC, Core, answer, payloads_of, snapshot_of
 
@@ -328,16 +331,19 @@ def test_an_idle_partition_costs_nothing_per_poll(monkeypatch: pytest.MonkeyPatc
         core.append("x", partition=partition)
     core.poll()
     looked_at = 0
-    real = core.ids.candidate
+    real = NextBatch.of
 
-    def counted(queue):  # type: ignore[no-untyped-def]
+    def counted(next_batch: NextBatch, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
         nonlocal looked_at
         looked_at += 1
-        return real(queue)
+        return real(next_batch, queue, now_ms)
 
-    monkeypatch.setattr(type(core.ids), "candidate", lambda _, queue: counted(queue))
+    monkeypatch.setattr(NextBatch, "of", counted)
     core.poll(1)
     assert looked_at == 0
+    core.append("y")
+    core.accumulator.expedite(TOPIC, core.lane, core.now_ms)
+    assert looked_at > 0
 
 
 @pytest.mark.rule("S4")

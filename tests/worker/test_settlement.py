@@ -7,9 +7,11 @@ import pytest
 from client_stub.wire import LocalCode, OutcomeKind, Persistence
 from sidecar.deadletter.letters import Undelivered
 from sidecar.kernel import entry_words, fail_remaining
+from sidecar.producer.effects import Completed
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
+from sidecar.worker.fates.settlement import BEAT_BATCHES
 from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.worker.scene import Scene, told
 
@@ -179,3 +181,21 @@ def test_pages_go_back_when_all_their_records_are_told(scene: Scene) -> None:
         scene.pool.give(chain.release_pages())
     scene.pool.give(scene.chain.release_idle())
     assert scene.pool.taken_count == 0
+
+
+def test_the_heartbeat_moves_while_many_batches_are_settled(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = scene.client()
+    batches = []
+    for seq in range(1, 2 * BEAT_BATCHES + 1):
+        batches.append(scene.batch(scene.accept(client, seq, 1)))
+        batches[-1].done(base_offset=seq)
+    settled: list[int] = []
+    monkeypatch.setattr(
+        scene.settlement._memory,
+        "beat",
+        lambda: settled.append(scene.counters.get("records_delivered_total")),
+    )
+    scene.settlement.settle(Completed(tuple(batches)), 1.0)
+    assert settled == [BEAT_BATCHES - 1, 2 * BEAT_BATCHES - 1]

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _BY_CLUSTER: Final = frozenset({LocalCode.METADATA_TIMEOUT, LocalCode.UNAUTHENTICATED})
 """Failures to which the cluster's sentence belongs."""
 
+BEAT_BATCHES: Final = 64
+"""Batches that are settled between two heartbeats, each in well under a millisecond unless its client has many."""
+
 
 class Settlement:
     """Brings fates to the journal, and to the clients by the acker. Owned by the worker's loop."""
@@ -62,7 +65,7 @@ class Settlement:
     def settle(self, effect: Completed, now_ms: float) -> None:
         """Batches whose fate the core has decided. A backlog that expires at once is minutes of work: no silence."""
         for number, batch in enumerate(effect.batches):
-            if number:
+            if number % BEAT_BATCHES == BEAT_BATCHES - 1:
                 self._memory.beat()
             self.settle_batch(batch, now_ms)
 
