@@ -165,6 +165,7 @@ class Driver:
         self._fail_deleted(deleted, now_ms)
         self._links.update_nodes(snapshot.nodes.values())
         self._topics.on_snapshot(snapshot, now_ms)
+        self._intake.openings.names_known()
         unnamed = in_use & snapshot.topics.keys() - {each.topic for each in update.partitions}
         if unnamed:
             self._host.send_control(

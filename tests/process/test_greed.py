@@ -169,3 +169,43 @@ def test_a_user_that_takes_all_clients_it_can_leaves_places_and_is_named(broker:
             assert sum(int(each.split()[0]) for each in words) == 24, words
             assert any("24 of 32 places are taken, 24 of them by uid 65534" in each for each in words), words
             is_served(daemon)
+
+
+_FLOODS = """
+import contextlib, os, sys
+from pathlib import Path
+from sidecar.testing.hostile_client import RECORD, Attacker
+full = 0
+for number in range(10):
+    child = os.fork()
+    if not child:
+        attacker, words = Attacker(Path(sys.argv[1]), number), []
+        for turn in range(5):
+            with contextlib.suppress(OSError):
+                link, epoch = attacker.attached()
+                for stream in range(1, 201):
+                    link.send(attacker.submit(epoch, stream=stream, topic=f"nobody-{number}-{turn}-{stream}"), RECORD)
+                link.socket.settimeout(0.1)
+                with contextlib.suppress(TimeoutError):
+                    while True:
+                        words.append(str(link.receive()))
+                link.close()
+        os._exit(any("table of topics" in word for word in words))
+    full += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(full)
+"""
+
+
+def test_processes_that_name_topics_nobody_made_leave_a_row_for_a_topic_that_is_there(
+    broker: FakeBroker,
+) -> None:
+    """Records wait under the names for max.block.ms though their processes are gone. The newcomer's topic is in Kafka,
+    and nobody uses it here yet.
+    """
+    with SidecarDaemon(broker.bootstrap_servers, settings=SETTINGS | {"daemon.workers": 1}) as daemon:
+        command = [sys.executable, "-c", _FLOODS, str(daemon.run_dir)]
+        found = subprocess.run(
+            command, cwd=ROOT, timeout=120.0, check=True, stdout=subprocess.PIPE, text=True
+        )
+        assert int(found.stdout), "nobody found the table of topics full"
+        print(f"{found.stdout.strip()} of 10 found it full; the newcomer took {is_served(daemon):.3f} s")

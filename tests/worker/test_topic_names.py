@@ -12,11 +12,14 @@ from collections import Counter
 import pytest
 
 from client_stub.wire import Kind
+from sidecar.common.model import Node
 from sidecar.kernel import fail_remaining, load_acquire_u64, mark_failed_done, store_release_u64
+from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.shm import chain_table as chain_table_module
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
-from sidecar.worker.topics.topics import NAMES_PER_FREE_ROW, VACATE_MS
+from sidecar.worker.stubs.name_line import WAIT_MS, WAITING_MAX
+from sidecar.worker.topics.topics import NAMES_PER_FREE_ROW, ROWS_FOR_KNOWN, VACATE_MS
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import INCARNATION, Scene
 
@@ -33,10 +36,36 @@ def stage(scene: Scene) -> PortStage:
 
 
 def opens(peer: Peer, stream: int, topic: str) -> str:
-    """What came of the first submission of a stream: HOLD (it has its place) or the code of its refusal."""
+    """What came of the first submission of a stream: HOLD (it has its place), LINE (it waits for one), or the code of
+    its refusal.
+    """
     peer.submit(1, stream=stream, topic=topic)
     (answer,) = peer.heard(Kind.HOLD, Kind.REFUSED)
-    return "HOLD" if answer[0] == Kind.HOLD else str(answer[1])
+    if answer[0] == Kind.HOLD:
+        return "LINE" if "topics that Kafka has" in answer[3] else "HOLD"
+    return str(answer[1])
+
+
+def knows(stage: PortStage, *topics: str) -> None:
+    """A metadata push in which Kafka has these topics."""
+    nodes = {1: Node(1, "h", 9092)}
+    states = {name: TopicState(name, partitions=(PartitionState(1, 1),)) for name in topics}
+    stage.topics.on_snapshot(MetadataSnapshot(nodes=nodes, topics=states), stage.clock.now_ms())
+    stage.intake.openings.names_known()
+
+
+def fill(stage: PortStage) -> Peer:
+    """Names that nobody made take all that they may have; returns the last client that brought some."""
+    for number in range(1_000):
+        peer = stage.client(f"flood-{number}", pid=10_000 + number)
+        if opens(peer, 1, f"nobody-{number}-1") != "HOLD":
+            stage.clock.advance(WAIT_MS)
+            stage.intake.timed_due(stage.clock.now_ms())
+            return peer
+        stream = 2
+        while opens(peer, stream, f"nobody-{number}-{stream}") == "HOLD":
+            stream += 1
+    raise AssertionError("the table has no end")
 
 
 def leave(stage: PortStage, *peers: Peer) -> None:
@@ -80,6 +109,68 @@ def test_a_full_table_always_has_a_name_left_for_who_has_none(stage: PortStage) 
     assert max(counts.values()) - min(counts.values()) <= NAMES_PER_FREE_ROW
     assert opens(stage.client("modest"), 1, "good") == "HOLD"
     assert opens(greedy[0], 900, "of-1-0") == "HOLD", "a name that is there is not a new one"
+
+
+def test_names_that_nobody_made_never_fill_the_table(stage: PortStage) -> None:
+    """Processes that came one after the other filled it with names under which records waited, and a newcomer whose
+    topic Kafka has was refused.
+    """
+    fill(stage)
+    assert CHAINS_MAX - len(agrees(stage)) == ROWS_FOR_KNOWN
+    newcomer = stage.client("newcomer", pid=5_000)
+    stage.topics.missing.take_unasked()
+    assert opens(newcomer, 1, "good") == "LINE"
+    assert "good" in stage.topics.missing.take_unasked(), "the controller is asked whether Kafka has it"
+    newcomer.submit(2, stream=1, topic="good")
+    newcomer.submit(1, stream=1, topic="good")
+    assert not newcomer.heard(Kind.HOLD, Kind.REFUSED, Kind.RESEND), "its place in the line is one"
+    knows(stage, "good")
+    stage.port.end_turn(stage.clock.now_ms())
+    assert newcomer.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
+    assert opens(newcomer, 1, "good") == "HOLD"
+    assert "good" in agrees(stage)
+
+
+def test_a_stream_in_the_line_sends_again_after_a_while_and_one_that_is_gone_leaves_nothing(
+    stage: PortStage,
+) -> None:
+    fill(stage)
+    stays, goes = stage.client("stays"), stage.client("goes")
+    assert opens(stays, 1, "not-made") == opens(goes, 1, "neither-made") == "LINE"
+    stage.clock.advance(WAIT_MS - 1)
+    stage.intake.timed_due(stage.clock.now_ms())
+    assert not stays.heard(Kind.RESUME)
+    leave(stage, goes)
+    assert "neither-made" not in stage.topics.missing.names
+    stage.intake.timed_due(stage.clock.now_ms())
+    stage.port.end_turn(stage.clock.now_ms())
+    assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
+    assert not stage.intake.openings._line.waiting
+    assert "not-made" not in stage.topics.missing.names
+    assert opens(stays, 1, "not-made") == "HOLD", "rows of the flood that nothing used are free by now"
+
+
+def test_a_process_takes_half_of_the_line_and_the_next_stream_is_refused(stage: PortStage) -> None:
+    fill(stage)
+    greedy = stage.client("greedy", pid=5_000)
+    stream = 1
+    while (found := opens(greedy, stream, f"not-made-{stream}")) == "LINE":
+        stream += 1
+    assert (found, stream - 1) == ("TOPIC_TABLE_FULL", WAITING_MAX // 2)
+    assert opens(stage.client("modest", pid=5_001), 1, "good") == "LINE"
+
+
+def test_topics_that_kafka_has_fill_the_whole_table_and_the_next_waits_in_the_line(stage: PortStage) -> None:
+    topics = [f"made-{number}" for number in range(CHAINS_MAX + 1)]
+    knows(stage, *topics)
+    in_use = {stage.topics.get(topic) for topic in topics[: CHAINS_MAX - 2]}
+    for queue in in_use:
+        assert queue is not None
+        queue.waiting.append(1, 0.0)  # as if a record waited: nobody else gets the name
+    assert opens(stage.client("last but one"), 1, topics[-3]) == "HOLD"
+    assert opens(stage.client("last"), 1, topics[-2]) == "HOLD"
+    assert len(agrees(stage)) == CHAINS_MAX
+    assert opens(stage.client("one more"), 1, topics[-1]) == "LINE"
 
 
 def test_a_process_that_comes_back_as_another_client_has_the_names_it_brought(stage: PortStage) -> None:
@@ -236,7 +327,10 @@ def test_whoever_comes_and_goes_names_and_streams_agree(stage: PortStage, seed: 
             leave(stage, peers.pop(chance.randrange(len(peers))))
         for peer in peers:
             for _ in range(chance.randrange(40)):
-                if opens(peer, streams[peer.client_id] + 1, f"t{chance.randrange(3_000)}") == "HOLD":
+                if opens(peer, streams[peer.client_id] + 1, f"t{chance.randrange(3_000)}") in (
+                    "HOLD",
+                    "LINE",
+                ):
                     streams[peer.client_id] += 1
         if step % 10 == 0:
             agrees(stage)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.wire import (
     SUBMISSION_RECORDS_MAX,
-    TOPIC_BYTES_MAX,
     Format,
     Kind,
     LocalCode,
@@ -24,10 +22,10 @@ from sidecar.common.condition import HoldCause
 from sidecar.common.pauses import DRAINED_TEXT
 from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
-from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.refusal import Refusal
 from sidecar.worker.streams.session import ClientSession, StreamState
 from sidecar.worker.stubs.malformed_frame import MalformedFrame
+from sidecar.worker.stubs.openings import StreamOpenings
 from sidecar.worker.stubs.shares import RESUME_AT
 
 if TYPE_CHECKING:
@@ -86,8 +84,6 @@ class Intake:
         self._takes_records = True
         self._drained_held: list[StreamState] = []
         """Streams held while an operator has drained the daemon."""
-        self.on_useless: Callable[[ClientSession], None] = lambda session: None
-        """Hears of a submission that opens nothing. Set by the stub port."""
         self._pool = pool
         self._shares = shares
         self._credit_window_bytes = credit_window_bytes
@@ -107,6 +103,7 @@ class Intake:
         self._commit_held: list[StreamState] = []
         self.share_held: deque[tuple[StreamState, int, TopicQueue | ClientSession | None]] = deque()
         """Streams over a share with the pages they need and the line they stand in, longest waiting first."""
+        self.openings = StreamOpenings(topics, limits, outboxes, counters)
         self._timed: list[tuple[float, StreamState]] = []
         """Streams held for a time (their topic is at its rate), with the end of it; longest waiting first."""
         self.next_timed_ms = float("inf")
@@ -154,18 +151,16 @@ class Intake:
             if stream.hold_reason is not None:
                 self._counters.inc("frames_resent_total")
                 return
-        elif seq != 1:
-            self._answer_unopened(session, stream_id, seq)
-            self.on_useless(session)
+        elif not self.openings.may_open(session, stream_id, seq):
             return
         if self.draining:
             return
         payload_bytes = skipped_bytes or len(payload)
         self._check(count, format_, base_timestamp_ms, flags, payload_bytes)
         if stream is None:
-            stream = self._open_stream(session, stream_id, topic, now_ms)
+            stream = self.openings.open(session, stream_id, topic, now_ms)
             if stream is None:
-                self.on_useless(session)
+                self.next_timed_ms = min(self.next_timed_ms, self.openings.next_due_ms())
                 return
         chain = stream.topic_queue.chain
         tail = chain.tail
@@ -381,10 +376,12 @@ class Intake:
             line.share_line += 1
 
     def timed_due(self, now_ms: float) -> None:
-        """Streams held by their topic's rate, or after an error of ours, go on as time passes."""
+        """Streams held by their topic's rate, after an error of ours, or for a name, go on as time passes."""
         due = [stream for due_ms, stream in self._timed if due_ms <= now_ms]
         self._timed = [each for each in self._timed if each[0] > now_ms]
-        self.next_timed_ms = min((due_ms for due_ms, _ in self._timed), default=float("inf"))
+        self.openings.names_due(now_ms)
+        first_ms = min((due_ms for due_ms, _ in self._timed), default=float("inf"))
+        self.next_timed_ms = min(first_ms, self.openings.next_due_ms())
         for stream in due:
             if stream.held:
                 self.resume(stream)
@@ -439,6 +436,7 @@ class Intake:
     def forget(self, session: ClientSession) -> None:
         """The session ended: none of its streams waits for anything any more."""
         self.ring_held.pop(session.row.index, None)
+        self.openings.forget(session)
         for stream in session.streams.values():
             if stream.waiting_pages:
                 self._pool.cancel(stream)
@@ -468,45 +466,6 @@ class Intake:
         if stream.reserved_pages:
             self._pool.give(stream.reserved_pages)
             stream.reserved_pages = []
-
-    def _open_stream(
-        self, session: ClientSession, stream_id: int, topic: Any, now_ms: float
-    ) -> StreamState | None:
-        """A place for a stream whose first submission is here and right in itself: before, nothing is made."""
-        if not 0 < stream_id <= 0xFFFFFFFF:
-            raise MalformedFrame(f"stream {stream_id} is no number of a stream")
-        if not isinstance(topic, str) or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
-            self._outboxes.send(
-                session, [Kind.REFUSED, "INVALID_TOPIC", f"Topic name {topic!r} is not valid.", stream_id]
-            )
-            return None
-        if len(session.streams) >= STREAMS_MAX:
-            text = f"This client sends to {STREAMS_MAX} topics already, the most one may; close it or use another."
-            self._outboxes.send(session, [Kind.REFUSED, "TOO_MANY_STREAMS", text, stream_id])
-            return None
-        refusal = self._limits.refusal_of(session, topic)
-        queue = self._topics.open(
-            topic, len(session.streams), now_ms, session.row.pid, is_wanted=refusal is None
-        )
-        if queue is None:
-            text = "The daemon's table of topics is full; a topic makes room when the clients that used it are gone."
-            self._outboxes.send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", text, stream_id])
-            return None
-        session.row.place_stream(stream_id, queue.chain.chain_id)
-        stream = StreamState(session, stream_id, queue, 0)
-        stream.refusal = refusal
-        session.streams[stream_id] = stream
-        session.unopened.discard(stream_id)
-        return stream
-
-    def _answer_unopened(self, session: ClientSession, stream_id: int, seq: int) -> None:
-        """A stream of which nothing was accepted begins with 1; that is said once, and nothing is made for it."""
-        if seq < 1:
-            raise MalformedFrame(f"seq {seq} is before the first")
-        self._counters.inc("frames_resent_total")
-        if stream_id not in session.unopened and len(session.unopened) < STREAMS_MAX:
-            session.unopened.add(stream_id)
-            self._outboxes.send(session, [Kind.RESEND, stream_id, 1])
 
     def _hold(self, stream: StreamState, cause: HoldCause, reason: str, now_ms: float) -> None:
         stream.hold_reason = reason

@@ -83,7 +83,7 @@ class StubPort:
         self._limits_of_clients = client_limits
         self._processes = processes
         self._intake = intake
-        intake.on_useless = self._sent_useless
+        intake.openings.on_useless = self._sent_useless
         self._acker = acker
         self._counters = counters
         self._topics = topics

@@ -36,6 +36,8 @@ _FATAL_TOPIC_ERRORS = {29: LocalCode.TOPIC_UNAUTHORIZED, 17: LocalCode.INVALID_T
 
 NAMES_PER_FREE_ROW = 8
 """A client may have this many topics for each name that is still free in the table of chains."""
+ROWS_FOR_KNOWN = 128
+"""So many of the last rows are for topics that Kafka has: names that nobody made cannot fill the whole table."""
 VACATE_MS = 1_000.0
 """Names that nothing uses are looked for no more often."""
 
@@ -103,7 +105,8 @@ class Topics:
         A client may bring in new names while it has fewer than NAMES_PER_FREE_ROW times those that are free: the nearer
         the table is to its end, the fewer one client may have, and there is always one left for who has none. Names
         that earlier clients of its ``process`` brought in count too (0: it cannot be seen): who leaves and comes back
-        as another client has them still, as long as records wait under them.
+        as another client has them still, as long as records wait under them. The last ROWS_FOR_KNOWN rows are for
+        topics that Kafka is known to have.
         """
         queue = self._queues.get(topic)
         if queue is not None:
@@ -119,16 +122,30 @@ class Topics:
         return queue
 
     def _open_new(self, topic: str, names: int, now_ms: float, process: int) -> TopicQueue | None:
-        if not self._may_name(names, process) and self._kept_lanes.get(topic) is None:
+        if not self._may_name(topic, names, process) and self._kept_lanes.get(topic) is None:
             if now_ms - self._vacated_ms >= VACATE_MS:
                 self._vacated_ms = now_ms
                 self._vacate_unused()
-            if not self._may_name(names, process):
+            if not self._may_name(topic, names, process):
                 return None
         return self.get(topic)
 
-    def _may_name(self, names: int, process: int) -> bool:
-        names_max = NAMES_PER_FREE_ROW * self._chain_table.free_count
+    def is_known(self, topic: str) -> bool:
+        """Kafka has it, by the last metadata."""
+        return self._snapshot is not None and bool(self._snapshot.partition_count(topic))
+
+    def ask_for(self, topic: str) -> None:
+        """The controller is to find out whether Kafka has a topic that has no queue here."""
+        self.missing.add(topic)
+
+    def asks_no_more(self, topic: str) -> None:
+        """Nobody waits for the answer to :meth:`ask_for` any more."""
+        if topic not in self._queues:
+            self.missing.discard(topic)
+
+    def _may_name(self, topic: str, names: int, process: int) -> bool:
+        free = self._chain_table.free_count
+        names_max = NAMES_PER_FREE_ROW * (free if self.is_known(topic) else free - ROWS_FOR_KNOWN)
         return max(names, self._brought.get(process, 0)) < names_max
 
     def _vacate_unused(self) -> None:

@@ -1,0 +1,112 @@
+"""StreamOpenings: the first submission of a stream, and whether it gets a row in the table of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from client_stub.wire import TOPIC_BYTES_MAX, Kind
+from sidecar.shm.layout import STREAMS_MAX
+from sidecar.worker.streams.session import ClientSession, StreamState
+from sidecar.worker.stubs.malformed_frame import MalformedFrame
+from sidecar.worker.stubs.name_line import NameLine, Place
+
+if TYPE_CHECKING:
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.streams.client_limits import ClientLimits
+    from sidecar.worker.streams.outboxes import Outboxes
+    from sidecar.worker.topics.topics import Topics
+
+NO_ROW_YET: Final = "the daemon's table of topics has room only for topics that Kafka has"
+TABLE_FULL: Final = (
+    "The daemon's table of topics is full; a topic makes room when the clients that used it are gone."
+)
+
+
+class StreamOpenings:
+    """Belongs to the worker's loop."""
+
+    def __init__(self, topics: Topics, limits: ClientLimits, outboxes: Outboxes, counters: Counters) -> None:
+        self.on_useless: Callable[[ClientSession], None] = lambda session: None
+        """Hears of a submission that opens nothing. Set by the stub port."""
+        self._topics = topics
+        self._limits = limits
+        self._outboxes = outboxes
+        self._counters = counters
+        self._line = NameLine()
+
+    def may_open(self, session: ClientSession, stream_id: int, seq: int) -> bool:
+        """Whether this submission of an unknown stream is its first, and not one that waits for a row already."""
+        if Place(session, stream_id) in self._line.waiting:
+            self._counters.inc("frames_resent_total")
+            return False
+        if seq != 1:
+            self._ask_for_the_first(session, stream_id, seq)
+            self.on_useless(session)
+            return False
+        return True
+
+    def open(self, session: ClientSession, stream_id: int, topic: Any, now_ms: float) -> StreamState | None:
+        """A place for a stream whose first submission is here and right in itself: before, nothing is made."""
+        if not 0 < stream_id <= 0xFFFFFFFF:
+            raise MalformedFrame(f"stream {stream_id} is no number of a stream")
+        if not isinstance(topic, str) or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
+            self._refuse(session, stream_id, "INVALID_TOPIC", f"Topic name {topic!r} is not valid.")
+            return None
+        if len(session.streams) >= STREAMS_MAX:
+            text = f"This client sends to {STREAMS_MAX} topics already, the most one may; close it or use another."
+            self._refuse(session, stream_id, "TOO_MANY_STREAMS", text)
+            return None
+        refusal = self._limits.refusal_of(session, topic)
+        queue = self._topics.open(
+            topic, len(session.streams), now_ms, session.row.pid, is_wanted=refusal is None
+        )
+        if queue is None:
+            if refusal is None and self._line.join(Place(session, stream_id), topic, now_ms):
+                self._topics.ask_for(topic)
+                self._outboxes.send(session, [Kind.HOLD, stream_id, 1, NO_ROW_YET])
+            else:
+                self._refuse(session, stream_id, "TOPIC_TABLE_FULL", TABLE_FULL)
+            return None
+        session.row.place_stream(stream_id, queue.chain.chain_id)
+        stream = StreamState(session, stream_id, queue, 0)
+        stream.refusal = refusal
+        session.streams[stream_id] = stream
+        session.unopened.discard(stream_id)
+        return stream
+
+    def next_due_ms(self) -> float:
+        """When the first of those that wait for a row sends again."""
+        return self._line.next_due_ms()
+
+    def names_known(self) -> None:
+        """Metadata came: streams that waited for their topic's name to be known go on."""
+        self._resume(self._line.take_known(self._topics.is_known))
+
+    def names_due(self, now_ms: float) -> None:
+        """Streams that waited long enough send again, for a row that became free meanwhile."""
+        self._resume(self._line.take_due(now_ms))
+
+    def forget(self, session: ClientSession) -> None:
+        """The session ended: none of its streams waits for a row any more."""
+        for _, topic in self._line.take_of(session):
+            self._topics.asks_no_more(topic)
+
+    def _resume(self, left: list[tuple[Place, str]]) -> None:
+        for place, topic in left:
+            self._topics.asks_no_more(topic)
+            if place.session.attached:
+                self._outboxes.send(place.session, [Kind.RESUME, place.stream_id, 1])
+
+    def _refuse(self, session: ClientSession, stream_id: int, code: str, text: str) -> None:
+        self._outboxes.send(session, [Kind.REFUSED, code, text, stream_id])
+        self.on_useless(session)
+
+    def _ask_for_the_first(self, session: ClientSession, stream_id: int, seq: int) -> None:
+        """A stream of which nothing was accepted begins with 1; that is said once, and nothing is made for it."""
+        if seq < 1:
+            raise MalformedFrame(f"seq {seq} is before the first")
+        self._counters.inc("frames_resent_total")
+        if stream_id not in session.unopened and len(session.unopened) < STREAMS_MAX:
+            session.unopened.add(stream_id)
+            self._outboxes.send(session, [Kind.RESEND, stream_id, 1])
