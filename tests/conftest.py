@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 LONG_SECONDS: Final = 7200
+END_SECONDS: Final = 120
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,6 +55,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             words = report.longreprtext.strip().splitlines()
             reason = next((line[2:] for line in words if line.startswith("E ")), words[-1] if words else "")
             file.write(f"FAILED {report.nodeid}: E {' '.join(reason.split())[:300]}\n")
+
+
+def pytest_unconfigure() -> None:
+    """A thread or a child that keeps this process from its end after the last test is shown, and ends with it."""
+    faulthandler.dump_traceback_later(END_SECONDS, exit=True)
 
 
 @pytest.fixture(scope="session")
