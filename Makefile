@@ -41,7 +41,7 @@ MEASURED := -m coverage run -m pytest
 # pytest's exit status 5: TEST_ARGS chose nothing of this suite.
 NOTHING_CHOSEN := $(if $(TEST_ARGS),5,0)
 
-.PHONY: help demo demo-mock quick test test-image test-systemd audit sbom coverage bench lint check-host clean
+.PHONY: help demo demo-mock quick test test-image test-systemd audit sbom wheels coverage bench lint check-host clean
 help:
 	@echo "make demo       a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
 	@echo "make quick      linters, conventions and quick unit tests, within 90 s: the inner loop"
@@ -50,6 +50,7 @@ help:
 	@echo "make test-systemd  the unit under a real systemd, with its ends and reloads under load (root, mmdebstrap, nspawn)"
 	@echo "make audit      known weaknesses of the packages that the product needs (pip-audit)"
 	@echo "make sbom       the product's bill of materials (CycloneDX), in .demo/sbom"
+	@echo "make wheels     wheels and source distributions of stub, daemon and tools, in dist/"
 	@echo "make bench      speed and memory against confluent-kafka, on a real Kafka"
 	@echo "make demo-mock  the short demo without Java"
 	@echo "make lint       ruff and mypy alone;  make coverage  the last run's coverage again"
@@ -102,6 +103,15 @@ sbom: $(STAMPS)/product $(STAMPS)/supply
 	@$(SUPPLY)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
 		--output-file .demo/sbom/kafka-sidecar-daemon.cdx.json $(PRODUCT)/bin/python
 	@echo "wrote .demo/sbom/kafka-sidecar-daemon.cdx.json"
+
+# What a package index gets; cibuildwheel makes the portable ones (.github/workflows/wheels.yml).
+wheels: $(STAMPS)/venv $(STAMPS)/packages-dev
+	@rm -rf .demo/projects && $(PY) deploy/packages/distributions.py .demo/projects >/dev/null && mkdir -p dist
+	@for each in .demo/projects/*; do \
+		$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $$each && \
+		(cd $$each && $(abspath $(PY)) -W ignore -c "from setuptools import build_meta; build_meta.build_sdist('$(abspath dist)')" >/dev/null) \
+		|| exit 1; done
+	@ls -l dist
 
 # Of the last `make test`; a run of some tests only (TEST_ARGS) says nothing about it.
 coverage:

@@ -123,14 +123,10 @@ def _installation(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     if sys.flags.optimize:
         yield Finding("FAIL", "Python runs with -O: start without it, and without PYTHONOPTIMIZE.")
     try:
-        import_module("sidecar.kernel._kernel")
+        import_module("sidecar.kernel")
         yield Finding("ok", f"Compiled kernel, Python {sys.version.split()[0]}.")
     except ImportError as error:
-        yield Finding(
-            "FAIL",
-            f"The compiled kernel is missing ({error}): install again with a C compiler there "
-            "(Debian: apt-get install gcc python3-dev).",
-        )
+        yield Finding("FAIL", f"{error} On Debian: apt-get install gcc python3-dev.")
     missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
     if missing:
         yield Finding("FAIL", f"Missing packages: {', '.join(missing)}; pip install 'kafka-sidecar[daemon]'.")

@@ -14,9 +14,8 @@ if TYPE_CHECKING or os.environ.get("KAFKA_SIDECAR_PURE_KERNEL") != "1":
     try:
         from sidecar.kernel._kernel import *  # noqa: F403
     except ImportError as error:
-        raise ImportError(
-            "The compiled kernel (sidecar.kernel._kernel) cannot be loaded: "
-            f"{error}. Install a C compiler and the Python headers, then install kafka-sidecar again."
-        ) from error
+        from sidecar.kernel.missing import why_not
+
+        raise ImportError(why_not(error)) from error
 else:
     from sidecar.kernel.reference import *  # noqa: F403

@@ -1,0 +1,18 @@
+"""The sentence for a daemon whose compiled kernel is not there, or cannot be loaded."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.util import find_spec
+
+
+def why_not(error: ImportError) -> str:
+    """Python itself guesses a circular import where a module is just missing, so its words are quoted only for a file
+    that is there."""
+    found = find_spec("sidecar.kernel._kernel")
+    where = f"Python {sys.version_info.major}.{sys.version_info.minor} on {platform.machine()}"
+    again = "Install a C compiler and the Python headers, then install kafka-sidecar again."
+    if found is None:
+        return f"The compiled kernel is missing: there was no wheel for {where}, and no C compiler. {again}"
+    return f"The compiled kernel {found.origin} cannot be loaded by {where}: {error}. {again}"
