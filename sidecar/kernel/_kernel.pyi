@@ -281,6 +281,37 @@ def index_run(
     """
 
 @final
+class Histogram:
+    """A histogram in words that other processes read: a count for each bound, one above them all, and the sum.
+
+    ``block`` begins with the sequence word of its one writer, which is odd inside a write; the histogram begins at the
+    word ``first`` of it. A value is counted at the first bound that it does not exceed. Not thread-safe.
+    """
+
+    def __init__(self, block: WriteableBuffer, first: int, bounds: Sequence[int]) -> None:
+        """ValueError for bounds that do not ascend, and for a block that is too small or not aligned."""
+    def observe(self, value: float) -> None:
+        """Count one value; its fraction is cut off, and below 0 is 0."""
+    def observe_ages(self, records: BatchRecords, now_ms: float) -> None:
+        """Count each record's time since it was accepted, in tenths of a millisecond."""
+
+@final
+class SendMeter:
+    """Sizes and ages of the batches of requests, and how many requests one client in each process would have sent.
+
+    Not thread-safe. One block for all three histograms.
+    """
+
+    def __init__(self, ages: Histogram, sizes: Histogram, counts: Histogram) -> None: ...
+    @property
+    def requests_saved(self) -> int:
+        """Over all requests, the clients with records in it, but for the first."""
+    def begin_request(self) -> None:
+        """The batches that are counted next are of one request."""
+    def count(self, records: BatchRecords, now_ms: float, is_first: bool) -> None:
+        """Count a batch that goes out; the ages of its records when it does so for the first time."""
+
+@final
 class BatchRecords:
     """The records of one ProducerBatch: references into its chain, with the exact encoded size kept up to date.
 
@@ -302,8 +333,12 @@ class BatchRecords:
         """(entry ordinal, record index) of the first record. IndexError when empty, as last_cursor."""
     @property
     def last_cursor(self) -> tuple[int, int]: ...
-    def try_append(self, block: RecordBlock, start: int, stop: int, limit_bytes: int) -> int:
+    def try_append(
+        self, block: RecordBlock, start: int, stop: int, limit_bytes: int, since_ms: float = 0.0
+    ) -> int:
         """Take references from ``start`` while the batch stays within ``limit_bytes``; returns how many.
+
+        ``since_ms``: when they were accepted, for :class:`Histogram`.
 
         The first record of an empty batch is always taken. Raises ValueError for a range outside the block, and for
         a block of another chain.

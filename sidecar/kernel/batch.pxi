@@ -119,7 +119,7 @@ cdef class BatchRecords:
         cdef Py_ssize_t i = self.slice_at(max(self.slice_total - 1, 0))
         return self.slices[i].position // LINE, self.refs[self.count - 1].index
 
-    def try_append(self, RecordBlock block not None, start, stop, limit_bytes):
+    def try_append(self, RecordBlock block not None, start, stop, limit_bytes, double since_ms=0.0):
         cdef uint32_t begin, end, fit
         cdef int64_t limit = min(<object> limit_bytes, 0x7fffffff) - BATCH_HEADER
         if not 0 <= start <= stop <= block.ref_count:
@@ -128,7 +128,7 @@ cdef class BatchRecords:
         end = stop
         fit = self.fitting(block, begin, end, limit)
         if fit > begin:
-            self.take(block, begin, fit)
+            self.take(block, begin, fit, tenths(since_ms))
         if fit < end:
             self.trim()
         return fit - begin
@@ -158,7 +158,7 @@ cdef class BatchRecords:
         self.max_timestamp_ms = maximum
         return i
 
-    cdef int take(self, RecordBlock block, uint32_t begin, uint32_t end) except -1:
+    cdef int take(self, RecordBlock block, uint32_t begin, uint32_t end, uint32_t taken) except -1:
         """Copy the references; one slice for each entry."""
         cdef uint32_t i, more = end - begin
         cdef uint64_t position
@@ -174,17 +174,17 @@ cdef class BatchRecords:
             for i in range(more):
                 self.timestamps[self.count + i] = block.timestamp_of(begin + i)
         if block.positions == NULL:
-            self.begin_slice(block.position, self.count)
+            self.begin_slice(block.position, self.count, taken)
         else:
             position = NO_POSITION
             for i in range(begin, end):
                 if block.positions[i] != position:
                     position = block.positions[i]
-                    self.begin_slice(position, self.count + (i - begin))
+                    self.begin_slice(position, self.count + (i - begin), taken)
         self.count += more
         return 0
 
-    cdef int begin_slice(self, uint64_t position, uint32_t start) except -1:
+    cdef int begin_slice(self, uint64_t position, uint32_t start, uint32_t taken) except -1:
         """References from ``start`` on are of this entry."""
         cdef Slice *grown
         cdef Py_ssize_t capacity
@@ -200,6 +200,7 @@ cdef class BatchRecords:
             self.slice_capacity = capacity
         self.slices[self.slice_total].position = position
         self.slices[self.slice_total].start = start
+        self.slices[self.slice_total].taken = taken
         self.slice_total += 1
         return 0
 
@@ -331,7 +332,7 @@ cdef class BatchRecords:
             self.refs[self.count] = other.refs[i]
             if self.timestamps != NULL:
                 self.timestamps[self.count] = timestamp
-            self.begin_slice(other.slices[piece].position, self.count)
+            self.begin_slice(other.slices[piece].position, self.count, other.slices[piece].taken)
             self.count += 1
         return 0
 

@@ -3,6 +3,7 @@
 cdef struct Slice:
     uint64_t position        # of the entry
     uint32_t start           # its first reference among the batch's own: the records before it
+    uint32_t taken           # when its records were accepted, as tenths() has it
 
 cdef extern from *:
     """

@@ -43,6 +43,7 @@ from sidecar.kernel.reference_hook import (
     set_store_hook,
     stored,
 )
+from sidecar.kernel.reference_meters import Histogram, SendMeter
 from sidecar.kernel.reference_partitioner import PARTITIONERS, StickyPartitioner
 from sidecar.kernel.reference_records import Record, RecordBlock, index, index_run
 
@@ -71,7 +72,9 @@ __all__ = [
     "BatchRecords",
     "Chain",
     "Entry",
+    "Histogram",
     "RecordBlock",
+    "SendMeter",
     "StickyPartitioner",
     "compare_and_swap_u64",
     "crc32c",
@@ -107,24 +110,28 @@ class BatchRecords:
         self._chain: Chain | None = None
         self._slices: list[list[Record]] = []
         """Its records of each entry."""
+        self.since_ms: list[float] = []
+        """For each of these, when it was accepted."""
 
     def _encoded(self, record: Record, offset_delta: int) -> bytes:
         delta = record.timestamp_ms - self.first_timestamp_ms
         data = b"\0" + encode_varint(delta) + encode_varint(offset_delta) + record.body
         return encode_varint(len(data)) + data
 
-    def try_append(self, block: RecordBlock, start: int, stop: int, limit_bytes: int) -> int:
+    def try_append(
+        self, block: RecordBlock, start: int, stop: int, limit_bytes: int, since_ms: float = 0.0
+    ) -> int:
         if not 0 <= start <= stop <= block.count:
             raise ValueError(f"references {start}:{stop} of a block with {block.count}")
         if self._chain is not None and self._chain is not block.chain:
             raise ValueError(f"a batch of {self._chain!r} takes nothing of {block.chain!r}")
         self._chain = block.chain
         at = start
-        while at < stop and self._take(block.records[at], limit_bytes):
+        while at < stop and self._take(block.records[at], limit_bytes, since_ms):
             at += 1
         return at - start
 
-    def _take(self, record: Record, limit_bytes: int) -> bool:
+    def _take(self, record: Record, limit_bytes: int, since_ms: float) -> bool:
         if not self.count:
             self.first_timestamp_ms = self.max_timestamp_ms = record.timestamp_ms
         size = len(self._encoded(record, self.count))
@@ -138,6 +145,7 @@ class BatchRecords:
             self._slices[-1].append(record)
         else:
             self._slices.append([record])
+            self.since_ms.append(since_ms)
         return True
 
     @property
@@ -222,19 +230,27 @@ class BatchRecords:
     def select(self, indexes: Sequence[int]) -> BatchRecords:
         chosen = BatchRecords()
         chosen._chain = self._chain
-        records = [record for piece in self._slices for record in piece]
+        records = [
+            (record, since_ms)
+            for piece, since_ms in zip(self._slices, self.since_ms, strict=True)
+            for record in piece
+        ]
         last = -1
         for position in indexes:
             if not last < position < self.count:
                 raise ValueError(
                     f"record {position} after {last} of {self.count}: ascending positions are needed"
                 )
-            chosen._take(records[position], _NO_LIMIT)
+            record, since_ms = records[position]
+            chosen._take(record, _NO_LIMIT, since_ms)
             last = position
         return chosen
 
     def entries(self) -> list[tuple[Entry, int]]:
         return [(self.slice_entry(i), len(piece)) for i, piece in enumerate(self._slices)]
+
+    def live_entries(self) -> list[Entry]:
+        return [piece[0].entry for piece in self._slices if piece[0].entry.remaining]
 
     def shares(self) -> dict[tuple[int, int], tuple[int, int]]:
         found: dict[tuple[int, int], tuple[int, int]] = {}

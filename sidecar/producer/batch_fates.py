@@ -41,7 +41,6 @@ class SenderCounts:
         "batches_retried",
         "batches_sent",
         "batches_split",
-        "bytes_sent",
         "late_answers",
         "record_errors",
         "request_errors",
@@ -55,7 +54,6 @@ class SenderCounts:
         self.batches_retried = 0
         self.batches_sent = 0
         self.batches_split = 0
-        self.bytes_sent = 0
         self.late_answers = 0
         self.record_errors = 0
         self.request_errors = 0

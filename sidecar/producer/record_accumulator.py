@@ -100,17 +100,18 @@ class RecordAccumulator:
         groups: Sequence[tuple[int, int, int]] | None = None,
         *,
         expedited: bool = False,
+        since_ms: float | None = None,
         accepted_ms: Callable[[int], float] | None = None,
     ) -> None:
-        """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open
-        batches.
+        """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open batches.
 
         A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
         batch_growth_bytes: an open batch here costs no memory, and one large batch instead of many that wait their
         turn is what keeps up under a backlog. ``groups`` names a part of the block's own. What is ``expedited`` is
         about to be flushed: a batch that it opens does not linger. ``accepted_ms`` says when a reference of the block
-        was accepted, where that is not now: a batch is as old as its first record.
+        was accepted, where that is not now: a batch is as old as its first record. ``since_ms`` is that for histograms.
         """
+        since_ms = now_ms if since_ms is None else since_ms
         queues = self._topics[lane].get(topic) or {}
         growth = self._growth_bytes
         if topic in self._growth_by_topic:
@@ -123,11 +124,13 @@ class RecordAccumulator:
             position = start
             changed = False
             while True:
+                if accepted_ms is not None:
+                    since_ms = accepted_ms(position)
                 if batch is None or batch.state is not BatchState.OPEN:
-                    born_ms = now_ms if accepted_ms is None else accepted_ms(position)
+                    born_ms = now_ms if accepted_ms is None else since_ms
                     batch = self._open_batch(queue, block, born_ms, expedited)
                     changed = True
-                taken = batch.records.try_append(block, position, stop, growth)
+                taken = batch.records.try_append(block, position, stop, growth, since_ms)
                 queue.next_order += taken
                 position += taken
                 if position < stop:

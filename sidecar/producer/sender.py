@@ -264,7 +264,6 @@ class Sender:
             self._in_flight.add(request)
             self.counts.requests += 1
             self.counts.batches_sent += len(batches)
-            self.counts.bytes_sent += request.size_bytes
             effects.append(SendProduce(node_id, request))
 
     def _is_stuck(self, broker: int) -> bool:

@@ -69,7 +69,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "bytes_sent_total",
         "counter",
         "bytes",
-        "Bytes of Produce requests, as compressed, retries included.",
+        "Bytes of Produce requests as they are sent, after compression, retries included.",
         "Far above `bytes_accepted_total`: batches are sent again and again.",
     ),
     CounterRow("submissions_total", "counter", "submissions", "Submissions accepted from clients."),
@@ -337,6 +337,13 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "records",
         "Records that failed at the daemon's door because their client was over its rate (`over.limit = discard`).",
         "Any growth: `status` names the topics, the log the clients.",
+    ),
+    CounterRow(
+        "requests_saved_total",
+        "counter",
+        "requests",
+        "Produce requests that one Kafka client in each process would have sent more, at least: for each request "
+        "the clients with records in it, less one.",
     ),
 )
 """In the order of the slot's block."""

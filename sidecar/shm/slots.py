@@ -96,14 +96,19 @@ class Counters:
 
     def read(self) -> dict[str, int]:
         """All rows by name, of one moment unless the writer hangs."""
+        words = self.read_words()
+        return {name: words[self._first + place] for name, place in ROW_INDEX.items()}
+
+    def read_words(self) -> list[int]:
+        """The whole block, of one moment unless the writer hangs."""
         words = self._words
         values: list[int] = []
         for _ in range(READ_TRIES_MAX):
             before = words[0]
-            values = words[self._first : self._first + layout.COUNTER_ROWS_MAX].tolist()
+            values = words.tolist()
             if not before & 1 and words[0] == before:
                 break
-        return {name: values[place] for name, place in ROW_INDEX.items()}
+        return values
 
     def close_write(self) -> None:
         """A dead writer may have left the sequence odd; the next owner evens it."""

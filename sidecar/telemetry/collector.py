@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.shm.histograms import read_histograms
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.segment import Segment
 from sidecar.shm.slots import process_start_ticks
 from sidecar.telemetry.metric_table import (
     FAILED_RECORDS,
+    HISTOGRAM_METRICS,
     PROCESS_METRICS,
     SEGMENT_METRICS,
     STATE_METRICS,
@@ -72,6 +75,7 @@ class SegmentCollector(Collector):
         slots = [((str(slot),), values) for slot, values in by_slot.items()]
         for source, metric, scale in SEGMENT_METRICS:
             yield _family(metric, [(label, values[source] * scale) for label, values in slots])
+        yield from self._histograms(by_slot)
         status = self._status()
         for row, metric in STATE_METRICS:
             yield _family(metric, row.samples(status))
@@ -80,6 +84,27 @@ class SegmentCollector(Collector):
         for metric in PROCESS_METRICS:
             samples = [(labels, values[metric.name]) for labels, values in processes if metric.name in values]
             yield _family(metric, samples)
+
+    def _histograms(self, slots: Iterable[int]) -> Iterator[Metric]:
+        """Merged over the slots: what dead workers left in theirs is part of it."""
+        merged: dict[tuple[str, str], list[int]] = {}
+        for slot in slots:
+            for counts in read_histograms(self._segment.slot(slot)):
+                key = counts.row.name, counts.broker
+                values = [*counts.buckets, counts.total]
+                if key in merged:
+                    values = [a + b for a, b in zip(merged[key], values, strict=True)]
+                merged[key] = values
+        for row, metric in HISTOGRAM_METRICS:
+            family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            bounds = [*(str(float(bound)) for bound in row.bounds), "+Inf"]
+            for (name, broker), (*buckets, total) in merged.items():
+                if name == row.name and (any(buckets) or not metric.labels):
+                    labels = [broker] if metric.labels else []
+                    family.add_metric(
+                        labels, list(zip(bounds, accumulate(buckets), strict=True)), total / row.steps
+                    )
+            yield family
 
 
 def _family(metric: MetricRow, samples: Samples) -> Metric:

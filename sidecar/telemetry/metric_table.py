@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sidecar.shm.counters import COUNTER_ROWS, CounterRow, Kind
+from sidecar.shm.histograms import HISTOGRAM_ROWS, REQUEST_ROW, HistogramRow
 from sidecar.telemetry.process_rows import PROCESS_LABELS, PROCESS_ROWS
 from sidecar.telemetry.state_rows import STATE_ROWS
 
@@ -15,7 +16,7 @@ class MetricRow(NamedTuple):
     """A metric. ``name`` is whole; counters end in ``_total``; ``worry`` says when to look closer, and at what."""
 
     name: str
-    kind: Kind
+    kind: Kind | Literal["histogram"]
     unit: str
     help: str
     labels: tuple[str, ...] = ()
@@ -52,6 +53,14 @@ def _segment_metric(row: CounterRow) -> SegmentMetric:
     )
 
 
+def _histogram_metric(row: HistogramRow, labels: tuple[str, ...]) -> tuple[HistogramRow, MetricRow]:
+    return row, MetricRow(PREFIX + row.name, "histogram", row.unit, row.help, labels, row.worry)
+
+
+HISTOGRAM_METRICS: Final = (
+    *(_histogram_metric(row, ()) for row in HISTOGRAM_ROWS),
+    _histogram_metric(REQUEST_ROW, ("broker",)),
+)
 SEGMENT_METRICS: Final = tuple(map(_segment_metric, COUNTER_ROWS))
 STATE_METRICS: Final = tuple(
     (row, MetricRow(PREFIX + row.name, row.kind, row.unit, row.help, row.labels, row.worry))
@@ -64,5 +73,6 @@ METRICS: Final = (
     *(metric for _, metric in STATE_METRICS),
     FAILED_RECORDS,
     *(each.metric for each in SEGMENT_METRICS),
+    *(metric for _, metric in HISTOGRAM_METRICS),
     *PROCESS_METRICS,
 )

@@ -28,8 +28,12 @@ seconds and sizes in bytes.
   Slots without a worker drop out of that product.
 - **`process_*`** are the process metrics of Prometheus' client libraries, with the label `role`: `controller`, `worker`
   (and its index in `worker`) or `standby`.
+- **Histograms** are in the segment too: a dead worker's counts stay, and all workers' are one. In `delivery_seconds`
+  and `queue_seconds` each record counts, in steps of 0.1 ms. A 99th percentile:
+  `histogram_quantile(0.99, sum by (le) (rate(kafka_sidecar_delivery_seconds_bucket[5m])))`.
 - No label is new at each start but `run_id` of `kafka_sidecar_info`.
-- All counters from the segment begin at 0 with a new one: after a clean stop, or a reboot of the host.
+- All counters from the segment begin at 0 with a new one: after a clean stop, after a takeover from a daemon that
+  held nothing, or after a reboot of the host.
 
 The column *look closer* says when, and where to look. Where it is empty the value alone is neither good nor bad.
 
@@ -57,10 +61,11 @@ _GROUPS: Final = (
         "slot",
         r"bytes_sent|batch|incomplete|request|in_flight|late|produce_throttle|epoch|broker_",
     ),
+    ("Times and sizes, merged over the workers", "histogram", r""),
     ("Memory, metadata and the worker's loop", "slot", r""),
     ("Processes", "role", r""),
 )
-"""Title, a label that its metrics have, and how their names begin; a row is shown in the first group that fits."""
+"""Title, a label of its metrics or their kind, and how names begin; a row is shown in the first group that fits."""
 
 
 def reference_markdown() -> str:
@@ -72,7 +77,7 @@ def reference_markdown() -> str:
 
 
 def _group(row: MetricRow) -> str:
-    kinds = {"slot", "role"} & set(row.labels) or {""}
+    kinds = {"slot", "role", "histogram"} & {*row.labels, row.kind} or {""}
     name = row.name.removeprefix(PREFIX)
     return next(title for title, label, start in _GROUPS if label in kinds and re.match(start, name))
 

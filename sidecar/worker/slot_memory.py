@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable
+from sidecar.shm.histograms import SlotHistograms
 from sidecar.shm.in_work import InWork, Suspects
 from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.submission_name import submission_name
@@ -47,6 +48,7 @@ class SlotMemory:
         """Things in work when the last owner died, with the deaths at which each was."""
         self.slot.claim(pid=pid, incarnation=incarnation)
         self.in_work = InWork(self.slot)
+        self.histograms = SlotHistograms(self.slot)
         self.clock_ahead_ms = self.slot.resume_clock(monotonic_ns())
         """How far the slot's clock is ahead of ours."""
         self.pool = BufferPool(segment, incarnation=incarnation, workers=workers, wake_others=wake_workers)

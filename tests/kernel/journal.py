@@ -47,7 +47,14 @@ class Journal:
         self.kernel.give_pages(self.owners, INCARNATION, pages)
 
     def append(
-        self, payload: bytes, count: int, *, seq: int = 1, flags: int = 1, base_ms: int = BASE_MS
+        self,
+        payload: bytes,
+        count: int,
+        *,
+        seq: int = 1,
+        flags: int = 1,
+        base_ms: int = BASE_MS,
+        client_row: int = 3,
     ) -> Any:
         needed = self.chain.pages_needed(count, len(payload))
         if needed:
@@ -55,7 +62,7 @@ class Journal:
         return self.chain.append(
             payload,
             count=count,
-            client_row=3,
+            client_row=client_row,
             client_generation=4,
             stream=5,
             seq=seq,

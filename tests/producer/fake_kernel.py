@@ -56,7 +56,9 @@ class FakeRecords:
     def size_bytes(self) -> int:
         return HEADER_BYTES + sum(self._sizes)
 
-    def try_append(self, block: FakeBlock, start: int, stop: int, limit_bytes: int) -> int:
+    def try_append(
+        self, block: FakeBlock, start: int, stop: int, limit_bytes: int, since_ms: float = 0.0
+    ) -> int:
         taken = 0
         size = self.size_bytes
         for position in range(start, stop):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client_stub.wire import Format, Kind
-from sidecar.kernel import StickyPartitioner
+from sidecar.kernel import Histogram, StickyPartitioner
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.refusal import Refusal
 from sidecar.worker.streams.session import ClientSession
@@ -194,6 +194,7 @@ class Scene:
             pool=self.pool,  # type: ignore[arg-type]
             shares=self.shares,
             credit_window_bytes=1000,
+            submission_sizes=Histogram(bytearray(64), 1, (1,)),
             submission_bytes_max=100_000,
             counters=self.counters,  # type: ignore[arg-type]
             topics=self.topics,  # type: ignore[arg-type]

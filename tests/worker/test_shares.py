@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_stub.wire import Format, Kind
-from sidecar.kernel import Chain, StickyPartitioner, fail_remaining, held_bytes, mark_failed_done
+from sidecar.kernel import Chain, Histogram, StickyPartitioner, fail_remaining, held_bytes, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.shm import layout
 from sidecar.shm.buffer_pool import BufferPool
@@ -60,6 +60,7 @@ class Hand:
             shares=self.shares,
             credit_window_bytes=1 << 30,
             counters=FakeCounters(),  # type: ignore[arg-type]
+            submission_sizes=Histogram(bytearray(64), 1, (1,)),
             submission_bytes_max=1 << 30,
             topics=HandTopics(self.queue),  # type: ignore[arg-type]
             settlement=HandSettlement(),  # type: ignore[arg-type]

@@ -356,7 +356,7 @@ class Adoption:
                     now = self._accumulator.queue(queue.topic, topic_queue.lane, queue.partition)
                     self._accumulator.put_behind(now, queue)
             queue.next_order += stop - start
-        batch.records.try_append(block, start, stop, _UNBOUNDED)
+        batch.records.try_append(block, start, stop, _UNBOUNDED, accepted_ms(start))
 
     def _all_ranges(self) -> Iterator[Range]:
         for of_chain in self._ranges.values():

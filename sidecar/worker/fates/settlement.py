@@ -51,6 +51,7 @@ class Settlement:
         self._descriptors = memory.descriptors
         self._slot = memory.slot
         self._counters = memory.counters
+        self._delivery_times = memory.histograms.delivery_times
         self.sessions = sessions
         self.failures = FailureTally()
         self.cluster_error = ""
@@ -88,6 +89,7 @@ class Settlement:
             batch.records.mark_failed(batch.code if own else int(LocalCode.ABORTED))
         if not batch.code:
             self._counters.count_delivered(count)
+            self._delivery_times.observe_ages(batch.records, now_ms)
         else:
             self._note_failed(batch, count)
         # kill point: done.counted

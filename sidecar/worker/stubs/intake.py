@@ -29,6 +29,7 @@ from sidecar.worker.stubs.openings import StreamOpenings
 from sidecar.worker.stubs.shares import RESUME_AT
 
 if TYPE_CHECKING:
+    from sidecar.kernel import Histogram
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.settlement import Settlement
@@ -68,6 +69,7 @@ class Intake:
         pool: BufferPool,
         shares: Shares,
         credit_window_bytes: int,
+        submission_sizes: Histogram,
         submission_bytes_max: int,
         counters: Counters,
         topics: Topics,
@@ -87,6 +89,7 @@ class Intake:
         self._pool = pool
         self._shares = shares
         self._credit_window_bytes = credit_window_bytes
+        self._submission_sizes = submission_sizes
         self._submission_bytes_max = submission_bytes_max
         self._counters = counters
         self._topics = topics
@@ -254,6 +257,7 @@ class Intake:
             self.commit.add(queue, stream, entry, bytes(payload))
         queue.last_used_ms = now_ms
         self._counters.count_accepted(count, payload_bytes)
+        self._submission_sizes.observe(payload_bytes)
         # kill point: accept.counted
         if refusal is None:
             self._topics.on_entry(queue, entry, now_ms, bool(flags & SubmitFlag.FLUSH))

@@ -443,7 +443,9 @@ class Topics:
     ) -> None:
         """Into batches what has its partition. What failed is of the last entry, accepted at ``accepted_ms``."""
         if block.groups:
-            self._accumulator.append(queue.topic, queue.lane, block, now_ms, expedited=expedited)
+            self._accumulator.append(
+                queue.topic, queue.lane, block, now_ms, expedited=expedited, since_ms=accepted_ms
+            )
         # kill point: index.batched
         failures = block.failures
         if failures and now_ms < accepted_ms + self._config.max_block_ms:

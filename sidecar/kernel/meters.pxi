@@ -1,0 +1,125 @@
+# Histograms in shared words, and what a worker measures of its batches. No Python code runs for a record here.
+
+cdef enum:
+    BOUNDS_MAX = 32
+    ROWS_MAX = 1048576           # of clients; a number beyond it is damage
+
+cdef inline uint32_t tenths(double ms) noexcept nogil:
+    """Tenths of a millisecond, modulo 2^32: differences of up to five days are right."""
+    return <uint32_t> <int64_t> (ms * 10)
+
+
+@cython.final
+cdef class Histogram:
+    cdef HeldBuffer buffer
+    cdef uint64_t *sequence
+    cdef uint64_t *words             # a count for each bound, one for what is above them, the sum
+    cdef int64_t bounds[BOUNDS_MAX]
+    cdef Py_ssize_t bound_count
+
+    def __init__(self, block, first, bounds):
+        cdef Py_ssize_t i
+        if not 0 < len(bounds) <= BOUNDS_MAX or list(bounds) != sorted(set(bounds)):
+            raise ValueError(f"bounds {bounds!r} are not 1 to {BOUNDS_MAX} ascending numbers")
+        self.buffer = hold(block, True)
+        self.bound_count = len(bounds)
+        if not 0 < first <= self.buffer.view.len // 8 - (self.bound_count + 2):
+            raise ValueError(f"{self.bound_count + 2} words from {first} on are not in a block of {len(block)} bytes")
+        self.sequence = <uint64_t *> self.buffer.view.buf
+        if <uintptr_t> self.sequence & 7:
+            raise ValueError("the block must be 8-byte aligned")
+        self.words = self.sequence + <Py_ssize_t> first
+        for i in range(self.bound_count):
+            self.bounds[i] = bounds[i]
+
+    cdef inline void put(self, int64_t value, uint64_t times) noexcept nogil:
+        cdef Py_ssize_t i = 0
+        while i < self.bound_count and value > self.bounds[i]:
+            i += 1
+        self.words[i] += times
+        self.words[self.bound_count + 1] += <uint64_t> value * times
+
+    def observe(self, double value):
+        fetch_add(self.sequence, 1)
+        self.put(<int64_t> value if value > 0 else 0, 1)
+        fetch_add(self.sequence, 1)
+
+    def observe_ages(self, BatchRecords records not None, double now_ms):
+        fetch_add(self.sequence, 1)
+        self.put_ages(records, now_ms)
+        fetch_add(self.sequence, 1)
+
+    cdef void put_ages(self, BatchRecords records, double now_ms) noexcept:
+        """Submissions of one turn have the same age: they are one step."""
+        cdef uint32_t now = tenths(now_ms), taken, start = 0, age
+        cdef Py_ssize_t i = 0
+        while i < records.slice_total:
+            taken = records.slices[i].taken
+            i += 1
+            while i < records.slice_total and records.slices[i].taken == taken:
+                i += 1
+            age = now - taken
+            if age > 0x7fffffff:
+                age = 0
+            self.put(age, records.slice_stop(i - 1) - start)
+            start = records.slice_stop(i - 1)
+
+
+@cython.final
+cdef class SendMeter:
+    cdef readonly uint64_t requests_saved
+    cdef Histogram ages, sizes, counts
+    cdef uint32_t *stamps            # by client row, the last request with records of it
+    cdef uint32_t stamp_count
+    cdef uint32_t request
+    cdef bint has_client             # the request has records of some client
+
+    def __cinit__(self):
+        self.stamps = NULL
+        self.request = 1
+
+    def __init__(self, Histogram ages not None, Histogram sizes not None, Histogram counts not None):
+        self.ages = ages
+        self.sizes = sizes
+        self.counts = counts
+
+    def __dealloc__(self):
+        free(self.stamps)
+
+    def begin_request(self):
+        self.request += 1
+        self.has_client = False
+        if self.request == 0 and self.stamps != NULL:
+            memset(self.stamps, 0, self.stamp_count * sizeof(uint32_t))
+            self.request = 1
+
+    def count(self, BatchRecords records not None, double now_ms, bint is_first):
+        cdef Py_ssize_t i
+        fetch_add(self.sizes.sequence, 1)
+        self.sizes.put(BATCH_HEADER + records.records_bytes, 1)
+        self.counts.put(records.count, 1)
+        if is_first:
+            self.ages.put_ages(records, now_ms)
+        fetch_add(self.sizes.sequence, 1)
+        for i in range(records.slice_total):
+            if records.chain.left_of(records.slices[i].position):
+                self.note(records.chain.header_at(records.slices[i].position).client_row)
+
+    cdef int note(self, uint32_t row) except -1:
+        cdef uint32_t *grown
+        cdef uint32_t size
+        if row >= ROWS_MAX:
+            return 0
+        if row >= self.stamp_count:
+            size = max(2 * self.stamp_count, row + 64)
+            grown = <uint32_t *> realloc(self.stamps, size * sizeof(uint32_t))
+            if grown == NULL:
+                raise MemoryError()
+            memset(grown + self.stamp_count, 0, (size - self.stamp_count) * sizeof(uint32_t))
+            self.stamps = grown
+            self.stamp_count = size
+        if self.stamps[row] != self.request:
+            self.stamps[row] = self.request
+            self.requests_saved += self.has_client
+            self.has_client = True
+        return 0

@@ -1,0 +1,166 @@
+"""Histograms of a slot, in the room behind its counter rows: a worker that dies leaves them to its successor.
+
+Here and not in the worker's reports, because what stands in the segment outlives worker, controller and takeover, and a
+hung worker's is still read. Like counter rows, histograms are only appended, and their bounds never change: a reader of
+another version reads those it knows.
+
+A block's words, behind the counter rows::
+
+    histogram  {count for each bound u64 ..., count above the last u64, sum u64}    in the order of HISTOGRAM_ROWS
+    broker     {id + 1 u64, histogram} x 17    the first has no id: it is for all brokers beyond the others
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sidecar.kernel import Histogram
+from sidecar.shm import layout
+
+if TYPE_CHECKING:
+    from sidecar.shm.slots import SlotView
+
+FIRST_WORD: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8 + layout.COUNTER_ROWS_MAX
+"""In the counter block."""
+BROKERS_MAX: Final = 16
+"""Brokers of a slot with a histogram of their own."""
+OTHER_BROKERS: Final = "other"
+
+
+class HistogramRow(NamedTuple):
+    """``bounds`` in ``unit``, ascending; ``steps``: parts of a unit in which values are stored. The others as in
+    CounterRow."""
+
+    name: str
+    unit: str
+    help: str
+    bounds: tuple[float, ...]
+    steps: int = 1
+    worry: str = ""
+
+
+_TENTHS_OF_MS: Final = 10_000
+_LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+HISTOGRAM_ROWS: Final = (
+    HistogramRow(
+        "delivery_seconds",
+        "seconds",
+        "Time from a record's acceptance to its acknowledgement by the broker, of delivered records. The time in which "
+        "no worker was there does not count.",
+        _LATENCIES,
+        _TENTHS_OF_MS,
+        "Its 99th percentile is far above that of `request_seconds`: records wait in the sidecar; see `queue_seconds`.",
+    ),
+    HistogramRow(
+        "queue_seconds",
+        "seconds",
+        "Time from a record's acceptance until it is sent for the first time.",
+        _LATENCIES,
+        _TENTHS_OF_MS,
+        "Far above `linger.ms`: a broker is slow, or its leader is missing.",
+    ),
+    HistogramRow(
+        "batch_bytes",
+        "bytes",
+        "Size of record batches before compression, at each send, retries included.",
+        (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216),
+        1,
+        "Mostly far below `batch.size`: a longer `linger.ms` would save requests.",
+    ),
+    HistogramRow(
+        "batch_records",
+        "records",
+        "Records of record batches, at each send, retries included.",
+        (1, 4, 16, 64, 256, 1024, 4096, 16_384),
+    ),
+    HistogramRow(
+        "submission_bytes",
+        "bytes",
+        "Payload of submissions that were accepted.",
+        (64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576),
+    ),
+)
+REQUEST_ROW: Final = HistogramRow(
+    "request_seconds",
+    "seconds",
+    f"Time from a Produce request to its answer, by broker; the first {BROKERS_MAX} brokers of a worker, the rest as "
+    f"`{OTHER_BROKERS}`.",
+    (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30),
+    _TENTHS_OF_MS,
+    "One broker is far above the others: it is overloaded, or the way to it is.",
+)
+
+
+def _words(row: HistogramRow) -> int:
+    return len(row.bounds) + 2
+
+
+_BROKERS_WORD: Final = FIRST_WORD + sum(map(_words, HISTOGRAM_ROWS))
+_BROKER_WORDS: Final = 1 + _words(REQUEST_ROW)
+assert 8 * (_BROKERS_WORD + (BROKERS_MAX + 1) * _BROKER_WORDS) <= layout.COUNTERS_BYTES
+
+
+class HistogramCounts(NamedTuple):
+    """One histogram: a count for each bound and one above them (not cumulated), and the sum in the row's steps."""
+
+    row: HistogramRow
+    broker: str
+    """Node id as text, ``other``, or empty."""
+    buckets: list[int]
+    total: int
+
+
+class SlotHistograms:
+    """The writer's side. Belongs to the worker's loop."""
+
+    def __init__(self, slot: SlotView) -> None:
+        self._block = slot.area[layout.COUNTERS_OFFSET : layout.CHAINS_OFFSET]
+        self._words = self._block.cast("Q")
+        word = FIRST_WORD
+        by_name: dict[str, Histogram] = {}
+        for row in HISTOGRAM_ROWS:
+            by_name[row.name] = self._at(row, word)
+            word += _words(row)
+        self.delivery_times = by_name["delivery_seconds"]
+        self.queue_times = by_name["queue_seconds"]
+        self.batch_sizes = by_name["batch_bytes"]
+        self.batch_counts = by_name["batch_records"]
+        self.submission_sizes = by_name["submission_bytes"]
+
+    def _at(self, row: HistogramRow, word: int) -> Histogram:
+        return Histogram(self._block, word, [round(bound * row.steps) for bound in row.bounds])
+
+    def of_broker(self, broker: int) -> Histogram:
+        """The request times of a broker: its own row, a free one, or that of all others."""
+        for word in _broker_words():
+            owner = self._words[word]
+            if owner in (0, broker + 1):
+                self._words[word] = broker + 1
+                return self._at(REQUEST_ROW, word + 1)
+        return self._at(REQUEST_ROW, _BROKERS_WORD + 1)
+
+
+def _broker_words() -> Iterator[int]:
+    for place in range(1, BROKERS_MAX + 1):
+        yield _BROKERS_WORD + place * _BROKER_WORDS
+
+
+def read_histograms(slot: SlotView) -> list[HistogramCounts]:
+    """All histograms of a slot, of one moment unless the writer hangs."""
+    words = slot.counters.read_words()
+    found = []
+    word = FIRST_WORD
+    for row in HISTOGRAM_ROWS:
+        found.append(_counts(row, "", words, word))
+        word += _words(row)
+    found.append(_counts(REQUEST_ROW, OTHER_BROKERS, words, _BROKERS_WORD + 1))
+    for word in _broker_words():
+        if words[word]:
+            found.append(_counts(REQUEST_ROW, str(words[word] - 1), words, word + 1))
+    return found
+
+
+def _counts(row: HistogramRow, broker: str, words: list[int], word: int) -> HistogramCounts:
+    end = word + len(row.bounds) + 1
+    return HistogramCounts(row, broker, words[word:end], words[end])
