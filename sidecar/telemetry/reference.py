@@ -32,8 +32,8 @@ seconds and sizes in bytes.
   and `queue_seconds` each record counts, in steps of 0.1 ms. A 99th percentile:
   `histogram_quantile(0.99, sum by (le) (rate(kafka_sidecar_delivery_seconds_bucket[5m])))`.
 - No label is new at each start but `run_id` of `kafka_sidecar_info`.
-- All counters from the segment begin at 0 with a new one: after a clean stop, after a takeover from a daemon that
-  held nothing, or after a reboot of the host.
+- All counters from the segment begin at 0 with a new one: after a clean stop, or after a reboot of the host. A
+  takeover keeps the segment while it holds records, else it makes a new one.
 
 The column *look closer* says when, and where to look. Where it is empty the value alone is neither good nor bad.
 
