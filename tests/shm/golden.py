@@ -17,6 +17,7 @@ from sidecar.kernel import BatchRecords, Chain, StickyPartitioner, index, take_p
 from sidecar.shm import layout
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptors import DescriptorTable
+from sidecar.shm.histograms import BROKERS_MAX, FIRST_WORD, HISTOGRAM_ROWS, REQUEST_ROW
 from sidecar.shm.layout import Layout
 from sidecar.shm.segment import Segment
 
@@ -29,6 +30,9 @@ def golden() -> Iterator[tuple[str, str]]:
     for name, value in sorted(vars(layout).items()):
         if name.isupper() and isinstance(value, int | bytes | tuple | struct.Struct):
             yield f"layout.{name}", value.format if isinstance(value, struct.Struct) else repr(value)
+    for row in (*HISTOGRAM_ROWS, REQUEST_ROW):
+        yield f"histograms.{row.name}", repr((row.bounds, row.steps))
+    yield "histograms.words", repr((FIRST_WORD, BROKERS_MAX))
     yield "layout.of", str(tuple(Layout.of(page_bytes=16_384, page_count=64, clients_max=16)))
     for name, value in sorted(vars(wire).items()):
         if isinstance(value, type) and issubclass(value, int):
