@@ -24,7 +24,9 @@ environment variable, `-X key=value`.
 | variable | `KAFKA_SIDECAR__KAFKA__LINGER_MS=5` | `KAFKA_SIDECAR__DAEMON__WORKERS=2` |
 | command line | `-X linger.ms=5` | `-X daemon.workers=2` |
 
-Lists are TOML arrays, or words separated by commas. An unknown name is an error that suggests the nearest known one.
+Lists are TOML arrays, or words separated by commas. Bytes may be written as `"64KB"` or `"128MB"` (powers of 1,024). An
+unknown name is an error that suggests the nearest known one, also for names of librdkafka and kafka-python. A FILE
+whose name ends with `.properties` is read as Kafka's own tools read theirs: `linger.ms=5`, `daemon.workers=2`.
 `kafka-sidecar config check -c FILE` reports every fault at once (exit 2). `kafka-sidecar config show` prints the
 resulting configuration as TOML.
 

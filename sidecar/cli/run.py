@@ -14,7 +14,13 @@ from sidecar.common.settings import ConfigError
 
 
 @click.command()
-@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML).")
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Configuration file: TOML, or *.properties.",
+)
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated.")
 @click.option("--run-dir", type=click.Path(path_type=Path), default=None, help="Folder of sockets and lock.")
 @click.option(

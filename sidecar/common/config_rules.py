@@ -38,7 +38,7 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
     set_by_user = config.sources
 
     values["acks"] = acks = acks_number(values["acks"])
-    _conclude_idempotence(values, acks, faults)
+    _conclude_idempotence(values, acks, faults, warnings)
     _conclude_delivery_timeout(values, set_by_user, faults, warnings)
     _check_partitioner(values, faults)
     if values["compression.gzip.level"] == 0:
@@ -135,7 +135,9 @@ def _int(values: Mapping[str, Value], name: str) -> int:
     return value
 
 
-def _conclude_idempotence(values: dict[str, Value], acks: int, faults: list[str]) -> None:
+def _conclude_idempotence(
+    values: dict[str, Value], acks: int, faults: list[str], warnings: list[str]
+) -> None:
     wanted = values["enable.idempotence"]
     retries, in_flight = _int(values, "retries"), _int(values, "max.in.flight.requests.per.connection")
     against: list[str] = []
@@ -156,6 +158,13 @@ def _conclude_idempotence(values: dict[str, Value], acks: int, faults: list[str]
     if wanted and against:
         faults.append(
             "enable.idempotence = true forbids " + " and ".join(against) + "; change them or switch it off."
+        )
+    if wanted is None and against:
+        lost = "nobody hears of a lost record" if acks == 0 else "a retry may double or reorder records"
+        names = " and ".join(each.split(" (")[0] for each in against)
+        warnings.append(
+            f"{names} switch{'es' if len(against) == 1 else ''} idempotence off: {lost}. "
+            "enable.idempotence = false says that this is meant."
         )
     values["enable.idempotence"] = bool(wanted) if wanted is not None else not against
 

@@ -52,6 +52,13 @@ class Setting:
         """The name inside its TOML table."""
         return self.name if self.table == "kafka" else self.name.split(".", 1)[1]
 
+    @property
+    def is_size(self) -> bool:
+        """Whether it counts bytes, so that "64KB" and "128MB" are taken, too."""
+        return self.kind is ValueKind.INTEGER and (
+            self.name in SIZES or self.name.endswith(("bytes", "bytes.per.second"))
+        )
+
     def bounds_text(self) -> str:
         """``one of a, b`` or ``0 … 64`` or nothing."""
         if self.choices:
@@ -63,6 +70,8 @@ class Setting:
         return f"{self.least} … {self.most}"
 
 
+SIZES: Final = frozenset({"batch.size", "buffer.memory", "max.request.size"})
+"""Sizes whose names do not say so."""
 OWN_TABLES: Final = ("daemon", "pool", "http", "recover", "dead_letters", "log")
 
 

@@ -6,6 +6,7 @@ Every fault is one sentence that names the setting, where it came from, and what
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,7 +17,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
+from sidecar.common.brought_names import ENVIRONMENT_PREFIX, brought, misspelt_variables
 from sidecar.common.config_rules import conclude
+from sidecar.common.properties_file import parse_properties
 from sidecar.common.refused_settings import refusal
 from sidecar.common.secret_sources import HIDDEN, SecretError, expand_path, secret_faults
 from sidecar.common.setting import OWN_TABLES, Setting, Value, ValueKind
@@ -35,9 +38,12 @@ from sidecar.controller.client_tables import client_rules
 from sidecar.controller.config_mode import mode_fault
 from sidecar.net.tls_context import tls_fault_of
 
-ENVIRONMENT_PREFIX = "KAFKA_SIDECAR__"
 _NAMED_TABLES = ("clients", "topics")
 _COMMAND_LINE = "-X"
+PROPERTIES = ".properties"
+"""The end of the name of a file in Java's form, as Kafka's tools take; others are TOML."""
+_SIZE = re.compile(r"(\d+)\s*([kmg])(?:i?b)?", re.IGNORECASE)
+"""Powers of 1,024 with each spelling, as in Spark, Docker and systemd."""
 
 
 class _Gathered:
@@ -119,9 +125,16 @@ class _Gathered:
             self.topics.setdefault(pattern, {})[key] = value
 
     def _unknown(self, name: str, source: str) -> None:
-        why = refusal(name.removeprefix("kafka."))
+        why = refusal(name.removeprefix("kafka.")) or refusal(name.replace("_", "."))
         if why is not None:
+            if source.endswith(PROPERTIES) and "serializer" in name:
+                self.warnings.append(f"{name} ({source}) counts for nothing here: {why}.")
+                return
             self.faults.append(f"{name} ({source}) is not taken: {why}.")
+            return
+        instead = brought(name.removeprefix("kafka."))
+        if instead is not None:
+            self.faults.append(f'Unknown setting "{name}" ({source}): {instead}.')
             return
         # A table in place of a secret: what its keys are called may be the secret.
         secret = next((row.name for row in SETTINGS if row.secret and name.startswith(f"{row.name}.")), None)
@@ -139,6 +152,8 @@ class _Gathered:
             expected = row.kind if not row.choices else ""
             bounds = row.bounds_text()
             rule = ", ".join(part for part in (f"a {expected}" if expected else "", bounds) if part)
+            if row.is_size:
+                rule += ", in bytes or as 64KB or 128MB"
             self.faults.append(f"{name} = {HIDDEN if hidden else _shown(raw)} ({source}): must be {rule}.")
             return None
 
@@ -161,6 +176,7 @@ def load_config(
         for name, raw in _read_file(path).items():
             gathered.put(name, raw, str(path))
     _put_variables(gathered, environment)
+    gathered.faults += misspelt_variables(environment, ((row.table, row.key) for row in SETTINGS))
     for word in overrides:
         name, equals, raw = word.partition("=")
         if not equals:
@@ -196,17 +212,21 @@ def load_config(
 def _read_file(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
-            document = tomllib.load(file)
             found = os.fstat(file.fileno())
+            content = file.read().decode()
+        if path.name.endswith(PROPERTIES):
+            return _checked(path, found, dict(parse_properties(content)))
+        document = tomllib.loads(content)
     except FileNotFoundError:
         raise ConfigError([f"Configuration file {path} does not exist: give another with -c."]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"Configuration file {path} cannot be read: {error}."]) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"Configuration file {path} is not valid TOML: {error}."]) from None
+        hint = f" If it has lines as linger.ms=5, name it *{PROPERTIES}." if parse_properties(content) else ""
+        raise ConfigError([f"Configuration file {path} is not valid TOML: {error}.{hint}"]) from None
     flat: dict[str, object] = {}
-    for table, content in document.items():
-        if not isinstance(content, dict):
+    for table, keys_of_table in document.items():
+        if not isinstance(keys_of_table, dict):
             guess = BY_NAME.get(table)
             place = f"put it under [{guess.table}]" if guess else "settings stand in tables, such as [kafka]"
             raise ConfigError([f'"{table}" ({path}) stands outside of a table: {place}.'])
@@ -216,7 +236,7 @@ def _read_file(path: Path) -> dict[str, object]:
             hint = f"did you mean [{guess_table}]?" if guess_table else f"tables are {', '.join(known)}."
             raise ConfigError([f"Unknown table [{table}] ({path}): {hint}"])
         if table in _NAMED_TABLES:
-            for entry, keys in content.items():
+            for entry, keys in keys_of_table.items():
                 if (table, entry) == ("clients", "unlisted") and not isinstance(keys, dict):
                     raise ConfigError(
                         [f'clients.unlisted ({path}): write unlisted_clients = "{keys}" into [daemon].']
@@ -228,7 +248,11 @@ def _read_file(path: Path) -> dict[str, object]:
                 flat.update({f'{table}."{entry}".{key}': value for key, value in _flatten(keys).items()})
         else:
             prefix = "" if table == "kafka" else f"{table}."
-            flat.update({prefix + key: value for key, value in _flatten(content).items()})
+            flat.update({prefix + key: value for key, value in _flatten(keys_of_table).items()})
+    return _checked(path, found, flat)
+
+
+def _checked(path: Path, found: os.stat_result, flat: dict[str, object]) -> dict[str, object]:
     fault = mode_fault(path, found, flat)
     if fault:
         raise ConfigError([fault])
@@ -305,6 +329,11 @@ def _no_boolean(raw: object) -> object:
     return raw
 
 
+def _bytes_of(raw: object) -> object:
+    found = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
+    return int(found[1]) << 10 * ("kmg".index(found[2].lower()) + 1) if found else _no_boolean(raw)
+
+
 def _in_choices(row: Setting) -> Any:
     def check(raw: object) -> object:
         text = _as_text(raw)
@@ -322,7 +351,8 @@ def _adapter(row: Setting) -> TypeAdapter[Any]:
     kind: Any
     match row.kind:
         case ValueKind.INTEGER:
-            kind = Annotated[int, Field(ge=row.least, le=row.most), BeforeValidator(_no_boolean)]
+            before = _bytes_of if row.is_size else _no_boolean
+            kind = Annotated[int, Field(ge=row.least, le=row.most), BeforeValidator(before)]
         case ValueKind.NUMBER:
             kind = Annotated[
                 float, Field(ge=row.least, le=row.most, allow_inf_nan=False), BeforeValidator(_no_boolean)

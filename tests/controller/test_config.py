@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.common.setting import ValueKind
 from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig, nearest
 from sidecar.controller.config_loader import load_config
 
@@ -115,6 +116,21 @@ def test_delivery_timeout_covers_linger_and_request() -> None:
         ("pool.page_bytes=5000", "power of two"),
         ("clients.billing.rate=1", "takes token"),
         ("nonsense", "must be key=value"),
+        # Names and sizes that people bring.
+        ("metadata.broker.list=a:1", "write bootstrap.servers (another client's name for it)"),
+        ("queue.buffering.max.ms=5", "write linger.ms (another"),
+        ("queue_buffering_max_ms=5", "write linger.ms (another"),
+        ("kafka.message.max.bytes=5", "write max.request.size (another"),
+        ("batch.num.messages=5", "write batch.size, in bytes"),
+        ("statistics.interval.ms=5", "metrics are at http.listen"),
+        ("group.id=x", "it is a consumer's"),
+        ("value_serializer=x", "serialize in the application"),
+        (
+            "buffer.memory=128X",
+            'buffer.memory = "128X" (-X): must be a whole number, at least 1048576, in bytes or as',
+        ),
+        ("linger.ms=5KB", "must be a whole number, at least 0."),
+        ("batch.size=1.5MB", "in bytes or as 64KB or 128MB"),
     ],
 )
 def test_each_fault_is_one_sentence(override: str, words: str) -> None:
@@ -186,3 +202,112 @@ def test_rows_are_sound() -> None:
         ):
             assert row.least <= row.default <= (row.most or row.default), row.name
     assert nearest("bufer.memory", BY_NAME) == "buffer.memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64kb", 64 << 10),
+        ("64 KiB", 64 << 10),
+        ("1M", 1 << 20),
+        ("1mib", 1 << 20),
+        ("1g", 1 << 30),
+        ("65536", 65536),
+    ],
+)
+def test_sizes_may_have_their_unit(text: str, size: int) -> None:
+    config = load(f"daemon.batch_growth_bytes={text}", "daemon.request_buffers_bytes=64MB")
+    assert config.values["daemon.batch_growth_bytes"] == size
+    assert config.values["daemon.request_buffers_bytes"] == 64 << 20
+
+
+def test_every_size_has_a_name_that_says_so_or_is_listed() -> None:
+    sizes = [row for row in SETTINGS if row.is_size]
+    assert {row.name for row in sizes} >= {
+        "buffer.memory",
+        "batch.size",
+        "dead_letters.max_bytes",
+        "pool.page_bytes",
+    }
+    for row in SETTINGS:
+        if row.kind is ValueKind.INTEGER and not row.is_size:
+            assert "bytes" not in row.doc.split(".")[0].lower() or "second" in row.doc, (
+                f"{row.name}: {row.doc}"
+            )
+
+
+def test_a_properties_file_is_taken_as_kafkas_tools_take_it(tmp_path: Path) -> None:
+    path = tmp_path / "producer.properties"
+    path.write_text(
+        "# Licensed to the ASF\n! another comment\n\n"
+        "bootstrap.servers = one:9092,\\\n    two:9092\n"
+        "compression.type:lz4\nlinger.ms 7  \nbuffer.memory=128MB\nclient.id=caf\\u00e9\\=1\n"
+        "daemon.workers=3\nacks=all\nacks=1\n"
+        "key.serializer=org.apache.kafka.common.serialization.StringSerializer\n"
+    )
+    config = load_config(path, environment={})
+    values = config.values
+    assert values["bootstrap.servers"] == ["one:9092", "two:9092"]
+    assert (values["compression.type"], values["linger.ms"], values["buffer.memory"]) == ("lz4", 7, 128 << 20)
+    assert (values["client.id"], values["daemon.workers"], values["acks"]) == ("café=1", 3, 1)
+    assert config.file == str(path)
+    (warning,) = [each for each in config.warnings if "serializer" in each]
+    assert warning.startswith(f"key.serializer ({path}) counts for nothing here: records arrive as bytes")
+    for line, words in (("linger.mss=1", 'did you mean "linger.ms"?'), ("sasl.password=x", "chmod")):
+        path.write_text(f"bootstrap.servers=one:9092\n{line}\n")
+        path.chmod(0o644)
+        with pytest.raises(ConfigError) as raised:
+            load_config(path, environment={})
+        assert words in raised.value.sentences[0]
+
+
+def test_a_properties_file_with_another_name_is_recognized(tmp_path: Path) -> None:
+    path = tmp_path / "kafka.conf"
+    path.write_text("bootstrap.servers=one:9092\n")
+    with pytest.raises(ConfigError, match=r"is not valid TOML: .* name it \*\.properties\.$"):
+        load_config(path, environment={})
+
+
+@pytest.mark.parametrize(
+    ("variable", "right"),
+    [
+        ("KAFKA_SIDECAR_KAFKA_LINGER_MS", "KAFKA_SIDECAR__KAFKA__LINGER_MS"),
+        ("KAFKA_SIDECAR_LINGER_MS", "KAFKA_SIDECAR__KAFKA__LINGER_MS"),
+        ("KAFKA_SIDECAR_DAEMON_WORKERS", "KAFKA_SIDECAR__DAEMON__WORKERS"),
+        ("KAFKA_SIDECAR_HTTP__LISTEN", "KAFKA_SIDECAR__HTTP__LISTEN"),
+    ],
+)
+def test_a_variable_with_one_underscore_is_no_silence(variable: str, right: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, ["bootstrap.servers=a:1"], {variable: "3"})
+    (sentence,) = raised.value.sentences
+    assert (
+        sentence == f"{variable} sets nothing: settings have two underscores behind each part; write {right}."
+    )
+
+
+def test_variables_that_are_no_settings_are_left_alone() -> None:
+    """A service of Kubernetes with our name brings variables of its own."""
+    foreign = {
+        "KAFKA_SIDECAR_RUN_DIR": "/run/x",
+        "KAFKA_SIDECAR_PURE_STUB": "1",
+        "KAFKA_SIDECAR_SERVICE_HOST": "10.0.0.1",
+        "KAFKA_SIDECAR_PORT": "tcp://10.0.0.1:9464",
+        "KAFKA_SIDECAR_PORT_9464_TCP": "tcp://10.0.0.1:9464",
+    }
+    assert load_config(None, ["bootstrap.servers=a:1"], foreign).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("acks=0",), "acks = 0 switches idempotence off: nobody hears of a lost record."),
+        (("acks=1", "retries=0"), "acks = 1 and retries = 0 switch idempotence off: a retry may double"),
+    ],
+)
+def test_what_switches_idempotence_off_is_said_unless_it_is_meant(
+    overrides: tuple[str, ...], words: str
+) -> None:
+    (warning,) = load(*overrides).warnings
+    assert warning.startswith(words)
+    assert load(*overrides, "enable.idempotence=false").warnings == ()
