@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def register(spark: SparkSession) -> None:
-    """Make the format ``kafka_sidecar`` known to this session. Repeating it does no harm."""
-    from client_stub.spark.datasource import KafkaSidecarDataSource
+def register(spark: SparkSession, *, check: bool = True) -> None:
+    """Make the format ``kafka_sidecar`` known to this session. Repeating it does no harm.
 
+    ``check`` runs one task that imports the format. Raises RuntimeError, which says what to set, when the Python of
+    Spark's workers does not have it.
+    """
+    from client_stub.spark.datasource import KafkaSidecarDataSource
+    from client_stub.spark.worker_check import check_workers
+
+    if check:
+        check_workers(spark)
     spark.dataSource.register(KafkaSidecarDataSource)

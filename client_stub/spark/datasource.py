@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from client_stub.spark.columns import find_columns
 from client_stub.spark.options import read_options
+from client_stub.spark.topic_check import check_topic
 from client_stub.spark.writer import TaskWritten, write_batches
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class _TaskWriter:
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._options = read_options(options)
         self._columns = find_columns(schema, self._options.topic)
+        check_topic(self._options)
 
 
 class BatchWriter(_TaskWriter, DataSourceArrowWriter):

@@ -136,6 +136,42 @@ def test_a_writer_is_made_for_each_mode_but_overwrite(tmp_path: Path) -> None:
         source.writer(columns, overwrite=True)
 
 
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (
+            "METADATA_TIMEOUT",
+            "kafka_sidecar: topic t is not in Kafka (looked for 0.2 s); create it, or correct the option topic.",
+        ),
+        ("TOPIC_AUTHORIZATION_FAILED", "kafka_sidecar: topic t: TOPIC_AUTHORIZATION_FAILED: not yours"),
+    ],
+)
+def test_a_topic_that_no_record_can_go_to_is_one_error_on_the_driver(
+    daemon: FakeDaemon, code: str, sentence: str
+) -> None:
+    daemon.topic_refusals["t"] = (code, "not yours")
+    options = {"topic": "t", "sidecar.run_dir": str(daemon.run_dir), "max.block.ms": "200"}
+    source = KafkaSidecarDataSource(options)
+    for make in (source.writer, source.streamWriter):
+        with pytest.raises(ValueError) as raised:
+            make(schema(value=BinaryType()), overwrite=False)
+        assert str(raised.value) == sentence
+    source.options["topic"] = "other"
+    assert source.writer(schema(value=BinaryType()), overwrite=False)
+
+
+def test_the_driver_leaves_to_the_tasks_what_it_cannot_know(daemon: FakeDaemon, tmp_path: Path) -> None:
+    """Kafka is away, the topic is a column, or executors have daemons where the driver has none."""
+    columns = schema(value=BinaryType(), topic=StringType())
+    daemon.topic_refusals["t"] = ("KAFKA_UNREACHABLE", "no broker answers")
+    for options in (
+        {"topic": "t", "sidecar.run_dir": str(daemon.run_dir), "max.block.ms": "200"},
+        {"sidecar.run_dir": str(daemon.run_dir)},
+        {"topic": "t", "sidecar.run_dir": str(tmp_path)},
+    ):
+        assert KafkaSidecarDataSource(options).writer(columns, overwrite=False)
+
+
 def test_rows_of_a_stream_are_gathered_into_batches(daemon: FakeDaemon, cache: ProducerCache) -> None:
     """PySpark 4.0 has no Arrow writer for streams."""
     count = ROWS_PER_BATCH + 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from client_stub.spark import register
 from client_stub.wire import Format, LocalCode, OutcomeKind
+from tests.spark.conftest import ROOT
 from tests.stub.column_reader import read_columns
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -152,3 +157,57 @@ def test_a_record_that_fails_fails_the_job(spark: SparkSession, daemon: FakeDaem
     text = failure(frame, daemon.run_dir, topic="t")
     assert "kafka_sidecar: 1 of 1 records for topic t failed in task " in text
     assert "INVALID_PARTITION: partition 99 does not exist in topic t (6 partitions)." in text
+
+
+def test_a_missing_topic_is_told_before_any_task(spark: SparkSession, daemon: FakeDaemon) -> None:
+    daemon.topic_refusals["nowhere"] = ("METADATA_TIMEOUT", "not there")
+    frame = spark.range(3).selectExpr("'v' value")
+    text = failure(frame, daemon.run_dir, topic="nowhere", max__block__ms="300")
+    assert "kafka_sidecar: topic nowhere is not in Kafka (looked for 0.3 s)" in text
+    assert daemon.hellos == []
+
+
+def test_register_says_what_to_set_when_the_workers_have_another_python(
+    spark: SparkSession, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    """The interpreter below is the same one, without the packages of this environment."""
+    register(spark)
+    bare = tmp_path / "python"
+    bare.write_text(
+        "#!/bin/sh\n"
+        f"PYTHONPATH=$(echo \"$PYTHONPATH\" | tr : '\\n' | grep -vx '{ROOT}' | paste -sd:) "
+        f'exec {sys.base_prefix}/bin/python3 -S "$@"\n'
+    )
+    bare.chmod(0o755)
+    context = spark.sparkContext
+    usual = context.pythonExec
+    context.pythonExec = str(bare)
+    try:
+        with pytest.raises(RuntimeError) as raised:
+            register(spark)
+        register(spark, check=False)
+    finally:
+        context.pythonExec = usual
+    assert re.fullmatch(
+        rf"kafka_sidecar: the Python of Spark's workers \({bare}\) cannot write: .*No module named '\w+'\. "
+        rf"Set PYSPARK_PYTHON={sys.executable} before the session starts, or install 'kafka-sidecar\[spark\]' there\.",
+        str(raised.value),
+    )
+    register(spark)
+    save(spark.range(3).selectExpr("'v' value"), daemon.run_dir, topic="t")
+    assert len(rows_of(daemon)) == 3
+
+
+def test_the_programs_of_the_pages_run(spark: SparkSession, daemon: FakeDaemon) -> None:
+    """Each block of Python that needs a session, as it stands there."""
+    found = []
+    for page in ("README.md", "docs/spark.md"):
+        blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+        found += [(page, block) for block in blocks if "spark" in block or "df." in block]
+    assert len(found) >= 3
+    frame = spark.range(3).selectExpr("'v' value")
+    for page, block in found:
+        # Spark's processes have their environment already: only an option can name the daemon of this test.
+        frame_on_page = SimpleNamespace(write=frame.write.option("sidecar.run_dir", str(daemon.run_dir)))
+        exec(compile(block, page, "exec"), {"spark": spark, "df": frame_on_page})
+    assert {topic for topic, _ in rows_of(daemon)} == {"orders"}

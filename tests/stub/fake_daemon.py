@@ -68,6 +68,8 @@ class FakeDaemon:
         self.accept: Callable[[Client, Submit], bool] = lambda client, submit: True
         self.deliver: Callable[[Client, Submit], None] | None = self.deliver_all
         self.refuse_hello: tuple[str, str] | None = None
+        self.topic_refusals: dict[str, tuple[str, str]] = {}
+        """By topic: (code, text) in place of its one partition."""
         self.refuse_attach: tuple[str, str] | None = None
         self.clients: dict[bytes, Client] = {}
         self.received: list[Submit] = []
@@ -224,12 +226,21 @@ class FakeDaemon:
 
     def _on_control(self, routing_id: bytes, frames: list[bytes]) -> None:
         message = msgpack.unpackb(frames[0])
+        if message[0] == Kind.TOPICS:
+            self._tell_topics(routing_id, message[1])
+            return
         assert message[0] == Kind.HELLO
         self.hellos.append(message)
         if self.refuse_hello is not None:
             answer = [Kind.REFUSED, *self.refuse_hello, None]
         else:
             answer = [Kind.ASSIGNED, str(self.worker_path), self.worker_epoch, b"ticket"]
+        self.control.send_multipart([routing_id, msgpack.packb(answer)])
+
+    def _tell_topics(self, routing_id: bytes, names: list[str]) -> None:
+        refusal = next((self.topic_refusals[name] for name in names if name in self.topic_refusals), None)
+        found = [[name, 0, [[0, 1, [1], [1], []]]] for name in names]
+        answer = [Kind.TOPICS_REPLY, found] if refusal is None else [Kind.REFUSED, *refusal, None]
         self.control.send_multipart([routing_id, msgpack.packb(answer)])
 
     def _on_worker(self, routing_id: bytes, frames: list[bytes]) -> None:
