@@ -506,3 +506,20 @@ def test_a_client_has_two_hundred_topics_and_the_next_is_refused_without_a_trace
     assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["TOO_MANY_STREAMS"]
     assert (0, f"t{STREAMS_MAX}") in scene.chain_table.ids()
     assert (0, f"t{STREAMS_MAX + 1}") not in scene.chain_table.ids()
+
+
+def test_a_drained_daemon_holds_streams_and_keeps_none_of_a_client_that_left(scene: Scene) -> None:
+    stage = PortStage(scene)
+    stage.intake.open_to_records(False)
+    stays, leaves = stage.client("stays"), stage.client("leaves")
+    for peer in (stays, leaves):
+        peer.submit(1)
+        assert [message[0] for message in peer.heard(Kind.HOLD, Kind.ACCEPTED)] == [Kind.HOLD]
+    leaves.send([Kind.BYE, True])
+    assert len(stage.intake._closed_held) == 1
+    stage.intake.open_to_records(True)
+    stage.port.end_turn(stage.clock.now_ms())
+    assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
+    assert not stage.intake._closed_held
+    stays.submit(1)
+    assert stays.heard(Kind.HOLD, Kind.ACCEPTED)[0][0] == Kind.ACCEPTED

@@ -84,8 +84,6 @@ class Intake:
         self.worker_epoch = worker_epoch
         self.draining = False
         self._takes_records = True
-        self._drained_held: list[StreamState] = []
-        """Streams held while an operator has drained the daemon."""
         self._pool = pool
         self._shares = shares
         self._credit_window_bytes = credit_window_bytes
@@ -103,7 +101,8 @@ class Intake:
         """Where entries go that must be on disk before they are accepted; None: the journal is enough."""
         self._failed_ms = 0.0
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
-        self._commit_held: list[StreamState] = []
+        self._closed_held: dict[StreamState, None] = {}
+        """Streams held because nothing is taken: an operator has drained the daemon, or the disk fails."""
         self.share_held: deque[tuple[StreamState, int, TopicQueue | ClientSession | None]] = deque()
         """Streams over a share with the pages they need and the line they stand in, longest waiting first."""
         self.openings = StreamOpenings(topics, limits, outboxes, counters)
@@ -391,21 +390,21 @@ class Intake:
                 self.resume(stream)
 
     def _hold_as_closed(self, stream: StreamState, now_ms: float) -> None:
+        self._closed_held[stream] = None
         if not self._takes_records:
             self._hold(stream, HoldCause.PAUSED, DRAINED_TEXT, now_ms)
-            self._drained_held.append(stream)
         elif self.commit is not None:
             self._hold(stream, HoldCause.DISK, self.commit.refusal, now_ms)
-            self._commit_held.append(stream)
+
+    def _open_again(self, cause: HoldCause) -> None:
+        for stream in [each for each in self._closed_held if each.hold_cause is cause]:
+            self.resume(stream)
 
     def open_to_records(self, takes_records: bool) -> None:
         """An operator drains the daemon (every stream that comes is held), or lets clients go on."""
         self._takes_records = takes_records
         if takes_records:
-            held, self._drained_held = self._drained_held, []
-            for stream in held:
-                if stream.held:
-                    self.resume(stream)
+            self._open_again(HoldCause.PAUSED)
 
     def committed(self, streams: set[StreamState]) -> None:
         """Entries of these streams are on disk: their stubs may know. Streams that waited for the disk go on."""
@@ -413,11 +412,8 @@ class Intake:
             stream.session.accepted_streams.add(stream)
             if stream.session.attached:
                 self._outboxes.pending.add(stream.session)
-        if self._commit_held and self.commit is not None and not self.commit.refusal:
-            held, self._commit_held = self._commit_held, []
-            for stream in held:
-                if stream.held:
-                    self.resume(stream)
+        if self._closed_held and self.commit is not None and not self.commit.refusal:
+            self._open_again(HoldCause.DISK)
         self._turns.wake()
 
     def ring_acked(self, session: ClientSession) -> None:
@@ -431,6 +427,7 @@ class Intake:
     def resume(self, stream: StreamState) -> None:
         stream.hold_reason = None
         self.held.pop(stream, None)
+        self._closed_held.pop(stream, None)
         stream.waiting_pages = 0
         if not stream.session.attached:
             return
@@ -447,6 +444,7 @@ class Intake:
             self._give_reserved(stream)
             stream.hold_reason = None
             self.held.pop(stream, None)
+            self._closed_held.pop(stream, None)
             stream.waiting_pages = 0
 
     def _take(self, stream: StreamState, needed: int) -> list[int] | None:
