@@ -47,6 +47,8 @@ class Kind(IntEnum):
     ORDER = 6  # command line: "pause"|"resume"|"drain", [topic, ...]
     # daemon: {"topics": {name: since_ms, ...}, "drained_since_ms": ms|nil}, [sentence of a worker that is late, ...]
     ORDER_REPLY = 7
+    EXPLAIN = 8  # command line: a topic, a partition, a client, or "" for all that waits
+    EXPLAIN_REPLY = 9  # daemon: {...}, for people: its keys may change
 
     # Worker endpoint ({run_dir}/worker-N.EPOCH.sock).
     ATTACH = 10  # stub: version, client_id, name, pid, worker_epoch, ticket, secret|nil

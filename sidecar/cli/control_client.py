@@ -19,6 +19,26 @@ def ask(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any]:
     Ends the command with 69 when no daemon runs, 75 when it does not answer in time, 1 when it refuses.
     """
     daemon_info(run_dir)
+    answer = _exchange(run_dir, message, timeout_s)
+    if answer is None:
+        fail(
+            f"The daemon on run dir {run_dir.path} did not answer within {timeout_s:g} s: "
+            "look at its log and at `kafka-sidecar status`.",
+            ExitStatus.TIMED_OUT,
+        )
+    if answer[0] == Kind.REFUSED:
+        fail(str(answer[2]))
+    fields: list[Any] = answer[1:]
+    return fields
+
+
+def is_answering(run_dir: RunDir, timeout_s: float) -> bool:
+    """A sign of the controller's loop."""
+    return _exchange(run_dir, [Kind.PING], timeout_s) is not None
+
+
+def _exchange(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any] | None:
+    """The whole answer; None when there is none in time."""
     context = zmq.Context(io_threads=1)
     asking: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     try:
@@ -26,19 +46,11 @@ def ask(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any]:
         asking.setsockopt(zmq.RCVTIMEO, int(timeout_s * 1000))
         asking.setsockopt(zmq.SNDTIMEO, int(timeout_s * 1000))
         asking.connect(f"ipc://{run_dir.control_socket}")
-        try:
-            asking.send(msgpack.packb(message))
-            answer = msgpack.unpackb(asking.recv(), strict_map_key=False)
-        except zmq.Again:
-            fail(
-                f"The daemon on run dir {run_dir.path} did not answer within {timeout_s:g} s: "
-                "look at its log and at `kafka-sidecar status`.",
-                ExitStatus.TIMED_OUT,
-            )
+        asking.send(msgpack.packb(message))
+        answer: list[Any] = msgpack.unpackb(asking.recv(), strict_map_key=False)
+    except zmq.Again:
+        return None
     finally:
         asking.close()
         context.term()
-    if answer[0] == Kind.REFUSED:
-        fail(str(answer[2]))
-    fields: list[Any] = answer[1:]
-    return fields
+    return answer

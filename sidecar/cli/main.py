@@ -16,6 +16,7 @@ COMMANDS = {
     "drain": "sidecar.cli.orders:drain",
     "status": "sidecar.cli.status:status",
     "top": "sidecar.cli.top:top",
+    "explain": "sidecar.cli.explain:explain",
     "produce": "sidecar.cli.produce:produce",
     "topics": "sidecar.cli.topics:topics",
     "config": "sidecar.cli.config:config",

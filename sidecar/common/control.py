@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 import msgpack
 
 from sidecar.common.condition import BrokerRow, HoldRow, ShareRow, WaitRow
+from sidecar.common.explanation import ClientAccount, WaitingRow
 from sidecar.common.model import Node
 
 LENGTH: Final = struct.Struct(">I")
@@ -48,6 +49,8 @@ class ControlKind(IntEnum):
     FAILED_RECORDS = 20
     DISCARDED = 13
     CONDITION = 14
+    EXPLAIN = 15
+    EXPLAINED = 16
 
 
 class UpdateError(IntEnum):
@@ -287,6 +290,31 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Explain:
+    """controller → worker: what waits on what here? ``name``: a topic, a partition or a client; empty: everything."""
+
+    kind: ClassVar[ControlKind] = ControlKind.EXPLAIN
+    serial: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """worker → controller: the answer to EXPLAIN ``serial``. ``row_count`` and ``client_count`` count all there are.
+
+    ``is_known``: the worker knows a topic, partition or client of that name.
+    """
+
+    kind: ClassVar[ControlKind] = ControlKind.EXPLAINED
+    serial: int
+    is_known: bool = False
+    rows: tuple[WaitingRow, ...] = ()
+    row_count: int = 0
+    clients: tuple[ClientAccount, ...] = ()
+    client_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LoginToken:
     """controller → worker: the OAuth token to log in to brokers with, and again whenever there is a newer one.
 
@@ -318,6 +346,8 @@ ControlMessage: TypeAlias = (
     | FailedRecords
     | Discarded
     | Condition
+    | Explain
+    | Explained
     | LoginToken
 )
 
@@ -339,6 +369,8 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
         FailedRecords,
         Discarded,
         Condition,
+        Explain,
+        Explained,
         LoginToken,
     )
 }
@@ -381,6 +413,14 @@ def _hold_rows(value: list[Any]) -> tuple[HoldRow, ...]:
     return tuple(HoldRow(*row) for row in value)
 
 
+def _waiting_rows(value: list[Any]) -> tuple[WaitingRow, ...]:
+    return tuple(WaitingRow(*row) for row in value)
+
+
+def _client_rows(value: list[Any]) -> tuple[ClientAccount, ...]:
+    return tuple(ClientAccount(*row) for row in value)
+
+
 def _wait_rows(value: list[Any]) -> tuple[WaitRow, ...]:
     return tuple(WaitRow(*row) for row in value)
 
@@ -399,6 +439,8 @@ _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
     (ControlKind.CONDITION, "clients"): _share_rows,
     (ControlKind.CONDITION, "holds"): _hold_rows,
     (ControlKind.CONDITION, "waits"): _wait_rows,
+    (ControlKind.EXPLAINED, "rows"): _waiting_rows,
+    (ControlKind.EXPLAINED, "clients"): _client_rows,
 }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgpack
 from client_stub.wire import Kind
 from sidecar.common.client_rules import Caller
 from sidecar.common.errors import Refused
+from sidecar.common.explanation import NAME_CHARACTERS_MAX
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.endpoint import Endpoint
 from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX
@@ -34,6 +35,7 @@ Topics = list[list[object]]
 Hello = Callable[[list[Any], Caller], tuple[str, int, bytes] | None]
 AskTopics = Callable[[list[str] | None, float | None, Caller], Awaitable[Topics]]
 GiveOrder = Callable[[str, list[str], Caller], Awaitable[list[object]]]
+AskExplain = Callable[[str, Caller], Awaitable[list[object]]]
 
 
 class ControlEndpoint:
@@ -42,7 +44,7 @@ class ControlEndpoint:
     ``hello(fields, caller)`` returns (endpoint, epoch, ticket), raises Refused, or None: its worker is not ready. Such
     a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
     ``topics(names | None, max_wait_ms | None, caller)`` answers TOPICS_REPLY's list or raises Refused, and
-    ``order(verb, names, caller)`` ORDER_REPLY's fields.
+    ``order(verb, names, caller)`` ORDER_REPLY's fields, ``explain(name, caller)`` those of EXPLAIN_REPLY.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class ControlEndpoint:
         hello: Hello = lambda fields, caller: None,
         topics: AskTopics | None = None,
         order: GiveOrder | None = None,
+        explain: AskExplain | None = None,
     ) -> None:
         """``path`` is replaced in one step when it is there: a daemon before us loses it, nobody finds none."""
         self._hello = hello
         self._topics = topics
         self._order = order
+        self._explain = explain
         self.refused: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack
@@ -73,7 +77,7 @@ class ControlEndpoint:
         )
         temporary.rename(path)
         self._tasks: dict[asyncio.Task[None], int] = {}
-        """Questions for topics and orders that are under way, with the uid of each."""
+        """Questions and orders that are under way, with the uid of each."""
         self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
         """By routing id: HELLOs whose worker is not ready."""
 
@@ -85,11 +89,18 @@ class ControlEndpoint:
             timer.cancel()
         self._waiting.clear()
 
-    def serve(self, *, hello: Hello, topics: AskTopics, order: GiveOrder | None = None) -> None:
+    def serve(
+        self,
+        hello: Hello,
+        topics: AskTopics,
+        order: GiveOrder | None = None,
+        explain: AskExplain | None = None,
+    ) -> None:
         """From now on these answer, also those who have waited."""
         self._hello = hello
         self._topics = topics
         self._order = order
+        self._explain = explain
         self.ask_again()
 
     def ask_again(self) -> None:
@@ -151,36 +162,11 @@ class ControlEndpoint:
             if not self._answer_hello(routing_id, message[1:]):
                 self._keep_hello(routing_id, message[1:])
         elif kind is Kind.TOPICS:
-            names = message[1] if len(message) > 1 else None
-            if names is not None and not (
-                isinstance(names, list) and all(isinstance(each, str) for each in names)
-            ):
-                self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
-                return
-            uid = self._endpoint.peer(routing_id).uid
-            free = TOPICS_UNDER_WAY_MAX - len(self._tasks)
-            if list(self._tasks.values()).count(uid) >= PLACES_PER_FREE * free:
-                self._refuse(
-                    routing_id, Refused("NOT_READY", "Too many clients ask for topics at once; try again.")
-                )
-                return
-            wait_ms = message[2] if len(message) > 2 else None
-            if wait_ms is not None and not (isinstance(wait_ms, int | float) and wait_ms >= 0):
-                self._refuse(
-                    routing_id, Refused("MALFORMED_FRAME", "TOPICS waits for a time of 0 ms or more.")
-                )
-                return
-            self._spawn(self._answer_topics(routing_id, names, wait_ms), uid)
+            self._on_topics(routing_id, message)
         elif kind is Kind.ORDER:
-            verb, names = (*message[1:3], None, None)[:2]
-            if not isinstance(verb, str) or not (
-                isinstance(names, list) and all(isinstance(each, str) for each in names)
-            ):
-                self._refuse(
-                    routing_id, Refused("MALFORMED_FRAME", "ORDER takes a verb and a list of names.")
-                )
-                return
-            self._spawn(self._carry_out(routing_id, verb, names), self._endpoint.peer(routing_id).uid)
+            self._on_order(routing_id, message)
+        elif kind is Kind.EXPLAIN:
+            self._on_explain(routing_id, message)
         elif kind is Kind.PING:
             self._send(routing_id, [Kind.PONG])
         else:
@@ -189,34 +175,72 @@ class ControlEndpoint:
                 Refused("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint."),
             )
 
-    def _spawn(self, work: Coroutine[Any, Any, None], uid: int) -> None:
-        task = self._loop.create_task(work)
-        self._tasks[task] = uid
-        task.add_done_callback(self._tasks.pop)
+    def _on_topics(self, routing_id: bytes, message: Any) -> None:
+        names = message[1] if len(message) > 1 else None
+        wait_ms = message[2] if len(message) > 2 else None
+        if names is not None and not _are_names(names):
+            self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
+        elif wait_ms is not None and not (isinstance(wait_ms, int | float) and wait_ms >= 0):
+            self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS waits for a time of 0 ms or more."))
+        else:
+            self._answer(routing_id, Kind.TOPICS_REPLY, self._topics_reply, names, wait_ms)
 
-    async def _carry_out(self, routing_id: bytes, verb: str, names: list[str]) -> None:
+    async def _topics_reply(
+        self, names: list[str] | None, wait_ms: float | None, caller: Caller
+    ) -> list[object]:
+        assert self._topics is not None
+        return [await self._topics(names, wait_ms, caller)]
+
+    def _on_order(self, routing_id: bytes, message: Any) -> None:
+        verb, names = (*message[1:3], None, None)[:2]
+        if isinstance(verb, str) and _are_names(names):
+            self._answer(routing_id, Kind.ORDER_REPLY, self._order, verb, names)
+        else:
+            self._refuse(routing_id, Refused("MALFORMED_FRAME", "ORDER takes a verb and a list of names."))
+
+    def _on_explain(self, routing_id: bytes, message: Any) -> None:
+        name = message[1] if len(message) > 1 else ""
+        if isinstance(name, str) and len(name) <= NAME_CHARACTERS_MAX:
+            self._answer(routing_id, Kind.EXPLAIN_REPLY, self._explain, name)
+        else:
+            self._refuse(routing_id, Refused("MALFORMED_FRAME", "EXPLAIN takes a name, or an empty one."))
+
+    def _answer(
+        self,
+        routing_id: bytes,
+        kind: Kind,
+        ask: Callable[..., Awaitable[list[object]]] | None,
+        *fields: object,
+    ) -> None:
+        """Send what ``ask(*fields, caller)`` returns, if there is a place for one more question of this user."""
+        uid = self._endpoint.peer(routing_id).uid
+        free = TOPICS_UNDER_WAY_MAX - len(self._tasks)
+        if list(self._tasks.values()).count(uid) >= PLACES_PER_FREE * free:
+            self._refuse(routing_id, Refused("NOT_READY", "Too many clients ask at once; try again."))
+        elif ask is None or self._topics is None:
+            self._refuse(
+                routing_id, Refused("NOT_READY", "The daemon is taking over from another; try again.")
+            )
+        else:
+            task = self._loop.create_task(self._answer_later(routing_id, kind, ask, fields))
+            self._tasks[task] = uid
+            task.add_done_callback(self._tasks.pop)
+
+    async def _answer_later(
+        self,
+        routing_id: bytes,
+        kind: Kind,
+        ask: Callable[..., Awaitable[list[object]]],
+        fields: tuple[object, ...],
+    ) -> None:
         try:
-            if self._order is None:
-                raise Refused("NOT_READY", "The daemon is taking over from another; try again.")
-            done = await self._order(verb, names, self._endpoint.caller(routing_id))
-            self._send(routing_id, [Kind.ORDER_REPLY, *done])
+            found = await ask(*fields, self._endpoint.caller(routing_id))
+            self._send(routing_id, [kind, *found])
         except Refused as refusal:
             self._refuse(routing_id, refusal)
         except Exception as error:
-            log.exception("ORDER failed.")
-            self._refuse(routing_id, Refused("FAILED", f"The order cannot be carried out: {error}."))
-
-    async def _answer_topics(self, routing_id: bytes, names: list[str] | None, wait_ms: float | None) -> None:
-        try:
-            if self._topics is None:
-                raise Refused("NOT_READY", "The daemon is taking over from another; try again.")
-            found = await self._topics(names, wait_ms, self._endpoint.caller(routing_id))
-            self._send(routing_id, [Kind.TOPICS_REPLY, found])
-        except Refused as refusal:
-            self._refuse(routing_id, refusal)
-        except Exception as error:
-            log.exception("TOPICS failed.")
-            self._refuse(routing_id, Refused("FAILED", f"Topics cannot be listed: {error}."))
+            log.exception("An answer of kind %s failed.", kind.name)
+            self._refuse(routing_id, Refused("FAILED", f"The daemon cannot answer: {error}."))
 
     def _refuse(self, routing_id: bytes, refusal: Refused) -> None:
         self.refused[refusal.code] = self.refused.get(refusal.code, 0) + 1
@@ -231,3 +255,7 @@ class ControlEndpoint:
     def _send(self, routing_id: bytes, message: list[object]) -> None:
         # Who is gone, or does not read, will ask again.
         self._endpoint.send(routing_id, [self._pack(message)])
+
+
+def _are_names(names: object) -> bool:
+    return isinstance(names, list) and all(isinstance(each, str) for each in names)

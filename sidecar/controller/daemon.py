@@ -126,6 +126,7 @@ class Daemon:
             with_standby=bool(config.values["daemon.standby"]),
             standbys=standbys,
         )
+        self.supervisor.explanations.use(lambda: self._rules, self._failures)
         self.cluster = cluster
         self.cluster.became_active(self._epoch, self.changed)
         self.exporter: Exporter | None = None
@@ -147,7 +148,7 @@ class Daemon:
         self.supervisor.start()
         if self._control is None:
             self._control = ControlEndpoint(self.run_dir.control_socket)
-        self._control.serve(hello=self._hello, topics=self._topics, order=self._order)
+        self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
         self._spawn(self._remind())
         self._spawn(self._watch_conditions())
         if self._systemd.watchdog_interval_s is not None:
@@ -398,9 +399,7 @@ class Daemon:
             attach_ticket(self._instance_key, client_id, name, identity.epoch, token_digest),
         )
 
-    async def _topics(
-        self, names: list[str] | None, max_wait_ms: float | None, caller: Caller
-    ) -> list[list[object]]:
+    async def _topics(self, names: list[str] | None, max_wait_ms: float | None, caller: Caller) -> list[Any]:
         """Topics for a caller who gives no name. To wait for one may create it, so the rules are asked first."""
         if max_wait_ms is not None:
             for name in names or ():

@@ -27,6 +27,7 @@ from sidecar.common.control import (
     Discarded,
     Drain,
     Drained,
+    Explained,
     FailedRecords,
     NeedTopics,
     Ready,
@@ -36,6 +37,7 @@ from sidecar.common.control import (
     Warm,
 )
 from sidecar.controller.event_wait import happens_within
+from sidecar.controller.explanations import Explanations
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.standby_worker import WORKER_COMMAND, StandbyWorker, last_line
 from sidecar.controller.worker_process import (
@@ -158,6 +160,7 @@ class Supervisor:
         self._backoff_max_ms = restart_backoff_max_ms
         self._slots = slots
         self._owner = owner
+        self.explanations = Explanations(lambda: self.ready)
         self._cluster = cluster
         self.last_epoch = last_epoch
         self._worker_command = worker_command
@@ -366,6 +369,9 @@ class Supervisor:
             return
         if isinstance(message, Condition):
             self._owner.condition_reported(worker, message)
+            return
+        if isinstance(message, Explained):
+            self.explanations.answered(worker, message)
             return
         if isinstance(message, FailedRecords):
             self._owner.records_failed(message)

@@ -22,6 +22,7 @@ from sidecar.worker.brokers.produce_port import ProducePort
 from sidecar.worker.brokers.producer_id_port import ProducerIdPort
 from sidecar.worker.brokers.request_encoder import RequestEncoder
 from sidecar.worker.driver import Driver
+from sidecar.worker.explainer import Explainer
 from sidecar.worker.fates.acker import Acker
 from sidecar.worker.fates.dead_letters import DeadLetters
 from sidecar.worker.fates.settlement import Settlement
@@ -111,6 +112,7 @@ class Rooms:
     dead_letters: DeadLetters
     brokers: Brokers
     reporter: Reporter
+    explainer: Explainer
     driver: Driver
     adoption: Adoption
 
@@ -230,6 +232,9 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         dead_letters=dead_letters,
         brokers=brokers,
         reporter=reporter,
+        explainer=Explainer(
+            config=config, cache=cache, core=core, topics=topics, sessions=sessions, reporter=reporter
+        ),
         driver=driver,
         adoption=adoption,
     )

@@ -104,7 +104,7 @@ class Reporter:
 
     def _look(self, now_ms: float) -> Condition:
         snapshot = self._cache.current
-        brokers = self._brokers(snapshot, now_ms)
+        brokers = self.brokers(snapshot, now_ms)
         streams = tuple(islice(self._intake.held, 10 * ROWS_MAX))
         full = {
             stream.topic_queue.topic if stream.topic_queue.share_line else stream.session.name
@@ -127,7 +127,8 @@ class Reporter:
 
     # ---- brokers
 
-    def _brokers(self, snapshot: MetadataSnapshot, now_ms: float) -> tuple[BrokerRow, ...]:
+    def brokers(self, snapshot: MetadataSnapshot, now_ms: float) -> tuple[BrokerRow, ...]:
+        """Those that this worker has needed."""
         held = self._held(snapshot)
         rows = []
         states: dict[int, tuple[BrokerState, float]] = {}
@@ -202,7 +203,7 @@ class Reporter:
         if batch is not None:
             leader = snapshot.leader(batch.topic, batch.partition)
             broker = -1 if leader is None else leader.id
-            cause, error = self._why(batch, broker, brokers.get(broker))
+            cause, error = self.why(batch, broker, brokers.get(broker))
             found.append(WaitRow(batch.topic, batch.partition, broker, batch.created_ms, str(cause), error))
         unknown = [
             (line.first_ms, queue.topic)
@@ -215,7 +216,8 @@ class Reporter:
             found.append(WaitRow(topic, -1, -1, first_ms, str(WaitCause.UNKNOWN_TOPIC)))
         return tuple(found)
 
-    def _why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
+    def why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
+        """Why a batch is still here, and the error that goes with it. ``broker``: its leader; -1: none."""
         error = batch.last_error or ""
         if batch.queue.settings.is_paused and batch.state is not BatchState.ON_WIRE:
             return WaitCause.PAUSED, ""

@@ -20,6 +20,7 @@ from sidecar.common.control import (
     Configured,
     ControlMessage,
     Drain,
+    Explain,
     LoginToken,
     Ready,
     Start,
@@ -218,6 +219,8 @@ class Worker:
             self._driver.start_drain(message.timeout_ms)
         elif isinstance(message, Configure):
             self._configure(message)
+        elif isinstance(message, Explain):
+            self._channel.send(self._rooms.explainer.explain(message, self._clock.now_ms()))
         elif isinstance(message, Stop):
             self._stop(ExitStatus.OK)
         else:

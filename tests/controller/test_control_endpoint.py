@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from client_stub.errors import InvalidTopic, TopicAuthorizationFailed
 from client_stub.wire import Kind
 from sidecar.common.client_rules import Caller
 from sidecar.common.errors import Refused
+from sidecar.common.explanation import NAME_CHARACTERS_MAX
 from sidecar.controller.cluster import refused
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.metadata.errors import InvalidTopicError, TopicAuthorizationError
@@ -241,5 +243,22 @@ def test_partitions_that_nobody_may_have_fail_at_once(short_dir: Path) -> None:
                 await producer.partitions_for("un/fit")
             found = await producer.partitions_for("a")
             assert found == (PartitionInfo("a", 0, 1, (), (1,), ()),), "an older daemon names no replicas"
+
+    perform(short_dir, play)
+
+
+def test_explain_takes_a_name_of_bounded_length(short_dir: Path) -> None:
+    async def explain(name: str, caller: Caller) -> list[object]:
+        return [{"name": len(name), "uid": caller.uid}]
+
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        refusal = await ask(msgpack.packb([Kind.EXPLAIN, ""]))
+        assert refusal[:2] == [Kind.REFUSED, "NOT_READY"]
+        endpoint.serve(hello, topics, explain=explain)
+        for length in (0, NAME_CHARACTERS_MAX):
+            found = await ask(msgpack.packb([Kind.EXPLAIN, "é" * length]))
+            assert found == [Kind.EXPLAIN_REPLY, {"name": length, "uid": os.getuid()}]
+        for name in ("x" * (NAME_CHARACTERS_MAX + 1), None, 7, ["orders"]):
+            assert (await ask(msgpack.packb([Kind.EXPLAIN, name])))[:2] == [Kind.REFUSED, "MALFORMED_FRAME"]
 
     perform(short_dir, play)

@@ -1,0 +1,177 @@
+"""``kafka-sidecar explain``: what waits on what, since when, and what is left of its time."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from client_stub.wire import Kind
+from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.control_client import ask, is_answering
+from sidecar.common.model import ExitStatus
+from sidecar.controller.run_dir import RunDir
+from sidecar.telemetry.page import duration
+
+FAILURES_SHOWN = 5
+
+
+@click.command()
+@run_dir_option
+@click.argument("name", default="", metavar="[TOPIC|PARTITION|CLIENT]")
+@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 600),
+    help="Seconds to wait for the answer.",
+)
+def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None:
+    """Say what waits on what, since when, what is left of its time, and the last errors.
+
+    Without a name: everything that waits, the oldest first. A partition is written as TOPIC-NUMBER. Exit 1 when no
+    worker knows the name. The daemon asks its workers; of a daemon that hangs the last report and the segment are
+    shown instead, and the exit status is 75.
+
+    \b
+    kafka-sidecar explain
+    kafka-sidecar explain orders
+    kafka-sidecar explain orders-3
+    kafka-sidecar explain billing --json
+    """
+    info = daemon_info(run_dir)
+    if is_answering(run_dir, timeout_s):
+        (found,) = ask(run_dir, [Kind.EXPLAIN, name], timeout_s)
+    else:
+        found = last_report(info, name)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+    else:
+        for line in describe(found, name):
+            click.echo(line)
+    if not found["is_answered"]:
+        raise SystemExit(int(ExitStatus.TIMED_OUT))
+    if not found["is_known"]:
+        fail(
+            f"No worker knows a topic, a partition or a client named {name}: no record for it has come. "
+            "`kafka-sidecar topics` lists the cluster's topics."
+        )
+
+
+def last_report(info: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same from daemon.json and the segment: as far as the daemon had come when it began to hang."""
+    from sidecar.shm.segment import Segment, SegmentError
+    from sidecar.telemetry.flows import Flows
+
+    flows: dict[str, Any] = {"topics": [], "clients": []}
+    try:
+        segment = Segment.attach(info["segment"])
+    except (SegmentError, OSError):
+        pass  # another user's: the report is all there is
+    else:
+        try:
+            flows = Flows(segment).look(time.monotonic())
+        finally:
+            segment.close()
+    oldest = info.get("oldest_held")
+    waiting = [
+        {
+            "topic": hold["topic"],
+            "client": hold["client"],
+            "cause": hold["reason"],
+            "text": "held when the daemon last reported",
+            "since_seconds": hold["since_seconds"],
+        }
+        for hold in info.get("holds", ())
+    ]
+    if oldest:
+        waiting.append(
+            {
+                "topic": oldest["topic"],
+                "cause": oldest["cause"],
+                "text": oldest["reason"],
+                "since_seconds": oldest["seconds"],
+                **({} if oldest["partition"] is None else {"partition": oldest["partition"]}),
+            }
+        )
+    waiting += [
+        {"topic": each["topic"], "cause": "held", "text": "in the journal now", "bytes": each["held_bytes"]}
+        for each in flows["topics"]
+        if each["held_bytes"]
+    ]
+    mine = {each["client"]: each["topics"] for each in flows["clients"]}
+    topics = {name, *mine.get(name, ())}
+    return {
+        "is_answered": False,
+        "is_known": True,
+        "waiting": [
+            each for each in waiting if not name or each["topic"] in topics or each.get("client") == name
+        ],
+        "clients": [],
+        "failures": [
+            each for each in info.get("failures", ()) if name in {"", each["topic"], each["client"]}
+        ],
+        "silent_workers": [],
+    }
+
+
+def describe(found: dict[str, Any], name: str) -> list[str]:
+    """A line for each wait, each client and each error, for people."""
+    lines = []
+    if not found["is_answered"]:
+        lines.append("The daemon does not answer. This is its last report, and its segment as it is now:")
+    lines += [waiting_line(each) for each in found["waiting"]]
+    more = found.get("waiting_count", 0) - len(found["waiting"])
+    if more > 0:
+        lines.append(f"and {more:,} more that wait for less long")
+    if not found["waiting"] and found["is_known"]:
+        lines.append(f"Nothing of {name} waits." if name else "Nothing waits.")
+    lines += [
+        client_line(each) for each in found["clients"] if name or each["records"] or each["held_streams"]
+    ]
+    for each in found["failures"][:FAILURES_SHOWN]:
+        ago = duration(time.time() - each["last_ms"] / 1000.0)
+        lines.append(
+            f"failed  {each['records']:,} of topic {each['topic']}, last {ago} ago from client "
+            f"{each['client'] or 'unknown'}: {each['error']}: {each['text']}"
+        )
+    lines += [f"worker {index} did not answer in time" for index in found["silent_workers"]]
+    return lines
+
+
+def waiting_line(row: dict[str, Any]) -> str:
+    """``orders-1  in flight  1,200 records (118 kB) for 12 s, 1 min 48 s left: broker 1 has not answered yet``."""
+    where = f"{row['topic']}-{row['partition']}" if "partition" in row else row["topic"]
+    if row.get("client"):
+        where += f" of client {row['client']}"
+    amounts = [
+        f"{row[key]:,} {one if row[key] == 1 else one + 's'}"
+        for key, one in (("records", "record"), ("submissions", "submission"))
+        if row.get(key)
+    ]
+    if row.get("bytes"):
+        amounts.append(f"{row['bytes']:,} bytes")
+    times = [f"for {duration(row['since_seconds'])}"] if "since_seconds" in row else []
+    if "left_seconds" in row:
+        left_s = row["left_seconds"]
+        times.append(f"{duration(left_s)} left" if left_s > 0 else "its time is over")
+    words = ", ".join([*amounts, *times])
+    error = row.get("last_error", "")
+    text = row["text"] + (f" (last error: {error})" if error else "")
+    return f"{where}  {row['cause']}  {words}: {text}"
+
+
+def client_line(row: dict[str, Any]) -> str:
+    """One client: records without an outcome, held topics, and whether it is there."""
+    parts = [f"{row['records']:,} records without an outcome", f"{row['streams']:,} topics"]
+    if row["held_streams"]:
+        parts.append(f"{row['held_streams']:,} of them held")
+    if not row["is_attached"]:
+        parts.append(f"not connected, silent for {duration(row['silent_seconds'])}")
+    return (
+        f"client {row['client']}  pid {row['pid'] or 'unknown'}, worker {row['worker']}: {', '.join(parts)}"
+    )

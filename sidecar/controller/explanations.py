@@ -1,0 +1,166 @@
+"""Explanations: one question to all workers, and their answers as one, with what the controller itself knows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from sidecar.common.client_rules import Caller, ClientRules
+from sidecar.common.clock import MonotonicClock
+from sidecar.common.control import ControlMessage, Explain, Explained
+from sidecar.common.explanation import CLIENT_ROWS_MAX, WAITING_ROWS_MAX, WaitingRow
+from sidecar.common.one_line import masked
+from sidecar.controller.failure_book import FailureBook
+
+ANSWER_S: Final = 3.0
+"""A worker without an answer for so long is named as silent."""
+INTERVAL_S: Final = 0.25
+"""Between two questions to the workers: who asks all the time costs them little."""
+
+MaySee = Callable[[str], bool]
+
+
+class Channel(Protocol):
+    def send(self, message: ControlMessage) -> None: ...
+
+
+class Identity(Protocol):
+    @property
+    def index(self) -> int: ...
+
+
+class Asked(Protocol):
+    """A worker as far as it is asked."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def channel(self) -> Channel: ...
+
+
+class Explanations:
+    """Belongs to the controller's loop. ``workers`` are those that are ready now."""
+
+    def __init__(self, workers: Callable[[], Sequence[Asked]]) -> None:
+        self._workers = workers
+        self._clock = MonotonicClock()
+        self._rules: Callable[[], ClientRules] = lambda: ClientRules({})
+        self._failures = FailureBook()
+        self._serial = 0
+        self._answers: dict[int, Explained] = {}
+        """To the question that is open, by worker index."""
+        self._came = asyncio.Event()
+        self._asking = asyncio.Lock()
+
+    def use(self, rules: Callable[[], ClientRules], failures: FailureBook) -> None:
+        """The rules by which users see topics, and the errors to show."""
+        self._rules = rules
+        self._failures = failures
+
+    def answered(self, worker: Asked, answer: Explained) -> None:
+        if answer.serial == self._serial:
+            self._answers[worker.identity.index] = answer
+            self._came.set()
+
+    async def answer(self, name: str, caller: Caller) -> list[object]:
+        """One map: ``waiting``, ``clients`` and their counts, ``failures`` and ``silent_workers``.
+
+        The daemon's user and root see all of it, other users the topics that they may send to.
+        """
+        is_owner = caller.uid in {0, os.geteuid()}
+
+        def may_see(topic: str) -> bool:
+            return is_owner or self._rules().lookup_refusal(topic, caller) is None
+
+        found = await self._ask(name, may_see)
+        found["failures"] = [
+            each
+            for each in self._failures.last()
+            if may_see(each["topic"]) and name in {"", each["topic"], each["client"]}
+        ]
+        return [found]
+
+    async def _ask(self, name: str, may_see: MaySee) -> dict[str, Any]:
+        async with self._asking:
+            self._serial += 1
+            self._answers.clear()
+            asked = {each.identity.index: each for each in self._workers()}
+            for worker in asked.values():
+                worker.channel.send(Explain(self._serial, name))
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    while not self._has_all(asked):
+                        self._came.clear()
+                        await self._came.wait()
+            except TimeoutError:
+                pass
+            answers = dict(self._answers)
+            await asyncio.sleep(INTERVAL_S)
+        return self._merged(asked, answers, may_see)
+
+    def _has_all(self, asked: Mapping[int, Asked]) -> bool:
+        # One that has died meanwhile answers no more, and its successor was not asked.
+        alive = {each.identity.index for each in self._workers() if asked.get(each.identity.index) is each}
+        return alive <= self._answers.keys()
+
+    def _merged(
+        self, asked: Mapping[int, Asked], answers: Mapping[int, Explained], may_see: MaySee
+    ) -> dict[str, Any]:
+        now_ms = self._clock.now_ms()
+        waiting = [
+            _waiting(index, row, now_ms)
+            for index, answer in answers.items()
+            for row in answer.rows
+            if may_see(row.topic)
+        ]
+        clients: list[dict[str, Any]] = [
+            {
+                "client": masked(row.client),
+                "worker": index,
+                "pid": row.pid,
+                "is_attached": row.is_attached,
+                "records": row.records,
+                "bytes": row.size_bytes,
+                "streams": row.streams,
+                "held_streams": row.held_streams,
+                "silent_seconds": round(row.silent_ms / 1e3, 1),
+            }
+            for index, answer in answers.items()
+            for row in answer.clients
+        ]
+        waiting.sort(key=lambda row: -row["since_seconds"])
+        clients.sort(key=lambda row: (-row["held_streams"], -row["records"]))
+        return {
+            "is_answered": True,
+            "is_known": any(answer.is_known for answer in answers.values()),
+            "waiting": waiting[:WAITING_ROWS_MAX],
+            "waiting_count": sum(answer.row_count for answer in answers.values()),
+            "clients": clients[:CLIENT_ROWS_MAX],
+            "client_count": sum(answer.client_count for answer in answers.values()),
+            "silent_workers": sorted(asked.keys() - answers.keys()),
+        }
+
+
+def _waiting(worker: int, row: WaitingRow, now_ms: float) -> dict[str, Any]:
+    """As JSON; what does not apply is absent."""
+    shown: dict[str, Any] = {
+        "topic": masked(row.topic),
+        "partition": row.partition,
+        "client": masked(row.client),
+        "worker": worker,
+        "cause": row.cause,
+        "text": masked(row.text),
+        "broker": row.broker,
+        "records": row.records,
+        "submissions": row.submissions,
+        "bytes": row.size_bytes,
+        "since_seconds": round((now_ms - row.since_ms) / 1e3, 1),
+        "last_error": masked(row.last_error),
+    }
+    shown = {key: value for key, value in shown.items() if value not in (-1, "")}
+    if row.deadline_ms:
+        shown["left_seconds"] = round((row.deadline_ms - now_ms) / 1e3, 1)
+    return shown

@@ -1,0 +1,162 @@
+"""Goal: ``kafka-sidecar explain`` says what waits on what, of a real daemon in each of the states an operator meets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from client_stub import Producer
+from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_rules import on
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.waiting import wait_until
+
+pytestmark = pytest.mark.process
+SECRET = b"record content that nobody may see"
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeBroker]:
+    with FakeBroker({"orders": 1, "clicks": 1}, nodes=2) as kafka:
+        yield kafka
+
+
+def explained(daemon: SidecarDaemon, *words: str) -> dict[str, Any]:
+    shown = daemon.command("explain", "--json", *words)
+    assert SECRET.decode() not in shown.stdout
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+def waits(daemon: SidecarDaemon, cause: str, *words: str) -> dict[str, Any]:
+    """The row of this cause, once it is there."""
+
+    def find() -> dict[str, Any] | None:
+        return next((row for row in explained(daemon, *words)["waiting"] if row["cause"] == cause), None)
+
+    wait_until(lambda: find() is not None, f"a wait for {cause}")
+    row = find()
+    assert row is not None
+    return row
+
+
+def text(daemon: SidecarDaemon, *words: str) -> str:
+    return daemon.command("explain", *words).stdout
+
+
+def test_a_topic_that_is_missing_and_linger(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(kafka.bootstrap_servers, settings={"linger.ms": 60_000})
+    assert text(daemon) == "Nothing waits.\n"
+    with Producer(daemon.run_dir, client_name="billing", on_error=lambda *_: None) as producer:
+        producer.send("missing", SECRET)
+        row = waits(daemon, "unknown_topic", "missing")
+        assert (row["topic"], row["submissions"], "partition" in row) == ("missing", 1, False)
+        assert 0 < row["left_seconds"] <= 60, "max.block.ms"
+        producer.send("orders", SECRET)
+        row = waits(daemon, "linger", "orders-0")
+        assert (row["partition"], row["records"]) == (0, 1)
+        assert 60 < row["left_seconds"] <= 120, "delivery.timeout.ms"
+        assert "orders-0  linger  1 record" in text(daemon, "orders")
+        (client,) = explained(daemon, "billing")["clients"]
+        assert (client["client"], client["records"], client["pid"]) == ("billing", 2, os.getpid())
+        assert {row["topic"] for row in explained(daemon, "billing")["waiting"]} == {"missing", "orders"}
+        nobody = daemon.command("explain", "nobody")
+        assert nobody.returncode == 1 and "No worker knows" in nobody.stderr
+        producer.close(0)
+
+
+def test_no_answer_no_broker_no_leader_and_a_quota(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(kafka.bootstrap_servers, settings={"metadata.max.age.ms": 500})
+    with Producer(daemon.run_dir, client_name="billing", on_error=lambda *_: None) as producer:
+        rule = kafka.add(on(Api.PRODUCE, topic="orders").hold())
+        producer.send("orders", SECRET)
+        row = waits(daemon, "unanswered", "orders")
+        assert row["broker"] == 1 and "broker 1 has not answered yet" in row["text"]
+        rule.remove()
+        rule.release()
+        producer.flush(30)
+
+        kafka.throttle_ms = 20_000
+        producer.send("orders", SECRET)
+        producer.flush(30)
+        producer.send("orders", SECRET)
+        row = waits(daemon, "throttled", "orders")
+        assert "asked for silence (a quota)" in row["text"]
+        kafka.throttle_ms = 0
+
+        kafka.move_leader("clicks", 0, -1)
+        wait_until(
+            lambda: "no leader" in daemon.command("topics", "clicks").stdout, "metadata without a leader"
+        )
+        producer.send("clicks", SECRET)
+        row = waits(daemon, "no_leader", "clicks-0")
+        assert "broker" not in row and "has no leader" in row["text"]
+        kafka.move_leader("clicks", 0, 2)
+        producer.flush(60)
+
+        kafka.stop_listening(2)
+        kafka.disconnect(2)
+        producer.send("clicks", SECRET)
+        row = waits(daemon, "broker", "clicks")
+        assert row["broker"] == 2 and "refused" in row["last_error"].lower()
+        kafka.listen_again(2)
+        producer.flush(60)
+    assert text(daemon) == "Nothing waits.\n"
+
+
+def test_a_pool_that_is_full_and_the_errors(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(
+        kafka.bootstrap_servers,
+        settings={"buffer.memory": 4 << 20, "daemon.workers": 1, "max.block.ms": 2000},
+    )
+    rule = kafka.add(on(Api.PRODUCE, topic="orders").hold())
+    with Producer(daemon.run_dir, client_name="bulk", on_error=lambda *_: None) as producer:
+        producer.send("missing", SECRET)
+        for _ in range(400):
+            producer.send("orders", bytes(10_000))
+        row = waits(daemon, "share", "orders")
+        assert row["client"] == "bulk" and row["text"]
+        assert "orders of client bulk  share" in text(daemon, "bulk")
+        (client,) = explained(daemon, "bulk")["clients"]
+        assert client["held_streams"] == 1
+        wait_until(lambda: explained(daemon, "missing")["failures"], "the error")
+        assert "METADATA_TIMEOUT" in text(daemon, "missing")
+        rule.remove()
+        rule.release()
+        producer.flush(60)
+
+
+def test_a_daemon_that_hangs(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(kafka.bootstrap_servers)
+    with Producer(daemon.run_dir, client_name="billing", on_error=lambda *_: None) as producer:
+        rule = kafka.add(on(Api.PRODUCE, topic="orders").hold())
+        producer.send("orders", SECRET)
+        wait_until(lambda: daemon.info().get("oldest_held"), "the report of it")
+        assert daemon.process is not None
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        try:
+            shown = daemon.command("explain", "orders", "--timeout", "1")
+        finally:
+            os.kill(daemon.process.pid, signal.SIGCONT)
+        assert shown.returncode == 75
+        assert shown.stdout.startswith("The daemon does not answer.")
+        assert "orders-0  unanswered" in shown.stdout and "in the journal now" in shown.stdout
+        rule.remove()
+        rule.release()
+        producer.flush(30)
+
+
+def test_a_worker_that_hangs_is_named(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(kafka.bootstrap_servers, settings={"daemon.heartbeat_timeout_s": 60})
+    pid = daemon.worker_pids()[1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert "worker 1 did not answer in time" in text(daemon)
+    finally:
+        os.kill(pid, signal.SIGCONT)
