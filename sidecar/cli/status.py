@@ -119,6 +119,23 @@ def condition_lines(info: dict[str, Any]) -> list[str]:
     return [*lines, *(f"  note      {notice}" for notice in info["notices"])]
 
 
+def life_lines(info: dict[str, Any]) -> list[str]:
+    """Restarts of workers with the cause of the last one, and the daemon before."""
+    from sidecar.telemetry.page import duration
+
+    lines = []
+    last = info["last_restart"]
+    if last is not None:
+        ago = duration(time.time() - last["at_ms"] / 1000.0)
+        lines.append(f"  restarts  {info['restarts']} of workers, the last {ago} ago: {last['sentence']}")
+    before = info["predecessor"]
+    if before is not None:
+        pid = before["taken_over_pid"]
+        how = "was replaced" if pid is None else f"(pid {pid}) handed over"
+        lines.append(f"  before    the previous daemon {how}; its segment held {before['held'] or 'nothing'}")
+    return lines
+
+
 def describe(info: dict[str, Any]) -> str:
     """Some lines for people."""
     from sidecar.telemetry.page import brokers, duration
@@ -131,6 +148,7 @@ def describe(info: dict[str, Any]) -> str:
         f"  run dir   {info['run_dir']}",
         f"  kafka     {info['bootstrap']} ({brokers(info)})",
         *condition_lines(info),
+        *life_lines(info),
         f"  http      {http_url(info['http'])}",
         f"  segment   {info['segment']}",
     ]

@@ -14,6 +14,7 @@ from sidecar.common.control import LoginToken, NeedTopics, TopicError, TopicErro
 from sidecar.common.errors import Refused
 from sidecar.common.sasl_settings import OAUTHBEARER
 from sidecar.common.settings import SidecarConfig
+from sidecar.controller.certificate_book import Expiry
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
@@ -191,6 +192,11 @@ class Cluster:
     def update_replied(self, worker: WorkerProcess, reply: UpdateMetadataReply) -> None:
         """A worker has taken its last update, or refused it."""
         self._pusher.replied(worker.identity.index, reply)
+
+    @property
+    def expiries(self) -> list[Expiry]:
+        """When the certificates of the links end; empty without TLS."""
+        return [Expiry(*each) for each in self._security.expiries]
 
     def refresh(self) -> None:
         """Ask the cluster again as soon as it may be asked."""

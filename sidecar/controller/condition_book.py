@@ -201,7 +201,7 @@ class ConditionBook:
         return ", ".join(words)
 
     def status(self, pages_used: int, in_flight_most: int, now_ms: float) -> dict[str, Any]:
-        """The keys of this book in status: brokers, pool, holds, oldest_held, notices."""
+        """The keys of this book in status: brokers, pool, holds, oldest_held."""
         oldest = [row for row in (self._oldest(False), self._oldest(True)) if row is not None]
         row = min(oldest, key=lambda each: each.accepted_ms, default=None)
         return {
@@ -215,7 +215,6 @@ class ConditionBook:
             },
             "holds": self.holds(now_ms),
             "oldest_held": self._oldest_held(row, now_ms),
-            "notices": self.notices(pages_used, now_ms),
         }
 
     def _oldest_held(self, row: WaitRow | None, now_ms: float) -> dict[str, Any] | None:

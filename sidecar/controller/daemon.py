@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.common.client_rules import Caller, ClientRules
-from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import Condition, Configure, Discard, FailedRecords, Start
 from sidecar.common.errors import Refused
 from sidecar.common.own_process import hide_memory, own_version
@@ -23,12 +22,12 @@ from sidecar.controller.admission import check_hello, takes_relative
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.banner import Farewell
 from sidecar.controller.cluster import Cluster
-from sidecar.controller.condition_book import ConditionBook
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
 from sidecar.controller.health import Health, disk_sentence
 from sidecar.controller.orders import Orders
+from sidecar.controller.overview import LOOK_S, Overview
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
 from sidecar.controller.run_dir import RunDir
 from sidecar.controller.run_dir_lock import process_start_time
@@ -43,9 +42,6 @@ from sidecar.telemetry.exporter import Exporter
 log = logging.getLogger(__name__)
 
 UNREACHABLE_REMINDER_S = 60.0
-CONDITIONS_S = 1.0
-REFRESH_MS = 5_000.0
-"""How often metadata is asked whether a broker is back that no worker needs."""
 _FAILED = "records_failed_total"
 _DEAD_LETTERED = "records_dead_lettered_total"
 _HELD = "records_held"
@@ -99,11 +95,7 @@ class Daemon:
         self.orders = Orders(run_dir, use=self._configure_workers)
         self._rules = ClientRules.from_mapping(config.to_mapping())
         self._discards = Discards()
-        self._clock = MonotonicClock()
-        self._conditions = ConditionBook(
-            page_count=store.segment.page_count, page_bytes=store.segment.page_bytes
-        )
-        self._refreshed_ms = 0.0
+        self._overview = Overview(cluster, store)
         self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._stop_requests = StopRequests()
@@ -132,6 +124,8 @@ class Daemon:
         self.exporter: Exporter | None = None
         self.is_handed_over = False
         """A successor has asked for everything: nothing is drained, all is left as it is."""
+        self.replaced_pid: int | None = None
+        """The daemon that this one took over from."""
         self._control = control
         self.reload = Reload(
             config, read=read, use=self._use, publish=self._publish_reload, spawn=self._spawn
@@ -150,7 +144,7 @@ class Daemon:
             self._control = ControlEndpoint(self.run_dir.control_socket)
         self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
         self._spawn(self._remind())
-        self._spawn(self._watch_conditions())
+        self._spawn(self._look())
         if self._systemd.watchdog_interval_s is not None:
             self._spawn(self._feed_watchdog(self._systemd.watchdog_interval_s))
         ready = self._spawn(self._announce(on_ready))
@@ -264,21 +258,11 @@ class Daemon:
                 log.warning("%s", self.cluster.error)
             self._failures.tick(self._loop.time() * 1e3)
 
-    async def _watch_conditions(self) -> None:
-        """Once a second: ages grow and brokers come back without a report."""
+    async def _look(self) -> None:
         while True:
-            await asyncio.sleep(CONDITIONS_S)
-            self._judge_conditions()
-            if self._conditions.is_eventful:
+            await asyncio.sleep(LOOK_S)
+            if self._overview.tick():
                 self.changed()
-
-    def _judge_conditions(self) -> None:
-        now_ms = self._clock.now_ms()
-        cluster = self.cluster
-        self._conditions.tick(cluster.snapshot.nodes, cluster.answered_ms, cluster.error, now_ms)
-        if self._conditions.brokers.wants_metadata and now_ms - self._refreshed_ms > REFRESH_MS:
-            self._refreshed_ms = now_ms
-            cluster.refresh()
 
     async def _feed_watchdog(self, interval_s: float) -> None:
         while True:
@@ -361,15 +345,14 @@ class Daemon:
 
     def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
         """How it stands with a worker's brokers, pool and streams."""
-        self._conditions.report(worker.identity.index, condition)
-        self._judge_conditions()
+        self._overview.report(worker.identity.index, condition)
         self.changed()
 
     def worker_left(self, worker: WorkerProcess) -> None:
         """Nothing is sent to it any more, no client goes to it, and its socket is removed."""
         self.cluster.worker_left(worker)
         self._assignment.worker_left(worker.identity.index)
-        self._conditions.worker_left(worker.identity.index)
+        self._overview.worker_left(worker.identity.index)
         self.run_dir.worker_socket(worker.identity.index, worker.identity.epoch).unlink(missing_ok=True)
 
     def records_failed(self, message: FailedRecords) -> None:
@@ -455,7 +438,7 @@ class Daemon:
             return Health(
                 "degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}"
             )
-        trouble = self._conditions.trouble(self._clock.now_ms())
+        trouble = self._overview.trouble()
         if trouble is not None:
             return Health("degraded", *trouble)
         return Health("running", "")
@@ -484,7 +467,6 @@ class Daemon:
             "state": health.state,
             "takes_records": health.takes_records,
             "accepts_records": self._accepts_records,
-            "kafka_reachable": self.cluster.is_known and not self.cluster.error,
             "sentence": health.sentence,
             "advice": health.advice,
             "run_dir": str(self.run_dir.path),
@@ -495,14 +477,14 @@ class Daemon:
             "config_file": str(Path(self.config.file).absolute()) if self.config.file else "",
             "bootstrap": ",".join(self.config.words("bootstrap.servers")),
             "cluster_id": self.cluster.cluster_id,
-            **self._conditions.status(
-                self.store.total("buffer_pages_taken"),
-                self.config.integer("max.in.flight.requests.per.connection") * self.supervisor.wanted,
-                self._clock.now_ms(),
+            **self._overview.status(
+                self.config.integer("max.in.flight.requests.per.connection") * self.supervisor.wanted
             ),
             "started_ms": self._started_ms,
             "controller_epoch": self._epoch,
             "restarts": self.supervisor.restarts,
+            "last_restart": self.supervisor.last_restart,
+            "predecessor": self._predecessor(),
             "refused": dict(self._control.refused) if self._control else {},
             "held_slots": sorted(self.supervisor.held_slots),
             "failures": self._failures.last(),
@@ -526,6 +508,12 @@ class Daemon:
                 if worker is not None
             ],
         }
+
+    def _predecessor(self) -> dict[str, Any] | None:
+        """The daemon before, with whose segment this one goes on: one that died, or that handed it over."""
+        if not self.store.inherited and self.replaced_pid is None:
+            return None
+        return {"taken_over_pid": self.replaced_pid, "held": self.store.inherited}
 
     def changed(self) -> None:
         """Something that `status` shows is different: write it, once for all changes of this turn."""

@@ -145,6 +145,8 @@ class _Service:
         self.forget_segment = False
         """A refused one stays findable."""
         self.is_handed_over = False
+        self.replaced_pid: int | None = None
+        """The daemon that we took over from."""
         self.standbys: deque[StandbyWorker] = deque()
 
     def start_workers(self) -> None:
@@ -228,6 +230,7 @@ class _Service:
             standbys=self.standbys,
             control=control,
         )
+        daemon.replaced_pid = self.replaced_pid
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, daemon.ask_stop, number.name)
@@ -289,6 +292,7 @@ class _Service:
         except BaseException:
             control.close()
             raise
+        self.replaced_pid = predecessor.pid
         return control
 
     def _open_segment(self, *, keep_control: bool) -> tuple[SegmentStore, bytes]:

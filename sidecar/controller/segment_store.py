@@ -41,6 +41,8 @@ class SegmentStore:
         self.path = path
         self._lock_fd = lock_fd
         self._incarnation = last_incarnation(segment)
+        self.inherited = ""
+        """What the previous daemon left in it; empty for a new segment."""
 
     @classmethod
     def open(
@@ -155,10 +157,9 @@ class SegmentStore:
 
     def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int) -> None:
         left = describe_undelivered(self.segment)
+        self.inherited = describe(left) if left else "clients and no undelivered records"
         log.warning(
-            "Going on with the segment %s of the previous daemon: it holds %s.",
-            self.path,
-            describe(left) if left else "clients and no undelivered records",
+            "Going on with the segment %s of the previous daemon: it holds %s.", self.path, self.inherited
         )
         wanted = buffer_memory_bytes // page_bytes * page_bytes
         if self.buffer_memory_bytes != wanted or self.segment.page_bytes != page_bytes:

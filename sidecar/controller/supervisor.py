@@ -14,9 +14,10 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sidecar.common.control import (
     Condition,
@@ -172,6 +173,8 @@ class Supervisor:
         self.held_slots: set[int] = set()
         self.restarts = 0
         self.last_death = ""
+        self.last_restart: dict[str, Any] | None = None
+        """How the last worker that was replaced ended, and when (Unix time); None: none was."""
         self._failed_starts = 0
         self._backoff_ms = [0.0] * len(worker_slots)
         self._ended: set[int] = set()
@@ -431,6 +434,7 @@ class Supervisor:
         delay_ms = self._backoff_ms[index]
         self._backoff_ms[index] = min(max(2 * delay_ms, RESTART_BACKOFF_MS), self._backoff_max_ms)
         self.restarts += 1
+        self.last_restart = {"sentence": self.last_death, "at_ms": time.time_ns() // 1_000_000}
         when = f"in {delay_ms:g} ms" if delay_ms else "now"
         log.warning("%s It is replaced %s.", self.last_death or f"Worker {index} is gone.", when)
         self._timers[index] = self._loop.call_later(delay_ms / 1000.0, self._spawn, index)

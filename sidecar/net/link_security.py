@@ -38,6 +38,8 @@ class LinkSecurity:
         self._clock = clock
         self._peers: dict[tuple[str, int], tuple[float, Certificate | None]] = {}
         """Certificates that were refused, and when they were read."""
+        self._accepted: dict[tuple[str, int], float] = {}
+        """By address, when the certificate ends that the last connection was shown (Unix time)."""
 
     def use(self, values: Mapping[str, Any]) -> None:
         """Other ``ssl.*`` settings count from the next connection on. ``security.protocol`` stays as it is."""
@@ -65,7 +67,9 @@ class LinkSecurity:
             return f"TLS failed: {tls_phrase(error, has_certificate=has_certificate)}"
 
         try:
-            return TlsTransport(sock, *await _shake_hands(sock, context, node.host), explain)
+            tls, incoming, outgoing = await _shake_hands(sock, context, node.host)
+            self._note_end(tls, node)
+            return TlsTransport(sock, tls, incoming, outgoing, explain)
         except ssl.SSLCertVerificationError as error:
             peer = await self._look_at(sock, node)
             phrase = verification_phrase(error, node.host, peer, datetime.now(UTC))
@@ -74,6 +78,19 @@ class LinkSecurity:
             raise SecurityError(explain(error)) from error
         except (ConnectionResetError, BrokenPipeError) as error:
             raise SecurityError(f"TLS failed: {PLAINTEXT_PORT}") from error
+
+    def _note_end(self, tls: ssl.SSLObject, node: Node) -> None:
+        der = tls.getpeercert(binary_form=True)
+        with contextlib.suppress(ValueError):  # OpenSSL has accepted it; the date is for people
+            if der is not None:
+                self._accepted[node.host, node.port] = read_certificate(der).not_after.timestamp()
+
+    @property
+    def expiries(self) -> list[tuple[str, float]]:
+        """(whose certificate, when it ends in Unix time): ours, our CA's, and those that brokers showed."""
+        found = list(self._contexts.expiries) if self._contexts is not None else []
+        shown = sorted(self._accepted.items())
+        return [*found, *((f"The certificate of broker {host}:{port}", ends) for (host, port), ends in shown)]
 
     def ended_early(self) -> str:
         """The phrase for a broker that goes away before it has answered anything."""

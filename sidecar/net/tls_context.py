@@ -17,6 +17,7 @@ from sidecar.net.tls_files import (
     TlsFault,
     TlsMaterial,
     dates_fault,
+    expiries_of,
     is_encrypted,
     read_material,
     signature_of,
@@ -128,6 +129,8 @@ class TlsContexts:
         self._context: ssl.SSLContext | None = None
         self._fault: TlsFault | None = None
         self.has_certificate = False
+        self.expiries: list[tuple[str, float]] = []
+        """(whose certificate, when it ends in Unix time) of the context in use."""
 
     def use(self, values: Mapping[str, Any]) -> None:
         """Read by these settings from the next connection on. Until that has succeeded the context of now stays."""
@@ -150,7 +153,7 @@ class TlsContexts:
     async def _renew(self, values: Mapping[str, Any], signature: tuple[object, ...]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            context, has_certificate = await loop.run_in_executor(None, self._build, values)
+            built = await loop.run_in_executor(None, self._build, values)
         except TlsFault as fault:
             if signature != self._signature and self._context is not None:
                 log.warning("%s Connections go on with what was read before.", fault)
@@ -158,14 +161,15 @@ class TlsContexts:
         else:
             if self._context is not None and signature != self._signature:
                 log.info("The files of ssl.* have changed: new connections use them.")
-            self._context, self.has_certificate, self._fault = context, has_certificate, None
+            self._context, self.has_certificate, self.expiries = built
+            self._fault = None
         self._signature = signature
 
-    def _build(self, values: Mapping[str, Any]) -> tuple[ssl.SSLContext, bool]:
+    def _build(self, values: Mapping[str, Any]) -> tuple[ssl.SSLContext, bool, list[tuple[str, float]]]:
         material = read_material(values)
         context = build_context(values, material)
         if self._context is not None:
             fault = dates_fault(material, datetime.now(UTC))
             if fault is not None:
                 raise TlsFault(fault)
-        return context, material.chain is not None
+        return context, material.chain is not None, expiries_of(material)

@@ -98,6 +98,18 @@ def dates_fault(material: TlsMaterial, now: datetime) -> str | None:
     return None
 
 
+def expiries_of(material: TlsMaterial) -> list[tuple[str, float]]:
+    """(whose certificate, when it ends in Unix time): ours, and the last one of the CA's."""
+    found = []
+    if material.chain is not None:
+        ends = _certificates(material.chain)[0].not_after
+        found.append((f"Our certificate ({material.chain.place})", ends.timestamp()))
+    if material.ca is not None:
+        last = max(each.not_after for each in _certificates(material.ca))
+        found.append((f"The CA's certificate ({material.ca.place})", last.timestamp()))
+    return found
+
+
 # Which brokers to trust
 
 

@@ -1,0 +1,53 @@
+"""CertificateBook: when the certificates of the connections to Kafka end, and who must hear of it. Sans-IO."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+log = logging.getLogger(__name__)
+
+SOON_S: Final = 14 * 86_400.0
+"""A certificate that ends within this time is in the log once a day, and in status."""
+LINE_INTERVAL_S: Final = 86_400.0
+
+
+class Expiry(NamedTuple):
+    """``what``: whose certificate it is, with the setting or broker; ``ends_s`` is Unix time."""
+
+    what: str
+    ends_s: float
+
+
+class CertificateBook:
+    """Belongs to the controller's loop."""
+
+    def __init__(self) -> None:
+        self._expiries: tuple[Expiry, ...] = ()
+        self._next_line_s: dict[str, float] = {}
+
+    def tick(self, expiries: Iterable[Expiry], wall_s: float) -> None:
+        """Take these in place of the last ones, and log those that end soon."""
+        self._expiries = tuple(expiries)
+        known = {each.what for each in self._expiries}
+        self._next_line_s = {what: due for what, due in self._next_line_s.items() if what in known}
+        for each in self._expiries:
+            if each.ends_s - wall_s < SOON_S and wall_s >= self._next_line_s.get(each.what, 0.0):
+                self._next_line_s[each.what] = wall_s + LINE_INTERVAL_S
+                log.warning("%s", _sentence(each, wall_s))
+
+    def notices(self, wall_s: float) -> list[str]:
+        return [_sentence(each, wall_s) for each in self._expiries if each.ends_s - wall_s < SOON_S]
+
+    def to_list(self) -> list[dict[str, object]]:
+        """For status and metrics."""
+        return [{"certificate": each.what, "ends_seconds": each.ends_s} for each in self._expiries]
+
+
+def _sentence(expiry: Expiry, wall_s: float) -> str:
+    left_s = expiry.ends_s - wall_s
+    if left_s <= 0:
+        return f"{expiry.what} has expired: renew it. Connections that are open go on, new ones are refused."
+    left = f"{left_s / 86_400:.0f} days" if left_s >= 2 * 86_400 else f"{left_s / 3_600:.0f} hours"
+    return f"{expiry.what} expires in {left}: renew it before; a changed file counts from the next connection on."

@@ -1,0 +1,58 @@
+"""ClockWatch: the wall clock that steps, and time in which this process did not run. Sans-IO.
+
+No deadline depends on the wall clock. It stamps records and ends tokens and certificates, so a step is worth a line.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+STEP_MS_MIN: Final = 2_000.0
+"""A wall clock that is slewed moves by less between two looks."""
+STALL_MS_MIN: Final = 5_000.0
+"""A busy machine delays a look by less."""
+SHOWN_MS: Final = 600_000.0
+"""Status has the last step and the last stall for so long."""
+
+
+class ClockWatch:
+    """Looked at once a second. ``now_ms`` is monotonic, ``wall_ms`` Unix time."""
+
+    def __init__(self, now_ms: float, wall_ms: float) -> None:
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._shown: list[tuple[float, str]] = []
+        self.steps = 0
+        self.stalled_ms = 0.0
+
+    def tick(self, now_ms: float, wall_ms: float, interval_ms: float) -> None:
+        """Compare with the last look, which was due ``interval_ms`` ago."""
+        late_ms = now_ms - self._now_ms - interval_ms
+        step_ms = wall_ms - self._wall_ms - (now_ms - self._now_ms)
+        self._now_ms, self._wall_ms = now_ms, wall_ms
+        self._shown = [each for each in self._shown if now_ms - each[0] < SHOWN_MS]
+        if late_ms >= STALL_MS_MIN:
+            self.stalled_ms += late_ms
+            self._say(
+                now_ms,
+                f"The controller did not run for {late_ms / 1e3:.0f} s: it was stopped, or the machine was. The "
+                "workers went on.",
+            )
+        if abs(step_ms) >= STEP_MS_MIN:
+            self.steps += 1
+            way = "forward" if step_ms > 0 else "back"
+            self._say(
+                now_ms,
+                f"The wall clock has stepped {way} by {abs(step_ms) / 1e3:,.0f} s. No deadline depends on it, but "
+                "records that bring no timestamp get it; look at the host's time service.",
+            )
+
+    def notices(self) -> list[str]:
+        return [text for _, text in self._shown]
+
+    def _say(self, now_ms: float, text: str) -> None:
+        log.warning("%s", text)
+        self._shown.append((now_ms, text))

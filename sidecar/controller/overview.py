@@ -1,0 +1,79 @@
+"""Overview: the daemon as an operator sees it, beyond its own processes: Kafka, pool, clients, clock, certificates."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from sidecar.common.clock import MonotonicClock
+from sidecar.common.control import Condition
+from sidecar.controller.certificate_book import CertificateBook
+from sidecar.controller.clock_watch import ClockWatch
+from sidecar.controller.condition_book import ConditionBook, Trouble
+
+if TYPE_CHECKING:
+    from sidecar.controller.cluster import Cluster
+    from sidecar.controller.segment_store import SegmentStore
+
+LOOK_S: Final = 1.0
+"""Between two looks of :meth:`Overview.tick`."""
+REFRESH_MS: Final = 5_000.0
+"""How often metadata is asked whether a broker is back that no worker needs."""
+
+
+class Overview:
+    """Belongs to the controller's loop."""
+
+    def __init__(self, cluster: Cluster, store: SegmentStore) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._clock = MonotonicClock()
+        self._conditions = ConditionBook(
+            page_count=store.segment.page_count, page_bytes=store.segment.page_bytes
+        )
+        self._certificates = CertificateBook()
+        self._clock_watch = ClockWatch(self._clock.now_ms(), self._clock.timestamp_ms())
+        self._refreshed_ms = 0.0
+
+    def report(self, worker: int, condition: Condition) -> None:
+        """How it stands with a worker's brokers, pool and streams."""
+        self._conditions.report(worker, condition)
+        self._judge()
+
+    def worker_left(self, worker: int) -> None:
+        self._conditions.worker_left(worker)
+
+    def tick(self) -> bool:
+        """Once in LOOK_S: ages grow and brokers come back without a report. True when status shows something that
+        changes by itself."""
+        self._clock_watch.tick(self._clock.now_ms(), self._clock.timestamp_ms(), LOOK_S * 1e3)
+        self._certificates.tick(self._cluster.expiries, time.time())
+        self._judge()
+        return self._conditions.is_eventful or bool(self._clock_watch.notices())
+
+    def _judge(self) -> None:
+        now_ms, cluster = self._clock.now_ms(), self._cluster
+        self._conditions.tick(cluster.snapshot.nodes, cluster.answered_ms, cluster.error, now_ms)
+        if self._conditions.brokers.wants_metadata and now_ms - self._refreshed_ms > REFRESH_MS:
+            self._refreshed_ms = now_ms
+            cluster.refresh()
+
+    def trouble(self) -> Trouble | None:
+        """Why the daemon is degraded by Kafka; None while Kafka takes what it gets."""
+        return self._conditions.trouble(self._clock.now_ms())
+
+    def status(self, in_flight_most: int) -> dict[str, Any]:
+        """Keys of status. ``in_flight_most``: requests that may be unanswered at one broker."""
+        pages_used, now_ms = self._store.total("buffer_pages_taken"), self._clock.now_ms()
+        return {
+            "kafka_reachable": self._cluster.is_known and not self._cluster.error,
+            **self._conditions.status(pages_used, in_flight_most, now_ms),
+            "certificates": self._certificates.to_list(),
+            "clock_steps": self._clock_watch.steps,
+            "stalled_seconds": round(self._clock_watch.stalled_ms / 1e3, 1),
+            "notices": [
+                *self._conditions.notices(pages_used, now_ms),
+                *self._certificates.notices(time.time()),
+                *self._clock_watch.notices(),
+            ],
+        }
