@@ -42,7 +42,7 @@ class SegmentStore:
         self._lock_fd = lock_fd
         self._incarnation = last_incarnation(segment)
         self.inherited = ""
-        """What the previous daemon left in it; empty for a new segment."""
+        """Contents that the previous daemon left in it, as words; empty for a new segment."""
 
     @classmethod
     def open(

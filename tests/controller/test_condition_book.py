@@ -181,7 +181,8 @@ def test_a_full_share_names_topic_and_client(caplog: pytest.LogCaptureFixture) -
     assert shown["holds"] == [
         {"client": "bulk", "reason": "share", "topic": "orders", "since_seconds": 6.0, "streams": 1}
     ]
-    assert shown["notices"][0].startswith("pool 48 %, topic orders at its share, client bulk waits")
+    (notice,) = stage.book.notices(48, stage.now_ms)
+    assert notice.startswith("pool 48 %, topic orders at its share, client bulk waits")
     (line,) = caplog.records
     assert "Client bulk waits with records for topic orders for 6 s" in line.getMessage()
 

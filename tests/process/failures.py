@@ -1,0 +1,401 @@
+"""Twenty failures that an operator meets: how each is caused, and the signs that must show it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from client_stub import Producer
+from client_stub.errors import SidecarError
+from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.fault_rules import ALWAYS, on
+from sidecar.testing.hostile_client import Attacker
+from sidecar.testing.kafka_frames import Api
+from sidecar.testing.metrics import http_get
+from sidecar.testing.waiting import wait_until
+
+PREFIX = "kafka_sidecar_"
+POOL_BYTES = 4 << 20
+LEADER_NOT_AVAILABLE, NOT_ENOUGH_REPLICAS, TOPIC_AUTHORIZATION_FAILED = 5, 19, 29
+DEAD_CLIENT = """
+import sys
+from client_stub import Producer
+producer = Producer(sys.argv[1], client_name="dying")
+producer.send("missing", b"x" * 50_000)
+producer.flush(30, until="accepted")
+print("accepted", flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass
+class Stage:
+    """A daemon with one worker on two fake brokers; topic ``orders`` has a partition at each, topic ``bulk`` too."""
+
+    kafka: FakeBroker
+    daemon: SidecarDaemon
+    closing: contextlib.ExitStack
+    log_start: int = 0
+    value_before: float = 0.0
+
+    def producer(self, name: str = "web", **settings: Any) -> Producer:
+        made = Producer(self.daemon.run_dir, client_name=name, on_error=lambda *_: None, **settings)
+        self.closing.callback(made.close, 0)
+        return made
+
+    def begin(self, failure: Failure) -> None:
+        """The log counts from here on, and the metric from what it is now."""
+        self.log_start = self.daemon.log_path.stat().st_size
+        name, labels, _ = failure.metric
+        self.value_before = value_of(http_get(self.daemon, "/metrics"), name, labels) or 0.0
+
+    def log(self) -> str:
+        with self.daemon.log_path.open(errors="replace") as log:
+            log.seek(self.log_start)
+            return log.read()
+
+
+def value_of(metrics: str, name: str, labels: str = "") -> float | None:
+    """The one series; None when it is not there. ``labels`` is a pattern."""
+    pattern = re.compile(rf"^{PREFIX}{name}(?:{{.*{labels}.*}})? (\S+)$", re.MULTILINE)
+    found = pattern.search(metrics)
+    return None if found is None else float(found.group(1))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """``cause`` makes it happen. ``status`` and ``log`` are patterns; ``page`` judges the page's data, ``metric`` is
+    (name, pattern of labels, judge of the value); with ``rises`` the value must also be above that before."""
+
+    name: str
+    cause: Callable[[Stage], None]
+    status: str
+    page: Callable[[dict[str, Any]], bool]
+    metric: tuple[str, str, Callable[[float], bool]]
+    log: str
+    settings: dict[str, object] = field(default_factory=dict)
+    rises: bool = False
+
+
+def broker(page: dict[str, Any], broker_id: int) -> dict[str, Any]:
+    found: dict[str, Any] = next((each for each in page["brokers"] if each["id"] == broker_id), {"state": ""})
+    return found
+
+
+# ---- causes
+
+
+def broker_down(stage: Stage) -> None:
+    producer = stage.producer()
+    producer.send("orders", b"before", partition=1).result(30)
+    stage.kafka.stop_listening(2)
+    stage.kafka.disconnect(2)
+    producer.send("orders", b"x", partition=1)
+
+
+def broker_hung(stage: Stage) -> None:
+    producer = stage.producer()
+    producer.send("orders", b"before", partition=1).result(30)
+    stage.kafka.stop_reading(2)
+    producer.send("orders", b"x", partition=1)
+
+
+def leader_missing(stage: Stage) -> None:
+    producer = stage.producer()
+    producer.send("orders", b"before", partition=1).result(30)
+    stage.kafka.move_leader("orders", 1, -1)
+    producer.send("orders", b"x", partition=1)
+
+
+def topic_forbidden(stage: Stage) -> None:
+    stage.kafka.add(on(Api.PRODUCE, topic="orders", times=ALWAYS).refuse(TOPIC_AUTHORIZATION_FAILED))
+    stage.producer().send("orders", b"x")
+
+
+def topic_missing(stage: Stage) -> None:
+    stage.producer().send("missing", b"x")
+
+
+def record_too_large(stage: Stage) -> None:
+    stage.kafka.message_bytes_max = 1_000
+    stage.producer().send("orders", b"x" * 5_000)
+
+
+def fill(producer: Producer, *topics: str) -> None:
+    """Send until the daemon holds the client and the stub takes no more."""
+    with contextlib.suppress(SidecarError):
+        while True:
+            for topic in topics:
+                producer.send_many(topic, [(None, b"x" * 1_000)] * 100)
+
+
+def pool_full_by_topic(stage: Stage) -> None:
+    stage.kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
+    fill(stage.producer("one", max_block_ms=500), "orders")
+    fill(stage.producer("two", max_block_ms=500), "orders")
+
+
+def pool_full_by_client(stage: Stage) -> None:
+    stage.kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
+    fill(stage.producer("greedy", max_block_ms=500), "orders", "bulk")
+
+
+def slow_client(stage: Stage) -> None:
+    """A client that sends and never reads its socket nor acknowledges an outcome."""
+    attacker = Attacker(stage.daemon.run_dir, 1)
+    link, epoch = attacker.attached()
+    stage.closing.callback(link.close)
+    record = b"\x94\xc0\xc4\x01x\xc0\xc0"
+    with contextlib.suppress(OSError):  # the worker reads no more of a client that it holds
+        for seq in range(1, 40_000):
+            link.send(attacker.submit(epoch, seq=seq, topic="orders", flags=1), record)
+
+
+def letters_disk_full(stage: Stage) -> None:
+    """Each file of the worker may have 4 KiB from now on: the spool's disk takes nothing more."""
+    for pid in stage.daemon.worker_pids():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4_096, 4_096))
+    client = subprocess.Popen(
+        [sys.executable, "-c", DEAD_CLIENT, str(stage.daemon.run_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=die_with_parent,  # noqa: PLW1509
+    )
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"accepted\n"
+    client.kill()
+    client.communicate()
+
+
+def worker_killed(stage: Stage) -> None:
+    os.kill(stage.daemon.worker_pids()[0], signal.SIGKILL)
+
+
+def worker_stopped(stage: Stage) -> None:
+    os.kill(stage.daemon.worker_pids()[0], signal.SIGSTOP)
+
+
+def kafka_away(stage: Stage) -> None:
+    producer = stage.producer()
+    for node in (1, 2):
+        producer.send("orders", b"before", partition=node - 1).result(30)
+        stage.kafka.stop_listening(node)
+    stage.kafka.disconnect()
+    for node in (1, 2):
+        producer.send("orders", b"x", partition=node - 1)
+
+
+def quota(stage: Stage) -> None:
+    stage.kafka.throttle_ms = 1_500
+    stage.producer().send("orders", b"x", partition=0)
+
+
+def min_isr(stage: Stage) -> None:
+    stage.kafka.add(on(Api.PRODUCE, topic="orders", times=ALWAYS).refuse(NOT_ENOUGH_REPLICAS))
+    stage.producer().send("orders", b"x")
+
+
+def daemon_replaced(stage: Stage) -> None:
+    stage.daemon.spawn("--takeover")
+
+
+# ---- the table
+
+FAILURES = (
+    Failure(
+        "broker down",
+        broker_down,
+        r"degraded: Broker 2 .* is down for",
+        lambda page: page["state"] == "degraded" and broker(page, 2)["state"] == "down",
+        ("broker_up", 'broker="2"', lambda value: value == 0),
+        r"WARNING .*Broker 2 \(.*\) is down: .*1 record waits for it",
+    ),
+    Failure(
+        "broker hung",
+        broker_hung,
+        r"degraded: Broker 2 .* is silent for .*orders-1, broker 2 silent",
+        lambda page: page["state"] == "degraded" and page["oldest_held"]["reason"] == "broker 2 silent",
+        ("broker_up", 'broker="2"', lambda value: value == 0),
+        r"WARNING .*Broker 2 \(.*\) is silent: it has answered nothing for",
+    ),
+    Failure(
+        "leader missing",
+        leader_missing,
+        r"degraded: Oldest held record \d+ s, orders-1, no leader",
+        lambda page: page["state"] == "degraded" and page["oldest_held"]["cause"] == "no_leader",
+        ("oldest_held_record_seconds", 'cause="no_leader"', lambda value: value >= 5),
+        r"WARNING .*Oldest held record \d+ s, orders-1, no leader",
+    ),
+    Failure(
+        "topic forbidden",
+        topic_forbidden,
+        r"failed    1 of topic orders: TOPIC_AUTHORIZATION_FAILED",
+        lambda page: page["failures"][0]["error"] == "TOPIC_AUTHORIZATION_FAILED",
+        ("topic_records_failed_total", "TOPIC_AUTHORIZATION_FAILED", lambda value: value == 1),
+        r"WARNING .*1 record of topic orders failed: TOPIC_AUTHORIZATION_FAILED.*Grant WRITE",
+    ),
+    Failure(
+        "topic missing",
+        topic_missing,
+        r"note .*topic missing, not in the cluster's metadata.*Create the topic",
+        lambda page: page["oldest_held"]["cause"] == "unknown_topic" and bool(page["notices"]),
+        ("oldest_held_record_seconds", 'cause="unknown_topic"', lambda value: value >= 5),
+        r"WARNING .*topic missing, not in the cluster's metadata.*Create the topic",
+    ),
+    Failure(
+        "record too large",
+        record_too_large,
+        r"failed    1 of topic orders: MESSAGE_TOO_LARGE",
+        lambda page: page["failures"][0]["error"] == "MESSAGE_TOO_LARGE",
+        ("topic_records_failed_total", "MESSAGE_TOO_LARGE", lambda value: value == 1),
+        r"WARNING .*1 record of topic orders failed: MESSAGE_TOO_LARGE.*max\.message\.bytes",
+    ),
+    Failure(
+        "pool full by topic",
+        pool_full_by_topic,
+        r"note .*pool \d+ %, topic orders at its share.*client (one|two) waits",
+        lambda page: page["pool"]["by_topic"][0]["share_full"] and page["holds"][0]["reason"] == "share",
+        ("streams_held", 'reason="share"', lambda value: value >= 1),
+        r"WARNING .*Client (one|two) waits with records for topic orders",
+        {"buffer.memory": POOL_BYTES},
+    ),
+    Failure(
+        "pool full by client",
+        pool_full_by_client,
+        r"note .*pool \d+ %, client greedy at its share.*client greedy waits",
+        lambda page: page["pool"]["by_client"][0]["share_full"] and page["holds"][0]["client"] == "greedy",
+        ("streams_held", 'reason="share"', lambda value: value >= 1),
+        r"WARNING .*Client greedy waits with records for topic",
+        {"buffer.memory": POOL_BYTES},
+    ),
+    Failure(
+        "slow client",
+        slow_client,
+        r"note .*client hostile-\d+ waits: it does not read its outcomes",
+        lambda page: page["holds"][0]["reason"] == "ring",
+        ("streams_held", 'reason="ring"', lambda value: value >= 1),
+        r"WARNING .*Client hostile-\d+ waits .*it does not read its outcomes",
+    ),
+    Failure(
+        "disk full for letters",
+        letters_disk_full,
+        r"letters   1 failed submissions of gone clients wait: the spool .* cannot take them",
+        lambda page: page["counters"]["dead_letters_waiting"] == 1,
+        ("dead_letters_waiting", "", lambda value: value == 1),
+        r"(?i)dead.letter.*(File too large|spool)",
+        {"max.block.ms": 1_000},
+    ),
+    Failure(
+        "worker killed",
+        worker_killed,
+        r"restarts  1 of workers, the last .*: Worker 0 .* was killed by SIGKILL",
+        lambda page: "SIGKILL" in page["last_restart"]["sentence"],
+        ("worker_restarts_total", "", lambda value: value == 1),
+        r"WARNING .*Worker 0 .* was killed by SIGKILL",
+    ),
+    Failure(
+        "worker stopped",
+        worker_stopped,
+        r"restarts  1 of workers, the last .*: Worker 0 .* was killed by SIGKILL",
+        lambda page: page["restarts"] == 1,
+        ("worker_restarts_total", "", lambda value: value == 1),
+        r"ERROR .*Worker 0 .* has been silent for",
+    ),
+    Failure(
+        "Kafka away",
+        kafka_away,
+        r"unreachable: .*(?s:.)*broker 1  down",
+        lambda page: (
+            page["accepts_records"] and not page["kafka_reachable"] and broker(page, 1)["state"] == "down"
+        ),
+        ("kafka_reachable", "", lambda value: value == 0),
+        r"WARNING .*Kafka is not reachable",
+    ),
+    Failure(
+        "quota",
+        quota,
+        r"note .*throttles: 1,500 ms\..*quota",
+        lambda page: max(each["throttle_ms"] for each in page["brokers"]) == 1_500,
+        ("broker_throttle_seconds", 'broker="1"', lambda value: value == 1.5),
+        r"WARNING .*throttles this daemon: it asked for 1500 ms",
+    ),
+    Failure(
+        "min ISR",
+        min_isr,
+        r"degraded: Oldest held record \d+ s, orders-\d, broker \d refuses: NOT_ENOUGH_REPLICAS(?s:.)*min\.insync",
+        lambda page: page["state"] == "degraded" and "NOT_ENOUGH_REPLICAS" in page["oldest_held"]["reason"],
+        ("oldest_held_record_seconds", 'cause="refused"', lambda value: value >= 5),
+        r"WARNING .*refuses: NOT_ENOUGH_REPLICAS.*min\.insync\.replicas",
+    ),
+    Failure(
+        "daemon replaced",
+        daemon_replaced,
+        r"before    the previous daemon \(pid \d+\) handed over",
+        lambda page: page["predecessor"]["taken_over_pid"] is not None,
+        ("start_time_seconds", "", lambda value: value > 0),
+        r"Took over from pid \d+ in",
+        rises=True,
+    ),
+)
+
+
+def shown(stage: Stage, failure: Failure) -> Iterator[str]:
+    """Names of the places that do not show it yet."""
+    text = stage.daemon.command("status")
+    if not re.search(failure.status, text.stdout + text.stderr):
+        yield f"status:\n{text.stdout}{text.stderr}"
+    try:
+        page = _json(http_get(stage.daemon, "/api/status"))
+        metrics = http_get(stage.daemon, "/metrics")
+    except OSError as error:
+        yield f"page and metrics: {error}"
+        return
+    if not _holds(failure.page, page):
+        keys = ("state", "brokers", "holds", "oldest_held", "failures", "notices", "last_restart")
+        yield f"page: { {key: page.get(key) for key in keys} }"
+    name, labels, judge = failure.metric
+    value = value_of(metrics, name, labels)
+    if value is None or not judge(value) or (failure.rises and value <= stage.value_before):
+        yield f"metric: {name} = {value}"
+    if not re.search(failure.log, stage.log()):
+        yield f"log:\n{stage.log()}"
+
+
+def wait_shown(stage: Stage, failure: Failure, timeout_s: float) -> None:
+    """Until status, page, metrics and log show it."""
+    missing: list[str] = []
+
+    def is_shown() -> bool:
+        missing[:] = shown(stage, failure)
+        return not missing
+
+    wait_until(
+        is_shown,
+        f"{failure.name} in all four places",
+        timeout_s=timeout_s,
+        interval_s=0.2,
+        describe=lambda: "\n".join(missing),
+    )
+
+
+def _json(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _holds(judge: Callable[[dict[str, Any]], bool], page: dict[str, Any]) -> bool:
+    try:
+        return judge(page)
+    except (KeyError, IndexError, TypeError):
+        return False
