@@ -32,10 +32,9 @@ from client_stub.topic_lookup import PartitionInfo, TopicLookup
 if TYPE_CHECKING:
     import pyarrow
 
-    from client_stub.columnar import TableCall
+    from client_stub.bulk_call import BulkCall
     from client_stub.delivery import BulkDelivery
     from client_stub.outbox import Outbox
-    from client_stub.rows_call import RowsCall
 
 log = logging.getLogger("client_stub")
 
@@ -232,7 +231,7 @@ class AsyncProducer:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    async def _enter(self, topic: str, call: RowsCall | TableCall) -> BulkDelivery:
+    async def _enter(self, topic: str, call: BulkCall) -> BulkDelivery:
         def enter() -> BulkDelivery | object:
             return call.delivery if call.step() else UNFINISHED
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 import struct
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from client_stub.bulk_call import BulkCall
 from client_stub.columnar_sizes import rows_above
 from client_stub.columnar_types import checked_columns
-from client_stub.delivery import BulkDelivery
-from client_stub.errors import SidecarError
 from client_stub.packer import LARGE_BYTES, full_record
-from client_stub.rows_call import RowsCall, with_queued
+from client_stub.rows_call import RowsCall
 from client_stub.wire import (
     COLUMN_HEADER_KEYS,
     COLUMN_HEADER_VALUES,
@@ -46,10 +45,11 @@ _FILL: Final = 0.9
 """Share of a submission that the average row size is trusted to fill."""
 
 
-class TableCall:
-    """One send_arrow() call on its way into the outbox, a submission in each step. Not thread-safe."""
+class TableCall(BulkCall):
+    """One send_arrow() call, a submission in each step."""
 
     def __init__(self, producer: Producer, stream: OpenStream, table: Any) -> None:
+        self.parts = []
         self._producer = producer
         self._stream = stream
         self._batches = deque(batch for batch in checked_columns(table).to_batches() if batch.num_rows)
@@ -57,19 +57,8 @@ class TableCall:
         self._start = 0
         self._rows: RowsCall | None = None
         """The first batches as rows, for a worker that reads no columns."""
-        self._parts: list[BulkPart] = []
-
-    def run(self) -> BulkDelivery:
-        """All steps, each waiting for room as send() does. Raises as Producer.send_arrow()."""
-        try:
-            while not self.step():
-                pass
-        except SidecarError as error:
-            raise self.explain(error) from error.__cause__
-        return self.delivery
 
     def step(self) -> bool:
-        """Do some more of it; True when all is queued. After an error for want of room it may be called again."""
         batches = self._batches
         if not batches:
             return True
@@ -80,7 +69,7 @@ class TableCall:
         if self._rows is not None:
             if not self._rows.step():
                 return False
-            self._parts.extend(self._rows.parts)
+            self.parts.extend(self._rows.parts)
             self._rows = None
             count = batch.num_rows - self._start
         else:
@@ -89,19 +78,15 @@ class TableCall:
                 self._rows = RowsCall(self._producer, self._stream, _as_records(batch.slice(self._start)))
                 return False
             count, payload = _block_of(batch, self._start, outbox.submission_bytes)
-            self._parts.append(outbox.add_block(self._stream, payload, count, Format.ARROW))
+            self.parts.append(outbox.add_block(self._stream, payload, count, Format.ARROW))
         self._start += count
         if self._start == batch.num_rows:
             batches.popleft()
             self._start = 0
         return not batches
 
-    @property
-    def delivery(self) -> BulkDelivery:
-        return BulkDelivery(self._parts)
-
-    def explain(self, error: SidecarError) -> SidecarError:
-        return with_queued(error, [*self._parts, *(self._rows.parts if self._rows is not None else ())])
+    def _queued_parts(self) -> Sequence[BulkPart]:
+        return [*self.parts, *self._rows.parts] if self._rows is not None else self.parts
 
 
 def _check_sizes(producer: Producer, topic: str, batches: Iterable[Any]) -> None:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.delivery import BulkDelivery
-from client_stub.errors import SidecarError
+from client_stub.bulk_call import BulkCall
 from client_stub.hot import OnDelivery, OpenStream, plain_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from client_stub.producer import Producer
-    from client_stub.submission import BulkPart
 
 ROWS_CHECKED_AT_ONCE: Final = 1_000
 """Rows with headers or times are checked in Python, some 2 µs each: an event loop is held up for this many."""
 
 
-class RowsCall:
-    """Checks all rows, then queues them, a submission's worth in each step. Not thread-safe."""
+class RowsCall(BulkCall):
+    """Rows that need no check beyond their size are found natively; the others are checked some at a time."""
 
     def __init__(
         self, producer: Producer, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None = None
     ) -> None:
+        self.parts = []
         self._producer = producer
         self._stream = stream
         self._rows = rows
@@ -33,19 +29,8 @@ class RowsCall:
         """Places of rows that are still to be measured."""
         self._checked: list[Any] | None = [] if self._large is None else None
         self._queued = 0
-        self.parts: list[BulkPart] = []
-
-    def run(self) -> BulkDelivery:
-        """All steps, each waiting for room as send() does. Raises as Producer.send_many()."""
-        try:
-            while not self.step():
-                pass
-        except SidecarError as error:
-            raise self.explain(error) from error.__cause__
-        return self.delivery
 
     def step(self) -> bool:
-        """Do some more of it; True when all is queued. After an error for want of room it may be called again."""
         if self._checked is not None:
             self._check_some(self._checked)
             return False
@@ -66,22 +51,3 @@ class RowsCall:
             checked.append(self._producer._checked_row(self._stream.topic, number, row))
         if len(checked) == len(self._rows):
             self._rows, self._checked = checked, None
-
-    @property
-    def delivery(self) -> BulkDelivery:
-        return BulkDelivery(self.parts)
-
-    def explain(self, error: SidecarError) -> SidecarError:
-        return with_queued(error, self.parts)
-
-
-def with_queued(error: SidecarError, parts: Sequence[BulkPart]) -> SidecarError:
-    """``error`` of a call that has queued ``parts`` before: says how many records, and has their future."""
-    if not parts:
-        return error
-    queued = BulkDelivery(parts)
-    # A copy: a fatal error of the producer or the topic is raised in every call, each with its own number.
-    raised = copy.copy(error)
-    raised.args = (f"{error} (The first {queued.count} records of this call are queued.)",)
-    raised.queued = queued
-    return raised
