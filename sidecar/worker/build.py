@@ -27,6 +27,7 @@ from sidecar.worker.fates.acker import Acker
 from sidecar.worker.fates.dead_letters import DeadLetters
 from sidecar.worker.fates.settlement import Settlement
 from sidecar.worker.reporter import Reporter
+from sidecar.worker.sides import Brokers, Stubs
 from sidecar.worker.streams.client_limits import ClientLimits
 from sidecar.worker.streams.outboxes import Outboxes
 from sidecar.worker.streams.rate_limit import RateLimits
@@ -69,32 +70,6 @@ class Outside:
     spool: SpoolWriter
     accept_log: AcceptLog | None = None
     random: random_module.Random = random_module.Random()  # noqa: RUF009 (one for the process)
-
-
-@dataclass(frozen=True, slots=True)
-class Stubs:
-    """The rooms that speak with stubs."""
-
-    sessions: Sessions
-    limits: ClientLimits
-    outboxes: Outboxes
-    processes: ClientProcesses
-    shares: Shares
-    intake: Intake
-    commit: GroupCommit | None
-    port: StubPort
-    submission_bytes_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class Brokers:
-    """The rooms that speak with brokers."""
-
-    links: ClusterLinks
-    produce_port: ProducePort
-    producer_id_port: ProducerIdPort
-    inquiry: Inquiry
-    codecs: ThreadPoolExecutor
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from sidecar.common.control import UpdateMetadata
     from sidecar.common.model import TopicPartition
     from sidecar.producer.core import Core
-    from sidecar.worker.build import Brokers, Stubs
     from sidecar.worker.fates.dead_letters import DeadLetters
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
     from sidecar.worker.reporter import Reporter
+    from sidecar.worker.sides import Brokers, Stubs
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.topics.topics import Topics
     from sidecar.worker.turns import Turns
