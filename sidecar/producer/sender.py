@@ -8,17 +8,16 @@ differs for the idempotent lane, see producer_id.py.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterable
-from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_fates import BatchFates
 from sidecar.producer.batch_states import BatchState
+from sidecar.producer.broker_drain import BrokerDrain
 from sidecar.producer.broker_latency import BrokerLatency
 from sidecar.producer.effects import (
     CloseLink,
@@ -28,10 +27,9 @@ from sidecar.producer.effects import (
     InitProducerId,
     LeaderHints,
     NeedMetadata,
-    SendProduce,
 )
 from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
-from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES_FROM
+from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.leaderless_topics import LeaderlessTopics
 from sidecar.producer.lost_links import LostLinks
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
@@ -41,6 +39,7 @@ from sidecar.producer.throttle_times import ThrottleTimes
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
     from sidecar.metadata.snapshot import MetadataSnapshot
+    from sidecar.producer.broker_drain import LinkView
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch
@@ -50,17 +49,6 @@ if TYPE_CHECKING:
     from sidecar.protocol.produce_answer import PartitionResult
 
 log = logging.getLogger(__name__)
-
-
-class LinkView(Protocol):
-    """Connections as the core sees them, by the id of their broker or ``second_of`` it. Asked once or twice
-    per connection and poll."""
-
-    def is_ready(self, node_id: int) -> bool:
-        """Connected and versions negotiated."""
-
-    def stalled_since_ms(self, node_id: int) -> float | None:
-        """Since when the kernel has taken no byte of what is queued for this connection; None: nothing is queued."""
 
 
 STALLED_MS_MAX: Final = 500.0
@@ -87,7 +75,6 @@ class Sender:
         self._fates = BatchFates(config, accumulator, ids, backoff)
         self.counts = self._fates.counts
         self.in_flight = self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
-        self._request_ids = count(1)
         self._closing_links: set[int] = set()
         """Their CloseLink is on its way: nothing is drained for them before :meth:`on_disconnect`."""
         self.lost_links = LostLinks()
@@ -99,10 +86,14 @@ class Sender:
         self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
         self.watches_lateness = self._latency.is_on
         """Whether brokers are ever late; if not, :meth:`late_brokers` need not be asked."""
-        self._next_lane: defaultdict[int, int] = defaultdict(int)
-        """By connection: the lanes take turns, also where there is room for one request at a time."""
-        self._decided = False
-        """There are effects of this poll that are carried out before its requests."""
+        self._drain = BrokerDrain(
+            config,
+            accumulator,
+            in_flight=self._in_flight,
+            room=room,
+            latency=self._latency,
+            counts=self.counts,
+        )
         self._wake_now = True
         self._closing = False
 
@@ -139,9 +130,9 @@ class Sender:
             for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
                 del self._muted_until_ms[node_id]
         if accumulator.lines.widened:
-            self._narrow()
+            self._drain.narrow()
         ready = accumulator.lines.ready_nodes()
-        self._decided = bool(effects)
+        has_decided = bool(effects)
         room = self.room
         if ready or room.lacks_descriptors or room.waiting:
             room.begin_poll(ready, brokers=len(snapshot.nodes), splits=self._fates.splits)
@@ -156,7 +147,8 @@ class Sender:
                 self._latency.blocked(broker_of(node_id), now_ms)
                 effects.append(Connect(node_id))
                 continue
-            self._send_to(node_id, links, now_ms, effects)
+            if self._drain.send_to(node_id, links, now_ms, effects, has_decided=has_decided):
+                self._wake_now = True
         self._relief_ms = inf
         if room.waiting:
             self._relieve(links, now_ms, effects)
@@ -207,70 +199,6 @@ class Sender:
         """Poll at the next opportunity (after an append that said so)."""
         self._wake_now = True
 
-    def _send_to(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
-        room = self._in_flight.room(node_id)
-        if room <= 0:
-            self._latency.blocked(broker_of(node_id), now_ms)
-            if self._config.connections_per_broker > 1 and node_id == broker_of(node_id):
-                self._widen(node_id, links, effects)
-            return
-        accumulator = self._accumulator
-        lines = accumulator.lines.ready(node_id)
-        lanes_left = list(LANES_FROM[self._next_lane[node_id]])
-        while lanes_left and room > 0:
-            lane = lanes_left.pop(0)
-            if not lines[lane]:
-                continue
-            is_first = not self._in_flight.has_unsent(node_id)
-            most_bytes = self.room.request_bytes(is_first=is_first)
-            new_batches = self.room.new_batches(accumulator.under_way[broker_of(node_id)])
-            if new_batches <= 0 and self._is_stuck(broker_of(node_id)):
-                if self._decided:
-                    self._wake_now = True  # these may give halves their descriptors, or free some
-                else:
-                    new_batches = self.room.new_batches_of_stuck()
-            batches = accumulator.drain(
-                node_id,
-                lane,
-                min(most_bytes, self._config.max_request_size),
-                now_ms,
-                single_bytes=most_bytes,
-                new_batches=new_batches,
-            )
-            if not batches:
-                if not lines[lane]:
-                    continue
-                if new_batches <= 0:
-                    self.room.lacks_descriptors = True
-                if is_first and accumulator.held_back_bytes:
-                    self.room.wait(node_id, accumulator.held_back_bytes)
-                continue
-            lanes_left.append(lane)
-            self._next_lane[node_id] = LANES_FROM[lane][1]
-            room -= 1
-            if self._latency.is_on:
-                self._latency.drained(broker_of(node_id))
-            request = ProduceRequest(
-                id=next(self._request_ids),
-                node_id=node_id,
-                lane=lane,
-                acks=batches[0].queue.settings.acks,
-                batches=batches,
-                created_ms=now_ms,
-                timeout_ms=int(self._config.request_timeout_ms),
-                deadline_ms=now_ms + self._config.request_timeout_ms,
-            )
-            self.room.take(request)
-            self._in_flight.add(request)
-            self.counts.requests += 1
-            self.counts.batches_sent += len(batches)
-            effects.append(SendProduce(node_id, request))
-
-    def _is_stuck(self, broker: int) -> bool:
-        """Nothing of the broker is in flight, and nothing will be before a batch without a descriptor goes."""
-        in_flight = self._in_flight.count(broker) + self._in_flight.count(second_of(broker))
-        return not in_flight and not self._accumulator.has_next_with_descriptor(broker)
-
     def _relieve(self, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
         """A connection waits for its first request buffer, and others hold them all: the one that has taken no byte
         longest is closed, if that is too long. A broker that was stopped would keep its buffer until the request times
@@ -306,25 +234,6 @@ class Sender:
         if self.room.has_freed_descriptors:
             self._wake_now = True
         return self._wake_now
-
-    def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> None:
-        """The first connection has no room. A second one is for more than a broker's pause leaves waiting, and takes a
-        share when it stands: nothing waits for it to be made."""
-        lines = self._accumulator.lines
-        if node_id in lines.widened or not lines.holds(node_id, self._config.max_request_size):
-            return
-        if links.is_ready(second_of(node_id)):
-            lines.widen(node_id)
-            self._wake_now = True
-        else:
-            effects.append(Connect(second_of(node_id)))
-
-    def _narrow(self) -> None:
-        """Brokers with nothing in flight need one connection: through two a trickle would be twice the requests."""
-        in_flight, lines = self._in_flight, self._accumulator.lines
-        for node_id in list(lines.widened):
-            if not in_flight.count(node_id) and not in_flight.count(second_of(node_id)):
-                lines.narrow(node_id)
 
     def _ask_for_metadata(self, effects: list[Effect], now_ms: float) -> None:
         topics = self._leaderless.take(self._accumulator.lines.leaderless, now_ms) | self._fates.stale_topics

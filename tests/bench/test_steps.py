@@ -23,11 +23,11 @@ class Bound(NamedTuple):
 
 BOUNDS: Final = {
     (WAITED_FOR, "stub"): Bound(126, 93, 12, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(187, 164, 45, "Sender.poll"),
-    (BULK, "stub"): Bound(153, 105, 14, "Producer.send_many"),
-    (BULK, "worker"): Bound(237, 192, 48, "Sender.on_produce_response"),
-    (SPREAD, "stub"): Bound(187, 105, 14, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(479, 191, 48, "Sender.on_produce_response"),
+    (WAITED_FOR, "worker"): Bound(187, 164, 46, "Sender.poll"),
+    (BULK, "stub"): Bound(153, 105, 15, "Producer.send_many"),
+    (BULK, "worker"): Bound(237, 192, 49, "Sender.on_produce_response"),
+    (SPREAD, "stub"): Bound(187, 105, 15, "Producer.send_many"),
+    (SPREAD, "worker"): Bound(479, 191, 49, "Sender.on_produce_response"),
 }
 
 

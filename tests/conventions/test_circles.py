@@ -69,7 +69,9 @@ def test_no_import_that_runs_closes_a_circle() -> None:
 
 def test_types_close_only_the_circles_that_are_known() -> None:
     found = {frozenset(module.rpartition(".")[2] for module in each) for each in circles(imported()[1])}
-    assert found == TYPED_IN_CIRCLES, "a new circle by types: name the reason, or break it; or one that is gone: strike it"
+    assert found == TYPED_IN_CIRCLES, (
+        "a new circle by types: name the reason, or break it; or one that is gone: strike it"
+    )
 
 
 def test_a_circle_is_found() -> None:

@@ -1,0 +1,160 @@
+"""BrokerDrain: makes requests of what is ready for a broker, as far as its connections, buffers and descriptors reach.
+
+A broker has one connection, and a second one while that is full and more waits than a pause of the broker explains.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+from sidecar.common.model import broker_of, second_of
+from sidecar.producer.effects import Connect, Effect, SendProduce
+from sidecar.producer.in_flight import ProduceRequest
+from sidecar.producer.lanes import LANES_FROM
+
+if TYPE_CHECKING:
+    from sidecar.producer.batch_fates import SenderCounts
+    from sidecar.producer.broker_latency import BrokerLatency
+    from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.in_flight import InFlightRequests
+    from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.producer.request_room import RequestRoom
+
+
+class LinkView(Protocol):
+    """Connections as the core sees them, by the id of their broker or ``second_of`` it. Asked once or twice
+    per connection and poll."""
+
+    def is_ready(self, node_id: int) -> bool:
+        """Connected and versions negotiated."""
+
+    def stalled_since_ms(self, node_id: int) -> float | None:
+        """Since when the kernel has taken no byte of what is queued for this connection; None: nothing is queued."""
+
+
+class BrokerDrain:
+    """Single-threaded: the worker's loop. Called by the sender once for each broker with something ready."""
+
+    __slots__ = (
+        "_accumulator",
+        "_config",
+        "_counts",
+        "_in_flight",
+        "_latency",
+        "_next_lane",
+        "_request_ids",
+        "_room",
+    )
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        *,
+        in_flight: InFlightRequests,
+        room: RequestRoom,
+        latency: BrokerLatency,
+        counts: SenderCounts,
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._in_flight = in_flight
+        self._room = room
+        self._latency = latency
+        self._counts = counts
+        self._request_ids = count(1)
+        self._next_lane: defaultdict[int, int] = defaultdict(int)
+        """By connection: the lanes take turns, also where there is room for one request at a time."""
+
+    def send_to(
+        self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect], *, has_decided: bool
+    ) -> bool:
+        """Append a SendProduce for each request that may go now; True: another poll at once finds more.
+
+        ``has_decided``: effects of this poll are carried out before these, and may free descriptors.
+        """
+        poll_again = False
+        places = self._in_flight.room(node_id)
+        if places <= 0:
+            self._latency.blocked(broker_of(node_id), now_ms)
+            if self._config.connections_per_broker > 1 and node_id == broker_of(node_id):
+                return self._widen(node_id, links, effects)
+            return False
+        accumulator = self._accumulator
+        lines = accumulator.lines.ready(node_id)
+        lanes_left = list(LANES_FROM[self._next_lane[node_id]])
+        while lanes_left and places > 0:
+            lane = lanes_left.pop(0)
+            if not lines[lane]:
+                continue
+            is_first = not self._in_flight.has_unsent(node_id)
+            most_bytes = self._room.request_bytes(is_first=is_first)
+            new_batches = self._room.new_batches(accumulator.under_way[broker_of(node_id)])
+            if new_batches <= 0 and self._is_stuck(broker_of(node_id)):
+                if has_decided:
+                    poll_again = True  # these may give halves their descriptors, or free some
+                else:
+                    new_batches = self._room.new_batches_of_stuck()
+            batches = accumulator.drain(
+                node_id,
+                lane,
+                min(most_bytes, self._config.max_request_size),
+                now_ms,
+                single_bytes=most_bytes,
+                new_batches=new_batches,
+            )
+            if not batches:
+                if not lines[lane]:
+                    continue
+                if new_batches <= 0:
+                    self._room.lacks_descriptors = True
+                if is_first and accumulator.held_back_bytes:
+                    self._room.wait(node_id, accumulator.held_back_bytes)
+                continue
+            lanes_left.append(lane)
+            self._next_lane[node_id] = LANES_FROM[lane][1]
+            places -= 1
+            if self._latency.is_on:
+                self._latency.drained(broker_of(node_id))
+            request = ProduceRequest(
+                id=next(self._request_ids),
+                node_id=node_id,
+                lane=lane,
+                acks=batches[0].queue.settings.acks,
+                batches=batches,
+                created_ms=now_ms,
+                timeout_ms=int(self._config.request_timeout_ms),
+                deadline_ms=now_ms + self._config.request_timeout_ms,
+            )
+            self._room.take(request)
+            self._in_flight.add(request)
+            self._counts.requests += 1
+            self._counts.batches_sent += len(batches)
+            effects.append(SendProduce(node_id, request))
+        return poll_again
+
+    def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> bool:
+        """The first connection has no room. A second one is for more than a broker's pause leaves waiting, and takes a
+        share when it stands: nothing waits for it to be made."""
+        lines = self._accumulator.lines
+        if node_id in lines.widened or not lines.holds(node_id, self._config.max_request_size):
+            return False
+        if links.is_ready(second_of(node_id)):
+            lines.widen(node_id)
+            return True
+        effects.append(Connect(second_of(node_id)))
+        return False
+
+    def narrow(self) -> None:
+        """Brokers with nothing in flight need one connection: through two a trickle would be twice the requests."""
+        in_flight, lines = self._in_flight, self._accumulator.lines
+        for node_id in list(lines.widened):
+            if not in_flight.count(node_id) and not in_flight.count(second_of(node_id)):
+                lines.narrow(node_id)
+
+    def _is_stuck(self, broker: int) -> bool:
+        """Nothing of the broker is in flight, and nothing will be before a batch without a descriptor goes."""
+        in_flight = self._in_flight.count(broker) + self._in_flight.count(second_of(broker))
+        return not in_flight and not self._accumulator.has_next_with_descriptor(broker)
