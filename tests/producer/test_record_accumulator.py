@@ -13,6 +13,7 @@ from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.next_batch import NextBatch
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.topic_settings import TopicRules
 
 from .harness import TOPIC, Core, answer, payloads_of, snapshot_of
 
@@ -369,6 +370,21 @@ def test_plain_lane_with_one_request_in_flight_mutes_the_partition() -> None:
     (second,) = core.poll()
     assert payloads_of(second.batches) == ["c"]
     assert first.batches[0].is_done
+
+
+@pytest.mark.parametrize(
+    "core", [Core(), Core(lane=PLAIN_LANE, enable_idempotence=False, acks=1)], ids=["idempotent", "plain"]
+)
+def test_a_paused_topic_sends_nothing_and_another_goes_on(core: Core) -> None:
+    core.snapshot = snapshot_of({TOPIC: (1,), "other": (1,)})
+    core.accumulator.use_rules(TopicRules(core.config, paused=[TOPIC]), core.now_ms)
+    core.append("waits")
+    core.append("goes", topic="other")
+    requests = core.poll(10)
+    assert [payloads_of(request.batches) for request in requests] == [["goes"]]
+    core.accumulator.use_rules(TopicRules(core.config), core.now_ms)
+    (request,) = core.poll(10)
+    assert payloads_of(request.batches) == ["waits"]
 
 
 @pytest.mark.rule("S4")
