@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from typing import Any, Final
 
 import click
+
+from sidecar.common.model import ExitStatus
 
 COMMANDS = {
     "run": "sidecar.cli.run:run",
@@ -28,6 +33,8 @@ COMMANDS = {
     "chaos": "sidecar.cli.chaos:chaos",
 }
 """Name → module:attribute."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class LazyGroup(click.Group):
@@ -53,6 +60,17 @@ class LazyGroup(click.Group):
         if near:
             ctx.fail(f"No such command {args[0]!r}: did you mean {near[0]}?")
         return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """As click's; a stdout that takes no more is one sentence, not a traceback."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if error.filename is not None or error.errno not in _FULL:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes there at exit
+            click.echo(f"The output could not be written: {error.strerror}.", err=True)
+            raise SystemExit(int(ExitStatus.FAILED)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's, with the first sentence of each command uncut."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -42,13 +44,17 @@ class Fields(NamedTuple):
     key: bytes | None
     headers: list[tuple[str, bytes]] | None
     partition: int | None
+    timestamp_ms: int | None
     empty_as_null: bool
 
 
 class _Outcomes:
     """Outcomes of the records; counted on the stub's thread, read after flush()."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_shown: bool) -> None:
+        self._are_shown = are_shown
+        self.unwritable: OSError | None = None
+        """stdout took no more places."""
         self.delivered = 0
         self.failed = 0
         self.reasons: Counter[str] = Counter()
@@ -56,10 +62,19 @@ class _Outcomes:
     def __call__(self, error: Exception | None, metadata: RecordMetadata | None) -> None:
         if error is None:
             self.delivered += 1
+            if self._are_shown and metadata is not None:
+                self._show(metadata)
         else:
             self.failed += 1
             if not isinstance(error, DeliveryCancelled):  # our own close(0), which says nothing new
                 self.reasons[str(error)] += 1
+
+    def _show(self, metadata: RecordMetadata) -> None:
+        try:
+            sys.stdout.write(f"{metadata.topic}\t{metadata.partition}\t{metadata.offset}\n")
+            sys.stdout.flush()
+        except OSError as error:
+            self._are_shown, self.unwritable = False, error
 
     def show_reasons(self) -> None:
         for reason, count in self.reasons.most_common(REASONS_SHOWN):
@@ -78,6 +93,15 @@ class _Outcomes:
 @click.option("--fixed-key", metavar="TEXT", help="The key of every record.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record.")
 @click.option("--partition", type=click.IntRange(0), help="[default: the daemon's partitioner decides]")
+@click.option(
+    "--timestamp", metavar="TIME", help="Of every record: ms since 1970, or ISO 8601. [default: now]"
+)
+@click.option(
+    "--delimiter", metavar="TEXT", help=r"Of lines: what ends a value, such as ';' or '\0' or '\n\n'."
+)
+@click.option(
+    "--offsets", "are_shown", is_flag=True, help="Print topic, partition and offset of each record."
+)
 @click.option("--empty-as-null", is_flag=True, help="Send empty values as null, as for compacted topics.")
 @click.option(
     "--binary",
@@ -102,18 +126,17 @@ def produce(
     form: str | None,
     key: str | None,
     key_separator: str | None,
-    fixed_key: str | None,
-    headers: tuple[str, ...],
-    partition: int | None,
-    empty_as_null: bool,
+    delimiter: str | None,
+    are_shown: bool,
     binary: str,
     timeout_s: float,
+    **shape: Any,
 ) -> None:
     """Send the records of FILE (or stdin) to TOPIC and wait until Kafka has them.
 
-    lines: each line is a value. jsonl: each line, a JSON document, is a value. csv and parquet: each row is
-    sent as a JSON object by column; CSV fields are text, dates and times ISO 8601, decimals text. A key is the text of
-    its field, as it stands; bytes of Parquet as they are.
+    lines: each line is a value. jsonl: each line, a JSON document, is a value. whole: the file is one value. csv and
+    parquet: each row is sent as a JSON object by column; CSV fields are text, dates and times ISO 8601, decimals text.
+    A key is the text of its field, as it stands; bytes of Parquet as they are.
 
     Values that JSON cannot express (NaN, Infinity, two columns of one name) end the command with an error that
     names the place; earlier records are sent. Exit 0 only when every record was delivered.
@@ -125,20 +148,20 @@ def produce(
     kafka-sidecar produce flights - --format csv --key carrier < flights.csv
     echo 'user7:{"name": "Ada"}' | kafka-sidecar produce users --key-separator :
     echo | kafka-sidecar produce users --fixed-key user7 --empty-as-null
+    kafka-sidecar produce pictures cat.jpg --format whole --offsets
+    printf 'a;b' | kafka-sidecar produce orders --delimiter ';' --timestamp 2026-11-22T12:00:00Z
     """
     form = form or format_of(file)
-    if form == "lines" and key is not None:
+    if form in {"lines", "whole"} and key is not None:
         raise click.UsageError("--key needs --format jsonl, csv or parquet: a plain line has no fields.")
-    if sum(each is not None for each in (key, key_separator, fixed_key)) > 1:
+    if delimiter is not None and form != "lines":
+        raise click.UsageError("--delimiter is for --format lines.")
+    ends = None if delimiter is None else _delimiter(delimiter)
+    if sum(each is not None for each in (key, key_separator, shape["fixed_key"])) > 1:
         raise click.UsageError("--key, --key-separator and --fixed-key exclude each other.")
     if key_separator is not None and (form != "lines" or not key_separator):
         raise click.UsageError("--key-separator is for --format lines, and must not be empty.")
-    fields = Fields(
-        key=fixed_key.encode() if fixed_key is not None else None,
-        headers=[_header(each) for each in headers] or None,
-        partition=partition,
-        empty_as_null=empty_as_null,
-    )
+    fields = _fields(**shape)
     daemon_info(run_dir)
     with ExitStack() as stack:
         try:
@@ -146,10 +169,53 @@ def produce(
         except OSError as error:
             fail(f"File {file} cannot be read: {error.strerror}.", ExitStatus.USAGE)
         name = "stdin" if str(file) == "-" else str(file)
-        records = read_records(stream, name, form, key, binary)
+        records = read_records(stream, name, form, key, binary, ends)
         if key_separator is not None:
             records = split_keys(records, name, key_separator)
-        _send(run_dir, topic, records, fields, name=name, timeout_s=timeout_s)
+        outcomes = _Outcomes(are_shown=are_shown)
+        _send(run_dir, topic, records, fields, outcomes, name=name, timeout_s=timeout_s)
+
+
+def _fields(
+    *,
+    fixed_key: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    timestamp: str | None,
+    empty_as_null: bool,
+) -> Fields:
+    return Fields(
+        key=fixed_key.encode() if fixed_key is not None else None,
+        headers=[_header(each) for each in headers] or None,
+        partition=partition,
+        timestamp_ms=None if timestamp is None else _milliseconds(timestamp),
+        empty_as_null=empty_as_null,
+    )
+
+
+def _delimiter(text: str) -> bytes:
+    try:
+        ends = codecs.escape_decode(text.encode())[0]  # of bytes, so UTF-8 stays
+    except ValueError as error:
+        raise click.UsageError(f"--delimiter {text!r}: {error}.") from None
+    if not ends:
+        raise click.UsageError("--delimiter must not be empty; --format whole sends a file as one record.")
+    return bytes(ends)
+
+
+def _milliseconds(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--timestamp {text!r}: must be milliseconds since 1970, or a time such as 2026-11-22T12:00:00Z."
+        ) from None
+    milliseconds = at.timestamp() * 1e3
+    if milliseconds < 0:
+        raise click.UsageError(f"--timestamp {text!r}: must not be before 1970.")
+    return round(milliseconds)
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -160,21 +226,25 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 def _flush(producer: Producer, topic: str, timeout_s: float) -> None:
-    """As producer.flush(timeout_s); says in time that the topic is missing. Raises TimeoutError."""
+    """As producer.flush(timeout_s); says in time, or at its end, that the topic is missing. Raises TimeoutError."""
     first_s = min(MISSING_AFTER_S, timeout_s)
     try:
         producer.flush(timeout=first_s)
         return
     except TimeoutError:
+        _say_why(producer, topic)
         if first_s == timeout_s:
             raise
+    producer.flush(timeout=timeout_s - first_s)
+
+
+def _say_why(producer: Producer, topic: str) -> None:
     try:
         producer.partitions_for(topic, timeout=0)
     except MetadataTimeout:
         click.echo(f"Topic {topic} is not present in Kafka yet; the records wait for it.", err=True)
     except SidecarError as error:
         click.echo(str(error), err=True)
-    producer.flush(timeout=timeout_s - first_s)
 
 
 def _stdin() -> IO[bytes]:
@@ -184,12 +254,18 @@ def _stdin() -> IO[bytes]:
 
 
 def _send(
-    run_dir: RunDir, topic: str, records: Iterator[Pair], fields: Fields, *, name: str, timeout_s: float
+    run_dir: RunDir,
+    topic: str,
+    records: Iterator[Pair],
+    fields: Fields,
+    outcomes: _Outcomes,
+    *,
+    name: str,
+    timeout_s: float,
 ) -> None:
     from client_stub import Producer
     from client_stub.errors import BufferExhausted, DaemonUnreachable
 
-    outcomes = _Outcomes()
     sent = left = 0
     bad: str | None = None
     started = time.monotonic()
@@ -203,6 +279,7 @@ def _send(
                         key=fields.key if fields.key is not None else record_key,
                         headers=fields.headers,
                         partition=fields.partition,
+                        timestamp_ms=fields.timestamp_ms,
                         on_delivery=outcomes,
                     )
                     sent += 1
@@ -240,6 +317,8 @@ def _send(
         err=True,
     )
     outcomes.show_reasons()
+    if outcomes.unwritable is not None:
+        fail(f"The offsets could not be printed: {outcomes.unwritable.strerror}.")
     if bad is not None:
         fail(f"{bad} Nothing after it was sent.")
     if outcomes.failed:

@@ -18,9 +18,10 @@ from typing import IO, Any, AnyStr, Final
 from client_stub.zmtp import MESSAGE_BYTES_MAX
 
 Pair = tuple[bytes | None, bytes]
-FORMATS = ("lines", "jsonl", "csv", "parquet")
+FORMATS = ("lines", "jsonl", "csv", "parquet", "whole")
 BINARY_FORMS = ("text", "base64")
 PARQUET_ROWS = 8_192
+CHUNK_BYTES: Final = 1 << 16
 LINE_BYTES_MAX: Final = MESSAGE_BYTES_MAX
 """No record can be larger, whatever the daemon's max.request.size is."""
 
@@ -30,16 +31,27 @@ class BadInput(ValueError):
 
 
 def read_records(
-    stream: IO[bytes], name: str, form: str, key: str | None, binary: str = "text"
+    stream: IO[bytes],
+    name: str,
+    form: str,
+    key: str | None,
+    binary: str = "text",
+    delimiter: bytes | None = None,
 ) -> Iterator[Pair]:
     """Yield the records of ``stream`` (called ``name`` in errors); raises BadInput at the first bad one.
 
     ``lines``: value = the line without its end. ``jsonl``: value = the line as it stands. ``csv``, ``parquet``:
     value = a JSON object by column. ``key`` names the field whose text becomes the key (null: no key; bytes: as they
-    are). ``binary``: form of Parquet bytes in JSON: text, which must be UTF-8, or base64.
+    are). ``binary``: form of Parquet bytes in JSON: text, which must be UTF-8, or base64. ``whole``: the file is one
+    record, as it stands. ``delimiter`` ends the values of ``lines``, in place of a line's end.
     """
     readers: dict[str, Callable[[], Iterator[Pair]]] = {
-        "lines": lambda: ((None, _without_end(line)) for _, line in _bounded(stream, name)),
+        "lines": lambda: (
+            ((None, _without_end(line)) for _, line in _bounded(stream, name))
+            if delimiter is None
+            else ((None, value) for value in _delimited(stream, name, delimiter))
+        ),
+        "whole": lambda: _whole(stream, name),
         "jsonl": lambda: _jsonl(stream, name, key),
         "csv": lambda: _csv(stream, name, key),
         "parquet": lambda: _parquet(stream, name, key, binary),
@@ -73,6 +85,29 @@ def _bounded(stream: IO[AnyStr], name: str) -> Iterator[tuple[int, AnyStr]]:
                 f"{name}, line {number}: longer than {LINE_BYTES_MAX} bytes, which no record can be."
             )
         yield number, line
+
+
+def _delimited(stream: IO[bytes], name: str, delimiter: bytes) -> Iterator[bytes]:
+    """Values between delimiters; one behind the last only if it is not empty. Typed text goes at once."""
+    read = getattr(stream, "read1", stream.read)
+    rest, number = b"", 0
+    while chunk := read(CHUNK_BYTES):
+        *values, rest = (rest + chunk).split(delimiter)
+        number += len(values)
+        yield from values
+        if len(rest) > LINE_BYTES_MAX:
+            raise BadInput(
+                f"{name}, record {number + 1}: longer than {LINE_BYTES_MAX} bytes, which no record can be."
+            )
+    if rest:
+        yield rest
+
+
+def _whole(stream: IO[bytes], name: str) -> Iterator[Pair]:
+    content = stream.read(LINE_BYTES_MAX + 1)
+    if len(content) > LINE_BYTES_MAX:
+        raise BadInput(f"{name}: longer than {LINE_BYTES_MAX} bytes, which no record can be.")
+    yield None, content
 
 
 def _without_end(line: bytes) -> bytes:

@@ -115,6 +115,55 @@ def test_produce_with_keys_headers_partition_and_nulls(start_daemon: StartDaemon
         )
 
 
+def test_produce_with_times_delimiters_whole_files_and_offsets(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    with FakeBroker({"smoke": 1}) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers)
+        cut = daemon.command(
+            "produce", "smoke", "--delimiter", r";\x00é", "--timestamp", "1700000000123", "--offsets",
+            stdin="a\n;\0é;\0éb;\0é".encode(),
+        )  # fmt: skip
+        assert (cut.returncode, cut.stdout) == (0, "smoke\t0\t0\nsmoke\t0\t1\nsmoke\t0\t2\n"), cut.stderr
+        picture = tmp_path / "picture"
+        picture.write_bytes(b"\n\r\n\0" * 30_000)
+        whole = daemon.command(
+            "produce",
+            "smoke",
+            str(picture),
+            "--format",
+            "whole",
+            "--timestamp",
+            "2026-11-22T12:00:00.5+01:00",
+        )
+        assert (whole.returncode, whole.stdout) == (0, ""), whole.stderr
+        assert [(each.value, each.timestamp_ms) for each in kafka.records("smoke", 0)] == [
+            (b"a\n", 1_700_000_000_123),
+            (b"", 1_700_000_000_123),
+            (b"b", 1_700_000_000_123),
+            (picture.read_bytes(), 1_795_345_200_500),
+        ]
+
+
+@pytest.mark.parametrize("words", [("produce", "smoke", "--offsets"), ("topics",), ("status",)])
+def test_a_full_output_is_one_sentence(daemon: SidecarDaemon, words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*cli(words[0]), "--run-dir", str(daemon.run_dir), *words[1:]],
+            input=b"a\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    last = done.stderr.decode().splitlines()[-1]
+    assert last.endswith("could not be written: No space left on device.") or last == (
+        "The offsets could not be printed: No space left on device."
+    )
+    assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr
+
+
 def test_produce_says_that_the_topic_is_missing(start_daemon: StartDaemon) -> None:
     with FakeBroker({"smoke": 1}) as kafka:
         daemon = start_daemon(kafka.bootstrap_servers, settings={"max.block.ms": 3_000})
@@ -136,7 +185,9 @@ def ends_in_time(daemon: SidecarDaemon) -> None:
     began = time.monotonic()
     late = daemon.command("produce", "nosuch", "--timeout", "0.5", stdin=b"a\nb\n")
     assert late.returncode == 75
-    assert late.stderr.startswith("2 of 2 records have no outcome yet: ")
+    reason, end = late.stderr.splitlines()
+    assert reason == "Topic nosuch is not present in Kafka yet; the records wait for it."
+    assert end.startswith("2 of 2 records have no outcome yet: ")
     accepted = metric(daemon, "kafka_sidecar_records_accepted_total")
     with subprocess.Popen(
         [*cli("produce"), "--run-dir", str(daemon.run_dir), "nosuch"],
