@@ -49,12 +49,34 @@ def holder_of(run_dir: RunDir) -> int | None:
         fail(str(error), ExitStatus.DAEMON_UNREACHABLE)
 
 
+def _left_behind(run_dir: RunDir) -> str:
+    """``the last one (pid 4711) is dead, and 500 records wait …; `` or nothing. For who may read its segment."""
+    from sidecar.shm.segment import Segment, SegmentError
+    from sidecar.telemetry.collector import read_counters, sum_counters
+
+    path = (read_json(run_dir.segment_json) or {}).get("path")
+    pid = (read_json(run_dir.daemon_json) or {}).get("pid")
+    if not path:
+        return ""
+    try:
+        segment = Segment.attach(path)
+    except (SegmentError, OSError):
+        return ""
+    try:
+        held = sum_counters(read_counters(segment))["records_held"]
+    finally:
+        segment.close()
+    who = f"the last one (pid {pid}) is dead, and " if pid else ""
+    what = "1 record waits" if held == 1 else f"{held:,} records wait"
+    return f"{who}{what} in its segment {path} for the next one; "
+
+
 def daemon_info(run_dir: RunDir) -> dict[str, Any]:
     """daemon.json of the live daemon on ``run_dir``; ends with 69 and the sentence when there is none."""
     holder = holder_of(run_dir)
     if holder is None:
         fail(
-            f"No daemon runs on run dir {run_dir.path}: start one with "
+            f"No daemon runs on run dir {run_dir.path}: {_left_behind(run_dir)}start one with "
             f"`kafka-sidecar run --run-dir {run_dir.path} -X bootstrap.servers=host:port`, "
             "or name another with --run-dir.",
             ExitStatus.DAEMON_UNREACHABLE,

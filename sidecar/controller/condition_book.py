@@ -95,9 +95,9 @@ class ConditionBook:
                 cause = HoldCause(hold["reason"])
                 self._holds_log.warning(
                     (hold["client"], cause, hold["topic"]),
-                    "Client %s waits with records for topic %s for %.0f s: %s. %s",
+                    "Client %s waits%s for %.0f s: %s. %s",
                     hold["client"],
-                    hold["topic"],
+                    hold["topic"] and f" with records for topic {hold['topic']}",
                     hold["since_seconds"],
                     _HOLD_WORDS[cause],
                     _HOLD_ADVICE.get(cause, ""),

@@ -448,6 +448,7 @@ class Daemon:
         """Also while Kafka is away: records wait in the pool then."""
         return (
             not self._is_stopping
+            and self.orders.pauses.drained_since_ms is None
             and bool(self.supervisor.ready)
             and not self.store.highest("accept_log_errno")
         )
@@ -468,7 +469,7 @@ class Daemon:
             "takes_records": health.takes_records,
             "accepts_records": self._accepts_records,
             "sentence": health.sentence,
-            "advice": health.advice,
+            "advice": health.remedy,
             "run_dir": str(self.run_dir.path),
             "segment": str(self.store.path),
             "dead_letters": str(self._dead_letters),

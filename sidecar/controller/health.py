@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+ADVICE: Final = {
+    "degraded": "The worker is replaced by itself; the log has its last words.",
+    "refusing": "Look at the disk of pool.path.",
+    "starting": "`kafka-sidecar doctor` walks to Kafka step by step.",
+    "unreachable": "Records are accepted and wait. `kafka-sidecar doctor` names the step to Kafka that fails.",
+}
+"""By state, for a judgement that brings none of its own."""
 
 
 class Health(NamedTuple):
@@ -14,6 +22,11 @@ class Health(NamedTuple):
     state: str
     sentence: str
     advice: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """The advice, or that of the state."""
+        return self.advice or ADVICE.get(self.state, "")
 
     @property
     def is_healthy(self) -> bool:

@@ -57,11 +57,11 @@ def run(config: SidecarConfig, run_dir: Path | None, *, read: ReadConfig, takeov
         )
     if not sys.platform.startswith("linux"):
         return _refuse("kafka-sidecar runs on Linux only (it needs pidfd, eventfd and /dev/shm).")
-    path = run_dir or Path(config.text("daemon.run_dir") or usual_run_dir())
-    log.info("%s", start_line(config, path))
-    for sentence in config.warnings:
-        log.warning("%s", sentence)
     try:
+        path = run_dir or Path(config.text("daemon.run_dir") or usual_run_dir())
+        log.info("%s", start_line(config, path))
+        for sentence in config.warnings:
+            log.warning("%s", sentence)
         return _run(config, RunDir(path), read, takeover=takeover)
     except RunDirError as error:
         return _refuse(str(error))

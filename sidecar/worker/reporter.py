@@ -116,6 +116,11 @@ class Reporter:
             key = stream.session.name, str(stream.hold_cause), stream.topic_queue.topic
             since_ms, count = holds.get(key, (inf, 0))
             holds[key] = min(since_ms, stream.hold_since_ms), count + 1
+        for session in self._sessions:
+            if session.unwritten and session.ring_full_since_ms is not None:
+                # It may send nothing, so that no stream of it is held.
+                key = session.name, str(HoldCause.RING), ""
+                holds.setdefault(key, (session.ring_full_since_ms, len(session.streams)))
         longest = sorted(holds.items(), key=lambda each: each[1][0])[:ROWS_MAX]
         return Condition(
             brokers=brokers,

@@ -151,6 +151,17 @@ def test_healthz(segment: Segment) -> None:
     assert bad.endswith("Kafka is not reachable.\n")
 
 
+def test_readyz_follows_acceptance_and_not_kafka(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STATUS, "kafka_reachable", False)
+    monkeypatch.setitem(STATUS, "state", "unreachable")
+    (ready,) = get(segment, [request("/readyz")], lambda: (False, "Kafka is not reachable."))
+    assert ready.startswith("HTTP/1.1 200")
+    monkeypatch.setitem(STATUS, "accepts_records", False)
+    monkeypatch.setitem(STATUS, "sentence", "The daemon is draining.")
+    (bad,) = get(segment, [request("/readyz")])
+    assert bad.startswith("HTTP/1.1 503") and bad.endswith("The daemon is draining.\n")
+
+
 @pytest.mark.parametrize("path", ["/api/status", "/status.json"])
 def test_the_state_as_json_begins_no_markup(segment: Segment, path: str) -> None:
     (answer,) = get(segment, [request(path)])

@@ -166,6 +166,18 @@ def test_a_held_stream_is_reported_since_its_first_hold(stage: Stage) -> None:
     assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1),), "the same record waits on"
 
 
+def test_a_client_with_a_full_ring_is_shown_though_it_sends_nothing(stage: Stage) -> None:
+    stage.know("t")
+    peer = stage.client("deaf")
+    stage.submit(peer)
+    (session,) = stage.scene.rooms.stubs.sessions
+    session.ring_full_since_ms = full_ms = stage.clock.now_ms()
+    session.unwritten.append(None)  # type: ignore[arg-type]  # nobody writes it here
+    condition = stage.report()
+    assert condition is not None
+    assert condition.holds == (HoldRow("deaf", "ring", "", full_ms, 1),)
+
+
 def test_a_request_without_an_answer_makes_its_broker_silent(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "segment", linger_ms=0.0)
     stage.links.is_connected = True
