@@ -13,6 +13,7 @@ import time
 from typing import Any, Final
 
 from client_stub.away_log import AwayLog
+from client_stub.curve_keys import KeyFile
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.outbox import Outbox
 from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session
@@ -29,11 +30,11 @@ CANCEL: Final = "cancel"
 class IoThread:
     """Starts with the first send of a process; ends by ``request_close`` or with the process."""
 
-    def __init__(self, outbox: Outbox, session: Session) -> None:
+    def __init__(self, outbox: Outbox, session: Session, curve_keys: KeyFile | None = None) -> None:
         self._outbox = outbox
         self._session = session
         outbox.hold_reasons = session.hold_reasons
-        self._transport = Transport(outbox.path)
+        self._transport = Transport(outbox.path, curve_keys)
         self._unsent: list[Any] | None = None
         self._ending: str | None = None
         self._away_log = AwayLog(outbox.path)

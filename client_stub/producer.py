@@ -34,7 +34,7 @@ from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, packed_bound
 from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
-from client_stub.run_dir import control_path, hello_flags
+from client_stub.run_dir import control_path, hello_flags, keys_for
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.session import Session
 from client_stub.stats import ProducerStats, stats_of
@@ -78,7 +78,7 @@ class Producer(ProducerCore):
             delivery = producer.send("orders", value=b"...", key=b"customer-7")
             print(delivery.result(timeout=10).offset)
 
-    - run_dir: the daemon's directory; None: KAFKA_SIDECAR_RUN_DIR, else the default
+    - run_dir: the daemon's directory, or ``tcp://host:port``; None: KAFKA_SIDECAR_RUN_DIR, else the default
     - client_name, token: an entry of the daemon's [clients] table; None: the name of the script, and no token
     - max_block_ms: how long a send may wait for room (Kafka's max.block.ms)
     - connect_timeout_ms: how long the first send waits for a daemon
@@ -87,10 +87,11 @@ class Producer(ProducerCore):
       anybody asked; None: they are warnings of the logger ``client_stub``
     - key_serializer, value_serializer: functions from an object to bytes, for send() and send_many(). None is not
       serialized: it is Kafka's null.
+    - curve_key_file: this client's keys for ``tcp://`` (docs/security.md); None: KAFKA_SIDECAR_CURVE_KEY_FILE names it
 
     acks, linger.ms, compression and all other settings of Kafka are the daemon's.
     Raises ValueError for a negative time, a name of more than 64 bytes and a run directory too long for a socket path,
-    TypeError for a serializer that cannot be called.
+    and for a key file that cannot be used; TypeError for a serializer that cannot be called.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Producer(ProducerCore):
         on_error: OnError | None = None,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
+        curve_key_file: str | os.PathLike[str] | None = None,
     ) -> None:
         if max_block_ms < 0 or connect_timeout_ms < 0 or delivery_timeout_ms <= 0:
             raise ValueError("max_block_ms, connect_timeout_ms and delivery_timeout_ms must not be negative.")
@@ -112,6 +114,7 @@ class Producer(ProducerCore):
             raise ValueError(f"client_name {client_name!r:.40} has more than {NAME_BYTES_MAX} bytes.")
         check_run_dir(run_dir)
         self._path = control_path(run_dir)
+        self._curve_keys = keys_for(self._path, curve_key_file)
         self._name = client_name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119
         if client_name is None:
             self._name = self._name.encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")
@@ -198,7 +201,7 @@ class Producer(ProducerCore):
         if self._outbox.closed:
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
         timeout_ms = self._max_block_ms if timeout is None else timeout * 1e3
-        return TopicLookup(self._path, topic, timeout_ms, time.monotonic() * 1e3)
+        return TopicLookup(self._path, topic, timeout_ms, time.monotonic() * 1e3, self._curve_keys)
 
     def stats(self) -> ProducerStats:
         """Counts of what this producer has sent in this process, and of what became of it. Cheap; thread-safe."""
@@ -332,7 +335,7 @@ class Producer(ProducerCore):
                 hello_flags=hello_flags(self._path),
             )
             # Of several that are here at once the first one's counts.
-            io = outbox.io.setdefault("thread", IoThread(outbox, session))
+            io = outbox.io.setdefault("thread", IoThread(outbox, session, self._curve_keys))
         io.start()
 
     def _new_outbox(self) -> Outbox:

@@ -11,6 +11,15 @@ import os
 import stat
 from typing import Final
 
+from client_stub.curve_keys import (
+    KEY_FILE_VARIABLE,
+    MISSING_TEXT,
+    TCP_PREFIX,
+    KeyFile,
+    join_address,
+    read_key_file,
+    split_address,
+)
 from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOINTS
 
 RUN_DIR_VARIABLE: Final = "KAFKA_SIDECAR_RUN_DIR"
@@ -51,13 +60,17 @@ def default_run_dir() -> str:
 
 
 def control_path(run_dir: str | os.PathLike[str] | None) -> str:
-    """The control socket of ``run_dir`` (None: the default).
+    """The control socket of ``run_dir`` (None: the default); ``tcp://host:port`` stays as it is.
 
     Raises ValueError when ipc cannot hold the path, or there is no default.
     """
-    path = os.path.join(
-        os.path.abspath(run_dir if run_dir is not None else default_run_dir()), CONTROL_SOCKET
-    )
+    named = os.fspath(run_dir) if run_dir is not None else default_run_dir()
+    if named.startswith(TCP_PREFIX):
+        host, port = split_address(named)
+        if not host:
+            raise ValueError(f"{named} names no host: a producer needs tcp://host:port.")
+        return join_address(host, port)
+    path = os.path.join(os.path.abspath(named), CONTROL_SOCKET)
     if len(os.fsencode(path)) > IPC_PATH_BYTES_MAX:
         raise ValueError(
             f"The run directory is too long for a socket path: {path} has {len(os.fsencode(path))} bytes, "
@@ -66,18 +79,46 @@ def control_path(run_dir: str | os.PathLike[str] | None) -> str:
     return path
 
 
+def keys_for(control: str, key_file: str | os.PathLike[str] | None) -> KeyFile | None:
+    """The keys for ``tcp://``, of this file or the one that the environment names; None for a path.
+
+    Raises ValueError for a file that cannot be used, or is missing, or for nothing.
+    """
+    named = key_file if key_file is not None else os.environ.get(KEY_FILE_VARIABLE)
+    if not control.startswith(TCP_PREFIX):
+        if key_file is not None:
+            raise ValueError("curve_key_file is for a run_dir of the form tcp://host:port only.")
+        return None
+    if not named:
+        raise ValueError(
+            f"{control} needs this client's keys: name their file by curve_key_file or {KEY_FILE_VARIABLE}."
+        )
+    from importlib.util import find_spec
+
+    if find_spec("nacl") is None:
+        raise ValueError(f"{MISSING_TEXT}.")
+    return read_key_file(os.fspath(named), is_client=True)
+
+
 def hello_flags(control: str) -> int:
     """HELLO's sixth field for a stub that reaches the daemon by this control socket.
 
     The daemon's own path for its run dir may be another one, in another mount namespace. Where a worker's socket would
     not fit beside ``control``, the daemon's path is the only chance.
     """
+    if control.startswith(TCP_PREFIX):
+        return 0
     longest = os.path.join(os.path.dirname(control), LONGEST_SOCKET)
     return RELATIVE_ENDPOINTS if len(os.fsencode(longest)) <= IPC_PATH_BYTES_MAX else 0
 
 
 def worker_path(control: str, endpoint: str) -> str:
-    """Where the socket is that ASSIGNED names: beside ``control``, or at an absolute path (``ipc:///...``)."""
+    """Where the socket is that ASSIGNED names: beside ``control``, or at an absolute path (``ipc:///...``).
+
+    Over TCP it names a port only, of the host that ``control`` names. Raises ValueError for what is no address.
+    """
+    if control.startswith(TCP_PREFIX):
+        return join_address(split_address(control)[0], split_address(endpoint)[1])
     return os.path.join(os.path.dirname(control), endpoint.removeprefix("ipc://"))
 
 
@@ -86,6 +127,11 @@ def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:
     host, waited = os.uname().nodename, f"(waited {waited_ms / 1000:.3g} s)"
     if last_word and not last_word.endswith(NOBODY_LISTENS):
         return f"The kafka-sidecar daemon at {path} on host {host} cannot be used {waited}: {last_word}"
+    if path.startswith(TCP_PREFIX):
+        return (
+            f"No kafka-sidecar daemon answers at {path} {waited}: see that it runs, that daemon.listen of its "
+            "configuration names this port, and that no firewall is between."
+        )
     seen = "the socket does not exist" if not os.path.exists(path) else "nobody answered"
     return (
         f"No kafka-sidecar daemon at {path} on host {host}: {seen} {waited}. Start it with 'kafka-sidecar run', "

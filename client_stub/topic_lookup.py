@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from client_stub.curve_keys import KeyFile
 from client_stub.errors import DaemonRefused, DaemonUnreachable, MetadataTimeout, SidecarError, error_for
 from client_stub.transport import Transport
 from client_stub.wire import Kind, LocalCode
@@ -47,8 +48,16 @@ class TopicLookup:
     Times are milliseconds of the caller's monotonic clock.
     """
 
-    def __init__(self, control_path: str, topic: str, timeout_ms: float, now_ms: float) -> None:
+    def __init__(
+        self,
+        control_path: str,
+        topic: str,
+        timeout_ms: float,
+        now_ms: float,
+        curve_keys: KeyFile | None = None,
+    ) -> None:
         self._path = control_path
+        self._curve_keys = curve_keys
         self._topic = topic
         self._timeout_ms = timeout_ms
         self._deadline_ms = now_ms + timeout_ms
@@ -70,7 +79,7 @@ class TopicLookup:
                 raise self._timeout()
             asked_ms = min(self.left_ms(now_ms), ASKED_MS)
             self._answer_by_ms = now_ms + asked_ms + ANSWER_MS
-            self._transport = Transport(self._path)
+            self._transport = Transport(self._path, self._curve_keys)
             self._transport.open_control([msgpack.packb([Kind.TOPICS, [self._topic], asked_ms])])
         elif now_ms >= self._answer_by_ms:
             raise DaemonUnreachable(f"The daemon at {self._path} does not answer.")

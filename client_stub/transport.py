@@ -10,9 +10,10 @@ import contextlib
 import errno
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+from client_stub.curve_keys import KeyFile, join_address, split_address
 from client_stub.hot import clear_wakes, receive
 from client_stub.run_dir import NOBODY_LISTENS, worker_path
 from client_stub.waker import Waker
@@ -24,35 +25,67 @@ SEND_BUFFER_BYTES: Final = 1280 << 10
 bulk client then writes it in one go, else it wakes once more for the rest."""
 RECEIVE_BUFFER_BYTES: Final = 512 << 10
 """More than the daemon's outcome ring of one client."""
+_CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
+_CLOSED_TEXT: Final = "the daemon closed it"
 _OPENING: Final = opening(b"DEALER")
 _PEER_TYPES: Final = frozenset({b"ROUTER"})
 _NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
 """No such path, nobody behind it, or more waiting to be let in than its queue holds: all may pass."""
+_IN_HANDSHAKE: Final = (
+    "the daemon closed it before the handshake of CURVE was over; is server-key its public key?"
+)
+KEEPALIVE_IDLE_S: Final = 15
+KEEPALIVE_INTERVAL_S: Final = 5
+UNACKED_MS: Final = 30_000
+"""Of TCP: a daemon whose host is gone is noticed within half a minute."""
 
 Message: TypeAlias = tuple[str, list[bytes]]
 """("control" | "worker", frames) or ("lost", [reason])."""
 
 
 class _Link:
-    """One connection to a ROUTER."""
+    """One connection to a ROUTER: at a path, or with ``keys`` at ``tcp://host:port``."""
 
-    def __init__(self, name: str, path: str, first: Sequence[Any], buffers: Buffers) -> None:
+    def __init__(
+        self, name: str, address: str, first: Sequence[Any], buffers: Buffers, keys: KeyFile | None
+    ) -> None:
         self.name = name
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.lost_reason = ""
+        """Why nothing more can be sent; what has arrived is still read."""
+        self.encode: Callable[[Sequence[Buffer]], list[Buffer]] = encode
+        place: Any = address
+        family, begin = socket.AF_UNIX, _OPENING
+        if keys is None:
+            self.zmtp = ZmtpConnection(_PEER_TYPES, buffers)
+        else:
+            from client_stub.curve import CurveClient, KeyPair
+
+            curve = CurveClient(_PEER_TYPES, buffers, KeyPair.of_secret(keys.secret_key), keys.server_key)
+            self.zmtp, self.encode, begin = curve, curve.encode, curve.opening
+            try:
+                # Asked each time: the daemon may have moved.
+                found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
+                family, place = found[0][0], found[0][4]
+            except OSError as error:
+                family, self.lost_reason = socket.AF_INET, f"its host cannot be found ({error.strerror})"
+        self.socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.fd = self.socket.fileno()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self.zmtp = ZmtpConnection(_PEER_TYPES, buffers)
+        if keys is None:
+            # Not over TCP, whose buffers grow by themselves unless they are set.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        else:
+            _set_tcp_options(self.socket)
         self.unsent: list[Buffer] = []
         self._first: Sequence[Any] | None = first
         """The first message: libzmq takes none before it has sent its own READY, so this waits for that."""
         self.watched = select.POLLIN
-        self.lost_reason = ""
-        """Why nothing more can be sent; what has arrived is still read."""
-        try:
-            self.socket.connect(path)
-        except OSError as error:
-            self.lost_reason = NOBODY_LISTENS if error.errno in _NOBODY else str(error)
-        self.write([_OPENING])
+        if not self.lost_reason:
+            try:
+                self.socket.connect(place)
+            except OSError as error:
+                if error.errno != errno.EINPROGRESS:
+                    self._failed(error)
+        self.write([begin])
 
     def write(self, buffers: list[Buffer]) -> None:
         """Write what the socket takes; the rest stays in ``unsent``."""
@@ -62,8 +95,8 @@ class _Link:
             sent = self.socket.sendmsg(buffers)
         except BlockingIOError:
             sent = 0
-        except OSError:
-            self._lost("the daemon closed it")
+        except OSError as error:
+            self._failed(error)
             self.unsent = []
             return
         self.unsent = unsent(buffers, sent)
@@ -81,20 +114,31 @@ class _Link:
                 if not self.lost_reason and count:
                     break  # one read a turn; of what was lost, all that came before
             if not count:
-                self._lost("the daemon closed it")
+                self._failed(None)
         except BlockingIOError:
             pass
         except ZmtpError as error:
             self._lost(str(error))
-        except OSError:
-            self._lost("the daemon closed it")
+        except OSError as error:
+            self._failed(error)
         if self.zmtp.replies:
             self._write_behind([b"".join(self.zmtp.replies)])
             self.zmtp.replies.clear()
         if self._first is not None and self.zmtp.is_ready:
-            self._write_behind(encode(self._first))
+            self._write_behind(self.encode(self._first))
             self._first = None
         return messages
+
+    def _failed(self, error: OSError | None) -> None:
+        """Its end, or an error of the kernel that ended it."""
+        if error is not None and error.errno in _NOBODY:
+            self._lost(NOBODY_LISTENS)
+        elif error is not None and error.errno not in _CLOSED:
+            self._lost(error.strerror or str(error))
+        else:
+            self._lost(
+                _IN_HANDSHAKE if self.encode is not encode and not self.zmtp.is_ready else _CLOSED_TEXT
+            )
 
     def _lost(self, reason: str) -> None:
         self.lost_reason = self.lost_reason or reason
@@ -109,8 +153,10 @@ class _Link:
 class Transport:
     """Control and worker connections behind one poll, with a waker for other threads."""
 
-    def __init__(self, control_path: str) -> None:
+    def __init__(self, control_path: str, keys: KeyFile | None = None) -> None:
+        """``keys``: where the path is ``tcp://host:port``."""
         self._control_path = control_path
+        self._keys = keys
         self._links: dict[str, _Link] = {}
         self._by_fd: dict[int, _Link] = {}
         self._lost: list[_Link] = []
@@ -127,8 +173,14 @@ class Transport:
         self._open("control", self._control_path, frames)
 
     def open_worker(self, endpoint: str, frames: Sequence[Any]) -> None:
+        path = worker_path(self._control_path, endpoint)
+        control = self._links.get("control")
+        if self._keys is not None and control is not None:
+            # The very host that answered, of several behind one name.
+            with contextlib.suppress(OSError):
+                path = join_address(control.socket.getpeername()[0], split_address(path)[1])
         self.close_sockets()
-        self._open("worker", worker_path(self._control_path, endpoint), frames)
+        self._open("worker", path, frames)
 
     def send(self, frames: Sequence[Any]) -> bool:
         """Write one message to the worker; False while another is only half written (poll tells when it is not)."""
@@ -137,7 +189,7 @@ class Transport:
             return True  # as for a connection that is gone
         if link.unsent:
             return False
-        link.write(encode(frames))
+        link.write(link.encode(frames))
         self._watch(link)
         return True
 
@@ -186,12 +238,12 @@ class Transport:
         if farewell is not None and link is not None and not link.lost_reason:
             link.socket.settimeout(BYE_LINGER_MS / 1e3)
             with contextlib.suppress(OSError):  # gone, or does not read
-                link.socket.sendall(b"".join([*link.unsent, *encode(farewell)]))
+                link.socket.sendall(b"".join([*link.unsent, *link.encode(farewell)]))
         self.close_sockets()
         del self.waker
 
     def _open(self, name: str, path: str, frames: Sequence[Any]) -> None:
-        link = self._links[name] = _Link(name, path, frames, self._buffers)
+        link = self._links[name] = _Link(name, path, frames, self._buffers, self._keys)
         self._by_fd[link.socket.fileno()] = link
         self._poller.register(link.socket, link.watched)
         self._watch(link)
@@ -213,3 +265,11 @@ class Transport:
             link.socket.close()
             if link in self._lost:
                 self._lost.remove(link)
+
+
+def _set_tcp_options(connecting: socket.socket) -> None:
+    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connecting.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKED_MS)

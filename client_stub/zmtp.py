@@ -25,10 +25,9 @@ MORE, LONG, COMMAND = 1, 2, 4
 GREETING_BYTES: Final = 64
 _SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"
 _MECHANISM: Final = b"NULL".ljust(20, b"\0")
-_GREETING: Final = _SIGNATURE + b"\x03\x01" + _MECHANISM + bytes(32)
-_U64: Final = struct.Struct(">Q")
+U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
-_LONG_HEAD: Final = struct.Struct(">BQ")
+LONG_HEAD: Final = struct.Struct(">BQ")
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 HEADER_BYTES_MAX: Final = 64 << 10
@@ -251,7 +250,7 @@ class ZmtpConnection:
                 if end - at < 9:
                     break
                 body = at + 9
-                stop = body + _U64.unpack_from(view, at + 1)[0]
+                stop = body + U64.unpack_from(view, at + 1)[0]
             else:
                 body = at + 2
                 stop = body + view[at + 1]
@@ -309,7 +308,7 @@ class ZmtpConnection:
             if flags > 3:
                 raise ZmtpError(f"a frame with flags {flags:#x} where none is expected")
             if flags & LONG:
-                size = _U64.unpack_from(view, self._start + 1)[0]
+                size = U64.unpack_from(view, self._start + 1)[0]
                 self._start += 9
             else:
                 size = view[self._start + 1]
@@ -327,6 +326,10 @@ class ZmtpConnection:
         self._buffers.give(view)
 
     def _greet(self, view: memoryview) -> bool:
+        return self._greet_by(view, _MECHANISM)
+
+    def _greet_by(self, view: memoryview, mechanism: bytes) -> bool:
+        """True once the peer's greeting is there and has this mechanism."""
         greeting = bytes(view[self._start : min(self._end, self._start + GREETING_BYTES)])
         # Judged as far as it has come: one who speaks something else may never send 64 bytes.
         if greeting[:1] not in (b"", b"\xff") or greeting[9:10] not in (b"", b"\x7f"):
@@ -335,33 +338,50 @@ class ZmtpConnection:
             raise ZmtpError(f"the peer speaks version {greeting[10]} of ZMTP, not 3")
         if len(greeting) < GREETING_BYTES:
             return False
-        if greeting[12:32] != _MECHANISM:
-            raise ZmtpError(f"the peer wants the mechanism {greeting[12:32].rstrip(bytes(1))!r}, not NULL")
+        if greeting[12:32] != mechanism:
+            theirs, ours = (each.rstrip(bytes(1)) for each in (greeting[12:32], mechanism))
+            raise ZmtpError(f"the peer wants the mechanism {theirs!r}, not {ours.decode()}")
         self._start += GREETING_BYTES
         self._greeted = True
         return True
 
     def _command(self, body: bytes) -> None:
-        name, rest = _short_text(body)
+        name, rest = short_text(body)
         if name == b"READY" and not self._ready:
-            kind = _properties(rest).get(b"socket-type", b"")
-            if kind not in self._peer_types:
-                raise ZmtpError(f"the peer's socket is a {kind[:20]!r}")
+            self._check_type(properties(rest))
             self._ready = True
         elif name == b"PING" and self._ready and len(rest) >= 2:
-            self.replies.append(_command(b"PONG", rest[2:18]))
+            self.replies.append(self._pong(rest[2:18]))
         elif name == b"ERROR":
             raise ZmtpError(f"the peer refuses the connection: {rest[1:200]!r}")
         elif not self._ready:
             raise ZmtpError(f"the command {name[:20]!r} before READY")
 
+    def _check_type(self, found: dict[bytes, bytes]) -> None:
+        kind = found.get(b"socket-type", b"")
+        if kind not in self._peer_types:
+            raise ZmtpError(f"the peer's socket is a {kind[:20]!r}")
+
+    def _pong(self, context: bytes) -> bytes:
+        return command(b"PONG", context)
+
+
+def greeting(mechanism: bytes, *, as_server: bool = False) -> bytes:
+    """The 64 bytes with which each side begins."""
+    return _SIGNATURE + b"\x03\x01" + mechanism + bytes((as_server,)) + bytes(31)
+
 
 def opening(socket_type: bytes) -> bytes:
     """The first bytes of each side, sent without waiting for the other: greeting and READY."""
+    return greeting(_MECHANISM) + command(b"READY", ready_properties(socket_type))
+
+
+def ready_properties(socket_type: bytes) -> bytes:
+    """Metadata of READY: the type of a socket, and no identity."""
     name = b"Socket-Type"
     fields = bytes([len(name)]) + name + _U32.pack(len(socket_type)) + socket_type
     name = b"Identity"
-    return _GREETING + _command(b"READY", fields + bytes([len(name)]) + name + _U32.pack(0))
+    return fields + bytes([len(name)]) + name + _U32.pack(0)
 
 
 def encode(frames: Sequence[Buffer]) -> list[Buffer]:
@@ -372,7 +392,7 @@ def encode(frames: Sequence[Buffer]) -> list[Buffer]:
     for place, frame in enumerate(frames):
         size = len(frame)
         more = MORE if place < last else 0
-        gathered += _LONG_HEAD.pack(more | LONG, size) if size > 255 else bytes((more, size))
+        gathered += LONG_HEAD.pack(more | LONG, size) if size > 255 else bytes((more, size))
         if size <= 4096:
             gathered += frame
         else:
@@ -395,22 +415,26 @@ def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
     return []
 
 
-def _command(name: bytes, rest: bytes) -> bytes:
+def command(name: bytes, rest: bytes) -> bytes:
+    """A command with its head."""
     body = bytes([len(name)]) + name + rest
+    if len(body) > 255:
+        return LONG_HEAD.pack(COMMAND | LONG, len(body)) + body
     return bytes([COMMAND, len(body)]) + body
 
 
-def _short_text(data: bytes) -> tuple[bytes, bytes]:
+def short_text(data: bytes) -> tuple[bytes, bytes]:
+    """A text behind its length in one byte, and what follows. Raises ZmtpError."""
     if not data or len(data) < 1 + data[0]:
         raise ZmtpError("a command that ends in the middle")
     return data[1 : 1 + data[0]], data[1 + data[0] :]
 
 
-def _properties(data: bytes) -> dict[bytes, bytes]:
-    """READY's metadata; names are compared without regard to case."""
+def properties(data: bytes) -> dict[bytes, bytes]:
+    """READY's metadata; names are compared without regard to case. Raises ZmtpError."""
     found: dict[bytes, bytes] = {}
     while data:
-        name, data = _short_text(data)
+        name, data = short_text(data)
         if len(data) < 4:
             raise ZmtpError("a property that ends in the middle")
         size = _U32.unpack_from(data)[0]

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from sidecar.cli.common import fail
+from sidecar.common.client_settings import CLIENT_KEYS
 from sidecar.common.model import ExitStatus
 from sidecar.common.secret_sources import HIDDEN
-from sidecar.common.settings import BY_NAME, CLIENT_KEYS, SETTINGS, ConfigError, SidecarConfig
+from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
 
 _FILE = click.option(
     "-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML)."

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+from sidecar.common.client_settings import CLIENT_KEYS
 from sidecar.common.live_settings import SETTLED_TOPIC_KEYS, is_live
 from sidecar.common.refused_settings import REFUSED, REFUSED_PREFIXES
 from sidecar.common.setting import Setting
-from sidecar.common.settings import CLIENT_KEYS, SETTINGS, TOPIC_KEYS
+from sidecar.common.settings import SETTINGS, TOPIC_KEYS
 
 _HEAD = """# Configuration
 

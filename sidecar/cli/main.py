@@ -27,6 +27,7 @@ COMMANDS = {
     "config": "sidecar.cli.config:config",
     "replay": "sidecar.cli.replay:replay",
     "recover": "sidecar.cli.recover:recover",
+    "keygen": "sidecar.cli.keygen:keygen",
     "doctor": "sidecar.cli.doctor:doctor",
     "demo": "sidecar.cli.demo:demo",
     "bench": "sidecar.cli.bench:bench",

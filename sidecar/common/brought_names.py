@@ -88,7 +88,7 @@ def brought(name: str) -> str | None:
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_SIDECAR__"
 _ONE_UNDERSCORE: Final = "KAFKA_SIDECAR_"
-_OWN_VARIABLES: Final = frozenset({"KAFKA_SIDECAR_RUN_DIR"})
+_OWN_VARIABLES: Final = frozenset({"KAFKA_SIDECAR_RUN_DIR", "KAFKA_SIDECAR_CURVE_KEY_FILE"})
 """Named as a setting, and taken as it stands."""
 
 

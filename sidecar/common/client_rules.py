@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
@@ -21,10 +21,17 @@ UNLISTED: Final = "daemon.unlisted_clients"
 
 
 class Caller(NamedTuple):
-    """A user behind a connection, as the kernel names it: its uid, and its groups when it connected."""
+    """A user behind a connection, as the kernel names it: its uid, and its groups when it connected; or a key."""
 
     uid: int
     gids: frozenset[int] = frozenset()
+    key: bytes = b""
+    """The public key that it has proved over ``tcp://``; ``uid`` is then a number made of it, and no user's."""
+
+    @property
+    def words(self) -> str:
+        """For a reader: "uid 1000", or the key."""
+        return f"key {self.key.hex()}" if self.key else f"uid {self.uid}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,8 @@ class ClientRule:
     """SHA-256 of each token that is accepted; empty: none is needed."""
     uids: tuple[int, ...] | None = None
     gids: tuple[int, ...] | None = None
-    """One of ``uids`` or ``gids`` must fit where any of them is set."""
+    keys: tuple[bytes, ...] = ()
+    """Public keys of CURVE. One of ``uids``, ``gids`` or ``keys`` must fit where any is set; over TCP always a key."""
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     records_per_second: int | None = None
@@ -56,8 +64,10 @@ class ClientRule:
 
     def admits(self, caller: Caller) -> bool:
         """Whether its user, or one of its groups, may use this name."""
+        if caller.key:
+            return caller.key in self.keys
         if self.uids is None and self.gids is None:
-            return True
+            return not self.keys
         return caller.uid in (self.uids or ()) or not caller.gids.isdisjoint(self.gids or ())
 
     def topic_refusal(self, topic: str) -> str | None:
@@ -91,6 +101,10 @@ class ClientRules:
     def of(self, name: str) -> ClientRule | None:
         return self._rules.get(name)
 
+    def knows_key(self, public_key: bytes) -> bool:
+        """Whether some name may come over ``tcp://`` with this key."""
+        return any(public_key in rule.keys for rule in self._rules.values())
+
     def token_digests(self, name: str) -> tuple[bytes, ...]:
         """Of every token that opens this name; ANY_TOKEN alone where it needs none."""
         rule = self._rules.get(name)
@@ -107,32 +121,47 @@ class ClientRules:
                 return each
         raise Refused(
             "NOT_ADMITTED",
-            f'Client "{name}" of uid {caller.uid} needs the token that [clients.{name}] of the daemon\'s '
+            f'Client "{name}" of {caller.words} needs the token that [clients.{name}] of the daemon\'s '
             "configuration names.",
         )
 
     def refusal(self, name: str, caller: Caller) -> str | None:
         """Why this user may not come under this name, in a sentence; None: it may."""
         rule = self._rules.get(name)
-        who = f'Client "{name}" of uid {caller.uid} is not admitted'
+        who = f'Client "{name}" of {caller.words} is not admitted'
+        if rule is None and caller.key:
+            return f"{who}: over tcp:// a name needs a table [clients.{name}] that has this key."
         if rule is None:
             if not self._denies_unlisted:
                 return None
             return f"{who}: {UNLISTED} is deny, and the daemon's configuration has no [clients.{name}]."
         if rule.admits(caller):
             return None
-        return f"{who}: [clients.{name}] of the daemon's configuration has other uids and gids."
+        if caller.key:
+            other = "other keys"
+        elif rule.uids is None and rule.gids is None:
+            other = "curve.public.keys only, and neither uids nor gids of this host"
+        else:
+            other = "other uids and gids"
+        return f"{who}: [clients.{name}] of the daemon's configuration has {other}."
+
+    def check_lookup(self, topics: Iterable[str], caller: Caller) -> None:
+        """Raises Refused for the first topic that this user may not let us wait for."""
+        for topic in topics:
+            why = self.lookup_refusal(topic, caller)
+            if why is not None:
+                raise Refused("TOPIC_AUTHORIZATION_FAILED", why)
 
     def lookup_refusal(self, topic: str, caller: Caller) -> str | None:
         """Why this user may not let us wait for a topic; None: some name that it may use could send there.
 
         A question brings neither name nor token. Where unlisted names may come, everybody may send to every topic.
         """
-        if not self._denies_unlisted:
+        if not self._denies_unlisted and not caller.key:
             return None
         if any(rule.admits(caller) and rule.topic_refusal(topic) is None for rule in self._rules.values()):
             return None
-        return f"This daemon's configuration lets uid {caller.uid} send to topic {topic} under no name."
+        return f"This daemon's configuration lets {caller.words} send to topic {topic} under no name."
 
 
 def digest_of(token: str) -> bytes:

@@ -75,6 +75,7 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
             "pool.sync = accept needs pool.path: a file on a disk, such as /var/lib/kafka-sidecar/pool."
         )
     _check_http(values, faults)
+    _check_listen(values, faults)
     if faults:
         raise ConfigError(faults)
     return replace(config, values=values, topics=topics, warnings=tuple(warnings))
@@ -90,6 +91,7 @@ def config_of(kind: type[Config], values: Mapping[str, Any]) -> Config:
 
 
 UNIX_PREFIX: Final = "unix:"
+TCP_PREFIX: Final = "tcp://"
 
 
 def acks_number(value: Value) -> int:
@@ -111,6 +113,28 @@ def parse_address(text: str) -> tuple[str, int] | None:
 def unix_path(listen: str) -> str | None:
     """The path of ``unix:PATH``; None for another address."""
     return listen.removeprefix(UNIX_PREFIX) if listen.startswith(UNIX_PREFIX) else None
+
+
+def tcp_address(listen: str, offset: int = 0) -> tuple[str, int] | None:
+    """(host, port + ``offset``) of ``tcp://host:port``; None when it is not one, or beyond the last port."""
+    place = parse_address(listen.removeprefix(TCP_PREFIX)) if listen.startswith(TCP_PREFIX) else None
+    if place is None or not place[1] or place[1] + offset > 65_535:
+        return None
+    return place[0], place[1] + offset
+
+
+def _check_listen(values: dict[str, Value], faults: list[str]) -> None:
+    listen, key_file = str(values["daemon.listen"] or ""), values["daemon.curve_key_file"]
+    if listen and tcp_address(listen, _int(values, "daemon.workers")) is None:
+        faults.append(
+            f'daemon.listen = "{listen}" must be tcp://host:port, such as tcp://0.0.0.0:9470, with a port for each '
+            "worker behind it."
+        )
+    if listen and not key_file:
+        faults.append(
+            f'daemon.listen = "{listen}" needs daemon.curve_key_file: tcp:// is never open without CURVE, also not on '
+            "loopback. kafka-sidecar keygen makes a key."
+        )
 
 
 def _check_http(values: dict[str, Value], faults: list[str]) -> None:

@@ -67,6 +67,8 @@ def read_setting_file(setting: str, path: str, bytes_max: int) -> bytes:
     Raises SecretError for a file that is missing, unreadable, empty, no regular file, or over ``bytes_max``.
     """
     place = f'{setting} = "{path}"'
+    if "\0" in path:
+        raise SecretError(f"{setting}: a path has no null characters.")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

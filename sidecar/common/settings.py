@@ -219,6 +219,20 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     integer("daemon.workers", 2, 1, 64, "Worker processes."),
     Setting(
+        "daemon.listen",
+        ValueKind.TEXT,
+        "",
+        "Second endpoint, for clients that do not share the run directory: tcp://host:port, with CURVE only. The port "
+        'and one more for each worker are used. "": none (docs/security.md).',
+    ),
+    Setting(
+        "daemon.curve_key_file",
+        ValueKind.TEXT,
+        "",
+        "File with the daemon's secret key for `listen`, as `kafka-sidecar keygen` makes it.",
+        is_path=True,
+    ),
+    Setting(
         "daemon.cpus",
         ValueKind.INTEGERS,
         None,
@@ -416,47 +430,6 @@ TOPIC_KEYS: Final[Mapping[str, Setting]] = {
 }
 """The settings of ``[topics."PATTERN"]``; unset: as for all topics."""
 
-CLIENT_KEYS: Final[Mapping[str, Setting]] = {
-    row.name: row
-    for row in (
-        Setting("token", ValueKind.TEXT, None, "Secret that this client name must present.", secret=True),
-        Setting(
-            "token.file",
-            ValueKind.TEXT,
-            None,
-            "File of that secret. Each line is accepted: the old and the new one while clients change over.",
-            is_path=True,
-        ),
-        Setting("uids", ValueKind.IDS, None, "Users that may use this name."),
-        Setting("gids", ValueKind.IDS, None, "Groups whose members may use it too."),
-        Setting(
-            "topics.allow", ValueKind.LIST, None, "Topics that it may send to, as names or globs; unset: all."
-        ),
-        Setting(
-            "topics.deny",
-            ValueKind.LIST,
-            None,
-            "Topics that it may not send to, also where `topics.allow` has them.",
-        ),
-        integer(
-            "records.per.second",
-            None,
-            1,
-            LONG_MAX,
-            "Records per second of all clients of this name together, over all workers.",
-        ),
-        integer("bytes.per.second", None, 1, LONG_MAX, "The same by bytes; both may be set."),
-        choice(
-            "over.limit",
-            None,
-            ("block", "discard"),
-            "Over its rate. block (unset): it is held, as by a topic's rate. discard: its records fail at once with "
-            "THROTTLING_QUOTA_EXCEEDED, and are counted by topic.",
-        ),
-    )
-}
-"""Keys of ``[clients.NAME]``; unset: no such rule."""
-
 
 class ConfigError(ValueError):
     """The configuration cannot be used; ``sentences`` names every fault found, each with what to do."""
@@ -466,7 +439,9 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.sentences))
 
 
-_KEY_FILES: Final = frozenset({"ssl.key.location", "ssl.keystore.location", "http.tls.key"})
+_KEY_FILES: Final = frozenset(
+    {"ssl.key.location", "ssl.keystore.location", "http.tls.key", "daemon.curve_key_file"}
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from typing import Any
 
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
 from sidecar.common.client_rules import Caller, ClientRules
+from sidecar.common.config_rules import tcp_address
 from sidecar.common.errors import Refused
+from sidecar.common.settings import SidecarConfig
 
 NAME_BYTES_MAX = 64
 
@@ -16,6 +18,20 @@ def takes_relative(fields: Sequence[Any]) -> bool:
     """Whether the stub of this HELLO finds a worker's socket by its name in the run dir; earlier ones do not say so."""
     flags = fields[5] if len(fields) > 5 else 0
     return isinstance(flags, int) and bool(flags & RELATIVE_ENDPOINTS)
+
+
+def assigned_endpoint(
+    fields: Sequence[Any], caller: Caller, endpoint: str, config: SidecarConfig, index: int
+) -> str:
+    """The name of a worker's socket for the stub of this HELLO, of ``endpoint`` (ipc://) or behind ``daemon.listen``.
+
+    A stub may see the run dir under another path than we do: a volume, mounted elsewhere in its container. Over TCP it
+    knows this host by a name of its own, and needs a port only.
+    """
+    place = tcp_address(config.text("daemon.listen"), 1 + index) if caller.key else None
+    if place is not None:
+        return f"tcp://:{place[1]}"
+    return endpoint.rpartition("/")[2] if takes_relative(fields) else endpoint
 
 
 def check_hello(fields: Sequence[Any], rules: ClientRules, caller: Caller) -> tuple[bytes, str, bytes]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import translate
 from typing import Any, Final
 
+from client_stub.curve_keys import KeyFileError, parse_key
 from sidecar.common.client_rules import ClientRule, digest_of
 from sidecar.common.secret_sources import SECRET_FILE_BYTES_MAX, SecretError, read_setting_file
 from sidecar.common.setting import Value
@@ -29,6 +30,7 @@ def client_rules(clients: Mapping[str, Mapping[str, Value]]) -> tuple[dict[str, 
             tokens=_tokens(place, keys, faults),
             uids=_ids(f"{place}.uids", keys.get("uids"), "user", _uid_of, faults),
             gids=_ids(f"{place}.gids", keys.get("gids"), "group", _gid_of, faults),
+            keys=_public_keys(f"{place}.curve.public.keys", keys.get("curve.public.keys"), faults),
             allow=_globs(f"{place}.topics.allow", keys.get("topics.allow"), faults),
             deny=_globs(f"{place}.topics.deny", keys.get("topics.deny"), faults) or (),
             records_per_second=_number(keys.get("records.per.second")),
@@ -84,6 +86,18 @@ def _ids(
             found.append(find(word))
         except (KeyError, ValueError):
             faults.append(f'{name} has "{word}": this host has no {what} of that name.')
+    return tuple(found)
+
+
+def _public_keys(name: str, value: Value, faults: list[str]) -> tuple[bytes, ...]:
+    found: list[bytes] = []
+    for word in value if isinstance(value, list) else ():
+        try:
+            found.append(parse_key(word))
+        except KeyFileError as error:
+            faults.append(f'{name} has "{word}": {error}.')
+    if value == []:
+        faults.append(f"{name} is empty: name a client's public key, or leave it out.")
     return tuple(found)
 
 

@@ -11,13 +11,16 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
+from client_stub.curve_keys import MISSING_TEXT, KeyFileError, read_key_file
 from sidecar.common.brought_names import ENVIRONMENT_PREFIX, brought, misspelt_variables
+from sidecar.common.client_settings import CLIENT_KEYS
 from sidecar.common.config_rules import conclude
 from sidecar.common.properties_file import parse_properties
 from sidecar.common.refused_settings import refusal
@@ -25,7 +28,6 @@ from sidecar.common.secret_sources import HIDDEN, SecretError, expand_path, secr
 from sidecar.common.setting import OWN_TABLES, Setting, Value, ValueKind
 from sidecar.common.settings import (
     BY_NAME,
-    CLIENT_KEYS,
     SETTINGS,
     TOPIC_KEYS,
     ConfigError,
@@ -199,6 +201,8 @@ def load_config(
         if has_tls(config.values):
             fault = tls_fault_of(config.values)
             gathered.faults += [] if fault is None else [fault]
+        fault = curve_fault(config)
+        gathered.faults += [] if fault is None else [fault]
         rules, faults = client_rules(config.clients)
         gathered.faults += faults
         config = replace(config, client_rules=rules)
@@ -207,6 +211,19 @@ def load_config(
     if gathered.faults:
         raise ConfigError(gathered.faults)
     return config
+
+
+def curve_fault(config: SidecarConfig) -> str | None:
+    """Why daemon.listen cannot be served with what is here; None: it can, or is not set."""
+    if not config.text("daemon.listen"):
+        return None
+    if find_spec("nacl") is None:
+        return f"daemon.listen: {MISSING_TEXT}."
+    try:
+        read_key_file(config.text("daemon.curve_key_file"), is_client=False)
+    except KeyFileError as error:
+        return f"daemon.curve_key_file: {error}"
+    return None
 
 
 def _read_file(path: Path) -> dict[str, object]:

@@ -8,18 +8,21 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 
 from client_stub.wire import Kind
-from sidecar.common.client_rules import Caller
+from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.errors import Refused
 from sidecar.common.explanation import NAME_CHARACTERS_MAX
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.endpoint import Endpoint
 from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX
 from sidecar.net.unattached import PLACES_PER_FREE
+
+if TYPE_CHECKING:
+    from sidecar.net.tcp_listen import Listening
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +83,12 @@ class ControlEndpoint:
         """Questions and orders that are under way, with the uid of each."""
         self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
         """By routing id: HELLOs whose worker is not ready."""
+
+    def listen(self, listening: Listening, rules: Callable[[], ClientRules]) -> None:
+        """Take clients over TCP as well, by the keys that the rules have now. Raises KeyFileError."""
+        from sidecar.net.curve_door import CurveDoor
+
+        self._endpoint.add_door(CurveDoor(listening.socket, listening.key_file, rules))
 
     def close(self) -> None:
         self._endpoint.close()
@@ -245,9 +254,9 @@ class ControlEndpoint:
     def _refuse(self, routing_id: bytes, refusal: Refused) -> None:
         self.refused[refusal.code] = self.refused.get(refusal.code, 0) + 1
         if refusal.code == "MALFORMED_FRAME":
-            pid, uid, _ = self._endpoint.peer(routing_id)
+            peer = self._endpoint.peer(routing_id)
             self._sparse_log.warning(
-                ("malformed", pid, uid), "a frame of process %d of uid %d was refused: %s", pid, uid, refusal
+                ("malformed", peer.payer, peer.uid), "a frame of %s was refused: %s", peer.words, refusal
             )
             self._endpoint.sent_nonsense(routing_id)
         self._send(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])

@@ -18,7 +18,7 @@ from sidecar.common.errors import Refused
 from sidecar.common.own_process import hide_memory, own_version
 from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
-from sidecar.controller.admission import check_hello, takes_relative
+from sidecar.controller.admission import assigned_endpoint, check_hello
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.banner import Farewell
 from sidecar.controller.cluster import Cluster
@@ -37,6 +37,7 @@ from sidecar.controller.stop_requests import REPEAT_S, StopRequests, StopStep
 from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.systemd import Systemd
 from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
+from sidecar.net.tcp_listen import Listening
 from sidecar.telemetry.exporter import Exporter
 
 log = logging.getLogger(__name__)
@@ -66,8 +67,9 @@ class Daemon:
         read: ReadConfig,
         standbys: deque[StandbyWorker] | None = None,
         control: ControlEndpoint | None = None,
+        listening: Listening | None = None,
     ) -> None:
-        """``cluster`` is started already; ``standbys`` and ``control`` too where they were made ahead.
+        """``cluster`` is started already; ``standbys``, ``control`` and ``listening`` too where they were made ahead.
 
         ``read`` reads the configuration again.
         """
@@ -127,6 +129,7 @@ class Daemon:
         self.replaced_pid: int | None = None
         """The daemon that this one took over from."""
         self._control = control
+        self._listening = listening
         self.reload = Reload(
             config, read=read, use=self._use, publish=self._publish_reload, spawn=self._spawn
         )
@@ -143,6 +146,8 @@ class Daemon:
         if self._control is None:
             self._control = ControlEndpoint(self.run_dir.control_socket)
         self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
+        if self._listening is not None:
+            self._control.listen(self._listening, lambda: self._rules)
         self._spawn(self._remind())
         self._spawn(self._look())
         if self._systemd.watchdog_interval_s is not None:
@@ -245,7 +250,8 @@ class Daemon:
         if self._is_stopping:
             return
         where = f", metrics at {self.exporter.shown_address}" if self.exporter else ""
-        log.info("Taking clients at %s%s.", self.run_dir.control_socket, where)
+        tcp = f" and {self.config.text('daemon.listen')}" if self._listening else ""
+        log.info("Taking clients at %s%s%s.", self.run_dir.control_socket, tcp, where)
         self._shown_state = self.health().sentence or "Running"
         self._systemd.ready(self._shown_state)
         on_ready()
@@ -374,21 +380,15 @@ class Daemon:
         identity = self._worker_for(client_id)
         if identity is None:
             return None
-        # A stub may see the run dir under another path than we do: a volume, mounted elsewhere in its container.
-        socket = self.run_dir.worker_socket(identity.index, identity.epoch)
         return (
-            socket.name if takes_relative(fields) else identity.endpoint,
+            assigned_endpoint(fields, caller, identity.endpoint, self.config, identity.index),
             identity.epoch,
             attach_ticket(self._instance_key, client_id, name, identity.epoch, token_digest),
         )
 
     async def _topics(self, names: list[str] | None, max_wait_ms: float | None, caller: Caller) -> list[Any]:
         """Topics for a caller who gives no name. To wait for one may create it, so the rules are asked first."""
-        if max_wait_ms is not None:
-            for name in names or ():
-                why = self._rules.lookup_refusal(name, caller)
-                if why is not None:
-                    raise Refused("TOPIC_AUTHORIZATION_FAILED", why)
+        self._rules.check_lookup((max_wait_ms is not None and names) or (), caller)
         return await self.cluster.topics(names, max_wait_ms)
 
     async def _order(self, verb: str, topics: list[str], caller: Caller) -> list[object]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sidecar.controller.control_endpoint import ControlEndpoint
     from sidecar.controller.daemon import Daemon
     from sidecar.controller.segment_store import SegmentStore
+    from sidecar.net.tcp_listen import Listening
     from sidecar.telemetry.exporter import Exporter
 
 log = logging.getLogger(__name__)
@@ -188,6 +189,7 @@ class _Service:
         cluster = Cluster(self.config)
         control: ControlEndpoint | None = None
         exporter: Exporter | None = None
+        listening: Listening | None = None
         try:
             exporter = self._bind() if self._is_address_free() else None
             cluster.start()
@@ -195,9 +197,10 @@ class _Service:
                 control = await self._succeed(self.predecessor, cluster)
             if exporter is None and self.config.text("http.listen"):
                 exporter = self._bind()
+            listening = self._listen()  # a predecessor had the port until its end
             store, instance = self._open_segment(keep_control=control is not None)
         except BaseException:
-            for each in (control, exporter):
+            for each in (control, exporter, listening and listening.socket):
                 if each is not None:
                     each.close()
             await cluster.close()
@@ -205,7 +208,7 @@ class _Service:
         try:
             if exporter is not None:
                 exporter.attach(store.segment)
-            status = await self._live(store, instance, cluster, control, exporter)
+            status = await self._live(store, instance, cluster, control, exporter, listening)
         finally:
             is_empty = self._close(store)
         return status if is_empty else ExitStatus.FAILED
@@ -217,6 +220,7 @@ class _Service:
         cluster: Cluster,
         control: ControlEndpoint | None,
         exporter: Exporter | None,
+        listening: Listening | None,
     ) -> int:
         from sidecar.controller.daemon import Daemon
 
@@ -229,6 +233,7 @@ class _Service:
             read=self.read,
             standbys=self.standbys,
             control=control,
+            listening=listening,
         )
         daemon.replaced_pid = self.replaced_pid
         loop = asyncio.get_running_loop()
@@ -267,6 +272,20 @@ class _Service:
         from sidecar.controller.http_port import open_http
 
         return open_http(self.config.values, self.run_dir.path)
+
+    def _listen(self) -> Listening | None:
+        """The first port of daemon.listen; None without the setting."""
+        from sidecar.net.tcp_listen import Listening, listen_on
+
+        listen = self.config.text("daemon.listen")
+        if not listen:
+            return None
+        try:
+            return Listening(listen_on(listen), self.config.text("daemon.curve_key_file"))
+        except OSError as error:
+            raise RunDirError(
+                f"daemon.listen = {listen} cannot be opened ({error.strerror or error}): choose another host or port."
+            ) from None
 
     async def _succeed(self, predecessor: Predecessor, cluster: Cluster) -> ControlEndpoint:
         """Prepare all that can be, then end the daemon before; returns with the run dir held and HELLOs waiting."""

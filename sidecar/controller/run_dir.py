@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from client_stub.curve_keys import TCP_PREFIX
 from client_stub.run_dir import default_run_dir
 from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET
 from sidecar.controller.own_files import NotOurs, check_entries, check_folder
@@ -56,9 +57,14 @@ class RunDirError(RuntimeError):
 def usual_run_dir() -> Path:
     """The one that the stub finds by default, too. Raises RunDirError when this user has none."""
     try:
-        return Path(default_run_dir())
+        named = default_run_dir()
     except ValueError as error:
         raise RunDirError(str(error)) from None
+    if named.startswith(TCP_PREFIX):
+        raise RunDirError(
+            f"{named} is the address of a daemon for clients: daemons and commands need a run directory, by --run-dir."
+        )
+    return Path(named)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

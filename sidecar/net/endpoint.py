@@ -14,27 +14,28 @@ import select
 import socket
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from client_stub.zmtp import (
     Buffer,
     Buffers,
     ZmtpError,
-    encode,
-    opening,
     unsent,
 )
 from sidecar.common.client_rules import Caller
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.listener import Listener
-from sidecar.net.peer import GONE, Peer, caller_of
+from sidecar.net.peer import GONE, Peer, caller_of, user_of
 from sidecar.net.stub_connection import (
     UNATTACHED_BYTES_MAX,
     UNATTACHED_MESSAGES_MAX,
     StubConnection,
 )
 from sidecar.net.unattached import Unattached
+
+if TYPE_CHECKING:
+    from sidecar.net.curve_door import CurveDoor
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,6 @@ REST_MAX_S: Final = 0.25
 """A connection of a process beyond its points, with messages that changed nothing, is read so much later at most."""
 MALFORMED_MAX: Final = 16
 """Malformed messages of one connection; it is closed with the next."""
-_OPENING: Final = opening(b"ROUTER")
 _ROUTING_ID: Final = struct.Struct(">Q")
 
 
@@ -134,17 +134,24 @@ class Endpoint:
         )
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
+    def add_door(self, door: CurveDoor) -> None:
+        """Let clients in over TCP as well."""
+        self._listener.add_door(door)
+
     def has_attached(self, routing_id: bytes) -> None:
         """The owner knows who this is: whole messages may come, as long as the connection lasts."""
         connection = self._by_id.get(routing_id)
         if connection is not None and not connection.has_attached:
             connection.has_attached = True
+            self._unattached.remove(connection)
+            if connection.key:
+                # From now on bounds count for its key, wherever it comes from.
+                connection.peer = connection.peer._replace(uid=user_of(connection.key))
             uid = connection.peer.uid
             buffers = self._buffers_of.get(uid)
             if buffers is None:
                 buffers = self._buffers_of[uid] = Buffers.share_of(self._buffers, self._user_bytes_max)
             connection.zmtp.skip_long_messages(buffers, self._message_bytes_max)
-            self._unattached.remove(connection)
             self._unattached_parts.pop(connection, None)
 
     def sent_nonsense(self, routing_id: bytes) -> None:
@@ -152,7 +159,7 @@ class Endpoint:
         connection = self._by_id.get(routing_id)
         if connection is not None:
             connection.malformed += 1
-            self._listener.sent_nonsense(connection.peer.pid)
+            self._listener.sent_nonsense(connection.peer.payer)
             if connection.malformed > MALFORMED_MAX:
                 self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed messages")
 
@@ -171,13 +178,17 @@ class Endpoint:
             return True  # lost, as in the buffer of a peer that died; what it sent before (a BYE, perhaps) comes first
         if connection.unsent:
             return False
-        self._write(connection, encode(frames))
+        self._write(connection, connection.encode(frames))
         return True
 
     def caller(self, routing_id: bytes) -> Caller:
         """The user behind a connection; one that nobody is when it is gone."""
         connection = self._by_id.get(routing_id)
-        return Caller(GONE.uid) if connection is None else caller_of(connection.socket, connection.peer)
+        if connection is None:
+            return Caller(GONE.uid)
+        if connection.key:
+            return Caller(user_of(connection.key), key=connection.key)
+        return caller_of(connection.socket, connection.peer)
 
     def peer(self, routing_id: bytes) -> Peer:
         """The process and user behind a connection; GONE when it is closed."""
@@ -239,8 +250,8 @@ class Endpoint:
             for fd, events in self._epoll.poll(0, EVENTS_PER_TURN_MAX):
                 found = self._by_fd.get(fd)
                 if found is None:
-                    if fd == self._listener.fd:
-                        self._listener.accept()
+                    if self._listener.is_door(fd):
+                        self._listener.accept(fd)
                     continue
                 if events & select.EPOLLOUT and found.unsent:
                     self._write(found, found.unsent)
@@ -274,14 +285,14 @@ class Endpoint:
         self._again = None
         self._on_ready()
 
-    def _on_connected(self, connected: socket.socket, peer: Peer) -> None:
+    def _on_connected(self, connected: socket.socket, peer: Peer, door: CurveDoor | None) -> None:
         free = self._connections_max - len(self._by_id)
         oldest = self._unattached.gives_way(peer, free)
         if oldest is not None:
             self._spare(
                 oldest,
                 f"it did not attach, and {len(self._by_id)} of {self._connections_max} connections are open "
-                f"({self._unattached.count_of(oldest.peer.uid)} such ones of uid {oldest.peer.uid})",
+                f"({self._unattached.count_of(oldest.peer.uid)} such ones of its user or host)",
             )
         elif free <= 0:
             connected.close()
@@ -289,14 +300,14 @@ class Endpoint:
             return
         connected.setblocking(False)
         routing_id = _ROUTING_ID.pack(self._next_id)
-        connection = StubConnection(connected, peer, routing_id, self._unattached_buffers)
+        connection = StubConnection(connected, peer, routing_id, self._unattached_buffers, door)
         self._next_id += 1
         self._by_id[routing_id] = self._by_fd[connected.fileno()] = connection
         self._epoll.register(connected, select.EPOLLIN)
         if self._attach_timer is None:
             self._attach_timer = self._loop.call_later(self._attach_s, self._end_unattached)
         self._unattached.add(connection, self._loop.time() + self._attach_s)
-        self._write(connection, [_OPENING])
+        self._write(connection, [connection.opening])
 
     def _make_room(self) -> bool:
         """No descriptor is left for another: one that did not attach gives up its own."""
@@ -384,7 +395,7 @@ class Endpoint:
     def _charge_useless(self, connection: StubConnection) -> None:
         """Beyond its process's points it is not read for a while: the kernel's buffer fills, and its sender waits."""
         useless, connection.useless = connection.useless, 0
-        wait_s = self._listener.sent_useless(connection.peer.pid, useless)
+        wait_s = self._listener.sent_useless(connection.peer.payer, useless)
         if wait_s > 0 and not connection.is_paused:
             connection.is_resting = True
             self._unread.pop(connection, None)
@@ -469,7 +480,7 @@ class Endpoint:
 
     def _handle(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         if skipped_bytes:
-            self._listener.read_away(self.peer(routing_id).pid, skipped_bytes)
+            self._listener.read_away(self.peer(routing_id).payer, skipped_bytes)
         try:
             self._on_message(routing_id, frames, skipped_bytes)
         except Exception as error:
@@ -504,7 +515,7 @@ class Endpoint:
 
     def _drop_for(self, connection: StubConnection, why: str) -> None:
         """Close it for a reason that its peer gave us."""
-        self._listener.broke_rules(connection.peer.pid)
+        self._listener.broke_rules(connection.peer.payer)
         self._spare(connection, why)
 
     def _spare(self, connection: StubConnection, why: str) -> None:
@@ -514,13 +525,7 @@ class Endpoint:
 
     def _say_closed(self, why: str, peer: Peer) -> None:
         self._on_closed_by_us()
-        self._sparse_log.warning(
-            ("closed", peer.pid),
-            "a connection of process %d of uid %d is closed: %s",
-            peer.pid,
-            peer.uid,
-            why,
-        )
+        self._sparse_log.warning(("closed", peer.payer), "a connection of %s is closed: %s", peer.words, why)
 
     def _drop(self, connection: StubConnection) -> None:
         if self._by_id.pop(connection.routing_id, None) is None:

@@ -1,4 +1,4 @@
-"""The door of an endpoint: takes connections from the kernel, and says who is let in when.
+"""The doors of an endpoint: takes connections from the kernel, and says who is let in when.
 
 A process that has cost too much (see :mod:`sidecar.net.penalties`) waits before its connections are looked at; what it
 opens beyond a few of them is closed. While such ones come in numbers the door stays shut for some milliseconds at a
@@ -15,7 +15,7 @@ import select
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.peer import Peer, peer_of
@@ -27,6 +27,9 @@ from sidecar.net.penalties import (
     USELESS_POINTS,
     Penalties,
 )
+
+if TYPE_CHECKING:
+    from sidecar.net.curve_door import CurveDoor
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +45,9 @@ BACKLOG: Final = 4096
 
 
 class Listener:
-    """A listening Unix socket in its owner's ``epoll``. Belongs to the loop's thread.
+    """A listening Unix socket in its owner's ``epoll``, and TCP beside it. Belongs to the loop's thread.
 
-    ``on_connected(socket, peer)`` gets each connection that is let in.
+    ``on_connected(socket, peer, door)`` gets each connection that is let in; ``door`` is None at the Unix socket.
     ``make_room()`` closes a connection that can be spared because no descriptor is left; False: there is none.
     """
 
@@ -54,7 +57,7 @@ class Listener:
         epoll: select.epoll,
         path: str,
         *,
-        on_connected: Callable[[socket.socket, Peer], None],
+        on_connected: Callable[[socket.socket, Peer, CurveDoor | None], None],
         on_turned_away: Callable[[], None],
         make_room: Callable[[], bool],
     ) -> None:
@@ -65,9 +68,9 @@ class Listener:
         self._on_turned_away = on_turned_away
         self._make_room = make_room
         self._penalties = Penalties()
-        self._parked: dict[socket.socket, tuple[Peer, asyncio.TimerHandle]] = {}
-        """With the process of each, and when it is let in."""
-        self._parked_of: dict[int, int] = {}
+        self._parked: dict[socket.socket, tuple[Peer, CurveDoor | None, asyncio.TimerHandle]] = {}
+        """With the process of each, its door, and when it is let in."""
+        self._parked_of: dict[int | str, int] = {}
         self._shut: asyncio.TimerHandle | None = None
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         Path(path).unlink(missing_ok=True)
@@ -79,24 +82,37 @@ class Listener:
         self._socket.listen(BACKLOG)
         # Given up for a moment when descriptors run out, to take a connection and close it: it would wake us for ever.
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.fd = self._socket.fileno()
-        epoll.register(self.fd, select.EPOLLIN)
+        self._doors: dict[int, tuple[socket.socket, CurveDoor | None]] = {}
+        """By descriptor."""
+        self._add(self._socket, None)
 
-    def sent_nonsense(self, process: int) -> None:
+    def add_door(self, door: CurveDoor) -> None:
+        """Take connections over TCP as well."""
+        self._add(door.socket, door)
+
+    def _add(self, listening: socket.socket, door: CurveDoor | None) -> None:
+        self._doors[listening.fileno()] = listening, door
+        if self._shut is None:
+            self._epoll.register(listening, select.EPOLLIN)
+
+    def is_door(self, fd: int) -> bool:
+        return fd in self._doors
+
+    def sent_nonsense(self, process: int | str) -> None:
         """A message of this process was malformed."""
         self._penalties.charge(process, MALFORMED_POINTS, self._loop.time())
 
-    def broke_rules(self, process: int) -> None:
+    def broke_rules(self, process: int | str) -> None:
         """A connection of this process had to be closed for what came on it."""
         self._penalties.charge(process, BROKEN_POINTS, self._loop.time())
 
-    def sent_useless(self, process: int, messages: int) -> float:
+    def sent_useless(self, process: int | str, messages: int) -> float:
         """So many messages of this process changed nothing; how long its connection with them is to rest."""
         now_s = self._loop.time()
         self._penalties.charge(process, USELESS_POINTS * messages, now_s)
         return self._penalties.wait_s(process, now_s)
 
-    def read_away(self, process: int, skipped_bytes: int) -> None:
+    def read_away(self, process: int | str, skipped_bytes: int) -> None:
         """A message of this process was too long, and its bytes were read for nothing."""
         points = skipped_bytes // SKIPPED_BYTES_PER_POINT
         self._penalties.charge(process, points, self._loop.time())
@@ -106,75 +122,85 @@ class Listener:
         Path(self._path).unlink(missing_ok=True)
         if self._shut is not None:
             self._shut.cancel()
-        for parked, (_, timer) in self._parked.items():
+        for parked, (_, _, timer) in self._parked.items():
             timer.cancel()
             parked.close()
         self._parked.clear()
-        self._socket.close()
+        for listening, _ in self._doors.values():
+            listening.close()
         os.close(self._reserve_fd)
 
-    def accept(self) -> None:
-        """Somebody knocks: take who is there, up to a turn's number."""
+    def accept(self, fd: int) -> None:
+        """Somebody knocks at this door: take who is there, up to a turn's number."""
+        listening, door = self._doors[fd]
         unwelcome = 0
         for _ in range(ACCEPTED_PER_TURN_MAX):
             try:
-                connected, _address = self._socket.accept()
+                connected, _address = listening.accept()
             except BlockingIOError:
                 break
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self._turn_away()
+                    self._turn_away(listening)
                 else:
                     self._sparse_log.warning(
                         "accept", "a client's connection could not be accepted: %s", error
                     )
                 break
-            peer = peer_of(connected)
+            try:
+                peer = peer_of(connected)
+                if door is not None:
+                    door.prepare(connected)
+            except OSError:  # reset before it was taken
+                connected.close()
+                continue
             now_s = self._loop.time()
-            wait_s = self._penalties.wait_s(peer.pid, now_s)
-            self._penalties.charge(peer.pid, CONNECTION_POINTS, now_s)
+            wait_s = self._penalties.wait_s(peer.payer, now_s)
+            self._penalties.charge(peer.payer, CONNECTION_POINTS, now_s)
             if not wait_s:
-                self._on_connected(connected, peer)
+                self._on_connected(connected, peer, door)
                 continue
             unwelcome += 1
-            self._park(connected, peer, wait_s)
-        if unwelcome >= UNWELCOME_MAX:
-            self._epoll.unregister(self.fd)
+            self._park(connected, peer, door, wait_s)
+        if unwelcome >= UNWELCOME_MAX and self._shut is None:
+            for each in self._doors:
+                self._epoll.unregister(each)
             self._shut = self._loop.call_later(SHUT_S, self._reopen)
 
-    def _park(self, connected: socket.socket, peer: Peer, wait_s: float) -> None:
-        process = peer.pid
+    def _park(self, connected: socket.socket, peer: Peer, door: CurveDoor | None, wait_s: float) -> None:
+        process = peer.payer
         of_process = self._parked_of.get(process, 0)
         if of_process >= PARKED_PER_PROCESS_MAX or len(self._parked) >= PARKED_MAX:
             connected.close()
             self._on_turned_away()
             self._sparse_log.warning(
-                process, "connections of process %d are closed: it opens more than it uses well", process
+                process, "connections of %s are closed: it opens more than it uses well", peer.words
             )
             return
         self._parked_of[process] = of_process + 1
         timer = self._loop.call_later(wait_s, self._let_in, connected)
-        self._parked[connected] = peer, timer
+        self._parked[connected] = peer, door, timer
 
     def _let_in(self, connected: socket.socket) -> None:
-        peer, _ = self._parked.pop(connected)
-        left = self._parked_of.pop(peer.pid) - 1
+        peer, door, _ = self._parked.pop(connected)
+        left = self._parked_of.pop(peer.payer) - 1
         if left:
-            self._parked_of[peer.pid] = left
-        self._on_connected(connected, peer)
+            self._parked_of[peer.payer] = left
+        self._on_connected(connected, peer, door)
 
     def _reopen(self) -> None:
         self._shut = None
-        self._epoll.register(self.fd, select.EPOLLIN)
+        for fd in self._doors:
+            self._epoll.register(fd, select.EPOLLIN)
 
-    def _turn_away(self) -> None:
+    def _turn_away(self, listening: socket.socket) -> None:
         """No descriptor is left: one that can be spared gives up its own, else the connection that waits is closed."""
         self._sparse_log.warning("descriptors", "no descriptor is left for another stub; raise LimitNOFILE")
         if self._make_room():
             return
         os.close(self._reserve_fd)
         try:
-            self._socket.accept()[0].close()
+            listening.accept()[0].close()
         except OSError:
             log.debug("it went away by itself")
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,7 +1,12 @@
-"""Peer: the process at the other end of a Unix socket, as the kernel saw it when it connected (SO_PEERCRED)."""
+"""Peer: the process at the other end of a Unix socket, as the kernel saw it when it connected (SO_PEERCRED).
+
+Over TCP there is no process and no user. A number made of the peer's address stands for its user until it has proved
+a key, and a number made of the key from then on. Both lie beyond all uids.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import struct
 from typing import Final, NamedTuple
@@ -18,6 +23,18 @@ class Peer(NamedTuple):
     pid: int
     uid: int
     gid: int
+    address: str = ""
+    """The host it comes from over TCP; empty of a Unix socket."""
+
+    @property
+    def payer(self) -> int | str:
+        """The process that pays for its penalties, or the host."""
+        return self.address or self.pid
+
+    @property
+    def words(self) -> str:
+        """For the log."""
+        return f"host {self.address}" if self.address else f"process {self.pid} of uid {self.uid}"
 
 
 _SO_PEERGROUPS: Final = 59
@@ -30,8 +47,16 @@ GONE: Final = Peer(0, 0xFFFF_FFFF, 0xFFFF_FFFF)
 """In place of a connection that is closed. No user and no group has these ids."""
 
 
+def user_of(name: bytes) -> int:
+    """A number for an address or a key where a uid is expected; no uid has more than 32 bits."""
+    return 1 << 62 | int.from_bytes(hashlib.sha256(name).digest()[:7])
+
+
 def peer_of(connected: socket.socket) -> Peer:
-    """Raises OSError for a socket that is no Unix socket."""
+    """Raises OSError for a connection that is gone."""
+    if connected.family != socket.AF_UNIX:
+        host = str(connected.getpeername()[0])
+        return Peer(0, user_of(host.encode()), GONE.gid, host)
     return Peer(
         *_CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     )

@@ -29,16 +29,16 @@ PROCESSES_MAX: Final = 1_024
 
 
 class Penalties:
-    """Points by process. Sans-IO: ``now_s`` comes from the caller. Not thread-safe.
+    """Points by process, or by host over TCP. Sans-IO: ``now_s`` comes from the caller. Not thread-safe.
 
     Process 0 stands for all that cannot be seen (of another pid namespace): nobody pays for another of them.
     """
 
     def __init__(self) -> None:
-        self._clear_s: dict[int, float] = {}
+        self._clear_s: dict[int | str, float] = {}
         """By process: when its points will all be gone. Quiet longest first."""
 
-    def charge(self, process: int, points: float, now_s: float) -> None:
+    def charge(self, process: int | str, points: float, now_s: float) -> None:
         if not process:
             return
         clear_s = max(self._clear_s.pop(process, 0.0), now_s) + points / POINTS_BACK_A_SECOND
@@ -46,7 +46,7 @@ class Penalties:
             del self._clear_s[next(iter(self._clear_s))]
         self._clear_s[process] = min(clear_s, now_s + FREE_POINTS / POINTS_BACK_A_SECOND + WAIT_MAX_S)
 
-    def wait_s(self, process: int, now_s: float) -> float:
+    def wait_s(self, process: int | str, now_s: float) -> float:
         """How long its next connection is to wait; 0 for nearly everybody."""
         clear_s = self._clear_s.get(process, 0.0)
         return max(0.0, clear_s - now_s - FREE_POINTS / POINTS_BACK_A_SECOND)

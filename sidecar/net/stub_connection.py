@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import socket
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
-from client_stub.zmtp import Buffer, Buffers, ZmtpConnection
+from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, encode, opening
 from sidecar.net.peer import Peer
+
+if TYPE_CHECKING:
+    from client_stub.curve import CurveServer
+    from sidecar.net.curve_door import CurveDoor
 
 UNATTACHED_BYTES_MAX: Final = 64 << 10
 """All that may come on a connection before its client has attached."""
 UNATTACHED_MESSAGES_MAX: Final = 128
 """The same in messages: at the control socket a HELLO that is asked again for a minute, as slowly as stubs ask."""
+_OPENING: Final = opening(b"ROUTER")
 _PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
 
 
@@ -19,8 +25,10 @@ class StubConnection:
     """State of one connection; its endpoint reads, writes and closes it."""
 
     __slots__ = (
+        "_curve",
         "came_bytes",
         "came_messages",
+        "encode",
         "has_attached",
         "is_closed",
         "is_deaf",
@@ -36,11 +44,36 @@ class StubConnection:
         "zmtp",
     )
 
-    def __init__(self, connected: socket.socket, peer: Peer, routing_id: bytes, buffers: Buffers) -> None:
+    @property
+    def opening(self) -> bytes:
+        """The first bytes of our end."""
+        return _OPENING if self._curve is None else self._curve.opening
+
+    @property
+    def key(self) -> bytes:
+        """The public key that its client has proved; empty of a Unix socket, and before that."""
+        return b"" if self._curve is None else self._curve.peer_key
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        peer: Peer,
+        routing_id: bytes,
+        buffers: Buffers,
+        door: CurveDoor | None = None,
+    ) -> None:
+        """``door``: the one through which it came over TCP."""
         self.socket = connected
         self.peer = peer
         self.routing_id = routing_id
-        self.zmtp = ZmtpConnection(_PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
+        self.zmtp: ZmtpConnection
+        self.encode: Callable[[Sequence[Buffer]], list[Buffer]] = encode
+        self._curve: CurveServer | None = None
+        if door is None:
+            self.zmtp = ZmtpConnection(_PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
+        else:
+            curve = self._curve = door.connection(peer, _PEER_TYPES, buffers, UNATTACHED_BYTES_MAX)
+            self.zmtp, self.encode = curve, curve.encode
         self.has_attached = False
         self.came_bytes = self.came_messages = 0
         """Before it has attached."""

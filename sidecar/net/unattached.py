@@ -35,7 +35,7 @@ class Unattached:
         return iter(list(self._due_s.items()))
 
     def add(self, connection: StubConnection, due_s: float) -> None:
-        pid, uid, _ = connection.peer
+        pid, uid = connection.peer.pid, connection.peer.uid
         self._due_s[connection] = due_s
         self._of_user.setdefault(uid, {}).setdefault(pid, {})[connection] = None
         self._count_of_user[uid] = self._count_of_user.get(uid, 0) + 1
@@ -44,7 +44,7 @@ class Unattached:
         """Nothing for one that is not there."""
         if self._due_s.pop(connection, None) is None:
             return
-        pid, uid, _ = connection.peer
+        pid, uid = connection.peer.pid, connection.peer.uid
         processes = self._of_user[uid]
         del processes[pid][connection]
         if not processes[pid]:

@@ -46,7 +46,7 @@ def enter(reports: list[ClientReport], ledger: Ledger) -> None:
             ledger.failed(RecordId(report.name, number), possibly_persisted=possibly)
 
 
-def start_clients(run_dir: Path, topic: str, clients: int, records: int) -> subprocess.Popen[str]:
+def start_clients(run_dir: Path | str, topic: str, clients: int, records: int) -> subprocess.Popen[str]:
     """Start the program; :func:`collect` waits for it."""
     return subprocess.Popen(
         python_command("sidecar.testing.forked_clients", str(run_dir), topic, str(clients), str(records)),

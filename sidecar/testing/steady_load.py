@@ -33,7 +33,7 @@ class SteadyClient:
 
     def __init__(
         self,
-        run_dir: Path | None,
+        run_dir: Path | str | None,
         topic: str,
         name: str,
         *,
@@ -152,7 +152,7 @@ class SteadyLoad:
     """Some clients on one topic, and the check of all their outcomes against the topic itself."""
 
     def __init__(
-        self, bootstrap_servers: str, run_dir: Path, topic: str, *, clients: int = 2, **options: Any
+        self, bootstrap_servers: str, run_dir: Path | str, topic: str, *, clients: int = 2, **options: Any
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic

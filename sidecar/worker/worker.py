@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from client_stub.curve_keys import KeyFileError
 from client_stub.zmtp import HEADER_BYTES_MAX
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.config_rules import config_of
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LISTEN_AGAIN_S = 1.0
 LAST_WORDS_MS = 200
 """How long a worker that ends in good order waits for its stubs to take its last messages."""
 
@@ -141,6 +143,32 @@ class Worker:
             on_closed_by_us=lambda: memory.counters.inc("client_connections_closed_total"),
             message_bytes_max=HEADER_BYTES_MAX + stubs.submission_bytes_max,
         )
+        if self._start.config["daemon.listen"]:
+            self._open_tcp()
+
+    def _open_tcp(self) -> None:
+        """Let clients in over TCP as well, on this worker's own port. One that another process has is tried again."""
+        from sidecar.net.curve_door import CurveDoor
+        from sidecar.net.tcp_listen import listen_on
+
+        config, endpoint = self._start.config, self._endpoint
+        if endpoint is None or self._exit.done():
+            return
+        try:
+            listening = listen_on(str(config["daemon.listen"]), 1 + self._start.worker_index)
+        except OSError as error:
+            log.error("This worker's port behind daemon.listen is not open (%s); trying again.", error)
+            self._loop.call_later(LISTEN_AGAIN_S, self._open_tcp)
+            return
+        limits = self._rooms.stubs.limits
+        try:
+            endpoint.add_door(
+                CurveDoor(listening, str(config["daemon.curve_key_file"]), lambda: limits.rules)
+            )
+        except KeyFileError as error:
+            listening.close()
+            log.error("%s Trying again.", error)
+            self._loop.call_later(LISTEN_AGAIN_S, self._open_tcp)
 
     async def run(self) -> int:
         """Serve until STOP, the controller's death, or a fault of its own; returns the exit status."""

@@ -122,6 +122,11 @@ def test_unlisted_stands_in_the_daemons_table(tmp_path: Path) -> None:
     assert 'write unlisted_clients = "deny" into [daemon]' in found
 
 
+def test_a_path_with_a_null_character_is_one_sentence(tmp_path: Path) -> None:
+    (sentence,) = faults(tmp_path, '[clients.a]\n"token.file" = "\\u0000"\n')
+    assert sentence == 'clients."a".token.file: a path has no null characters.'
+
+
 def test_a_token_file_has_a_bound(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     for count, is_good in ((TOKENS_MAX, True), (TOKENS_MAX + 1, False)):

@@ -21,6 +21,7 @@ OURS: Final = frozenset({"sidecar", "client_stub", "pyspark_kafka_sidecar"})
 BASE: Final = "base"
 ROOMS: Final = (
     ("client_stub/columnar", "arrow"),
+    ("client_stub/curve.py", "curve"),
     ("client_stub/spark", "spark"),
     ("pyspark_kafka_sidecar", "spark"),
     # Its fixture is there for who has pytest; the rest needs nothing.
@@ -42,12 +43,13 @@ GIVES: Final = {
     "spark": (BASE, "spark"),
     "daemon": (BASE, "daemon"),
     "pkcs12": (BASE, "daemon", "pkcs12"),
+    "curve": (BASE, "curve"),
     "parquet": (BASE, "daemon", "arrow"),
     "msk": (BASE, "daemon", "msk"),
     "demo": (BASE, "daemon", "spark", "demo"),
     "dev": (BASE, "daemon", "msk", "spark", "demo", "dev"),
 }
-RUNTIME: Final = (BASE, "daemon", "msk", "pkcs12", "arrow", "spark", "demo")
+RUNTIME: Final = (BASE, "daemon", "msk", "pkcs12", "curve", "arrow", "spark", "demo")
 """Extras of people who run the product; "dev" has the tools of those who change it."""
 
 

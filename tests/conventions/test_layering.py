@@ -39,7 +39,14 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.protocol",
         WIRE,
     ),
-    "sidecar.net": ("sidecar.net", "sidecar.common", "sidecar.protocol", "client_stub.zmtp"),
+    "sidecar.net": (
+        "sidecar.net",
+        "sidecar.common",
+        "sidecar.protocol",
+        "client_stub.zmtp",
+        "client_stub.curve",
+        "client_stub.curve_keys",
+    ),
     "sidecar.telemetry": ("sidecar.telemetry", "sidecar.shm"),
     # Rooms of the worker: each names what it may know of the others. What wires them stands above them.
     "sidecar.worker.streams": (
@@ -126,6 +133,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.deadletter",
         WIRE,
         "client_stub.zmtp",
+        "client_stub.curve_keys",
     ),
     # What kills and what is killed: the plan knows of neither, and a client only of the product's front door.
     "sidecar.chaos.plan": ("sidecar.chaos.plan",),
@@ -142,6 +150,7 @@ OURS: dict[str, tuple[str, ...]] = {
         WIRE,
         # Where both sides meet by default is one function.
         "client_stub.run_dir",
+        "client_stub.curve_keys",
     ),
 }
 """Room → what of ours it may import. Each is used: a door that nobody takes is not open."""
@@ -170,6 +179,7 @@ NEVER: dict[str, tuple[str, ...]] = {
     "sidecar.controller": ("click", "rich", "hypothesis"),
     "client_stub": ("click", "pydantic", "kio", "uvloop", "zmq"),
     "client_stub.zmtp": ("socket", "time", "threading", "os"),
+    "client_stub.curve": ("socket", "time", "threading"),
 }
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "socket": ("client_stub/transport.py", "client_stub/spark"),

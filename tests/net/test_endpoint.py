@@ -33,7 +33,7 @@ from sidecar.net.endpoint import (
     Endpoint,
 )
 from sidecar.net.listener import PARKED_PER_PROCESS_MAX, UNWELCOME_MAX
-from sidecar.net.peer import GONE
+from sidecar.net.peer import GONE, Peer
 from sidecar.net.penalties import (
     BROKEN_POINTS,
     CONNECTION_POINTS,
@@ -141,7 +141,7 @@ def test_libzmq_is_heard_and_answered(tmp_path: Path) -> None:
                 await until(lambda: len(desk.messages) == 3)
                 _, (routing_id, first), (_, second) = desk.messages
                 assert (first, second) == ([b"one", payload], [b"two"])
-                assert desk.endpoint.peer(routing_id) == (os.getpid(), os.getuid(), os.getgid())
+                assert desk.endpoint.peer(routing_id) == Peer(os.getpid(), os.getuid(), os.getgid())
                 assert desk.endpoint.send(routing_id, [b"head", b"x" * 100_000]) is True
                 await until(lambda: dealer.poll(0))
                 assert dealer.recv_multipart() == [b"head", b"x" * 100_000]

@@ -11,6 +11,7 @@ import random
 import signal
 import statistics
 import time
+from pathlib import Path
 
 import pytest
 
@@ -65,9 +66,17 @@ def check_counters(daemon: SidecarDaemon) -> None:
     )
 
 
-def run_kills(daemon: SidecarDaemon, kafka: KafkaCluster, topic: str, kills: int, seed: int) -> None:
+def run_kills(
+    daemon: SidecarDaemon,
+    kafka: KafkaCluster,
+    topic: str,
+    kills: int,
+    seed: int,
+    place: Path | str | None = None,
+) -> None:
+    """``place``: where the clients find the daemon, if not by its run dir."""
     random_ = random.Random(seed)
-    with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:
+    with SteadyLoad(kafka.bootstrap_servers, place or daemon.run_dir, topic, clients=3) as load:
         wait_until(lambda: load.delivered > 500, "records to flow", describe=daemon.log_tail)
         for _ in range(kills):
             victim = random_.choice(wait_until(lambda: ready_workers(daemon), "a worker to be ready"))

@@ -77,7 +77,7 @@ def lookup_frames() -> Iterator[tuple[str, Frames]]:
     opened: list[Frames] = []
 
     class Recording:
-        def __init__(self, path: str) -> None: ...
+        def __init__(self, path: str, keys: object) -> None: ...
 
         def open_control(self, frames: Frames) -> None:
             opened.append(frames)

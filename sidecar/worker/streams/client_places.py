@@ -72,5 +72,6 @@ class ClientPlaces:
         """The sentence for a client that finds no place."""
         text = f"The client table is full: {self._table.taken()} of {self._table.capacity} places are taken"
         if uid is not None:
-            text += f", {self._of_user.get(uid, 0)} of them by uid {uid}"
+            who = f"uid {uid}" if uid < 1 << 32 else "this key"
+            text += f", {self._of_user.get(uid, 0)} of them by {who}"
         return f"{text}. Raise daemon.clients_max; a quarter of it is left for other users."

@@ -195,7 +195,7 @@ class Sessions:
         """Why an attached client may not stay under the rules that hold now; None: it may."""
         rules = self._limits.rules
         if session.token_digest not in rules.token_digests(session.name):
-            return f'Client "{session.name}" of uid {session.caller.uid} needs another token now.'
+            return f'Client "{session.name}" of {session.caller.words} needs another token now.'
         return rules.refusal(session.name, session.caller)
 
     def adopt(self, row: ClientRow, now_ms: float) -> ClientSession:

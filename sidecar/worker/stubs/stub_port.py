@@ -134,13 +134,12 @@ class StubPort:
         except MalformedFrame as error:
             self._counters.inc("malformed_frames_total")
             name = session.name if session is not None else "not attached"
-            pid, uid, _ = self.endpoint.peer(routing_id)
+            peer = self.endpoint.peer(routing_id)
             self._sparse_log.warning(
-                (pid or name, uid),
-                "a malformed frame of client %s (process %d of uid %d) was refused: %s",
+                (peer.payer or name, peer.uid),
+                "a malformed frame of client %s (%s) was refused: %s",
                 name,
-                pid,
-                uid,
+                peer.words,
                 error,
             )
             self._send_now(routing_id, [Kind.REFUSED, "MALFORMED_FRAME", f"Malformed frame: {error}", None])

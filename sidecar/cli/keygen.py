@@ -1,0 +1,42 @@
+"""``kafka-sidecar keygen``: a key pair of CURVE, for a daemon's tcp:// endpoint or one of its clients."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from client_stub.curve_keys import MISSING_TEXT, KeyFileError, key_file_text, parse_key
+from sidecar.cli.common import fail
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--server-key", help="Public key of the daemon: the file is for a client of it.")
+def keygen(path: Path, server_key: str | None) -> None:
+    """Make a key pair for `daemon.listen`: the file PATH, mode 0600, with the secret key; the public key is printed.
+
+    \b
+    kafka-sidecar keygen /etc/kafka-sidecar/daemon.key            the daemon's, for curve_key_file
+    kafka-sidecar keygen billing.key --server-key PUBLIC_KEY      a client's, for curve.public.keys
+    """
+    try:
+        from client_stub.curve import KeyPair
+    except ImportError:
+        fail(f"{MISSING_TEXT}.")
+    try:
+        server = parse_key(server_key) if server_key is not None else b""
+    except KeyFileError as error:
+        fail(f"--server-key {server_key} cannot be used: {error}.")
+    keys = KeyPair.new()
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            os.fchmod(fd, 0o600)
+            file.write(key_file_text(keys.secret, keys.public, server))
+    except FileExistsError:
+        fail(f"{path} is there already, and a key is never overwritten: name another file.")
+    except OSError as error:
+        fail(f"{path} cannot be written ({error.strerror}).")
+    click.echo(keys.public.hex())

@@ -1,0 +1,31 @@
+"""The listening TCP sockets of ``daemon.listen``: the controller's, and one for each worker on the ports behind it."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final, NamedTuple
+
+from sidecar.common.config_rules import tcp_address
+
+BACKLOG: Final = 1_024
+
+
+class Listening(NamedTuple):
+    """A listening socket, and the file with the secret key of its endpoint."""
+
+    socket: socket.socket
+    key_file: str
+
+
+def listen_on(listen: str, offset: int = 0) -> socket.socket:
+    """A non-blocking socket that listens on ``tcp://host:port``, ``offset`` ports further.
+
+    Raises OSError when the address cannot be had, ValueError when it is none.
+    """
+    place = tcp_address(listen, offset)
+    if place is None:
+        raise ValueError(f"{listen} is not tcp://host:port")
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    listening = socket.create_server(place, family=family, backlog=BACKLOG)
+    listening.setblocking(False)
+    return listening
