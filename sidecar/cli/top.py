@@ -1,35 +1,26 @@
-"""``kafka-sidecar top``: rates and totals, again and again, read from the segment."""
+"""``kafka-sidecar top``: state, rates, brokers, topics and clients, again and again, read from the segment."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import select
+import sys
+import termios
 import time
-from collections.abc import Mapping
+import tty
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import click
 
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
+from sidecar.cli.top_tables import SORTS, Look, look_of, plain, tables
+from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
-
-_SHOWN = (
-    ("records_accepted_total", "records accepted"),
-    ("records_delivered_total", "records delivered"),
-    ("records_failed_total", "records failed"),
-    ("records_dead_lettered_total", "records dead lettered"),
-    ("bytes_accepted_total", "bytes accepted"),
-    ("bytes_sent_total", "bytes sent"),
-    ("batches_sent_total", "batches sent"),
-    ("batches_retried_total", "batches sent again"),
-    ("requests_total", "requests"),
-    ("request_errors_total", "request errors"),
-    ("holds_total", "streams held back"),
-)
-_GAUGES = (
-    ("records_held", "records held"),
-    ("clients_connected", "clients connected"),
-    ("buffer_pages_taken", "buffer pages in use"),
-    ("in_flight_requests", "requests in flight"),
-    ("broker_connections", "broker connections"),
-)
+from sidecar.shm.segment import Segment, SegmentError
+from sidecar.telemetry.collector import read_counters, sum_counters
+from sidecar.telemetry.flows import Flows
 
 
 @click.command()
@@ -38,52 +29,95 @@ _GAUGES = (
 @click.option(
     "-n", "--iterations", type=click.IntRange(1), help="Stop after this many updates [default: until Ctrl-C]."
 )
-def top(run_dir: RunDir, interval_s: float, iterations: int | None) -> None:
-    """Watch rates per second and totals. Reads the shared segment only: works on a hung daemon too.
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default=SORTS[0],
+    show_default=True,
+    help="Order of topics and clients.",
+)
+@click.option("--rows", default=10, show_default=True, type=click.IntRange(1, 200), help="Of each table.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object a line.")
+def top(
+    run_dir: RunDir, interval_s: float, iterations: int | None, sort: str, rows: int, as_json: bool
+) -> None:
+    """Watch state, rates, brokers, topics, clients, failures and workers.
+
+    It reads the shared segment and the daemon's last report only, so it works on a daemon that hangs too. In a
+    terminal the key s goes to the next order, r reverses it, and q ends. Into a pipe go plain rows; the first word of
+    each names its table.
 
     \b
     kafka-sidecar top
-    kafka-sidecar top --interval 5 -n 1
+    kafka-sidecar top --sort held --rows 30
+    kafka-sidecar top --interval 5 -n 1 | grep ^client
+    kafka-sidecar top -n 1 --json | jq .topics
     """
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
+    look = _looker(run_dir)
+    try:
+        if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
+            _watch(look, interval_s, iterations, sort, rows)
+            return
+        for _ in count() if iterations is None else range(iterations):
+            time.sleep(interval_s)
+            seen = look()
+            print(json.dumps(seen.to_json()) if as_json else plain(seen, sort, rows), flush=True)
+    except KeyboardInterrupt:
+        return
 
-    from sidecar.shm.segment import Segment, SegmentError
-    from sidecar.telemetry.collector import read_counters, sum_counters
 
+def _looker(run_dir: RunDir) -> Callable[[], Look]:
+    """A function whose each call is one look, with rates since the last one."""
     info = daemon_info(run_dir)
     try:
         segment = Segment.attach(info["segment"])
     except (SegmentError, OSError) as error:
-        fail(f"The segment {info['segment']} cannot be read: {error}.")
+        hint = f" The page at {info['http']} shows the same." if info.get("http") else ""
+        fail(f"The segment {info['segment']} cannot be read: {error}.{hint}")
+    flows = Flows(segment)
+    before, since_s = sum_counters(read_counters(segment)), time.monotonic()
+    flows.look(since_s)
 
-    def look(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> Table:
-        table = Table(title=f"kafka-sidecar {info['run_dir']}", title_justify="left")
-        table.add_column("")
-        table.add_column("per second", justify="right")
-        table.add_column("total", justify="right")
-        for name, label in _SHOWN:
-            rate = (now.get(name, 0) - before.get(name, 0)) / seconds
-            table.add_row(label, f"{rate:,.0f}", f"{now.get(name, 0):,}")
-        for name, label in _GAUGES:
-            table.add_row(label, "", f"{now.get(name, 0):,}")
-        return table
+    def look() -> Look:
+        nonlocal before, since_s
+        if holder_of(run_dir) is None:
+            fail(f"The daemon on run dir {run_dir.path} has ended.", ExitStatus.DAEMON_UNREACHABLE)
+        now_s, counters = time.monotonic(), sum_counters(read_counters(segment))
+        seen = look_of(daemon_info(run_dir), counters, before, now_s - since_s, flows.look(now_s))
+        before, since_s = counters, now_s
+        return seen
 
+    return look
+
+
+def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, sort: str, rows: int) -> None:
+    """In a terminal: one screen that is drawn again, and keys."""
+    from rich.live import Live
+
+    is_reversed = False
+    with _keys(), Live(auto_refresh=False, screen=iterations is None) as live:
+        seen: Look | None = None
+        for _ in count() if iterations is None else range(iterations):
+            due_s = time.monotonic() + (interval_s if seen else min(interval_s, 0.3))
+            while (left_s := due_s - time.monotonic()) > 0:
+                key = sys.stdin.read(1) if select.select([sys.stdin], [], [], left_s)[0] else ""
+                if key == "q":
+                    return
+                if key == "s":
+                    sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
+                is_reversed ^= key == "r"
+                if key and seen is not None:
+                    live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
+            seen = look()
+            live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[None]:
+    """The terminal gives each key at once, and does not show it."""
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
     try:
-        before, since = sum_counters(read_counters(segment)), time.monotonic()
-        console = Console()
-        with Live(console=console, auto_refresh=False) as live:
-            done = 0
-            while iterations is None or done < iterations:
-                time.sleep(interval_s)
-                now, at = sum_counters(read_counters(segment)), time.monotonic()
-                live.update(look(before, now, at - since), refresh=True)
-                before, since = now, at
-                done += 1
-                if holder_of(run_dir) is None:
-                    fail(f"The daemon on run dir {run_dir.path} has ended.", 69)
-    except KeyboardInterrupt:
-        return
+        yield
     finally:
-        segment.close()
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

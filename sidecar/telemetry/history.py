@@ -1,10 +1,13 @@
-"""History: the last quarter of an hour of a daemon's totals, in a ring of fixed size. Sans-IO."""
+"""History: the last quarter of an hour of a daemon's totals and latencies, in a ring of fixed size."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
+
+from sidecar.shm.histograms import HISTOGRAM_ROWS, read_histograms
+from sidecar.shm.segment import Segment
 
 INTERVAL_S: Final = 5.0
 SAMPLES_MAX: Final = 181
@@ -21,21 +24,61 @@ COLUMNS: Final = (
 )
 
 
+_BOUNDS: Final = next(row.bounds for row in HISTOGRAM_ROWS if row.name == "delivery_seconds")
+
+
 class History:
     """Totals over all workers, one sample in ``INTERVAL_S``."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, ...]] = deque(maxlen=SAMPLES_MAX)
+        self._latencies: deque[tuple[float | None, float | None]] = deque(maxlen=SAMPLES_MAX)
+        self._deliveries: list[int] = []
 
-    def add(self, wall_ms: int, counters: Mapping[str, int]) -> None:
-        """``counters``: totals by name (``sum_counters``)."""
+    def add(self, wall_ms: int, counters: Mapping[str, int], deliveries: list[int]) -> None:
+        """``counters``: totals by name (``sum_counters``); ``deliveries``: records by delivery time, in the buckets of
+        the histogram (``delivery_counts``)."""
         self._samples.append((wall_ms, *(counters[name] for name in COLUMNS)))
+        before, self._deliveries = self._deliveries or deliveries, deliveries
+        since = [max(now - then, 0) for now, then in zip(deliveries, before, strict=True)]
+        self._latencies.append((quantile(since, 0.5), quantile(since, 0.99)))
 
     def to_json(self) -> dict[str, Any]:
-        """``columns`` by name, each as long as ``at_ms`` (Unix epoch), oldest first."""
+        """``columns`` by name, each as long as ``at_ms`` (Unix epoch), oldest first; so are the quantiles in
+        ``latency``, of the records delivered since the sample before."""
         columns = list(zip(*self._samples, strict=True)) or [()] * (1 + len(COLUMNS))
         return {
             "interval_seconds": INTERVAL_S,
             "at_ms": list(columns[0]),
+            "latency": {
+                "p50_seconds": [p50 for p50, _ in self._latencies],
+                "p99_seconds": [p99 for _, p99 in self._latencies],
+            },
             "columns": {name: list(column) for name, column in zip(COLUMNS, columns[1:], strict=True)},
         }
+
+
+def delivery_counts(segment: Segment) -> list[int]:
+    """Records by delivery time, of all workers that ever were: a count for each bound, and one above them."""
+    totals = [0] * (len(_BOUNDS) + 1)
+    for slot in segment.prepared_slots():
+        for counts in read_histograms(segment.slot(slot)):
+            if counts.row.name == "delivery_seconds":
+                totals = [a + b for a, b in zip(totals, counts.buckets, strict=True)]
+    return totals
+
+
+def quantile(counts: list[int], part: float) -> float | None:
+    """Seconds in which this part of the records was delivered, by the line between two bounds; None without records.
+
+    Above the last bound it is that bound, as Prometheus has it.
+    """
+    wanted = part * sum(counts)
+    if not wanted:
+        return None
+    below, seconds = 0, 0.0
+    for count, bound in zip(counts, _BOUNDS, strict=False):
+        if below + count >= wanted:
+            return round(seconds + (bound - seconds) * (wanted - below) / count, 6)
+        below, seconds = below + count, bound
+    return seconds

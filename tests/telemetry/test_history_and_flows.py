@@ -10,10 +10,12 @@ import pytest
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.shm.histograms import SlotHistograms
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.flows import SHOWN_MAX, TOPICS_OF_CLIENT_MAX, Flows
-from sidecar.telemetry.history import INTERVAL_S, SAMPLES_MAX, History
+from sidecar.telemetry.history import INTERVAL_S, SAMPLES_MAX, History, delivery_counts, quantile
 
+NONE = [0] * 18
 ZERO = {row.name: 0 for row in COUNTER_ROWS}
 
 
@@ -21,13 +23,32 @@ def test_the_history_keeps_a_quarter_of_an_hour_and_no_more() -> None:
     history = History()
     assert history.to_json()["at_ms"] == []
     for number in range(SAMPLES_MAX):
-        history.add(5000 * number, {**ZERO, "records_accepted_total": number})
+        history.add(5000 * number, {**ZERO, "records_accepted_total": number}, NONE)
     shown = history.to_json()
     assert shown["at_ms"][-1] - shown["at_ms"][0] == 15 * 60_000 == 1000 * INTERVAL_S * (SAMPLES_MAX - 1)
-    history.add(5000 * SAMPLES_MAX, {**ZERO, "records_accepted_total": 7})
+    history.add(5000 * SAMPLES_MAX, {**ZERO, "records_accepted_total": 7}, NONE)
     shown = history.to_json()
     assert (shown["at_ms"][0], len(shown["at_ms"])) == (5000, SAMPLES_MAX)
     assert shown["columns"]["records_accepted_total"][-2:] == [SAMPLES_MAX - 1, 7]
+
+
+def test_quantiles_lie_between_two_bounds() -> None:
+    assert quantile(NONE, 0.5) is None
+    assert quantile([100, *NONE[1:]], 0.5) == 0.0005, "half of the first bucket, which ends at 1 ms"
+    assert quantile([0, 10, 0, 90, *NONE[4:]], 0.5) == pytest.approx(0.005 + 0.005 * 40 / 90, abs=1e-6)
+    assert quantile([*NONE[1:], 5], 0.99) == 300, "the last bound"
+
+
+def test_the_history_has_the_latency_of_what_was_delivered_since(segment: Segment) -> None:
+    history = History()
+    times = SlotHistograms(segment.slot(1)).delivery_times
+    for milliseconds in (0, 30, 0):
+        for _ in range(10 if milliseconds else 0):
+            times.observe(milliseconds * 10)
+        history.add(0, ZERO, delivery_counts(segment))
+    latency = history.to_json()["latency"]
+    assert latency["p50_seconds"] == [None, pytest.approx(0.0375, abs=0.001), None]
+    assert latency["p99_seconds"] == [None, pytest.approx(0.05, abs=0.001), None]
 
 
 @pytest.fixture

@@ -1,0 +1,277 @@
+"""The tables of ``kafka-sidecar top``: facts of one look, sorted, as a screen or as plain rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sidecar.common.one_line import printable
+from sidecar.telemetry.page import duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SORTS: Final = ("rate", "held", "clients", "name")
+"""Orders of topics and clients: fastest, most of the pool or longest held, most clients or topics, by name."""
+RATES: Final = (
+    ("records_accepted_total", "records accepted"),
+    ("records_delivered_total", "records delivered"),
+    ("records_failed_total", "records failed"),
+    ("records_dead_lettered_total", "records dead lettered"),
+    ("bytes_accepted_total", "bytes accepted"),
+    ("bytes_sent_total", "bytes sent"),
+    ("batches_sent_total", "batches sent"),
+    ("batches_retried_total", "batches sent again"),
+    ("requests_total", "requests"),
+    ("request_errors_total", "requests without an answer"),
+    ("holds_total", "streams held back"),
+)
+LEVELS: Final = (
+    ("records_held", "records held"),
+    ("clients_connected", "clients connected"),
+    ("buffer_pages_taken", "buffer pages in use"),
+    ("in_flight_requests", "requests in flight"),
+    ("broker_connections", "broker connections"),
+)
+_BAD: Final = frozenset({"down", "silent", "unreachable", "refusing", "stopped"})
+
+Cell = str | int | float
+Row = dict[str, Any]
+
+
+class Look(NamedTuple):
+    """One look at a daemon. ``rates``: (label, a second, total), ``levels``: (label, now)."""
+
+    info: Mapping[str, Any]
+    rates: list[tuple[str, float, int]]
+    levels: list[tuple[str, int]]
+    topics: list[Row]
+    clients: list[Row]
+    counts: tuple[int, int]
+    """Of all topics and clients."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The line of ``--json``: the daemon's last report, and the facts that were read from the segment now."""
+        return {
+            **self.info,
+            "rates": {label: round(rate, 1) for label, rate, _ in self.rates},
+            "totals": {label: total for label, _, total in self.rates} | dict(self.levels),
+            "topics": self.topics,
+            "clients": self.clients,
+        }
+
+
+class Table(NamedTuple):
+    """``word`` begins each plain row; numbers stand on the right."""
+
+    word: str
+    title: str
+    columns: tuple[str, ...]
+    rows: list[list[Cell]]
+
+
+def look_of(
+    info: Mapping[str, Any],
+    now: Mapping[str, int],
+    before: Mapping[str, int],
+    seconds: float,
+    flows: Mapping[str, Any],
+) -> Look:
+    """``now`` and ``before`` are counters by name, ``seconds`` apart; ``flows`` as of ``Flows.look``."""
+    waiting: dict[str, list[Row]] = {}
+    for hold in info.get("holds", ()):
+        waiting.setdefault(hold["client"], []).append(hold)
+    for client in flows["clients"]:
+        holds = waiting.get(client["client"], [])
+        client["waits_for"] = ", ".join(sorted({hold["reason"] for hold in holds}))
+        client["held_seconds"] = max((hold["since_seconds"] for hold in holds), default=0.0)
+    return Look(
+        info,
+        [(label, (now[name] - before[name]) / seconds, now[name]) for name, label in RATES],
+        [(label, now[name]) for name, label in LEVELS],
+        flows["topics"],
+        flows["clients"],
+        (flows["topic_count"], flows["client_count"]),
+    )
+
+
+def _sorted(
+    rows: list[Row], keys: Mapping[str, Callable[[Row], Any]], sort: str, *, flips: bool
+) -> list[Row]:
+    """Most first, names from a to z; ``flips``: the other way round."""
+    return sorted(rows, key=keys[sort], reverse=(sort != "name") is not flips)
+
+
+_TOPIC_KEYS: Final[Mapping[str, Callable[[Row], Any]]] = {
+    "rate": lambda row: row.get("bytes_per_second", 0.0),
+    "held": lambda row: row["held_bytes"],
+    "clients": lambda row: row["clients"],
+    "name": lambda row: row["topic"],
+}
+_CLIENT_KEYS: Final[Mapping[str, Callable[[Row], Any]]] = {
+    "rate": lambda row: row.get("submissions_per_second", 0.0),
+    "held": lambda row: row["held_seconds"],
+    "clients": lambda row: row["topic_count"],
+    "name": lambda row: row["client"],
+}
+
+
+def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
+    """Those with something in them."""
+    info, now_s = look.info, time.time()
+    topics = _sorted(look.topics, _TOPIC_KEYS, sort, flips=flips)
+    clients = _sorted(look.clients, _CLIENT_KEYS, sort, flips=flips)
+    listed = info.get("brokers")
+    made = [
+        Table("rate", "", ("", "per second", "total"), [[*each] for each in look.rates]),
+        Table("now", "", ("", "now"), [[*each] for each in look.levels]),
+        Table(
+            "broker",
+            "Brokers",
+            ("broker", "address", "state", "since", "in flight", "held", "oldest", "last error"),
+            [
+                [
+                    each["id"],
+                    each.get("address", ""),
+                    each["state"],
+                    duration(each["since_seconds"]),
+                    each["in_flight"],
+                    each["held_records"],
+                    duration(each["oldest_held_seconds"]) if each.get("oldest_held_seconds") else "",
+                    each.get("last_error") or "",
+                ]
+                for each in (listed if isinstance(listed, list) else ())
+            ],
+        ),
+        Table(
+            "topic",
+            f"Topics ({look.counts[0]:,}, by {sort})",
+            ("topic", "bytes/s", "journal bytes", "in the pool", "clients"),
+            [
+                [
+                    each["topic"],
+                    each.get("bytes_per_second", 0.0),
+                    each["journal_bytes"],
+                    each["held_bytes"],
+                    each["clients"],
+                ]
+                for each in topics
+            ],
+        ),
+        Table(
+            "client",
+            f"Clients ({look.counts[1]:,}, by {sort})",
+            ("client", "pid", "submissions/s", "topics", "waits for", "since"),
+            [
+                [
+                    each["client"],
+                    str(each["pid"] or ""),
+                    each.get("submissions_per_second", 0.0),
+                    each["topic_count"],
+                    each["waits_for"],
+                    duration(each["held_seconds"]) if each["waits_for"] else "",
+                ]
+                for each in clients
+            ],
+        ),
+        Table(
+            "failed",
+            "Last failures",
+            ("topic", "error", "records", "last", "client", "text"),
+            [
+                [
+                    each["topic"],
+                    each["error"],
+                    each["records"],
+                    f"{duration(now_s - each['last_ms'] / 1000.0)} ago",
+                    each["client"],
+                    each["text"],
+                ]
+                for each in info.get("failures", ())
+            ],
+        ),
+        Table(
+            "worker",
+            f"Workers ({info.get('restarts', 0)} restarts)",
+            ("worker", "state", "pid", "slot"),
+            [[each["index"], each["state"], str(each["pid"]), each["slot"]] for each in info["workers"]],
+        ),
+    ]
+    return [
+        each._replace(rows=each.rows if each.word in {"rate", "now"} else each.rows[:rows])
+        for each in made
+        if each.rows
+    ]
+
+
+def head(look: Look) -> list[str]:
+    """State, what to do, the pool, and the oldest record."""
+    info = look.info
+    lines = [f"{info['state']}: {info['sentence'] or 'everything runs'}"]
+    if info.get("advice"):
+        lines.append(str(info["advice"]))
+    lines += map(str, info.get("notices", ()))
+    pool = info.get("pool")
+    if pool:
+        used = dict(look.levels)["buffer pages in use"]
+        lines.append(f"pool: {100 * used // pool['pages']} % of {pool['pages']:,} pages")
+    oldest = info.get("oldest_held")
+    if oldest:
+        where = oldest["topic"] if oldest["partition"] is None else f"{oldest['topic']}-{oldest['partition']}"
+        lines.append(f"oldest held record: {duration(oldest['seconds'])}, {where}, {oldest['reason']}")
+    return [printable(line) for line in lines]
+
+
+def plain(look: Look, sort: str, rows: int) -> str:
+    """Rows of words without borders; the first word of each names its table. An empty line ends the look."""
+    lines = [f"state  {line}" for line in head(look)]
+    for table in _tables(look, sort, rows, flips=False):
+        cells = [[_cell(cell, "") for cell in (table.word, *row)] for row in table.rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for row, shown in zip(table.rows, cells, strict=True):
+            padded = [
+                text.rjust(width) if isinstance(cell, int | float) else text.ljust(width)
+                for cell, text, width in zip((table.word, *row), shown, widths, strict=True)
+            ]
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join([*lines, ""])
+
+
+def tables(look: Look, sort: str, rows: int, *, is_reversed: bool) -> RenderableType:
+    """For a terminal."""
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    colour = "green" if look.info["state"] == "running" else "red" if look.info["state"] in _BAD else "yellow"
+    state, *more = head(look)
+    parts: list[RenderableType] = [
+        Text.assemble(("kafka-sidecar ", "bold"), printable(str(look.info["run_dir"]))),
+        Text(state, style=f"bold {colour}"),
+        *map(Text, more),
+    ]
+    beside: list[RenderableType] = []
+    for table in _tables(look, sort, rows, flips=is_reversed):
+        shown = RichTable(
+            title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False
+        )
+        for title, cell in zip(table.columns, table.rows[0], strict=True):
+            shown.add_column(
+                title, justify="right" if isinstance(cell, int | float) else "left", header_style="dim"
+            )
+        for row in table.rows:
+            style = "red" if any(cell in _BAD for cell in row) else None
+            shown.add_row(*(Text(_cell(cell)) for cell in row), style=style)
+        (beside if table.word in {"rate", "now"} else parts).append(shown)
+    parts.insert(1 + 1 + len(more), Columns(beside, padding=(1, 4)))
+    parts.append(Text("s sorts, r reverses, q ends", style="dim"))
+    return Group(*parts)
+
+
+def _cell(cell: Cell, separator: str = ",") -> str:
+    """Names and texts as one line, whatever is in them; numbers of a screen with separators."""
+    if isinstance(cell, str):
+        return printable(cell) or "-"
+    return f"{cell:{separator}.0f}"

@@ -1,0 +1,124 @@
+"""Goal: `top` shows the daemon's facts sorted, as plain rows in a pipe, as JSON, and as a screen with keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from client_stub import Producer
+from sidecar.cli.top_tables import SORTS, Look, look_of, plain
+from sidecar.shm.counters import COUNTER_ROWS
+from sidecar.testing.daemon import SidecarDaemon, cli
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.waiting import wait_until
+
+ZERO = {row.name: 0 for row in COUNTER_ROWS}
+
+
+def look(**info: Any) -> Look:
+    topics = [
+        {"topic": "a", "bytes_per_second": 5.0, "journal_bytes": 9, "held_bytes": 1, "clients": 3},
+        {"topic": "b", "bytes_per_second": 7000.0, "journal_bytes": 9, "held_bytes": 0, "clients": 1},
+        {"topic": "c\x1b[2J", "journal_bytes": 9, "held_bytes": 4, "clients": 2},
+    ]
+    clients = [
+        {"client": each, "pid": 7, "submissions_per_second": rate, "topics": [], "topic_count": 1}
+        for each, rate in (("web", 1.0), ("bulk", 2.0))
+    ]
+    report = {"state": "degraded", "sentence": "Broker 1 is down.", "workers": [], **info}
+    now = {**ZERO, "records_accepted_total": 300}
+    flows = {"topics": topics, "clients": clients, "topic_count": 3, "client_count": 2}
+    return look_of(report, now, ZERO, 2.0, flows)
+
+
+def rows(text: str, word: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.startswith(f"{word} ")]
+
+
+@pytest.mark.parametrize(
+    ("sort", "topics"),
+    list(zip(SORTS, (["b", "a", "c"], ["c", "a", "b"], ["a", "c", "b"], ["a", "b", "c"]), strict=True)),
+)
+def test_topics_are_sorted(sort: str, topics: list[str]) -> None:
+    shown = plain(look(), sort, 10)
+    assert [row[1][0] for row in rows(shown, "topic")] == topics
+    assert len(rows(plain(look(), sort, 2), "topic")) == 2
+
+
+def test_plain_rows_have_numbers_without_separators_and_names_on_one_line() -> None:
+    shown = plain(look(advice="Look at it."), "rate", 10)
+    assert shown.startswith("state  degraded: Broker 1 is down.\nstate  Look at it.\n")
+    assert ["rate", "records", "accepted", "150", "300"] in rows(shown, "rate")
+    assert ["topic", "b", "7000", "9", "0", "1"] in rows(shown, "topic")
+    assert "\x1b" not in shown and "c\\x1b[2J" in shown
+
+
+def test_a_client_that_waits_says_what_for() -> None:
+    hold = {"client": "web", "reason": "share", "topic": "a", "since_seconds": 75.0, "streams": 1}
+    shown = plain(look(holds=[hold]), "held", 10)
+    assert rows(shown, "client")[0] == ["client", "web", "7", "1", "1", "share", "1", "min", "15", "s"]
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[SidecarDaemon]:
+    with (
+        FakeBroker({"orders": 2, "clicks": 2}) as kafka,
+        SidecarDaemon(kafka.bootstrap_servers) as daemon,
+        Producer(daemon.run_dir, client_name="billing") as producer,
+    ):
+        producer.send("orders", b"x" * 5000).result(30)
+        producer.send("clicks", b"x").result(30)
+        yield daemon
+
+
+@pytest.mark.process
+def test_top_of_a_daemon_that_hangs(daemon: SidecarDaemon) -> None:
+    assert daemon.process is not None
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        shown = daemon.command("top", "-n", "1", "--interval", "0.1", "--sort", "name")
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+    assert shown.stdout.startswith("state  stopped: ")
+    assert [row[1] for row in rows(shown.stdout, "topic")] == ["clicks", "orders"]
+    assert rows(shown.stdout, "client")[0][1:3] == ["billing", str(os.getpid())]
+    assert len(rows(shown.stdout, "worker")) == 2
+
+
+@pytest.mark.process
+def test_top_as_json(daemon: SidecarDaemon) -> None:
+    shown = daemon.command("top", "-n", "2", "--interval", "0.1", "--json")
+    first, second = map(json.loads, shown.stdout.splitlines())
+    assert first["state"] == second["state"] == "running"
+    assert second["totals"]["records delivered"] == 2
+    assert {each["topic"] for each in second["topics"]} == {"orders", "clicks"}
+
+
+@pytest.mark.process
+def test_keys_sort_and_end(daemon: SidecarDaemon) -> None:
+    command = [*cli("top"), "--run-dir", str(daemon.run_dir)]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "60"})
+    seen = b""
+
+    def shows(words: bytes) -> bool:
+        nonlocal seen
+        seen += os.read(terminal, 1 << 16)
+        return words in seen
+
+    try:
+        wait_until(lambda: shows(b"Topics (2, by rate)"), "the first screen")
+        os.write(terminal, b"s")
+        wait_until(lambda: shows(b"Topics (2, by held)"), "another order")
+        os.write(terminal, b"q")
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+    finally:
+        os.close(terminal)
