@@ -28,6 +28,7 @@ from sidecar.bench.measurement import Failure, Results
 from sidecar.bench.over_tls import measure_tls
 from sidecar.bench.report import print_results, to_markdown, write_json
 from sidecar.bench.scale import measure_scale
+from sidecar.bench.scrape import measure_scrape
 from sidecar.bench.spark_sinks import measure_spark
 from sidecar.bench.steps import measure_steps
 from sidecar.bench.throughput import compare_throughput, measure_throughput
@@ -54,9 +55,10 @@ PARTS: Final = (
     "memory",
     "idle",
     "adoption",
+    "scrape",
     "scale",
 )
-WITHOUT_KAFKA: Final = ("kernel", "steps", "tls", "adoption", "scale")
+WITHOUT_KAFKA: Final = ("kernel", "steps", "tls", "adoption", "scrape", "scale")
 OPEN_LOOP_KINDS: Final = ("sidecar-callbacks", "confluent-callbacks")
 CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-callbacks")
 
@@ -117,6 +119,7 @@ def run_bench(
                 run.attempt(BASE, lambda: _on_kafka(run, records, rounds, bootstrap_servers, topic))
             run.part("tls", lambda: measure_tls(run.steps, run.results, records=records, rounds=rounds))
             run.part("adoption", lambda: measure_adoption(run.steps, run.results))
+            run.part("scrape", lambda: measure_scrape(run.steps, run.results))
             run.part("scale", lambda: measure_scale(run.steps, run.results, records=records, rounds=rounds))
     finally:
         _report(run, outputs)

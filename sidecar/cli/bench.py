@@ -45,7 +45,7 @@ def bench(
 
     \b
     Parts: kernel steps throughput tls crash-safety callers java spark sync open-loop interference fleet
-           first-ack memory idle adoption scale
+           first-ack memory idle adoption scrape scale
     """
     try:
         from sidecar.bench.main import PARTS, Outputs, run_bench

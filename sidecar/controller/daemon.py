@@ -478,6 +478,7 @@ class Daemon:
             "config_file": str(Path(self.config.file).absolute()) if self.config.file else "",
             "bootstrap": ",".join(self.config.words("bootstrap.servers")),
             "cluster_id": self.cluster.cluster_id,
+            "batch_size": self.config.integer("batch.size"),
             **self._overview.status(
                 self.config.integer("max.in.flight.requests.per.connection") * self.supervisor.wanted
             ),

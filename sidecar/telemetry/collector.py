@@ -15,6 +15,7 @@ from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.segment import Segment
 from sidecar.shm.slots import process_start_ticks
 from sidecar.telemetry.metric_table import (
+    CONNECTIONS_SAVED,
     FAILED_RECORDS,
     HISTOGRAM_METRICS,
     PROCESS_METRICS,
@@ -80,6 +81,7 @@ class SegmentCollector(Collector):
         for row, metric in STATE_METRICS:
             yield _family(metric, row.samples(status))
         yield _family(FAILED_RECORDS, self._failures())
+        yield _family(CONNECTIONS_SAVED, [((), _connections_saved(sum_counters(by_slot), status))])
         processes = list(read_processes(status))
         for metric in PROCESS_METRICS:
             samples = [(labels, values[metric.name]) for labels, values in processes if metric.name in values]
@@ -105,6 +107,11 @@ class SegmentCollector(Collector):
                         labels, list(zip(bounds, accumulate(buckets), strict=True)), total / row.steps
                     )
             yield family
+
+
+def _connections_saved(totals: dict[str, int], status: Status) -> float:
+    brokers = sum(each["state"] == "up" for each in status["brokers"])
+    return float(max(totals["clients_connected"] * brokers - totals["broker_connections"], 0))
 
 
 def _family(metric: MetricRow, samples: Samples) -> Metric:

@@ -41,6 +41,14 @@ FAILED_RECORDS: Final = MetricRow(
     "Any growth: `kafka-sidecar status` and the log have the reason and what to do.",
 )
 
+CONNECTIONS_SAVED: Final = MetricRow(
+    PREFIX + "connections_saved",
+    "gauge",
+    "connections",
+    "Connections to brokers that one Kafka client in each process would have more: clients times brokers that are up, "
+    "less the connections of the workers.",
+)
+
 
 def _segment_metric(row: CounterRow) -> SegmentMetric:
     name, unit, scale = row.name, row.unit, 1.0
@@ -72,6 +80,7 @@ PROCESS_METRICS: Final = tuple(
 METRICS: Final = (
     *(metric for _, metric in STATE_METRICS),
     FAILED_RECORDS,
+    CONNECTIONS_SAVED,
     *(each.metric for each in SEGMENT_METRICS),
     *(metric for _, metric in HISTOGRAM_METRICS),
     *PROCESS_METRICS,

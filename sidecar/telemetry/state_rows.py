@@ -27,6 +27,13 @@ def _by_broker(status: Status, value: Callable[[dict[str, Any]], float]) -> Samp
     return [((str(each["id"]),), float(value(each))) for each in status["brokers"]]
 
 
+def _pool_bytes(status: Status, of: str, key: str) -> Samples:
+    held: dict[str, int] = {}  # names that cannot be printed may look the same
+    for each in status["pool"][of]:
+        held[each[key]] = held.get(each[key], 0) + each["pages"]
+    return [((name,), float(pages * status["pool"]["page_bytes"])) for name, pages in held.items()]
+
+
 def _streams_held(status: Status) -> Samples:
     held: dict[str, int] = {}
     for each in status["holds"]:
@@ -117,6 +124,48 @@ STATE_ROWS: Final = (
         "Pages of the buffer pool; `buffer_pages_taken` are in use.",
         (),
         lambda status: [((), float(status["pool"]["pages"]))],
+    ),
+    StateRow(
+        "pool_bytes",
+        "gauge",
+        "bytes",
+        "Size of the buffer pool.",
+        (),
+        lambda status: [((), float(status["pool"]["pages"] * status["pool"]["page_bytes"]))],
+    ),
+    StateRow(
+        "pool_used_bytes",
+        "gauge",
+        "bytes",
+        "Pages of the buffer pool in use, by all workers.",
+        (),
+        lambda status: [((), float(status["pool"]["pages_used"] * status["pool"]["page_bytes"]))],
+        "Near `pool_bytes`: clients wait; `pool_topic_bytes` and `pool_client_bytes` say for whom.",
+    ),
+    StateRow(
+        "pool_topic_bytes",
+        "gauge",
+        "bytes",
+        "Pages of the buffer pool that a topic holds; the 20 that hold most.",
+        ("topic",),
+        lambda status: _pool_bytes(status, "by_topic", "topic"),
+        "One topic near its share (half of the pool): its clients wait, others do not.",
+    ),
+    StateRow(
+        "pool_client_bytes",
+        "gauge",
+        "bytes",
+        "Pages of the buffer pool that a client holds, by client name; the 20 that hold most.",
+        ("client",),
+        lambda status: _pool_bytes(status, "by_client", "client"),
+    ),
+    StateRow(
+        "batch_size_limit_bytes",
+        "gauge",
+        "bytes",
+        "`batch.size` for topics without a setting of their own: a batch of this size is full.",
+        (),
+        lambda status: [((), float(status["batch_size"]))],
     ),
     StateRow(
         "streams_held",

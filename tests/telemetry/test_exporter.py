@@ -37,7 +37,17 @@ STATUS: dict[str, Any] = {
         {"id": 1, "state": "up", "in_flight": 2, "held_records": 7, "throttle_ms": 0},
         {"id": 2, "state": "silent", "in_flight": 5, "held_records": 30, "throttle_ms": 1500},
     ],
-    "pool": {"pages": 64, "pages_used": 3},
+    "batch_size": 16_384,
+    "pool": {
+        "pages": 64,
+        "pages_used": 3,
+        "page_bytes": 4096,
+        "by_topic": [{"topic": "orders", "pages": 2, "share": 0.1, "share_full": False}],
+        "by_client": [
+            {"client": "w?b", "pages": 2, "share": 0.1, "share_full": False},
+            {"client": "w?b", "pages": 1, "share": 0.1, "share_full": False},
+        ],
+    },
     "holds": [
         {"client": "<b>bulk", "reason": "share", "topic": "orders", "since_seconds": 3.0, "streams": 2},
         {"client": "web", "reason": "share", "topic": "orders", "since_seconds": 1.0, "streams": 1},

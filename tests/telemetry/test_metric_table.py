@@ -116,3 +116,14 @@ def test_each_process_is_told_apart(segment: Segment, monkeypatch: pytest.Monkey
     assert resident == pytest.approx(in_pages, rel=0.5)
     (info,) = families["kafka_sidecar_worker_info"].samples
     assert info.labels == {"worker": "0", "slot": "3"}
+
+
+def test_pool_and_what_is_saved(segment: Segment) -> None:
+    segment.slot(0).counters.set("broker_connections", 1)
+    text = scraped(segment)
+    assert "kafka_sidecar_pool_bytes 262144.0" in text
+    assert "kafka_sidecar_pool_used_bytes 12288.0" in text
+    assert 'kafka_sidecar_pool_topic_bytes{topic="orders"} 8192.0' in text
+    assert text.count("kafka_sidecar_pool_client_bytes{") == 1, "two names that are shown alike"
+    assert 'kafka_sidecar_pool_client_bytes{client="w?b"} 12288.0' in text
+    assert "kafka_sidecar_connections_saved 5.0" in text, "six clients, one broker up, one connection"
