@@ -140,7 +140,7 @@ STATE_ROWS: Final = (
         "Pages of the buffer pool in use, by all workers.",
         (),
         lambda status: [((), float(status["pool"]["pages_used"] * status["pool"]["page_bytes"]))],
-        "Near `pool_bytes`: clients wait; `pool_topic_bytes` and `pool_client_bytes` say for whom.",
+        "Near `pool_bytes`: clients wait; `pool_topic_bytes` and `pool_client_bytes` show who holds it.",
     ),
     StateRow(
         "pool_topic_bytes",
