@@ -104,7 +104,8 @@ class Driver:
         self._client_limits = stubs.limits
         self._outboxes = stubs.outboxes
         self._shares = stubs.shares
-        self._intake = stubs.intake
+        self._openings = stubs.intake.openings
+        self._holds = stubs.intake.holds
         self._commit = stubs.commit
         self._stub_port = stubs.port
         self._links = brokers.links
@@ -165,7 +166,7 @@ class Driver:
         self._fail_deleted(deleted, now_ms)
         self._links.update_nodes(snapshot.nodes.values())
         self._topics.on_snapshot(snapshot, now_ms)
-        self._intake.openings.names_known()
+        self._openings.names_known()
         unnamed = in_use & snapshot.topics.keys() - {each.topic for each in update.partitions}
         if unnamed:
             self._host.send_control(
@@ -188,8 +189,8 @@ class Driver:
 
     def on_pool_wake(self) -> None:
         """Another worker gave pages back, or left its place in the line."""
-        if self._intake.share_held:
-            self._intake.shares_freed(self._clock.now_ms())
+        if self._holds.share_held:
+            self._holds.shares_freed(self._clock.now_ms())
         self._turns.wake()
 
     # --- drain (rule S2) -----------------------------------------------------------------------------------
@@ -262,8 +263,8 @@ class Driver:
                     )
         if sender.watches_lateness:
             topics.on_late_brokers(sender.late_brokers(now_ms))
-        if self._intake.next_timed_ms <= now_ms:
-            self._intake.timed_due(now_ms)
+        if self._holds.next_timed_ms <= now_ms:
+            self._holds.timed_due(now_ms)
         if topics.missing.unasked or topics.waiting_queues:
             self._ask_for_topics(now_ms)
         if self._settlement.finished_chains:
@@ -278,7 +279,7 @@ class Driver:
             self._drain_step(now_ms)
         if sender.room.lacks_descriptors:
             sender.look_for_descriptors()
-        due_ms = min(sender.next_wakeup_ms, self._intake.next_timed_ms)
+        due_ms = min(sender.next_wakeup_ms, self._holds.next_timed_ms)
         if topics.waiting_queues:
             due_ms = min(due_ms, topics.next_due_ms)
         if sender.watches_lateness:
@@ -316,14 +317,14 @@ class Driver:
     def _look_at_held(self, now_ms: float) -> None:
         """Streams held by a share go on, here and at the other workers, once enough was given back."""
         self._shares.looked()
-        if self._intake.share_held:
-            self._intake.shares_freed(now_ms)
+        if self._holds.share_held:
+            self._holds.shares_freed(now_ms)
         if self._shares.others_wait():
             self._host.wake_workers()
 
     def _serve_pool_waiters(self, now_ms: float) -> None:
         for stream, pages in self._pool.poll(now_ms):
-            self._intake.pool_granted(stream, pages, now_ms)
+            self._holds.pool_granted(stream, pages, now_ms)
         self._accumulator.set_exhausted(self._pool.waiting_count > 0, now_ms)
 
     # --- effects -------------------------------------------------------------------------------------------
@@ -385,13 +386,13 @@ class Driver:
             self._stub_port.reclaim_rows(now_ms)
             self._dead_letters.step(now_ms)
             for session in self._sessions:
-                self._intake.reclaim_reservations(list(session.streams.values()), now_ms)
+                self._holds.reclaim_reservations(list(session.streams.values()), now_ms)
             self._release_idle(now_ms)
             self._trim_buffers(now_ms)
             self._shares.count_all(now_ms)
             if self._shares.look_is_due:
                 self._look_at_held(now_ms)
-            self._intake.shares_freed(now_ms)
+            self._holds.shares_freed(now_ms)
             if self._pool.waiters:
                 self._turns.wake()  # the worker before us in line may be dead by now
             if self._commit is not None:

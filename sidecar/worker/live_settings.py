@@ -42,7 +42,9 @@ def use_settings(
     rooms.stubs.limits.use(settings.client_rules)
     rooms.stubs.port.apply_rules(now_ms)
     rooms.stubs.intake.open_to_records(settings.takes_records)
-    rooms.stubs.intake.timed_due(float("inf"))  # rates may be higher now: a stream over one is held again
+    rooms.stubs.intake.holds.timed_due(
+        float("inf")
+    )  # rates may be higher now: a stream over one is held again
     rooms.stubs.sessions.grace_ms = settings.client_grace_ms
     rooms.stubs.port.client_ack_timeout_ms = settings.client_ack_timeout_ms
     if authenticator is not None:

@@ -105,7 +105,7 @@ class Reporter:
     def _look(self, now_ms: float) -> Condition:
         snapshot = self._cache.current
         brokers = self.brokers(snapshot, now_ms)
-        streams = tuple(islice(self._intake.held, 10 * ROWS_MAX))
+        streams = tuple(islice(self._intake.holds.held, 10 * ROWS_MAX))
         full = {
             stream.topic_queue.topic if stream.topic_queue.share_line else stream.session.name
             for stream in streams

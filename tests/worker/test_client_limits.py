@@ -27,7 +27,7 @@ def use(stage: PortStage, *rules: ClientRule, denies_unlisted: bool = False) -> 
     stubs = stage.scene.rooms.stubs
     stubs.limits.use(ClientRules({rule.name: rule for rule in rules}, denies_unlisted=denies_unlisted))
     stubs.port.apply_rules(stage.clock.now_ms())
-    stubs.intake.timed_due(float("inf"))
+    stubs.intake.holds.timed_due(float("inf"))
 
 
 def refused(peer: Peer) -> str:
@@ -159,7 +159,7 @@ def test_a_rate_of_a_name_holds_all_its_clients_and_nobody_else(stage: PortStage
     free.submit()
     assert [bool(peer.heard(Kind.HOLD)) for peer in (one, other, free)] == [False, True, False]
     stage.clock.advance(1_000)
-    stage.intake.timed_due(stage.clock.now_ms())
+    stage.intake.holds.timed_due(stage.clock.now_ms())
     stage.port.end_turn(stage.clock.now_ms())
     assert other.heard(Kind.RESUME)
 

@@ -14,7 +14,8 @@ from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.refusal import Refusal
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
-from sidecar.worker.stubs.intake import RESERVATION_MS_MAX, Intake
+from sidecar.worker.stubs.holds import RESERVATION_MS_MAX
+from sidecar.worker.stubs.intake import Intake
 from sidecar.worker.stubs.shares import Shares
 
 from .hand import HandHost, ListedOutboxes, no_limits
@@ -295,7 +296,7 @@ def test_a_full_pool_holds_the_stream_and_its_turn_keeps_the_pages() -> None:
 
     scene.pool.give(scene.chain().linked[:1])
     stream, pages = scene.pool.grant()
-    scene.intake.pool_granted(stream, pages, 10.0)
+    scene.intake.holds.pool_granted(stream, pages, 10.0)
     assert scene.take_sent() == [[Kind.RESUME, 1, 2]]
     scene.submit(1, stream=2, topic="other")  # somebody quicker does not get the pages that were waited for
     assert scene.chain("other").appended == []
@@ -314,10 +315,10 @@ def test_pages_kept_for_a_stub_that_does_not_come_back_go_to_others() -> None:
     scene.submit(2)
     scene.pool.give([0])
     stream, pages = scene.pool.grant()
-    scene.intake.pool_granted(stream, pages, 10.0)
-    scene.intake.reclaim_reservations([stream], 10.0 + RESERVATION_MS_MAX)
+    scene.intake.holds.pool_granted(stream, pages, 10.0)
+    scene.intake.holds.reclaim_reservations([stream], 10.0 + RESERVATION_MS_MAX)
     assert scene.pool.free == []
-    scene.intake.reclaim_reservations([stream], 11.0 + RESERVATION_MS_MAX)
+    scene.intake.holds.reclaim_reservations([stream], 11.0 + RESERVATION_MS_MAX)
     assert len(scene.pool.free) == 1
 
 
@@ -327,7 +328,7 @@ def test_a_client_that_leaves_gives_back_its_place_and_its_pages() -> None:
     scene.submit(1)
     scene.submit(2)
     assert len(scene.pool.waiters) == 1
-    scene.intake.forget(scene.session)
+    scene.intake.holds.forget(scene.session)
     assert scene.pool.waiters == []
 
 
@@ -340,10 +341,10 @@ def test_a_topic_over_its_share_is_held_and_others_go_on() -> None:
     scene.submit(1, stream=2, topic="other")
     assert len(scene.chain("other").appended) == 1
     scene.chain().page_count = 3
-    scene.intake.shares_freed(6.0)
+    scene.intake.holds.shares_freed(6.0)
     assert scene.take_sent() == []  # at the edge it would be held again at once
     scene.chain().page_count = 1
-    scene.intake.shares_freed(6.0)
+    scene.intake.holds.shares_freed(6.0)
     assert scene.take_sent() == [[Kind.RESUME, 1, 5]]
 
 
@@ -354,7 +355,7 @@ def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_go_on() ->
     assert "client test holds its share" in scene.held_reason
     assert scene.take_sent()[0][0] == Kind.HOLD
     scene.session.unsettled_bytes = 2 * PAGE_BYTES
-    scene.intake.shares_freed(6.0)
+    scene.intake.holds.shares_freed(6.0)
     assert scene.take_sent() == [[Kind.RESUME, 1, 1]]
 
 
@@ -372,7 +373,7 @@ def test_topics_that_do_not_move_leave_a_quarter_of_the_pool() -> None:
     scene.take_sent()
     scene.queue("a").has_leader = True
     scene.shares.count_all(6.0)
-    scene.intake.shares_freed(6.0)
+    scene.intake.holds.shares_freed(6.0)
     assert {message[1] for message in scene.take_sent() if message[0] == Kind.RESUME} == {2, 3}
 
 
@@ -390,10 +391,10 @@ def test_a_client_that_does_not_read_its_outcomes_is_held_until_it_acks() -> Non
     scene.submit(1)
     assert scene.take_sent()[0][:3] == [Kind.HOLD, 1, 1]
     scene.row.ring_free_bytes = 400
-    scene.intake.ring_acked(scene.session)
+    scene.intake.holds.ring_acked(scene.session)
     assert scene.take_sent() == []
     scene.row.ring_free_bytes = 900
-    scene.intake.ring_acked(scene.session)
+    scene.intake.holds.ring_acked(scene.session)
     assert scene.take_sent() == [[Kind.RESUME, 1, 1]]
 
 

@@ -32,7 +32,6 @@ class Placed:
     def __init__(self, scene: Scene, **settings: Any) -> None:
         config = producer_config(batch_size=1, **settings)
         ids = ProducerIds(
-            max_in_flight=5,
             backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
             memory=BrokerMemory(lambda: 0),
         )

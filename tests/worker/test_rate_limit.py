@@ -178,20 +178,20 @@ def test_a_stream_over_its_topics_rate_is_held_until_the_time_is_paid_for() -> N
     scene = Scene()
     scene.queue("t").rate = limit({}, records=20)
     scene.submit(1)  # four records at 5 ms: paid for at 205 ms
-    assert scene.intake.next_timed_ms == float("inf")
+    assert scene.intake.holds.next_timed_ms == float("inf")
     scene.submit(2)
     assert scene.take_sent() == [
         [Kind.HOLD, 1, 2, "topic t is at its records.per.second of 20 records per second"]
     ]
     scene.submit(1, stream=2, topic="other")
     assert len(scene.chain("other").appended) == 1
-    due_ms = scene.intake.next_timed_ms
+    due_ms = scene.intake.holds.next_timed_ms
     assert due_ms == pytest.approx(205.0 - BURST_MS)
-    scene.intake.timed_due(due_ms - 0.1)
+    scene.intake.holds.timed_due(due_ms - 0.1)
     assert scene.take_sent() == []
-    scene.intake.timed_due(due_ms)
+    scene.intake.holds.timed_due(due_ms)
     assert scene.take_sent() == [[Kind.RESUME, 1, 2]]
-    assert scene.intake.next_timed_ms == float("inf")
+    assert scene.intake.holds.next_timed_ms == float("inf")
 
 
 def test_a_stream_whose_client_left_is_not_resumed() -> None:
@@ -200,6 +200,6 @@ def test_a_stream_whose_client_left_is_not_resumed() -> None:
     scene.submit(1)
     scene.submit(2)
     scene.take_sent()
-    scene.intake.forget(scene.session)
-    scene.intake.timed_due(1e9)
+    scene.intake.holds.forget(scene.session)
+    scene.intake.holds.timed_due(1e9)
     assert scene.take_sent() == []

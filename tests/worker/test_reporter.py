@@ -156,7 +156,7 @@ def test_a_held_stream_is_reported_since_its_first_hold(stage: Stage) -> None:
     condition = stage.report()
     assert condition is not None
     assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1),)
-    stage.scene.rooms.stubs.intake.resume(next(iter(stage.scene.rooms.stubs.intake.held)))
+    stage.scene.rooms.stubs.intake.holds.resume(next(iter(stage.scene.rooms.stubs.intake.holds.held)))
     condition = stage.report()
     assert condition is not None
     assert condition.holds == ()

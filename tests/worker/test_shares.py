@@ -18,7 +18,8 @@ from sidecar.shm.segment import Segment
 from sidecar.shm.share_words import ShareWords
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
-from sidecar.worker.stubs.intake import RESERVATION_MS_MAX, Intake
+from sidecar.worker.stubs.holds import RESERVATION_MS_MAX
+from sidecar.worker.stubs.intake import Intake
 from sidecar.worker.stubs.shares import CLIENT_SHARE, LOOK_SHARE, STALLED_SHARE, TOPIC_SHARE, Shares
 from tests.worker.hand import HandHost, ListedOutboxes, no_limits
 from tests.worker.test_intake import FakeCounters, FakeRow, HandSettlement, HandTopics
@@ -198,7 +199,7 @@ def test_what_another_worker_gives_back_lets_held_streams_go_on(hands: MakeHands
     assert one.shares.look_is_due and one.shares.others_wait(), "the other worker is to be rung"
     # A quarter of the share must be free before a held stream goes on: it has its own to give, too.
     two.settle("unknown two", PAGES // 4)
-    two.intake.shares_freed(NOW)
+    two.intake.holds.shares_freed(NOW)
     assert two.resumed() == [sum(map(ord, "unknown two")), sum(map(ord, "unknown three"))]
     assert not one.shares.others_wait(), "nobody is held any more"
 
@@ -226,7 +227,7 @@ def test_a_topic_that_moves_again_frees_its_share_at_every_worker(hands: MakeHan
         queue.last_settled_ms = NOW
     one.shares.count_all(NOW)
     assert one.shares.look_is_due and one.shares.others_wait()
-    two.intake.shares_freed(NOW)
+    two.intake.holds.shares_freed(NOW)
     assert len(two.resumed()) == 1
 
 
@@ -263,7 +264,7 @@ def test_a_row_with_another_topic_is_known_as_such(hands: MakeHands) -> None:
     del one.queues["t"]
     one.fill("late", client="another")
     assert one.table.ids() == {(IDEMPOTENT_LANE, "late"): 0}, "the row of before"
-    two.intake.shares_freed(NOW)
+    two.intake.holds.shares_freed(NOW)
     assert two.resumed() == [sum(map(ord, "t"))]
     assert not two.submit("late", client="another")
     assert two.submit("t", client="another")
@@ -277,7 +278,7 @@ def test_a_worker_with_nothing_of_a_topic_always_takes_one_entry_of_it(hands: Ma
     assert not two.submit("t")
     two.settle("t", 1)
     two.pool.give(two.queues["t"].chain.release_idle())
-    two.intake.shares_freed(NOW)
+    two.intake.holds.shares_freed(NOW)
     assert two.resumed() == [sum(map(ord, "t"))]
 
 
@@ -307,10 +308,10 @@ def test_pages_kept_for_a_stub_that_go_back_wake_the_other_worker(hands: MakeHan
     stream = one.clients["client of t"].streams[sum(map(ord, "t"))]
     one.pool.give(held[:2])
     ((waiter, pages),) = one.pool.poll(NOW)
-    one.intake.pool_granted(waiter, pages, NOW)
+    one.intake.holds.pool_granted(waiter, pages, NOW)
     two.pool.enqueue("waits", two.pool.pages_max)
     one.rung = 0
-    one.intake.reclaim_reservations([stream], NOW + RESERVATION_MS_MAX + 1)
+    one.intake.holds.reclaim_reservations([stream], NOW + RESERVATION_MS_MAX + 1)
     assert one.rung == 1
     # The same when more was kept than is needed now.
     stream.reserved_pages = held[2:5]
@@ -336,7 +337,7 @@ def test_small_submissions_do_not_pass_a_large_one_of_their_topic_or_client_for_
     goes_on: list[tuple[str, ...]] = []
     while not goes_on or "large" not in goes_on[-1]:
         hand.settle("t", 10)
-        hand.intake.shares_freed(NOW)
+        hand.intake.holds.shares_freed(NOW)
         goes_on.append(tuple(hand.resumed_clients()))
         assert goes_on[-1] == () or goes_on[-1][0] == "large"
     assert goes_on[-1] == ("large", "small 0")

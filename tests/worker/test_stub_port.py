@@ -211,7 +211,7 @@ def test_an_error_of_ours_fails_the_records_and_not_their_client(
         monkeypatch.undo()
         raise OurFault("nobody foresaw this")
 
-    monkeypatch.setattr(stage.intake, "_take", breaks)
+    monkeypatch.setattr(stage.intake.holds, "_take", breaks)
     large = RECORD * 10_000
     peer.submit(2, count=10_000, payload=large)
     assert failed(peer.outcomes()) == [(2, 10_000, LocalCode.ABORTED, Persistence.NOT_PERSISTED)]
@@ -235,7 +235,7 @@ def test_an_error_of_ours_that_stays_holds_the_stream_and_nothing_else(
         patched.setattr(stage.shares, "refusal", breaks)
         peer.submit(1)
     assert [message[:3] for message in peer.heard(Kind.HOLD, Kind.REFUSED)] == [[Kind.HOLD, 1, 1]]
-    stage.intake.timed_due(stage.clock.advance(ERROR_HOLD_MS))
+    stage.intake.holds.timed_due(stage.clock.advance(ERROR_HOLD_MS))
     stage.port.end_turn(stage.clock.now_ms())
     assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
     peer.submit(1)
@@ -501,7 +501,7 @@ def test_a_client_has_two_hundred_topics_and_the_next_is_refused_without_a_trace
     stage.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
     scene = stage.scene
     for number in range(1, STREAMS_MAX + 2):
-        stage.intake._take = lambda stream, needed: None  # type: ignore[method-assign]
+        stage.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
         peer.submit(1, stream=number, topic=f"t{number}")
     assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["TOO_MANY_STREAMS"]
     assert (0, f"t{STREAMS_MAX}") in scene.chain_table.ids()
@@ -516,10 +516,10 @@ def test_a_drained_daemon_holds_streams_and_keeps_none_of_a_client_that_left(sce
         peer.submit(1)
         assert [message[0] for message in peer.heard(Kind.HOLD, Kind.ACCEPTED)] == [Kind.HOLD]
     leaves.send([Kind.BYE, True])
-    assert len(stage.intake._closed_held) == 1
+    assert len(stage.intake.holds._closed) == 1
     stage.intake.open_to_records(True)
     stage.port.end_turn(stage.clock.now_ms())
     assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
-    assert not stage.intake._closed_held
+    assert not stage.intake.holds._closed
     stays.submit(1)
     assert stays.heard(Kind.HOLD, Kind.ACCEPTED)[0][0] == Kind.ACCEPTED

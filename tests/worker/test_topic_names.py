@@ -30,7 +30,7 @@ from .scene import GRACE_MS
 def stage(scene: Scene) -> PortStage:
     stage = PortStage(scene)
     # A submission without room: the stream has its place and nothing is accepted, so that 1,024 topics need no pages.
-    stage.intake._take = lambda stream, needed: None  # type: ignore[method-assign]
+    stage.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
     stage.shares.claim = lambda *_, **__: None  # type: ignore[method-assign, assignment]
     return stage
 
@@ -60,7 +60,7 @@ def fill(stage: PortStage) -> Peer:
         peer = stage.client(f"flood-{number}", pid=10_000 + number)
         if opens(peer, 1, f"nobody-{number}-1") != "HOLD":
             stage.clock.advance(WAIT_MS)
-            stage.intake.timed_due(stage.clock.now_ms())
+            stage.intake.holds.timed_due(stage.clock.now_ms())
             return peer
         stream = 2
         while opens(peer, stream, f"nobody-{number}-{stream}") == "HOLD":
@@ -138,11 +138,11 @@ def test_a_stream_in_the_line_sends_again_after_a_while_and_one_that_is_gone_lea
     stays, goes = stage.client("stays"), stage.client("goes")
     assert opens(stays, 1, "not-made") == opens(goes, 1, "neither-made") == "LINE"
     stage.clock.advance(WAIT_MS - 1)
-    stage.intake.timed_due(stage.clock.now_ms())
+    stage.intake.holds.timed_due(stage.clock.now_ms())
     assert not stays.heard(Kind.RESUME)
     leave(stage, goes)
     assert "neither-made" not in stage.topics.missing.names
-    stage.intake.timed_due(stage.clock.now_ms())
+    stage.intake.holds.timed_due(stage.clock.now_ms())
     stage.port.end_turn(stage.clock.now_ms())
     assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
     assert not stage.intake.openings._line.waiting

@@ -52,6 +52,14 @@ class Quiet:
     def forget(self, _session: FullSession) -> None: ...
     def abandon(self, _session: FullSession) -> None: ...
 
+    @property
+    def holds(self) -> Quiet:
+        return self
+
+    @property
+    def openings(self) -> Quiet:
+        return self
+
 
 class Counts:
     def __init__(self) -> None:

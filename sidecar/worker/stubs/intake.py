@@ -8,7 +8,6 @@ into the journal becomes true by one store of the chain's tail.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.wire import (
@@ -24,9 +23,9 @@ from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.worker.streams.refusal import Refusal
 from sidecar.worker.streams.session import ClientSession, StreamState
+from sidecar.worker.stubs.holds import Holds
 from sidecar.worker.stubs.malformed_frame import MalformedFrame
 from sidecar.worker.stubs.openings import StreamOpenings
-from sidecar.worker.stubs.shares import RESUME_AT
 
 if TYPE_CHECKING:
     from sidecar.kernel import Histogram
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from sidecar.worker.host import Host
     from sidecar.worker.streams.client_limits import ClientLimits
     from sidecar.worker.streams.outboxes import Outboxes
-    from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.stubs.group_commit import GroupCommit
     from sidecar.worker.stubs.shares import Shares
     from sidecar.worker.topics.topics import Topics
@@ -44,17 +42,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESERVATION_MS_MAX = 5_000.0
-"""How long pages granted to a held stream wait for its stub to send again."""
-RING_NEARLY_FULL = 0.25
-"""A client whose outcome ring has less than this share free is accepted no more until it ACKs."""
 SUBMIT_FIELDS: Final = 8
 """Without the ACK that may stand behind them."""
 TIMESTAMP_MS_MAX: Final = 2**63 - 1
 ERROR_HOLD_MS: Final = 1_000.0
 """A stream that an error of ours stopped tries again after this time."""
-_HELD_ONCE: Final = {"holds_total": 1, "frames_resent_total": 1}
-"""The submission that finds its stream over a bound is the first that comes again."""
 _UNREADABLE: Final = b"\xc1"
 """Never used in msgpack: stands for a record that was not taken. A reader knows that it is none."""
 
@@ -101,19 +93,8 @@ class Intake:
         """Where entries go that must be on disk before they are accepted; None: the journal is enough."""
         self._failed_ms = 0.0
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
-        self._closed_held: dict[StreamState, None] = {}
-        """Streams held because nothing is taken: an operator has drained the daemon, or the disk fails."""
-        self.share_held: deque[tuple[StreamState, int, TopicQueue | ClientSession | None]] = deque()
-        """Streams over a share with the pages they need and the line they stand in, longest waiting first."""
         self.openings = StreamOpenings(topics, limits, outboxes, counters)
-        self._timed: list[tuple[float, StreamState]] = []
-        """Streams held for a time (their topic is at its rate), with the end of it; longest waiting first."""
-        self.next_timed_ms = float("inf")
-        """When the next of them goes on."""
-        self.ring_held: dict[int, deque[StreamState]] = {}
-        """By client row, which outlives a connection: streams whose client has to read its outcomes first."""
-        self.held: dict[StreamState, None] = {}
-        """All held streams."""
+        self.holds = Holds(pool, shares, outboxes, counters, self.openings)
 
     def submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0
@@ -162,7 +143,7 @@ class Intake:
         if stream is None:
             stream = self.openings.open(session, stream_id, topic, now_ms)
             if stream is None:
-                self.next_timed_ms = min(self.next_timed_ms, self.openings.next_due_ms())
+                self.holds.name_waits()
                 return
         chain = stream.topic_queue.chain
         tail = chain.tail
@@ -221,7 +202,7 @@ class Intake:
             payload = _UNREADABLE * count
             payload_bytes = len(payload)
             needed = chain.pages_needed(count, payload_bytes)
-        if needed and not self._link_pages(stream, needed, now_ms):
+        if needed and not self.holds.link_pages(stream, needed, now_ms):
             return False
         entry = chain.append(
             payload,
@@ -276,7 +257,7 @@ class Intake:
                 if refusal is not None:
                     return refusal
         if over is not None:
-            self._hold_until(stream, HoldCause.RATE, over, now_ms)
+            self.holds.hold_until(stream, HoldCause.RATE, over, now_ms)
         return None
 
     def _larger_than_pool(self, payload_bytes: int) -> Refusal:
@@ -285,29 +266,6 @@ class Intake:
             f"A submission of {payload_bytes} bytes can never stand in the buffer pool, of which a worker has "
             f"{self._pool.pages_max} pages at most: raise buffer.memory.",
         )
-
-    def _link_pages(self, stream: StreamState, needed: int, now_ms: float) -> bool:
-        """Give the stream's chain the pages for its next entry, or hold the stream: then False."""
-        session, queue = stream.session, stream.topic_queue
-        if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
-            self._hold(stream, HoldCause.RING, "the client does not read its outcomes", now_ms)
-            self.ring_held.setdefault(session.row.index, deque()).append(stream)
-            return False
-        over_share = self._shares.claim(queue, session, needed, now_ms)
-        if over_share is not None:
-            self._hold(stream, over_share.cause, over_share.text, now_ms)
-            self._wait_for_share(stream, needed, over_share.line)
-            return False
-        pages = self._take(stream, needed)
-        if pages is None:
-            self._shares.count(queue, now_ms)
-            self._hold(stream, HoldCause.POOL, "the buffer pool is full", now_ms)
-            stream.waiting_pages = needed
-            self._counters.inc("buffer_exhausted_total")
-            self._pool.enqueue(stream, needed)
-            return False
-        queue.chain.link_pages(pages)
-        return True
 
     def _fail(self, stream: StreamState, fields: list[Any], now_ms: float) -> bool:
         """An error of ours: these records fail. Where not even that can be noted the stream waits and tries again: then
@@ -319,7 +277,7 @@ class Intake:
             self._sparse_log.warning("fail", "nor can its records fail", exc_info=error)
             self._shares.count(stream.topic_queue, now_ms)
             over = "the daemon fails to take it on", now_ms + ERROR_HOLD_MS
-            self._hold_until(stream, HoldCause.ERROR, over, now_ms)
+            self.holds.hold_until(stream, HoldCause.ERROR, over, now_ms)
             return False
 
     def acceptance(self, session: ClientSession) -> list[Any]:
@@ -334,77 +292,17 @@ class Intake:
         """Let the stub send one window beyond what was accepted; an absolute limit, so a repeat does no harm."""
         session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
 
-    def pool_granted(self, stream: StreamState, pages: list[int], now_ms: float) -> None:
-        """Pages for a stream that waited: kept for it while its stub sends again, else nobody would be served first."""
-        stream.reserved_pages = pages
-        stream.reserved_since_ms = now_ms
-        self.resume(stream)
-
-    def reclaim_reservations(self, streams: list[StreamState], now_ms: float) -> None:
-        """Give back what was kept for stubs that did not come back for it."""
-        for stream in streams:
-            if stream.reserved_pages and now_ms - stream.reserved_since_ms > RESERVATION_MS_MAX:
-                self._give_reserved(stream)
-
-    def shares_freed(self, now_ms: float) -> None:
-        """Pages went back, or a topic moves again: streams held over a share go on, first come first served.
-
-        Nobody passes who waits longer for the share of the same topic or client: a small submission would keep it too
-        full for a large one.
-        """
-        held, self.share_held = self.share_held, deque()
-        blocked: set[TopicQueue | ClientSession] = set()
-        for stream, needed, line in held:
-            if line is not None:
-                line.share_line -= 1
-            if not stream.held:
-                continue  # its session ended meanwhile
-            if line in blocked:
-                self._wait_for_share(stream, needed, line)
-                continue
-            over = self._shares.refusal(stream.topic_queue, stream.session, needed, now_ms, part=RESUME_AT)
-            if over is None:
-                self.resume(stream)
-                continue
-            self._wait_for_share(stream, needed, over.line)
-            if over.line is not None:
-                blocked.add(over.line)
-        self._shares.tell_waiting(bool(self.share_held))
-
-    def _wait_for_share(
-        self, stream: StreamState, needed: int, line: TopicQueue | ClientSession | None
-    ) -> None:
-        self.share_held.append((stream, needed, line))
-        if line is not None:
-            line.share_line += 1
-
-    def timed_due(self, now_ms: float) -> None:
-        """Streams held by their topic's rate, after an error of ours, or for a name, go on as time passes."""
-        due = [stream for due_ms, stream in self._timed if due_ms <= now_ms]
-        self._timed = [each for each in self._timed if each[0] > now_ms]
-        self.openings.names_due(now_ms)
-        first_ms = min((due_ms for due_ms, _ in self._timed), default=float("inf"))
-        self.next_timed_ms = min(first_ms, self.openings.next_due_ms())
-        for stream in due:
-            if stream.held:
-                self.resume(stream)
-
     def _hold_as_closed(self, stream: StreamState, now_ms: float) -> None:
-        self._closed_held[stream] = None
         if not self._takes_records:
-            self._hold(stream, HoldCause.PAUSED, DRAINED_TEXT, now_ms)
+            self.holds.hold_closed(stream, HoldCause.PAUSED, DRAINED_TEXT, now_ms)
         elif self.commit is not None:
-            self._hold(stream, HoldCause.DISK, self.commit.refusal, now_ms)
-
-    def _open_again(self, cause: HoldCause) -> None:
-        for stream in [each for each in self._closed_held if each.hold_cause is cause]:
-            self.resume(stream)
+            self.holds.hold_closed(stream, HoldCause.DISK, self.commit.refusal, now_ms)
 
     def open_to_records(self, takes_records: bool) -> None:
         """An operator drains the daemon (every stream that comes is held), or lets clients go on."""
         self._takes_records = takes_records
         if takes_records:
-            self._open_again(HoldCause.PAUSED)
+            self.holds.open_again(HoldCause.PAUSED)
 
     def committed(self, streams: set[StreamState]) -> None:
         """Entries of these streams are on disk: their stubs may know. Streams that waited for the disk go on."""
@@ -412,81 +310,9 @@ class Intake:
             stream.session.accepted_streams.add(stream)
             if stream.session.attached:
                 self._outboxes.pending.add(stream.session)
-        if self._closed_held and self.commit is not None and not self.commit.refusal:
-            self._open_again(HoldCause.DISK)
+        if self.commit is not None and not self.commit.refusal:
+            self.holds.open_again(HoldCause.DISK)
         self._turns.wake()
-
-    def ring_acked(self, session: ClientSession) -> None:
-        """A client read its outcomes: its streams held for that go on once half of the outcome ring is free."""
-        held = self.ring_held.get(session.row.index)
-        if held and session.row.ring_free_bytes >= session.row.ring_bytes // 2:
-            del self.ring_held[session.row.index]
-            while held:
-                self.resume(held.popleft())
-
-    def resume(self, stream: StreamState) -> None:
-        stream.hold_reason = None
-        self.held.pop(stream, None)
-        self._closed_held.pop(stream, None)
-        stream.waiting_pages = 0
-        if not stream.session.attached:
-            return
-        stream.awaited = stream.position + 1
-        self._outboxes.send(stream.session, [Kind.RESUME, stream.stream, stream.position + 1])
-
-    def forget(self, session: ClientSession) -> None:
-        """The session ended: none of its streams waits for anything any more."""
-        self.ring_held.pop(session.row.index, None)
-        self.openings.forget(session)
-        for stream in session.streams.values():
-            if stream.waiting_pages:
-                self._pool.cancel(stream)
-            self._give_reserved(stream)
-            stream.hold_reason = None
-            self.held.pop(stream, None)
-            self._closed_held.pop(stream, None)
-            stream.waiting_pages = 0
-
-    def _take(self, stream: StreamState, needed: int) -> list[int] | None:
-        """Pages for one submission: first those kept for the stream after its wait; what is over goes back."""
-        reserved = stream.reserved_pages
-        if not reserved:
-            return self._pool.take(needed)
-        stream.reserved_pages = []
-        if len(reserved) > needed:
-            self._pool.give(reserved[needed:])
-            return reserved[:needed]
-        if len(reserved) < needed:
-            more = self._pool.take(needed - len(reserved))
-            if more is None:
-                self._pool.give(reserved)
-                return None
-            return reserved + more
-        return reserved
-
-    def _give_reserved(self, stream: StreamState) -> None:
-        if stream.reserved_pages:
-            self._pool.give(stream.reserved_pages)
-            stream.reserved_pages = []
-
-    def _hold(self, stream: StreamState, cause: HoldCause, reason: str, now_ms: float) -> None:
-        stream.hold_reason = reason
-        stream.hold_cause = cause
-        if stream.hold_position != stream.position:
-            stream.hold_position = stream.position
-            stream.hold_since_ms = now_ms
-        self.held[stream] = None
-        self._counters.add(_HELD_ONCE)
-        self._outboxes.send(stream.session, [Kind.HOLD, stream.stream, stream.position + 1, reason])
-
-    def _hold_until(
-        self, stream: StreamState, cause: HoldCause, over: tuple[str, float], now_ms: float
-    ) -> None:
-        """``over``: the reason, and when to go on."""
-        reason, due_ms = over
-        self._hold(stream, cause, reason, now_ms)
-        self._timed.append((due_ms, stream))
-        self.next_timed_ms = min(self.next_timed_ms, due_ms)
 
     @staticmethod
     def _check(count: int, format_: Any, base_timestamp_ms: int, flags: int, payload_bytes: int) -> None:

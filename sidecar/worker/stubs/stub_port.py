@@ -279,7 +279,7 @@ class StubPort:
                 self._acker.abandon(session)
 
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
-        self._intake.forget(session)
+        self._intake.holds.forget(session)
         self._sessions.detach(session, now_ms, for_good=for_good)
         session.outbox.clear()
         if for_good:
@@ -370,8 +370,8 @@ class StubPort:
             raise MalformedFrame(f"ACK of outcome {up_to_number}, but only {written} were written")
         session.row.ring_ack(up_to_number)
         self._acker.acked(session, now_ms)
-        if self._intake.ring_held:
-            self._intake.ring_acked(session)
+        if self._intake.holds.ring_held:
+            self._intake.holds.ring_acked(session)
 
     def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         stream = session.streams.get(_number(*fields[:1]))
