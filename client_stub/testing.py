@@ -254,7 +254,8 @@ class FakeProducer:
             raise TimeoutError(
                 f"flush() timed out after {timeout} s: {len(self._held)} records have no outcome yet."
             )
-        newly, self._reported = self._failed_ever - self._reported, self._failed_ever
+        with self._lock:
+            newly, self._reported = self._failed_ever - self._reported, self._failed_ever
         return newly
 
     def close(self, timeout: float | None = None) -> None:
@@ -262,8 +263,8 @@ class FakeProducer:
         if timeout == 0:
             with self._lock:
                 held, self._held = self._held or [], None
+                self._failed_ever += len(held)
             for delivery in held:
-                self._failed_ever += 1
                 delivery.complete(
                     DeliveryCancelled("The producer was closed before the record was delivered."), None
                 )
@@ -280,7 +281,8 @@ class FakeProducer:
         record = delivery.record
         error = self.fail_with(record) if self.fail_with is not None else None
         if error is not None:
-            self._failed_ever += 1
+            with self._lock:
+                self._failed_ever += 1
             delivery.complete(error, None)
             return
         with self._lock:

@@ -37,7 +37,7 @@ from sidecar.common.settings import (
 from sidecar.common.tls_settings import has_tls
 from sidecar.common.topic_patterns import is_glob, overlap
 from sidecar.controller.client_tables import client_rules
-from sidecar.controller.config_mode import mode_fault
+from sidecar.controller.config_mode import mode_fault, open_secret_files
 from sidecar.net.tls_context import tls_fault_of
 
 _NAMED_TABLES = ("clients", "topics")
@@ -205,7 +205,8 @@ def load_config(
         gathered.faults += [] if fault is None else [fault]
         rules, faults = client_rules(config.clients)
         gathered.faults += faults
-        config = replace(config, client_rules=rules)
+        warnings = (*config.warnings, *open_secret_files(config.values, config.clients))
+        config = replace(config, client_rules=rules, warnings=warnings)
     except ConfigError as error:
         raise ConfigError([*gathered.faults, *error.sentences]) from None
     if gathered.faults:

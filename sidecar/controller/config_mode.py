@@ -32,6 +32,29 @@ def mode_fault(path: Path, found: os.stat_result, settings: Mapping[str, object]
     )
 
 
+def open_secret_files(values: Mapping[str, object], clients: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """One sentence for each file of a secret (``NAME.file``) that every user of the host may read.
+
+    Not refused: Kubernetes gives such files this mode, in a container that nobody else is in.
+    """
+    named = [(name, path) for name, path in values.items() if name.endswith(".file")]
+    named += [(f'clients."{name}".token.file', keys.get("token.file")) for name, keys in clients.items()]
+    found: list[str] = []
+    for name, path in named:
+        if not path:
+            continue
+        try:
+            mode = os.stat(str(path)).st_mode  # noqa: PTH116
+        except (OSError, ValueError):
+            continue  # those who read it say so
+        if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+            found.append(
+                f'{name} = "{path}": every user of this host may read this file (mode {stat.S_IMODE(mode):04o}): '
+                f"chmod o= {path}."
+            )
+    return found
+
+
 def _is_secret(name: str) -> bool:
     row = BY_NAME.get(name.removeprefix("kafka."))
     return row.secret if row is not None else name.startswith("clients.") and name.endswith(".token")

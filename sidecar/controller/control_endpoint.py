@@ -129,6 +129,9 @@ class ControlEndpoint:
             if refusal.code == "NOT_ADMITTED":
                 self._sparse_log.warning(str(refusal), "refused: %s", ascii(str(refusal)))
             self._refuse(routing_id, refusal)
+            if refusal.code == "NOT_ADMITTED":
+                # A stub takes it for good. Who asks again and again tries tokens.
+                self._endpoint.sent_nonsense(routing_id)
             return True
         if assigned is None:
             return False

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 TOPICS_MAX: Final = 200
 """Topics with counts of their own; records of further topics are counted under ``OTHER``."""
+BUSIER: Final = 2
+"""A topic with so many times the failures of the quietest one takes its place."""
 OTHER: Final = "other"
 LAST_MAX: Final = 20
 """Pairs of topic and error that `status` shows, the latest first."""
@@ -59,13 +61,16 @@ class FailureBook:
     def __init__(self) -> None:
         self._pairs: OrderedDict[tuple[str, str], _Pair] = OrderedDict()
         """The pair that failed last stands last."""
-        self._topics: set[str] = set()
+        self._topics: dict[str, int] = {}
+        """Topics with counts of their own, and their failures."""
+        self._others: dict[str, int] = {}
+        """The busiest of the others, as Metwally's Space-Saving finds them: one that is new takes over the least."""
 
     def add(self, rows: Iterable[FailureRow], wall_ms: float, now_ms: float) -> None:
         """A worker's report; logs what is due. ``wall_ms`` is Unix time, ``now_ms`` monotonic."""
         for row in rows:
             known = classify(row.code)
-            topic = masked(self._place_of(row.topic))
+            topic = masked(self._place_of(row.topic, row.count))
             pair = self._pairs.get((topic, known.name))
             if pair is None:
                 again = "Sending the records again may succeed." if known.retriable else ""
@@ -114,12 +119,39 @@ class FailureBook:
             for pair in latest
         ]
 
-    def _place_of(self, topic: str) -> str:
-        if topic and topic not in self._topics:
-            if len(self._topics) >= TOPICS_MAX:
-                return OTHER
-            self._topics.add(topic)
-        return topic or OTHER
+    def _place_of(self, topic: str, count: int) -> str:
+        """The topic, or OTHER: those that fail most have counts of their own, in whatever order they came."""
+        if not topic:
+            return OTHER
+        if topic in self._topics or len(self._topics) < TOPICS_MAX:
+            self._topics[topic] = self._topics.get(topic, 0) + count
+            return topic
+        seen = self._others.pop(topic, 0)
+        if not seen and len(self._others) >= TOPICS_MAX:
+            seen = self._others.pop(min(self._others, key=self._others.__getitem__))
+        seen += count
+        quietest = min(self._topics, key=self._topics.__getitem__)
+        if seen <= BUSIER * self._topics[quietest]:
+            self._others[topic] = seen
+            return OTHER
+        self._others[quietest] = self._topics.pop(quietest)
+        self._give_to_others(masked(quietest))
+        self._topics[topic] = seen
+        return topic
+
+    def _give_to_others(self, topic: str) -> None:
+        """Its records count under OTHER from now on, the earlier ones too: no sum changes."""
+        for key in [key for key in self._pairs if key[0] == topic]:
+            pair = self._pairs.pop(key)
+            other = self._pairs.get((OTHER, pair.error))
+            if other is None:
+                pair.topic = OTHER
+                self._pairs[OTHER, pair.error] = pair
+                continue
+            other.count += pair.count
+            other.unlogged += pair.unlogged
+            other.first_ms = min(other.first_ms, pair.first_ms)
+            other.last_ms = max(other.last_ms, pair.last_ms)
 
     @staticmethod
     def _write(pair: _Pair) -> None:

@@ -148,6 +148,8 @@ class _Service:
         self.is_handed_over = False
         self.replaced_pid: int | None = None
         """The daemon that we took over from."""
+        self.is_reload_asked = False
+        """A signal came before there was a daemon."""
         self.standbys: deque[StandbyWorker] = deque()
 
     def start_workers(self) -> None:
@@ -185,7 +187,7 @@ class _Service:
         from sidecar.controller.cluster import Cluster
 
         # There is nothing to reload yet; by default the signal kills.
-        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, log.info, "SIGHUP: still starting.")
+        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, self._hung_up_early)
         cluster = Cluster(self.config)
         control: ControlEndpoint | None = None
         exporter: Exporter | None = None
@@ -244,9 +246,18 @@ class _Service:
         self._let_go_of_predecessor()  # from here on somebody may take over from us
         gc.freeze()
         try:
-            return await daemon.run(exporter)
+            return await daemon.run(exporter, lambda: self._ready(daemon))
         finally:
             self.is_handed_over = daemon.is_handed_over
+
+    def _hung_up_early(self) -> None:
+        """SIGHUP before there is a daemon: the configuration may be newer than the one that was read."""
+        log.info("SIGHUP: still starting; the configuration is read again then.")
+        self.is_reload_asked = True
+
+    def _ready(self, daemon: Daemon) -> None:
+        if self.is_reload_asked:
+            daemon.reload.ask()
 
     def _hung_up(self, daemon: Daemon) -> None:
         """SIGHUP: a reload, or the terminal is closed and nobody will look any more."""

@@ -9,7 +9,7 @@ import random as random_module
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.config_rules import config_of
@@ -21,6 +21,9 @@ from sidecar.protocol.sasl.credentials import OAuthToken
 from sidecar.protocol.sasl.token_refresh import TokenRefreshConfig, refresh_at_ms
 
 log = logging.getLogger(__name__)
+
+HANGS_S: Final = 60.0
+"""After so long without an answer the log says that a source of tokens hangs; endpoints have shorter limits."""
 
 
 class TokenKeeper:
@@ -102,6 +105,8 @@ class TokenKeeper:
     async def _in_thread(self) -> OAuthToken:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[OAuthToken] = loop.create_future()
+        ended = asyncio.Event()
+        done.add_done_callback(lambda _: ended.set())
 
         def settle(token: OAuthToken | None, error: Exception | None) -> None:
             if done.done():
@@ -129,6 +134,9 @@ class TokenKeeper:
             threading.Thread(target=fetch, name="token", daemon=True).start()
         except RuntimeError as error:  # the next try comes
             raise TokenError(f"No token is fetched: {error}.") from None
+        # One that never returns is not asked by a second thread, but it is no secret.
+        while not await happens_within(ended, HANGS_S):
+            self._failed(f"The source of tokens has not answered for {HANGS_S:g} s; it is still waited for.")
         return await done
 
 

@@ -155,13 +155,13 @@ class Endpoint:
             self._unattached_parts.pop(connection, None)
 
     def sent_nonsense(self, routing_id: bytes) -> None:
-        """A message of this connection was malformed; so many of them, and it is closed."""
+        """A message of this connection was malformed, or not admitted; so many of them, and it is closed."""
         connection = self._by_id.get(routing_id)
         if connection is not None:
             connection.malformed += 1
             self._listener.sent_nonsense(connection.peer.payer)
             if connection.malformed > MALFORMED_MAX:
-                self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed messages")
+                self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed or refused messages")
 
     def sent_useless(self, routing_id: bytes) -> None:
         """A message of this connection was well formed and changed nothing. Counted here, charged once a read."""

@@ -66,3 +66,22 @@ def test_a_secret_in_a_file_of_its_own_leaves_the_configuration_open(tmp_path: P
     (tmp_path / "password").write_text("s3cret\n")
     path = written(tmp_path, f'{PLAIN}"ssl.key.password.file" = "{tmp_path}/password"\n', 0o644)
     assert load_config(path, environment={}).holds_secrets
+
+
+def test_a_file_of_a_secret_that_everybody_may_read_is_a_warning(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    text = f'{PLAIN}"sasl.password.file" = "{secret}"\n[clients.billing]\ntoken.file = "{secret}"\n'
+    login = 'security.protocol = "SASL_SSL"\nsasl.mechanism = "PLAIN"\nsasl.username = "a"'
+    text = text.replace("[kafka]", f"[kafka]\n{login}")
+    path = written(tmp_path, text, 0o600)
+    for mode, count in ((0o644, 2), (0o640, 0), (0o400, 0)):
+        secret.chmod(mode)
+        warnings = [each for each in load_config(path, environment={}).warnings if "may read" in each]
+        assert len(warnings) == count
+        assert all(str(secret) in each and "mode 0644" in each and "s3cret" not in each for each in warnings)
+    secret.chmod(0o644)
+    names = {
+        each.split(" = ")[0] for each in load_config(path, environment={}).warnings if "may read" in each
+    }
+    assert names == {"sasl.password.file", 'clients."billing".token.file'}

@@ -23,6 +23,7 @@ from sidecar.common.explanation import NAME_CHARACTERS_MAX
 from sidecar.controller.cluster import refused
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.metadata.errors import InvalidTopicError, TopicAuthorizationError
+from sidecar.net.endpoint import MALFORMED_MAX
 from sidecar.net.peer import Peer
 
 Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awaitable[None]]
@@ -85,6 +86,17 @@ def test_hello_and_topics(short_dir: Path) -> None:
         assert (await ask(msgpack.packb([Kind.TOPICS, None])))[1][0][0] == "all"
         assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
         assert endpoint.refused == {"NOT_ADMITTED": 1}
+
+    perform(short_dir, play)
+
+
+def test_who_tries_tokens_is_cut_and_pays(short_dir: Path) -> None:
+    async def play(ask: Any, endpoint: ControlEndpoint) -> None:
+        for _ in range(MALFORMED_MAX + 1):
+            assert (await ask(msgpack.packb([Kind.HELLO, "refuse me"])))[1] == "NOT_ADMITTED"
+        assert not endpoint._endpoint._by_id, "the connection is closed behind its last answer"
+        penalties = endpoint._endpoint._listener._penalties
+        assert penalties._clear_s[os.getpid()] - asyncio.get_running_loop().time() > 2.5
 
     perform(short_dir, play)
 

@@ -66,6 +66,35 @@ def test_counts_are_by_topic_and_error_and_bounded() -> None:
     assert sum(counts.values()) == 2 * (TOPICS_MAX + 5) + 1 + 9
 
 
+def test_a_busy_topic_takes_the_place_of_a_quiet_one_and_no_sum_changes() -> None:
+    book = FailureBook()
+    for number in range(3 * TOPICS_MAX):
+        book.add([row(f"t{number:03}"), row(f"t{number:03}", LocalCode.EXPIRED)], 0, 0)
+    sent = 6 * TOPICS_MAX
+    for number in range(1_000):
+        book.add([row("busy")], 0, 0)
+        if number % 10 == 0:
+            book.add([row(f"u{number:03}")], 0, 0)
+    counts = dict(book.counts())
+    assert sum(counts.values()) == sent + 1_100
+    assert counts["busy", "TOPIC_AUTHORIZATION_FAILED"] > 900
+    assert counts[OTHER, "TIMED_OUT"] >= TOPICS_MAX
+    assert len({topic for topic, _ in counts}) <= TOPICS_MAX + 1
+    assert len(book._others) <= TOPICS_MAX
+    assert book.last()[0]["topic"] in {"busy", OTHER}
+
+
+def test_topics_that_fail_alike_do_not_drive_each_other_out() -> None:
+    book = FailureBook()
+    for _ in range(20):
+        for number in range(TOPICS_MAX):
+            book.add([row(f"t{number:03}")], 0, 0)
+        book.add([row("new")], 0, 0)
+    counts = dict(book.counts())
+    assert all(counts[f"t{number:03}", "TOPIC_AUTHORIZATION_FAILED"] == 20 for number in range(TOPICS_MAX))
+    assert counts[OTHER, "TOPIC_AUTHORIZATION_FAILED"] == 20
+
+
 def test_the_latest_stand_first_as_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
     book = FailureBook()
     for number in range(LAST_MAX + 3):

@@ -366,6 +366,32 @@ def test_an_endpoint_that_hangs_holds_nobody_up() -> None:
     release.set()
 
 
+def test_a_source_that_hangs_is_said_and_its_late_token_is_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sidecar.controller.token_keeper.HANGS_S", 0.05)
+    release, handed, asked = threading.Event(), [], []
+
+    def fetch() -> OAuthToken:
+        asked.append(1)
+        release.wait(30)
+        return OAuthToken("late", time.time() * 1000 + 60_000)
+
+    async def live() -> None:
+        keeper = TokenKeeper(values_of("sasl.oauthbearer.token=x"), handed.append, fetch=fetch)
+        keeper.start()
+        await until(lambda: len(handed) >= 3)
+        assert all("has not answered for 0.05 s" in each.why_not for each in handed)
+        assert len(asked) == 1, "no second thread beside the one that hangs"
+        release.set()
+        await until(lambda: handed[-1].token == "late")
+        assert not handed[-1].why_not
+        keeper.close()
+
+    asyncio.run(live())
+    assert sum("has not answered" in each.getMessage() for each in caplog.records) == 1
+
+
 def test_a_reload_with_a_source_that_hangs_leaves_the_old_token_to_new_workers() -> None:
     async def live() -> None:
         def config(*overrides: str) -> SidecarConfig:

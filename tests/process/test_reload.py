@@ -160,6 +160,32 @@ def test_each_who_asks_has_an_answer(start_daemon: StartDaemon, mock_broker: Moc
     assert "linger.ms 5 → 7\n" in {each.stdout for each in answers}
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for the signal."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def test_one_asked_for_while_it_starts_is_not_forgotten(
+    start_daemon: StartDaemon, mock_broker: MockBroker, file: Path
+) -> None:
+    """One that takes over waits in its loop for a second, and has read its configuration before."""
+    daemon = start_daemon(mock_broker.bootstrap_servers, config=file)
+    pid = daemon.spawn("--takeover").pid
+    wait_until(lambda: catches(pid, signal.SIGHUP), "the handler", interval_s=0.002)
+    file.write_text("[kafka]\nlinger.ms = 33\n")
+    os.kill(pid, signal.SIGHUP)
+    daemon.wait_ready()
+    wait_until(
+        lambda: any("linger.ms 5 → 33" in line for line in daemon.log_lines()),
+        "the change",
+        describe=daemon.log_tail,
+    )
+    assert "SIGHUP: still starting" in daemon.log_path.read_text()
+
+
 def test_a_closed_terminal_drains(mock_broker: MockBroker) -> None:
     """SIGHUP reloads; with the terminal gone nobody will look any more, and the daemon ends in good order."""
     daemon = SidecarDaemon(mock_broker.bootstrap_servers)
