@@ -39,6 +39,7 @@ class WaitCause(StrEnum):
     REFUSED = "refused"
     THROTTLED = "throttled"
     UNKNOWN_TOPIC = "unknown_topic"
+    METADATA = "metadata"
     UNANSWERED = "unanswered"
     LINGER = "linger"
     PAUSED = "paused"

@@ -162,6 +162,10 @@ class BrokerBook:
         broker = self._brokers.get(broker_id)
         return "" if broker is None else str(broker.shown)
 
+    def why_no_metadata(self) -> str:
+        silent = ", ".join(str(each.node.id) for each in self._all() if each.shown is BrokerState.SILENT)
+        return "the cluster's metadata has not come since" + (silent and f": broker {silent} silent")
+
     def troubled(self, now_ms: float) -> list[str]:
         """A phrase for each broker that has been no good for TROUBLE_MS while records wait for it."""
         return [

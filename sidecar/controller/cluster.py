@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.clock import MonotonicClock
+from sidecar.common.condition import SILENT_MS, BrokerRow, BrokerState
 from sidecar.common.config_rules import config_of, parse_address
 from sidecar.common.control import LoginToken, NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
 from sidecar.common.errors import Refused
@@ -197,6 +198,14 @@ class Cluster:
     def expiries(self) -> list[Expiry]:
         """When the certificates of the links end; empty without TLS."""
         return [Expiry(*each) for each in self._security.expiries]
+
+    def silent_brokers(self, now_ms: float) -> tuple[BrokerRow, ...]:
+        """Brokers that owe the controller an answer for SILENT_MS."""
+        return tuple(
+            BrokerRow(broker_id, str(BrokerState.SILENT), since_ms, in_flight=1)
+            for broker_id, since_ms in self._fetcher.unanswered()
+            if now_ms - since_ms >= SILENT_MS
+        )
 
     def refresh(self) -> None:
         """Ask the cluster again as soon as it may be asked."""

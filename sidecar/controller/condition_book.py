@@ -21,7 +21,7 @@ OLDEST_SHOWN_MS: Final = 1_000.0
 """A record that is held for less is on its way."""
 WAIT_LINE_MS: Final = 60_000.0
 """While records wait for long the log says so in this interval."""
-_TROUBLE: Final = frozenset({WaitCause.BROKER, WaitCause.NO_LEADER, WaitCause.REFUSED})
+_TROUBLE: Final = frozenset({WaitCause.BROKER, WaitCause.NO_LEADER, WaitCause.REFUSED, WaitCause.METADATA})
 """Causes that lie with Kafka: they make the daemon degraded."""
 _ADVICE: Final = {
     WaitCause.BROKER: "Look at that broker and at the network to it.",
@@ -29,6 +29,7 @@ _ADVICE: Final = {
     WaitCause.REFUSED: "The broker refuses for now: look at its log, at its replicas and min.insync.replicas.",
     WaitCause.THROTTLED: "A quota is used up: send less, or raise that of the daemon's user or client.id.",
     WaitCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
+    WaitCause.METADATA: "Another broker is asked when request.timeout.ms is over: look at the one that is silent.",
     WaitCause.UNANSWERED: "Look at that broker's process and disk.",
     WaitCause.PAUSED: "`kafka-sidecar resume` lets it go on.",
     WaitCause.QUEUED: "More is sent than the broker takes: look at its load, or send less.",
@@ -68,7 +69,7 @@ class ConditionBook:
         self._conditions: dict[int, Condition] = {}
         """By worker index."""
         self.brokers = BrokerBook()
-        self._now_ms = 0.0
+        self._now_ms = self._answered_ms = 0.0
         self._holds_log = SparseLog(log, lambda: self._now_ms)
         self._wait_lines: dict[bool, tuple[str, float]] = {}
         """Of records without a topic, and of others: the cause that the log has, and when its next line is due."""
@@ -86,7 +87,7 @@ class ConditionBook:
 
     def tick(self, nodes: Mapping[int, Node], answered_ms: float, cluster_error: str, now_ms: float) -> None:
         """Once a second and after each report: log what has changed."""
-        self._now_ms = now_ms
+        self._now_ms, self._answered_ms = now_ms, answered_ms
         self.brokers.tick(nodes, answered_ms, cluster_error, now_ms)
         for is_unknown in (False, True):
             self._log_wait(is_unknown, now_ms)
@@ -128,7 +129,10 @@ class ConditionBook:
             for row in each.waits
             if (row.cause == WaitCause.UNKNOWN_TOPIC) is is_unknown
         ]
-        return min(rows, key=lambda row: row.accepted_ms, default=None)
+        oldest = min(rows, key=lambda row: row.accepted_ms, default=None)
+        if oldest is not None and is_unknown and self._answered_ms < oldest.accepted_ms:
+            return oldest._replace(cause=str(WaitCause.METADATA))  # nobody has said that it is not there
+        return oldest
 
     def _log_wait(self, is_unknown: bool, now_ms: float) -> None:
         row = self._oldest(is_unknown)
@@ -155,6 +159,7 @@ class ConditionBook:
             WaitCause.NO_LEADER: "no leader",
             WaitCause.REFUSED: f"{broker} refuses: {row.error}",
             WaitCause.THROTTLED: f"{broker} throttles",
+            WaitCause.METADATA: self.brokers.why_no_metadata(),
             WaitCause.UNKNOWN_TOPIC: "not in the cluster's metadata",
             WaitCause.UNANSWERED: f"{broker} has not answered yet",
             WaitCause.LINGER: "linger.ms is not over",
@@ -168,10 +173,10 @@ class ConditionBook:
         """Why the daemon is degraded; None while Kafka takes what it gets."""
         words = self.brokers.troubled(now_ms)
         advice = _ADVICE[WaitCause.BROKER]
-        row = self._oldest(False)
-        if row is not None and row.cause in _TROUBLE and now_ms - row.accepted_ms >= TROUBLE_MS:
-            words.append(self._wait_words(row, now_ms))
-            advice = _ADVICE[WaitCause(row.cause)]
+        for row in (self._oldest(False), self._oldest(True)):
+            if row is not None and row.cause in _TROUBLE and now_ms - row.accepted_ms >= TROUBLE_MS:
+                words.append(self._wait_words(row, now_ms))
+                advice = _ADVICE[WaitCause(row.cause)]
         if not words:
             return None
         return Trouble(f"{_sentence('; '.join(words))}.", advice)

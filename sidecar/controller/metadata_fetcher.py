@@ -163,6 +163,14 @@ class MetadataFetcher:
         self.wake()
         return version
 
+    def unanswered(self) -> list[tuple[int, float]]:
+        """(broker, since when) of each question that has no answer yet."""
+        return [
+            (link.node.id, link.last_used_ms)
+            for link in self._links.ready_links
+            if link.awaited_count and link.node.id >= 0
+        ]
+
     def wake(self) -> None:
         """Let the task look at the Metadata now."""
         self._woken.set()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 1.0
 """Between two looks of :meth:`Overview.tick`."""
+_CONTROLLER: Final = -1
+"""In place of a worker's index: the controller's own links."""
 REFRESH_MS: Final = 5_000.0
 """How often metadata is asked whether a broker is back that no worker needs."""
 
@@ -53,6 +55,7 @@ class Overview:
 
     def _judge(self) -> None:
         now_ms, cluster = self._clock.now_ms(), self._cluster
+        self._conditions.report(_CONTROLLER, Condition(brokers=cluster.silent_brokers(now_ms)))
         self._conditions.tick(cluster.snapshot.nodes, cluster.answered_ms, cluster.error, now_ms)
         if self._conditions.brokers.wants_metadata and now_ms - self._refreshed_ms > REFRESH_MS:
             self._refreshed_ms = now_ms

@@ -219,3 +219,22 @@ def test_status_shows_so_many_of_each() -> None:
     rows = (shown["pool"]["by_topic"], shown["pool"]["by_client"], shown["holds"])
     assert [len(each) for each in rows] == [SHOWN_MAX] * 3
     assert rows[0][0]["pages"] == 2, "both workers' part"
+
+
+def test_a_topic_is_not_called_unknown_before_the_cluster_has_said_so() -> None:
+    """The broker that was asked hangs: the topic may well be there."""
+    stage = Stage()
+    waits = (WaitRow("orders", -1, -1, NOW_MS - 6_000.0, "unknown_topic"),)
+    stage.answered_ms = NOW_MS - 7_000.0
+    stage.hear(-1, BrokerRow(2, "silent", NOW_MS - 6_000.0, in_flight=1))
+    stage.hear(0, waits=waits)
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert trouble.sentence == (
+        "Oldest held record 6 s, topic orders, the cluster's metadata has not come since: broker 2 silent."
+    )
+    assert stage.book.notices(0, stage.now_ms) == []
+    stage.answered_ms = NOW_MS
+    stage.tick()
+    assert stage.book.trouble(stage.now_ms) is None
+    assert "not in the cluster's metadata. Create the topic" in stage.book.notices(0, stage.now_ms)[0]
