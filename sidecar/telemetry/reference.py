@@ -40,14 +40,9 @@ The column *look closer* says when, and where to look. Where it is empty the val
 *This page is printed by `python -m sidecar.telemetry.reference` from `sidecar/telemetry/metric_table.py`, and a test
 compares them: edit the tables that it reads.*
 
-| alert | expression |
-|---|---|
-| no records are taken | `kafka_sidecar_up == 0` for 1 min |
-| the backlog grows | `deriv(sum(kafka_sidecar_records_held)[10m:]) > 0` and the sum is above a minute's intake |
-| records failed | `increase(kafka_sidecar_topic_records_failed_total[10m]) > 0` |
-| letters wait for a replay | `increase(kafka_sidecar_records_dead_lettered_total[10m]) > 0` |
-| workers die | `increase(kafka_sidecar_worker_restarts_total[10m]) > 0` |
-| a bug | `increase(kafka_sidecar_sender_exceptions_total[1h]) + increase(kafka_sidecar_accept_errors_total[1h]) > 0` |
+Alerts and recording rules are in `deploy/prometheus/rules.yml`; each alert has a page in
+[runbooks](runbooks/README.md).
+`deploy/grafana/dashboard.json` has a panel for every metric, and is printed by `python -m sidecar.telemetry.dashboard`.
 """
 
 _COLUMNS: Final = "\n| name | type | labels | unit | meaning | look closer |\n|---|---|---|---|---|---|\n"
@@ -72,11 +67,12 @@ def reference_markdown() -> str:
     """The whole page."""
     grouped: dict[str, list[str]] = {title: [] for title, _, _ in _GROUPS}
     for row in METRICS:
-        grouped[_group(row)].append(_line(row))
+        grouped[group_of(row)].append(_line(row))
     return _HEAD + "".join(f"\n## {title}\n{_COLUMNS}{''.join(lines)}" for title, lines in grouped.items())
 
 
-def _group(row: MetricRow) -> str:
+def group_of(row: MetricRow) -> str:
+    """Title of the group that the metric is shown in, here and on the dashboard."""
     kinds = {"slot", "role", "histogram"} & {*row.labels, row.kind} or {""}
     name = row.name.removeprefix(PREFIX)
     return next(title for title, label, start in _GROUPS if label in kinds and re.match(start, name))
