@@ -162,7 +162,7 @@ def golden() -> dict[str, Frames]:
     return {name: [bytes.fromhex(frame) for frame in frames] for name, *frames in lines}
 
 
-CONTROL = ("ASSIGNED", "TOPICS_REPLY", "ORDER_REPLY", "ORDER")
+CONTROL = ("ASSIGNED", "TOPICS_REPLY", "ORDER_REPLY", "EXPLAIN_REPLY", "ORDER", "EXPLAIN")
 """Of the control endpoint: compared in test_control_frames."""
 
 
@@ -187,12 +187,16 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
     async def order(verb: str, names: list[str], caller: object) -> list[object]:
         return [{"topics": dict.fromkeys(names, 1_790_000_000_000), "drained_since_ms": None}, [verb]]
 
+    async def explain(name: str, caller: object) -> list[object]:
+        return [{"asked": name}]
+
     async def run(folder: Path) -> None:
         endpoint = ControlEndpoint(
             folder / "control.sock",
             hello=lambda fields, caller: ("worker-0.3.sock", 3, b"ticket"),
             topics=topics,
             order=order,
+            explain=explain,
         )
         try:
             endpoint._endpoint.send = lambda routing_id, frames: bool(sent.append(list(frames))) or True  # type: ignore[method-assign]
@@ -203,7 +207,10 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
             await asyncio.gather(*endpoint._tasks)
             endpoint._on_message(b"x", [memoryview(msgpack.packb(order_message("pause", ("orders",))))], 0)
             await asyncio.gather(*endpoint._tasks)
+            endpoint._on_message(b"x", [memoryview(msgpack.packb([Kind.EXPLAIN, "orders"]))], 0)
+            await asyncio.gather(*endpoint._tasks)
             sent.append([msgpack.packb(order_message("pause", ("orders",)))])
+            sent.append([msgpack.packb([Kind.EXPLAIN, "orders"])])
         finally:
             endpoint.close()
 
