@@ -9,7 +9,7 @@ from typing import Final
 
 _CALLS: Final = {
     # confluent-kafka
-    "produce": "send(topic, value, key, ..., on_delivery=...) is its name here",
+    "produce": "send(topic, value, key, ..., on_delivery=...) is its name here, or take client_stub.compat.confluent",
     "poll": "callbacks run in a thread of the producer, and nothing need be polled",
     "list_topics": "partitions_for(topic) knows one topic, and `kafka-sidecar topics` lists all",
     "purge": "close(0) fails all that is not delivered",

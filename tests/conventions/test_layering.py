@@ -318,7 +318,8 @@ def test_a_class_name_has_one_owner() -> None:
     """Two classes of one name in two rooms are two things to mix up, or one thing written twice."""
     owners: dict[str, list[str]] = {}
     for module, path in sources():
-        if not any(within(module, tool) for tool in TOOLS):
+        # The twins have the names of the classes that they stand for.
+        if not any(within(module, other) for other in (*TOOLS, "client_stub.compat")):
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef):
                     owners.setdefault(node.name, []).append(module)

@@ -1,0 +1,198 @@
+"""A twin of ``kafka.KafkaProducer`` (kafka-python, 2.x and 3.x) over the daemon of this host.
+
+::
+
+    from client_stub.compat.kafka_python import KafkaProducer, KafkaTimeoutError
+
+What is the same: send() returns a future with get(), add_callback() and add_errback(), serializers, what the metadata
+has. What is not: configuration and metrics, which the daemon has, and transactions. Errors are those of
+``client_stub.errors``; KafkaTimeoutError is this module's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from client_stub.compat.settings import producer_settings
+from client_stub.delivery import Delivery
+from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
+from client_stub.producer import MAX_BLOCK_MS, Producer
+
+KafkaError = SidecarError
+_SERIALIZERS: Final = ("key_serializer", "value_serializer")
+
+
+class KafkaTimeoutError(SidecarError):
+    """get(), flush() or a send without room lasted longer than its time."""
+
+    default_name = "KafkaTimeoutError"
+    default_retriable = True
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record stands. Sizes are -1 for what is not there, and ``checksum`` is always None."""
+
+    topic: str
+    partition: int
+    topic_partition: TopicPartition
+    offset: int
+    timestamp: int
+    checksum: int | None
+    serialized_key_size: int
+    serialized_value_size: int
+    serialized_header_size: int
+
+
+class FutureRecordMetadata:
+    """The future of one record. Thread-safe; callbacks run in a thread of the producer, or at once."""
+
+    def __init__(self, delivery: Delivery, sizes: tuple[int, int, int]) -> None:
+        self._delivery = delivery
+        self._sizes = sizes
+
+    @property
+    def is_done(self) -> bool:
+        return self._delivery.done()
+
+    def succeeded(self) -> bool:
+        return self.is_done and self.exception is None
+
+    def failed(self) -> bool:
+        return self.is_done and self.exception is not None
+
+    @property
+    def exception(self) -> SidecarError | None:
+        """The record's error; None while there is none."""
+        return self._delivery.exception(0) if self.is_done else None
+
+    @property
+    def value(self) -> RecordMetadata | None:
+        """None while the record is not delivered."""
+        return self.get(0) if self.succeeded() else None
+
+    def get(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait at most ``timeout`` seconds. Raises KafkaTimeoutError, or the record's own error."""
+        try:
+            found = self._delivery.result(timeout)
+        except SidecarError:
+            raise
+        except TimeoutError as error:
+            raise KafkaTimeoutError(f"Timeout after waiting for {timeout} secs. {error}") from None
+        place = TopicPartition(found.topic, found.partition)
+        return RecordMetadata(*place, place, found.offset, found.timestamp_ms, None, *self._sizes)
+
+    def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> FutureRecordMetadata:
+        """Call ``f(*args, metadata, **kwargs)`` when the record is delivered."""
+        self._delivery.add_done_callback(
+            lambda _: partial(f, *args, **kwargs)(self.get(0)) if self.succeeded() else None
+        )
+        return self
+
+    def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> FutureRecordMetadata:
+        """Call ``f(*args, error, **kwargs)`` when the record has failed."""
+        self._delivery.add_done_callback(
+            lambda _: partial(f, *args, **kwargs)(self.exception) if self.failed() else None
+        )
+        return self
+
+    def add_both(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> FutureRecordMetadata:
+        return self.add_callback(f, *args, **kwargs).add_errback(f, *args, **kwargs)
+
+
+class KafkaProducer:
+    """See the module. ``sidecar_run_dir`` and ``sidecar_token`` name the daemon, ``client_id`` the client. Of the
+    others ``key_serializer``, ``value_serializer`` and ``max_block_ms`` count. Thread-safe and fork-safe.
+
+    Raises ValueError for ``transactional_id``.
+    """
+
+    def __init__(self, **configs: Any) -> None:
+        self._key_serializer, self._value_serializer = (configs.pop(name, None) for name in _SERIALIZERS)
+        max_block_ms = configs.pop("max_block_ms", MAX_BLOCK_MS)
+        named = {_dotted(name): value for name, value in configs.items()}
+        self._max_block_ms = float(max_block_ms)
+        self._producer = Producer(max_block_ms=self._max_block_ms, **producer_settings(named))
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: list[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> FutureRecordMetadata:
+        """Queue one record. Raises ValueError without key and value, TypeError for what is not bytes behind the
+        serializers, KafkaTimeoutError without room in max_block_ms, and SidecarError for a record that is refused."""
+        if value is None and key is None:
+            raise ValueError("Need at least one: key or value")
+        key_bytes = _serialized(self._key_serializer, topic, headers, key)
+        value_bytes = _serialized(self._value_serializer, topic, headers, value)
+        try:
+            delivery = self._producer.send(topic, value_bytes, key_bytes, headers, partition, timestamp_ms)
+        except (BufferExhausted, DaemonUnreachable) as error:
+            raise KafkaTimeoutError(str(error)) from error
+        header_bytes = sum(len(name.encode()) + len(each) for name, each in headers) if headers else -1
+        return FutureRecordMetadata(delivery, (_size(key_bytes), _size(value_bytes), header_bytes))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait at most ``timeout`` seconds (None: for ever) for all outcomes. Raises KafkaTimeoutError."""
+        try:
+            self._producer.flush(timeout)
+        except TimeoutError as error:
+            raise KafkaTimeoutError(str(error)) from None
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush and leave; what is undecided after ``timeout`` seconds fails."""
+        self._producer.close(timeout)
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """Ids of the topic's partitions. Raises KafkaTimeoutError for a topic that Kafka does not have."""
+        try:
+            return {each.partition for each in self._producer.partitions_for(topic, self._max_block_ms / 1e3)}
+        except MetadataTimeout as error:
+            raise KafkaTimeoutError(str(error)) from error
+
+    def bootstrap_connected(self) -> bool:
+        """Whether a worker of the daemon has let this producer in."""
+        return self._producer.stats().is_connected
+
+    def metrics(self, raw: bool = False) -> dict[str, Any]:
+        """Counts of this producer; the daemon has the rest."""
+        stats = self._producer.stats()
+        return {
+            "producer-metrics": {name.replace("_", "-"): getattr(stats, name) for name in stats.__slots__}
+        }
+
+    def __enter__(self) -> KafkaProducer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._producer.__exit__(*error)  # type: ignore[arg-type]
+
+
+def _dotted(name: str) -> str:
+    """client_id → client.id; sidecar_run_dir → sidecar.run_dir."""
+    if name.startswith("sidecar_"):
+        return "sidecar." + name.removeprefix("sidecar_")
+    return name.replace("_", ".")
+
+
+def _serialized(serializer: Any, topic: str, headers: Any, given: Any) -> Any:
+    """As kafka-python: a function of the object, or an object with serialize(topic, headers, data); None, too."""
+    if serializer is None:
+        return given
+    if hasattr(serializer, "serialize"):
+        return serializer.serialize(topic, headers or [], given)
+    return serializer(given)
+
+
+def _size(given: bytes | None) -> int:
+    return -1 if given is None else len(given)

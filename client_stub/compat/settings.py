@@ -1,0 +1,35 @@
+"""Settings of another client's producer that are the client's here; the rest is the daemon's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+log = logging.getLogger("client_stub")
+
+RUN_DIR: Final = "sidecar.run_dir"
+TOKEN: Final = "sidecar.token"
+_SILENT: Final = frozenset({"bootstrap.servers", "metadata.broker.list", "client.id"})
+"""Every program has them, and what they say is in the daemon's configuration, too."""
+
+
+def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``client_stub.Producer``, from names with dots. Logs once which settings count for nothing.
+
+    Raises ValueError for what changes the meaning of a program and is not there: transactions.
+    """
+    if settings.get("transactional.id") is not None:
+        raise ValueError("transactional.id is not taken: transactions are not built yet.")
+    used = {RUN_DIR, TOKEN, *_SILENT}
+    left = sorted(name for name, value in settings.items() if name not in used and value is not None)
+    if left:
+        log.warning(
+            "These settings belong to the daemon, which all clients share, and count for nothing here: %s.",
+            ", ".join(left),
+        )
+    return {
+        "run_dir": settings.get(RUN_DIR),
+        "client_name": settings.get("client.id"),
+        "token": settings.get(TOKEN),
+    }

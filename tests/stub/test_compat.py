@@ -1,0 +1,94 @@
+"""The twins before a scripted daemon: a full buffer, no daemon, failures, and settings that are not theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_stub import errors
+from client_stub.compat import confluent, kafka_python
+from client_stub.wire import LocalCode, OutcomeKind, Persistence
+from tests.stub.conftest import eventually
+from tests.stub.fake_daemon import FakeDaemon
+
+WAIT_S = 10
+
+
+def test_a_full_buffer_is_a_buffer_error_at_once(daemon: FakeDaemon) -> None:
+    daemon.accept = lambda client, submit: False
+    producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
+    with pytest.raises(BufferError, match="Local: Queue full"):
+        for _ in range(100):
+            producer.produce("t", bytes(1_000_000))
+    assert len(producer) >= 8
+    assert producer.poll(0) == 0 and producer.flush(0.05) == len(producer)
+    producer._producer.close(0)
+
+
+def test_no_daemon_is_what_each_of_them_raises(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confluent, "CONNECT_TIMEOUT_MS", 100.0)
+    with pytest.raises(confluent.KafkaException) as raised:
+        confluent.Producer({"sidecar.run_dir": str(run_dir)}).produce("t", b"v")
+    error = raised.value.args[0]
+    assert (error.name(), error.retriable(), error == -187) == ("_ALL_BROKERS_DOWN", True, True)
+    assert "kafka-sidecar run" in error.str() and "_ALL_BROKERS_DOWN" in str(error)
+    with pytest.raises(kafka_python.KafkaTimeoutError, match="No kafka-sidecar daemon"):
+        kafka_python.KafkaProducer(sidecar_run_dir=str(run_dir), max_block_ms=100).send("t", b"v")
+
+
+@pytest.mark.parametrize(
+    ("code", "confluents"),
+    [
+        (LocalCode.EXPIRED, (-192, "_MSG_TIMED_OUT")),
+        (29, (29, "TOPIC_AUTHORIZATION_FAILED")),
+        (LocalCode.POISON_SUBMISSION, (-172, "POISON_SUBMISSION")),
+    ],
+)
+def test_a_failed_record_has_the_peers_code(
+    daemon: FakeDaemon, code: int, confluents: tuple[int, str]
+) -> None:
+    daemon.deliver = lambda client, submit: daemon.outcome(
+        client, submit, kind=OutcomeKind.FAILED, code=code, persistence=Persistence.NOT_PERSISTED, text="why"
+    )
+    told: list[confluent.KafkaError | None] = []
+    producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
+    producer.produce("t", b"v", on_delivery=lambda error, message: told.append(error))
+    assert producer.flush(WAIT_S) == 0
+    (error,) = told
+    assert error is not None and (error.code(), error.name()) == confluents
+    failed = kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir)).send("t", b"v")
+    seen: list[object] = []
+    failed.add_callback(seen.append).add_errback(seen.append)
+    with pytest.raises(errors.DeliveryFailed):
+        failed.get(WAIT_S)
+    assert failed.failed() and failed.value is None and eventually(lambda: seen) == [failed.exception]
+
+
+def test_a_short_patience_is_kafka_pythons_timeout(daemon: FakeDaemon) -> None:
+    daemon.deliver = None
+    producer = kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir))
+    assert not producer.bootstrap_connected()
+    future = producer.send("t", b"v")
+    assert producer.bootstrap_connected() and producer.metrics()["producer-metrics"]["waiting"] == 1
+    with pytest.raises(kafka_python.KafkaTimeoutError, match=r"Timeout after waiting for 0\.05 secs"):
+        future.get(0.05)
+    with pytest.raises(kafka_python.KafkaTimeoutError):
+        producer.flush(0.05)
+    assert future.value is None and not future.failed()
+    producer.close(0)
+
+
+def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    confluent.Producer(
+        {"bootstrap.servers": "a:1", "acks": "all", "linger.ms": 5, "sidecar.run_dir": str(daemon.run_dir)}
+    )
+    kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir), linger_ms=5, client_id="x")
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.rpartition(": ")[2] for line in said] == ["acks, linger.ms.", "linger.ms."]
+    with pytest.raises(ValueError, match=r"transactional\.id is not taken"):
+        kafka_python.KafkaProducer(transactional_id="t")
+    with pytest.raises(NotImplementedError, match="the daemon has the records"):
+        confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}).purge()
