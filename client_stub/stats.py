@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+LOOKS_MAX: Final = 20
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
 class ProducerStats:
     """One moment of one producer in one process; all counts but ``waiting…`` only grow.
 
-    ``sent = delivered + failed + waiting``, taken one after the other while other threads go on.
+    ``sent = delivered + failed + waiting``. Without the compiled part ``sent`` may be off by records that the io thread
+    takes in at this moment. An outcome is counted when its callbacks have run.
     """
 
     sent: int
@@ -37,9 +41,14 @@ class ProducerStats:
 
 def stats_of(outbox: Outbox) -> ProducerStats:
     """The counts of ``outbox``; any thread. Walks over what is undecided, some submissions."""
-    queued = outbox.queued_count
-    pending = list(outbox.pending)
-    failed, completed = outbox.failures.failed_count, outbox.completed_count
+    # A submission that is over moves from one sum to the other in two steps of the io thread: look again meanwhile. A
+    # callback looks from within that thread, before the steps.
+    for _ in range(LOOKS_MAX):
+        queued, failed, completed = outbox.queued_count, outbox.failures.failed_count, outbox.completed_count
+        pending = list(outbox.pending)
+        if completed == outbox.completed_count and not any(each.completed for each in pending):
+            break
+        time.sleep(0)
     waiting = queued
     for submission in pending:
         waiting += submission.undecided_count

@@ -16,7 +16,7 @@ from kafka.errors import KafkaTimeoutError as TheirTimeout
 from client_stub.compat import confluent, kafka_python
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
+from sidecar.testing.kafka_topics import NewTopic, quiet_config
 from sidecar.testing.reading import read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
@@ -37,7 +37,7 @@ def of_confluent(
 ) -> tuple[ModuleType, dict[str, Any]]:
     servers = {"bootstrap.servers": kafka.bootstrap_servers, "client.id": "twins"}
     if request.param == "theirs":
-        return confluent_kafka, servers
+        return confluent_kafka, quiet_config(kafka.bootstrap_servers, {"client.id": "twins"})
     return confluent, {**servers, "sidecar.run_dir": str(shared_daemon.run_dir)}
 
 

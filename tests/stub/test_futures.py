@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from client_stub import BulkDelivery, Delivery, OffsetRange, Producer, errors
+from client_stub import AsyncProducer, BulkDelivery, Delivery, OffsetRange, Producer, errors
+from client_stub.hot import native
 from client_stub.outbox import Outbox
 from client_stub.submission import BulkPart, Submission
 from client_stub.wire import LocalCode, Outcome, OutcomeKind, Persistence, Shape, SubmitFlag
@@ -268,3 +270,48 @@ def test_stats_count_what_is_queued_while_no_daemon_was_seen_again(
         assert (producer.stats().delivered, producer.stats().connections) == (8, 2)
     finally:
         successor.stop()
+
+
+def test_stats_only_grow_and_add_up_while_others_send(producer: Producer) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    over = threading.Event()
+
+    def send() -> None:
+        for number in range(3_000):
+            producer.send("t", b"%d" % number)
+            if not number % 100:
+                producer.send_many("t", [(None, b"v")] * 20)
+        over.set()
+
+    thread = threading.Thread(target=send)
+    try:
+        thread.start()
+        last = producer.stats()
+        while not over.is_set():
+            stats = producer.stats()
+            assert stats.sent == stats.delivered + stats.failed + stats.waiting
+            assert stats.delivered >= last.delivered and stats.accepted >= last.accepted
+            assert stats.sent >= last.sent or native is None, "in pure Python records change their queue"
+            last = stats
+    finally:
+        thread.join(WAIT_S)
+        sys.setswitchinterval(before)
+    producer.flush(WAIT_S)
+    assert (producer.stats().sent, producer.stats().delivered) == (3_600, 3_600)
+
+
+def test_an_async_producer_counts_too(daemon: FakeDaemon) -> None:
+    async def main() -> None:
+        async with AsyncProducer(daemon.run_dir) as sending:
+            await sending.send_and_wait("t", b"v")
+            await sending.flush(WAIT_S)  # counts follow when all callbacks of the outcome have run
+            assert (sending.stats().sent, sending.stats().delivered) == (1, 1)
+            bulk = await sending.send_many("t", [(None, b"v")] * 3)
+            over = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            bulk.add_done_callback(lambda _: loop.call_soon_threadsafe(over.set))
+            await asyncio.wait_for(over.wait(), WAIT_S)
+            assert bulk.offsets() == (OffsetRange(0, 1, 3),)
+
+    asyncio.run(main())
