@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.common.brought_names import OTHER_NAMES
 from sidecar.common.setting import ValueKind
 from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig, nearest
 from sidecar.controller.config_loader import load_config
@@ -311,3 +312,9 @@ def test_what_switches_idempotence_off_is_said_unless_it_is_meant(
     (warning,) = load(*overrides).warnings
     assert warning.startswith(words)
     assert load(*overrides, "enable.idempotence=false").warnings == ()
+
+
+def test_each_name_of_another_client_leads_to_a_setting() -> None:
+    for theirs, ours in OTHER_NAMES.items():
+        assert theirs not in BY_NAME
+        assert ours.split(",")[0].split(" ")[0] in BY_NAME, f"{theirs}: {ours}"
