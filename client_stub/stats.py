@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-LOOKS_MAX: Final = 20
+_LOOKS: Final = 20
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
@@ -43,7 +43,7 @@ def stats_of(outbox: Outbox) -> ProducerStats:
     """The counts of ``outbox``; any thread. Walks over what is undecided, some submissions."""
     # A submission that is over moves from one sum to the other in two steps of the io thread: look again meanwhile. A
     # callback looks from within that thread, before the steps.
-    for _ in range(LOOKS_MAX):
+    for _ in range(_LOOKS):
         queued, failed, completed = outbox.queued_count, outbox.failures.failed_count, outbox.completed_count
         pending = list(outbox.pending)
         if completed == outbox.completed_count and not any(each.completed for each in pending):
