@@ -40,7 +40,7 @@ class Kind(IntEnum):
     HELLO = 1  # stub: version, client_id, name, pid, token|nil[, flags]
     ASSIGNED = 2  # daemon: worker_endpoint, worker_epoch, ticket
     REFUSED = 3  # daemon: code (str), text, stream|nil  (either endpoint; a stream when only that is refused)
-    # stub: [topic, ...]|nil[, max_wait_ms]; with the time it waits for these topics, and partitions have all fields
+    # stub: [topic, ...]|nil[, max_wait_ms]; with the time it waits for these topics
     TOPICS = 4
     # daemon: [[topic, error_code, [[partition, leader, [isr...][, [replicas...], [offline...]]], ...]], ...]
     TOPICS_REPLY = 5

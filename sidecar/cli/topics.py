@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, NamedTuple
 
 import click
 
@@ -25,7 +26,8 @@ from sidecar.controller.run_dir import RunDir
 def topics(
     run_dir: RunDir, names: tuple[str, ...], as_json: bool, timeout_s: float, wait_s: float | None
 ) -> None:
-    """List the cluster's topics, or show the NAMES given with their partitions.
+    """List the cluster's topics, or show the NAMES given with their partitions. Both name partitions that have no
+    leader, or fewer replicas in sync than there are.
 
     Exit 1 when a topic that was asked for by name is not there. Nothing is created, but by --wait where the cluster
     creates topics on first use.
@@ -48,10 +50,18 @@ def topics(
             name: {
                 "error": _error_name(code),
                 "partitions": [
-                    {"partition": p, "leader": leader, "isr": isr} for p, leader, isr, *_ in partitions
+                    {
+                        "partition": each.partition,
+                        "leader": each.leader,
+                        "isr": each.isr,
+                        "replicas": each.replicas,
+                        "offline": each.offline,
+                        "under_replicated": each.is_under_replicated,
+                    }
+                    for each in sorted(_Partition(*partition) for partition in partitions)
                 ],
             }
-            for name, code, partitions in rows
+            for name, code, partitions in sorted(rows)
         }
         click.echo(json.dumps(shown, indent=1))
     else:
@@ -71,15 +81,39 @@ def _error_name(code: int) -> str | None:
     return row.name if row is not None else f"error {code}"
 
 
-def _describe(name: str, code: int, partitions: list[list[object]], *, detailed: bool) -> str:
+class _Partition(NamedTuple):
+    """A partition as TOPICS_REPLY has it. Earlier daemons name no replicas."""
+
+    partition: int
+    leader: int
+    isr: list[int]
+    replicas: list[int] = []  # noqa: RUF012 (a default of a tuple, never changed)
+    offline: list[int] = []  # noqa: RUF012
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+    def line(self) -> str:
+        text = f"{self.partition}: leader {self.leader}, in sync {self.isr}"
+        if self.is_under_replicated:
+            text += f" of {self.replicas}"
+        return text + (f", offline {self.offline}" if self.offline else "")
+
+
+def _describe(name: str, code: int, partitions: list[list[Any]], *, detailed: bool) -> str:
     if code:
         hint = " (create it, or check the spelling)" if code == 3 else ""
         return f"cannot be used: {_error_name(code)}{hint}"
     count = len(partitions)
-    leaderless = [str(p) for p, leader, *_ in partitions if isinstance(leader, int) and leader < 0]
+    rows = sorted(_Partition(*each) for each in partitions)
     text = f"{count} partition{'' if count == 1 else 's'}"
-    if leaderless:
-        text += f", no leader yet for {', '.join(leaderless)}"
+    for words, found in (
+        ("no leader yet for", [each for each in rows if each.leader < 0]),
+        ("under-replicated:", [each for each in rows if each.is_under_replicated]),
+    ):
+        if found:
+            text += f", {words} {', '.join(str(each.partition) for each in found)}"
     if detailed:
-        text += "".join(f"\n    {p}: leader {leader}, in sync {isr}" for p, leader, isr, *_ in partitions)
+        text += "".join(f"\n    {each.line()}" for each in rows)
     return text

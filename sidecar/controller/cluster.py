@@ -275,7 +275,10 @@ class Cluster:
             [
                 topic.name,
                 topic.error_code,
-                [[each.partition, each.leader, list(each.isr)] for each in topic.partitions],
+                [
+                    [each.partition, each.leader, list(each.isr), list(each.replicas), list(each.offline)]
+                    for each in topic.partitions
+                ],
             ]
             for topic in answer.topics
             if names is not None or not topic.is_internal

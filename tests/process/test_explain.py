@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 from client_stub import Producer
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import on
+from sidecar.testing.fault_rules import ALWAYS, on
 from sidecar.testing.kafka_frames import Api
 from sidecar.testing.waiting import wait_until
 
@@ -130,6 +131,36 @@ def test_a_pool_that_is_full_and_the_errors(kafka: FakeBroker, start_daemon: Sta
         rule.remove()
         rule.release()
         producer.flush(60)
+
+
+def test_topics_are_sorted_and_say_which_partitions_lack_replicas(start_daemon: StartDaemon) -> None:
+    def edit(entity: Any) -> Any:
+        """Three replicas each; partition 1 has two of them in sync. The cluster names the last partition first."""
+        topics = []
+        for topic in entity.topics:
+            partitions = [
+                dataclasses.replace(each, replica_nodes=(1, 2, 3), isr_nodes=isr)
+                for each, isr in zip(topic.partitions, ((1, 2, 3), (1, 2), (1, 2, 3)), strict=False)
+            ]
+            topics.append(dataclasses.replace(topic, partitions=tuple(reversed(partitions))))
+        return dataclasses.replace(entity, topics=tuple(reversed(topics)))
+
+    with FakeBroker({"b": 3, "a": 1}) as kafka:
+        kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(edit))
+        daemon = start_daemon(kafka.bootstrap_servers)
+        assert daemon.command("topics").stdout.splitlines() == [
+            "a  1 partition",
+            "b  3 partitions, under-replicated: 1",
+        ]
+        assert daemon.command("topics", "b").stdout.splitlines() == [
+            "b  3 partitions, under-replicated: 1",
+            "    0: leader 1, in sync [1, 2, 3]",
+            "    1: leader 1, in sync [1, 2] of [1, 2, 3]",
+            "    2: leader 1, in sync [1, 2, 3]",
+        ]
+        shown = json.loads(daemon.command("topics", "--json").stdout)
+        assert list(shown) == ["a", "b"]
+        assert [each["under_replicated"] for each in shown["b"]["partitions"]] == [False, True, False]
 
 
 def test_a_daemon_that_hangs(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
