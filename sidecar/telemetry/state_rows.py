@@ -163,7 +163,7 @@ STATE_ROWS: Final = (
         "batch_size_limit_bytes",
         "gauge",
         "bytes",
-        "`batch.size` for topics without a setting of their own: a batch of this size is full.",
+        "`batch.size` for topics without a setting of their own. A full batch that has to wait grows beyond it.",
         (),
         lambda status: [((), float(status["batch_size"]))],
     ),
