@@ -21,7 +21,7 @@ def check_folder(path: Path) -> list[Path]:
     """Raises NotOurs unless ``path`` is a folder of this user that nobody else may write.
 
     Every folder and symbolic link on the way must be this user's or root's: its owner decides where it leads. Returns
-    folders above it in which every user may rename others' entries. OSError when it cannot be looked at.
+    folders above it in which every user, or a group, may rename others' entries. OSError when it cannot be looked at.
     """
     loose: list[Path] = []
     pending = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100 - links are walked one by one
@@ -44,7 +44,7 @@ def check_folder(path: Path) -> list[Path]:
             raise NotADirectoryError(20, os.strerror(20), str(at))
         elif pending and found.st_uid not in {0, os.geteuid()}:
             raise NotOurs(_sentence(path, at, found, "is somebody else's folder"))
-        elif pending and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        elif pending and _lets_others_rename(found):
             loose.append(at)
     found = at.lstat()
     if found.st_uid != os.geteuid():
@@ -54,6 +54,17 @@ def check_folder(path: Path) -> list[Path]:
             _sentence(path, at, found, "may be written by others", f"take that right away (chmod go-w {at})")
         )
     return loose
+
+
+def _lets_others_rename(found: os.stat_result) -> bool:
+    """Whether users beside the owner and root may rename what stands in a folder.
+
+    This process's own primary group does not count: where each user has a group, its folders are often open to it.
+    """
+    if found.st_mode & stat.S_ISVTX:
+        return False
+    by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in {0, os.getegid()}
+    return bool(found.st_mode & stat.S_IWOTH or by_group)
 
 
 def check_entries(folder: Path, names: Iterable[str], *, may_be_links: Iterable[str] = ()) -> None:

@@ -156,12 +156,16 @@ class RunDir:
         try:
             make_folder(self.path, FOLDER_MODE)
             for loose in self.check_ours():
+                found = loose.stat()
+                everybody = found.st_mode & stat.S_IWOTH
                 log.warning(
-                    "Every user may put another folder in the place of run dir %s, because %s has mode %04o: take that "
-                    "right away (chmod o-w), or set the sticky bit (chmod +t).",
+                    "%s may put another folder in the place of run dir %s, because %s has mode %04o: take that right "
+                    "away (chmod %s-w), or set the sticky bit (chmod +t).",
+                    "Every user" if everybody else f"Every user of group {found.st_gid}",
                     self.path,
                     loose,
-                    stat.S_IMODE(loose.stat().st_mode),
+                    stat.S_IMODE(found.st_mode),
+                    "o" if everybody else "g",
                 )
             lock = take_run_dir_lock(self.path / LOCK_FILE)
         except OSError as error:
@@ -190,7 +194,7 @@ class RunDir:
 
     def check_ours(self) -> list[Path]:
         """Raises RunDirError unless the folder is this user's, on a way that nobody else can lead elsewhere, and what
-        will be believed in it was put there by us. Returns the folders above that everybody may write. OSError."""
+        will be believed in it was put there by us. Returns the folders above that others may write. OSError."""
         try:
             loose = check_folder(self.path)
             check_entries(self.path, BELIEVED, may_be_links=(self.dead_letters.name,))

@@ -352,3 +352,20 @@ def test_a_stranger_hears_whom_to_be(short_dir: Path, mode: int, words: str) -> 
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@only_root
+def test_a_way_that_a_group_may_change_is_named(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The user's own group and the sticky bit are no danger; another group is named with what to do."""
+    above = short_dir / "above"
+    above.mkdir()
+    for gid, mode, is_named in ((4_711, 0o770, True), (4_711, 0o1770, False), (os.getegid(), 0o770, False)):
+        os.chown(above, -1, gid)
+        above.chmod(mode)
+        caplog.clear()
+        run_dir = RunDir(above / "run")
+        run_dir.acquire()
+        run_dir.release(forget_segment=True)
+        said = [each.getMessage() for each in caplog.records if str(above) in each.getMessage()]
+        assert bool(said) == is_named
+        assert all("Every user of group 4711 may" in each and "chmod g-w" in each for each in said)
