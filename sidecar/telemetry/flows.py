@@ -23,6 +23,7 @@ class Flows:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
+        self._tables: dict[int, _ChainWords] = {}
         self._seconds = 0.0
         self._topic_bytes: dict[str, int] = {}
         self._client_submissions: dict[tuple[int, int], int] = {}
@@ -64,16 +65,21 @@ class Flows:
         topics: dict[str, dict[str, Any]] = {}
         names: dict[tuple[int, int], str] = {}
         for slot in self._segment.prepared_slots():
-            area = self._segment.slot(slot).area
-            for chain in ChainTable(self._segment, slot).names():
-                row = layout.CHAINS_OFFSET + chain.chain_id * layout.CHAIN_ROW_BYTES
-                (held,) = struct.unpack_from("<Q", area, row + layout.CHAIN_HELD_OFFSET)
-                facts = topics.setdefault(
-                    chain.topic, {"topic": chain.topic, "journal_bytes": 0, "held_bytes": 0, "clients": 0}
-                )
-                facts["journal_bytes"] += chain.tail
+            table = self._tables.get(slot)
+            if table is None:
+                table = self._tables[slot] = _ChainWords(self._segment, slot)
+            for chain_id, topic, tail, held in table.read():
+                facts = topics.get(topic)
+                if facts is None:
+                    facts = topics[topic] = {
+                        "topic": topic,
+                        "journal_bytes": 0,
+                        "held_bytes": 0,
+                        "clients": 0,
+                    }
+                facts["journal_bytes"] += tail
                 facts["held_bytes"] += held
-                names[slot, chain.chain_id] = chain.topic
+                names[slot, chain_id] = topic
         return topics, names
 
     def _clients(self, names: dict[tuple[int, int], str]) -> dict[tuple[int, int], dict[str, Any]]:
@@ -111,6 +117,30 @@ class Flows:
             (word,) = struct.unpack_from("<Q", words, 8 * index)
             yield index, word >> 32, word >> 8 & 0xFF
             index = states.find(ROW_LIVE, index + 1)
+
+
+class _ChainWords:
+    """The chain table of a slot. Names are read again when one has changed: a thousand cost milliseconds."""
+
+    def __init__(self, segment: Segment, slot: int) -> None:
+        self._segment, self._slot = segment, slot
+        self._area = segment.slot(slot).area
+        words = self._area[layout.CHAINS_OFFSET :][: layout.CHAINS_MAX * layout.CHAIN_ROW_BYTES].cast("Q")
+        self._tails = words[:: layout.CHAIN_ROW_BYTES // 8]
+        self._held = words[layout.CHAIN_HELD_OFFSET // 8 :: layout.CHAIN_ROW_BYTES // 8]
+        self._number = -1
+        self._names: list[tuple[int, str]] = []
+
+    def read(self) -> Iterator[tuple[int, str, int, int]]:
+        """(chain, topic, tail, bytes held in the pool) of each chain with a name."""
+        (number,) = struct.unpack_from("<Q", self._area, layout.CHAIN_NAMES_OFFSET)
+        if number != self._number:
+            table = ChainTable(self._segment, self._slot)
+            self._names = [(chain.chain_id, chain.topic) for chain in table.names()]
+            self._number = number
+        tails, held = self._tails.tolist(), self._held.tolist()
+        for chain_id, topic in self._names:
+            yield chain_id, topic, tails[chain_id], held[chain_id]
 
 
 def _busiest(found: Any, rate: str, total: str) -> list[dict[str, Any]]:

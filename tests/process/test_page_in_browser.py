@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -73,6 +75,17 @@ def test_it_shows_who_sends_what_and_what_failed(browser: Browser, daemon: Sidec
     own = urlsplit(http_address(daemon)).netloc
     assert {urlsplit(each).netloc for each in browser.requests} == {own}
     assert not browser.complaints, "an exception, or something that its policy refuses"
+
+
+def test_a_restart_of_a_worker_says_why(
+    browser: Browser, kafka: FakeBroker, start_daemon: StartDaemon
+) -> None:
+    daemon = start_daemon(kafka.bootstrap_servers)
+    browser.open(http_address(daemon))
+    browser.wait_for("no restarts", "#workers")
+    os.kill(daemon.worker_pids()[0], signal.SIGKILL)
+    browser.wait_for("was killed by SIGKILL", "#workers")
+    assert "1 restart, the last" in browser.text("#workers")
 
 
 def test_it_is_there_at_once_and_fits_a_phone_in_the_dark(browser: Browser, daemon: SidecarDaemon) -> None:
