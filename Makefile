@@ -41,7 +41,7 @@ MEASURED := -m coverage run -m pytest
 # pytest's exit status 5: TEST_ARGS chose nothing of this suite.
 NOTHING_CHOSEN := $(if $(TEST_ARGS),5,0)
 
-.PHONY: help demo demo-mock quick test test-image test-systemd audit sbom wheels coverage bench lint check-host clean
+.PHONY: help demo demo-mock quick test test-image test-systemd audit sbom wheels deb rpm test-packages coverage bench lint check-host clean
 help:
 	@echo "make demo       a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
 	@echo "make quick      linters, conventions and quick unit tests, within 90 s: the inner loop"
@@ -51,6 +51,8 @@ help:
 	@echo "make audit      known weaknesses of the packages that the product needs (pip-audit)"
 	@echo "make sbom       the product's bill of materials (CycloneDX), in .demo/sbom"
 	@echo "make wheels     wheels and source distributions of stub, daemon and tools, in dist/"
+	@echo "make deb, make rpm  the daemon as a package for this system's Python, in dist/ (dpkg-deb, rpmbuild)"
+	@echo "make test-packages  the deb installed, upgraded and removed in a Debian of its own (root, mmdebstrap)"
 	@echo "make bench      speed and memory against confluent-kafka, on a real Kafka"
 	@echo "make demo-mock  the short demo without Java"
 	@echo "make lint       ruff and mypy alone;  make coverage  the last run's coverage again"
@@ -112,6 +114,12 @@ wheels: $(STAMPS)/venv $(STAMPS)/packages-dev
 		(cd $$each && $(abspath $(PY)) -W ignore -c "from setuptools import build_meta; build_meta.build_sdist('$(abspath dist)')" >/dev/null) \
 		|| exit 1; done
 	@ls -l dist
+
+deb rpm: $(STAMPS)/venv $(STAMPS)/packages-dev
+	@$(PY) deploy/packages/build.py $@ dist
+
+test-packages: $(STAMPS)/dev
+	@$(PY) -m pytest -s --long tests/deploy/test_packages.py $(TEST_ARGS)
 
 # Of the last `make test`; a run of some tests only (TEST_ARGS) says nothing about it.
 coverage:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import time
 from typing import Any
 
@@ -26,6 +28,12 @@ FAILURES_SHOWN = 5
 """Of the latest pairs of topic and error; --json has more."""
 DISCARDS_SHOWN = 5
 """Topics with the most discarded records."""
+WATCH_S = 1.0
+STATE_EXITS = {
+    **{"running": 0, "degraded": 10, "starting": 11, "unreachable": 12},
+    **{"draining": 13, "refusing": 14, "stopped": 15},
+}
+"""Of --by-state."""
 ALIVE_S = 3.0
 """How long a health check waits for the controller's answer."""
 
@@ -38,7 +46,9 @@ ALIVE_S = 3.0
     is_flag=True,
     help="For health checks: exit 0 also while Kafka is away, and ask the daemon itself for a sign.",
 )
-def status(run_dir: RunDir, as_json: bool, alive: bool) -> None:
+@click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C or the daemon's end.")
+@click.option("--by-state", is_flag=True, help="Exit with a status of its own for each state; see below.")
+def status(run_dir: RunDir, as_json: bool, alive: bool, watch: bool, by_state: bool) -> None:
     """Show the daemon's state; exit 0 once it takes records.
 
     Exit 1 with the sentence why when it does not (Kafka unreachable, workers down, draining), 69 when no
@@ -47,30 +57,58 @@ def status(run_dir: RunDir, as_json: bool, alive: bool) -> None:
     With --alive it fails where a restart could help: no daemon, no answer from it within 3 s (exit 75), or
     no worker that is ready. While Kafka is away or a disk is full, records wait and a restart changes nothing.
 
+    With --by-state: 0 running, 10 degraded, 11 starting, 12 unreachable, 13 draining, 14 refusing, 15 stopped.
+
     \b
     kafka-sidecar status
+    kafka-sidecar status --watch
     kafka-sidecar status --json | jq .counters.records_delivered_total
     kafka-sidecar status --alive >/dev/null
     until kafka-sidecar status >/dev/null 2>&1; do sleep 0.2; done
     """
-    info = daemon_info(run_dir)
+    if watch and (as_json or alive):
+        raise click.UsageError("--watch goes with neither --json nor --alive.")
+    info = _read(run_dir)
+    if as_json:
+        click.echo(json.dumps(info, indent=1))
+    elif watch:
+        info = _watch(run_dir, info)
+    else:
+        click.echo(describe(info))
+    if alive:
+        ask_for_a_sign(run_dir, info)
+        return
+    if not info["takes_records"] and as_json:
+        click.echo(info["sentence"], err=True)
+    if by_state:
+        raise SystemExit(STATE_EXITS.get(info["state"], int(ExitStatus.FAILED)))
+    if not info["takes_records"]:
+        raise SystemExit(int(ExitStatus.FAILED))
+
+
+def _read(run_dir: RunDir) -> dict[str, Any]:
+    """daemon.json with the counters of the segment."""
     from sidecar.telemetry.collector import sum_counters
 
+    info = daemon_info(run_dir)
     by_slot = counters_of(info)
     info["counters"] = sum_counters(by_slot) if by_slot else {}
     for worker in info["workers"] if by_slot else ():
         # daemon.json is written on changes only; live figures are read from the segment.
         worker["clients"] = by_slot.get(worker["slot"], {}).get("clients_connected", 0)
-    if as_json:
-        click.echo(json.dumps(info, indent=1))
-    else:
-        click.echo(describe(info))
-    if alive:
-        ask_for_a_sign(run_dir, info)
-    elif not info["takes_records"]:
-        if as_json:
-            click.echo(info["sentence"], err=True)
-        raise SystemExit(int(ExitStatus.FAILED))
+    return info
+
+
+def _watch(run_dir: RunDir, info: dict[str, Any]) -> dict[str, Any]:
+    """Show it until Ctrl-C, and return what was shown last. Ends with 69 when the daemon ends."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            if sys.stdout.isatty():
+                click.clear()
+            click.echo(f"{time.strftime('%H:%M:%S')}  {describe(info)}")
+            time.sleep(WATCH_S)
+            info = _read(run_dir)
+    return info
 
 
 def ask_for_a_sign(run_dir: RunDir, info: dict[str, Any]) -> None:

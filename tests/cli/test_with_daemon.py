@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.cli.status import STATE_EXITS
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon, cli
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.metrics import http_address, metric
@@ -238,3 +239,54 @@ def test_a_killed_worker_is_replaced_and_clients_are_served(daemon: SidecarDaemo
     assert daemon.status()["restarts"] == 1
     for _ in range(2):
         assert daemon.command("produce", "smoke", stdin=b"a\n").returncode == 0
+
+
+def test_status_has_an_exit_for_each_state(start_daemon: StartDaemon, mock_broker: MockBroker) -> None:
+    daemon = start_daemon("127.0.0.1:1", wait=False)
+
+    def is_unreachable() -> bool:
+        return daemon.command("status", "--by-state").returncode == STATE_EXITS["unreachable"]
+
+    wait_until(is_unreachable, "its state", describe=daemon.log_tail)
+    assert daemon.command("status").returncode == 1, "the plain one keeps its two"
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGSTOP)
+    assert daemon.command("status", "--by-state").returncode == STATE_EXITS["stopped"]
+    daemon.process.send_signal(signal.SIGCONT)
+    daemon.stop()
+    assert daemon.command("status", "--by-state").returncode == 69
+    good = start_daemon(mock_broker.bootstrap_servers)
+    wait_until(lambda: good.command("status", "--by-state").returncode == 0, "all workers")
+    assert good.command("drain").returncode == 0
+    assert good.command("status", "--by-state").returncode == STATE_EXITS["draining"]
+    assert len(set(STATE_EXITS.values())) == len(STATE_EXITS)
+
+
+def test_status_watch_shows_it_again_until_the_daemon_ends(daemon: SidecarDaemon) -> None:
+    with subprocess.Popen(
+        [*cli("status"), "--run-dir", str(daemon.run_dir), "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        shown = 0
+        while shown < 2:
+            shown += "pid" in watching.stdout.readline() and 1
+        daemon.stop()
+        _, said = watching.communicate(timeout=20)
+    assert watching.returncode == 69
+    assert "No daemon runs" in said
+
+
+def test_output_that_nothing_takes_is_one_sentence(daemon: SidecarDaemon) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*cli("status"), "--run-dir", str(daemon.run_dir)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "The output cannot be written: No space left on device.\n")

@@ -1,0 +1,210 @@
+"""A deb or an rpm of the daemon: everything in /opt/kafka-sidecar, beside the system's Python.
+
+``python deploy/packages/build.py deb|rpm FOLDER [--revision N]`` with the Python whose minor version the system's has.
+The wheels of this tree and their packages are installed below /opt/kafka-sidecar, with the unit of deploy/systemd, and
+deploy/sidecar.example.toml as the configuration. Needs pip and a package index; dpkg-deb or rpmbuild.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+
+from distributions import write_all  # noqa: E402
+
+PREFIX = "opt/kafka-sidecar"
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+CONFIGURATION = "/etc/kafka-sidecar/sidecar.toml"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ABOUT = "One warm Kafka producer for all processes of a host: nothing accepted is lost."
+COMMAND = f"""#!/{PREFIX}/bin/python
+from client_stub.command import main
+
+main()
+"""
+ENVIRONMENT = f"""home = /usr/bin
+include-system-site-packages = false
+executable = /usr/bin/{PYTHON}
+"""
+FILES = {
+    "deploy/systemd/kafka-sidecar.service": "usr/lib/systemd/system/kafka-sidecar.service",
+    "deploy/systemd/kafka-sidecar.sysusers.conf": "usr/lib/sysusers.d/kafka-sidecar.conf",
+    "deploy/systemd/kafka-sidecar.tmpfiles.conf": "usr/lib/tmpfiles.d/kafka-sidecar.conf",
+    "deploy/systemd/credentials.conf": "usr/share/doc/kafka-sidecar/credentials.conf",
+    "deploy/sidecar.example.toml": CONFIGURATION.lstrip("/"),
+    "LICENSE": "usr/share/doc/kafka-sidecar/copyright",
+    "README.md": "usr/share/doc/kafka-sidecar/README.md",
+    "docs/operations.md": "usr/share/doc/kafka-sidecar/operations.md",
+}
+
+
+def stage(root: Path) -> None:
+    """The package's files below ``root``, as they will lie below /."""
+    site = root / PREFIX / "lib" / PYTHON / "site-packages"
+    site.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as folder:
+        wheels = Path(folder) / "wheels"
+        stub, daemon, _ = write_all(Path(folder))
+        for project in (stub, daemon):
+            _pip("wheel", "--no-deps", "--wheel-dir", str(wheels), str(project))
+        found = [str(path) for path in wheels.glob("*.whl")]
+        _pip("install", "--no-compile", "--target", str(site), *found)
+    shutil.rmtree(site / "bin", ignore_errors=True)
+    # Compiled once, here: no file appears below /opt that the package does not own. By hash, so that no time counts.
+    compiling = (
+        "-m",
+        "compileall",
+        "-q",
+        "-s",
+        str(root),
+        "-p",
+        "/",
+        "--invalidation-mode",
+        "unchecked-hash",
+    )
+    _run(sys.executable, *compiling, str(site))
+    place = root / PREFIX / "bin"
+    place.mkdir()
+    (place / "python").symlink_to(f"/usr/bin/{PYTHON}")
+    (root / PREFIX / "pyvenv.cfg").write_text(ENVIRONMENT)
+    (place / "kafka-sidecar").write_text(COMMAND)
+    (place / "kafka-sidecar").chmod(0o755)
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/kafka-sidecar").symlink_to(f"/{PREFIX}/bin/kafka-sidecar")
+    for source, target in FILES.items():
+        (root / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / source, root / target)
+        (root / target).chmod(0o644)
+
+
+def deb(folder: Path, revision: int) -> Path:
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    minor = sys.version_info.minor
+    with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as work:
+        root = Path(work) / "root"
+        stage(root)
+        control = root / "DEBIAN"
+        control.mkdir()
+        kib = sum(path.lstat().st_size for path in root.rglob("*")) // 1024
+        (control / "control").write_text(
+            textwrap.dedent(f"""\
+                Package: kafka-sidecar
+                Version: {PROJECT["version"]}-{revision}
+                Architecture: {architecture}
+                Maintainer: The kafka-sidecar authors <kafka-sidecar@localhost>
+                Installed-Size: {kib}
+                Depends: {PYTHON}, python3 (>= 3.{minor}~), python3 (<< 3.{minor + 1}), libc6, adduser | systemd
+                Section: net
+                Priority: optional
+                Homepage: {PROJECT["urls"]["Homepage"]}
+                Description: {ABOUT.rstrip(".")}
+                 A daemon owns metadata, connections and records under way. Programs hold a thin stub that
+                 hands records over and gets an answer for each: pip install kafka-sidecar.
+            """)
+        )
+        (control / "conffiles").write_text(f"{CONFIGURATION}\n")
+        for name, text in (
+            ("postinst", f'[ "$1" = configure ] || exit 0\n{_script("after-install")}'),
+            ("prerm", f'[ "$1" = remove ] || exit 0\n{_script("before-removal")}'),
+            ("postrm", f'[ "$1" = purge ] || exit 0\n{_script("after-purge")}'),
+        ):
+            (control / name).write_text(f"#!/bin/sh\n{text}")
+            (control / name).chmod(0o755)
+        made = folder / f"kafka-sidecar_{PROJECT['version']}-{revision}_{architecture}.deb"
+        _run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(root), str(made))
+    return made
+
+
+def rpm(folder: Path, revision: int) -> Path:
+    with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as work:
+        root = Path(work) / "root"
+        stage(root)
+        spec = Path(work) / "kafka-sidecar.spec"
+        spec.write_text(spec_of(root, revision))
+        places = [f"--define=_{name} {work}/{name}" for name in ("topdir", "builddir", "tmppath")]
+        _run(
+            "rpmbuild",
+            "-bb",
+            *places,
+            f"--define=_rpmdir {folder}",
+            "--define=staged " + str(root),
+            str(spec),
+        )
+    (made,) = folder.glob(f"*/kafka-sidecar-{PROJECT['version']}-{revision}.*.rpm")
+    return made
+
+
+def spec_of(root: Path, revision: int) -> str:
+    """Nothing is built by rpmbuild: it packs what is staged. $1 of its scripts counts the versions that are left."""
+    owned = "\n".join(
+        f"{'%config(noreplace) ' if path == CONFIGURATION else ''}{path}"
+        for path in sorted(
+            [f"/{PREFIX}", "/usr/bin/kafka-sidecar", *(f"/{target}" for target in FILES.values())]
+        )
+    )
+    return "\n".join(
+        [
+            "%global __brp_python_bytecompile %{nil}",
+            "%global __brp_mangle_shebangs %{nil}",
+            "%global debug_package %{nil}",
+            "Name: kafka-sidecar",
+            f"Version: {PROJECT['version']}",
+            f"Release: {revision}",
+            f"Summary: {ABOUT.rstrip('.')}",
+            f"License: {PROJECT['license']}",
+            f"URL: {PROJECT['urls']['Homepage']}",
+            "AutoReqProv: no",
+            f"Requires: {PYTHON}, glibc, shadow-utils",
+            "%description",
+            "A daemon owns metadata, connections and records under way. Programs hold a thin stub.",
+            "%install",
+            "mkdir -p %{buildroot}",
+            "cp -a %{staged}/. %{buildroot}/",
+            "%post",
+            _script("after-install"),
+            "%preun",
+            f'[ "$1" = 0 ] || exit 0\n{_script("before-removal")}',
+            "%files",
+            owned,
+            "",
+        ]
+    )
+
+
+def _script(name: str) -> str:
+    return (HERE / "scripts" / f"{name}.sh").read_text().removeprefix("#!/bin/sh\n")
+
+
+def _pip(*words: str) -> None:
+    _run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *words)
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"}
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words[:4])} failed:\n{done.stdout}{done.stderr}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("kind", choices=("deb", "rpm"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--revision", type=int, default=1)
+    arguments = parser.parse_args()
+    target_folder = arguments.folder.absolute()
+    target_folder.mkdir(parents=True, exist_ok=True)
+    print({"deb": deb, "rpm": rpm}[arguments.kind](target_folder, arguments.revision))
