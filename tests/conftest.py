@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +55,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             words = report.longreprtext.strip().splitlines()
             reason = next((line[2:] for line in words if line.startswith("E ")), words[-1] if words else "")
             file.write(f"FAILED {report.nodeid}: E {' '.join(reason.split())[:300]}\n")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A captured line with half of a surrogate pair would end pytest-xdist's worker: a report travels as UTF-8."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 def pytest_unconfigure() -> None:
