@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_DONE: Final = BatchState.DONE
+"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
 _FORGOTTEN_TEXT: Final = "The broker forgot the producer id while batches of the partition were under way."
 
 
@@ -140,7 +142,7 @@ class BatchFates:
             if batch.doubtful_parent is not None:
                 self._ids.disprove_wholes(batch)
             self._ids.acked(batch, append_time_ms, now_ms)
-        if batch.state is BatchState.DONE:
+        if batch.state is _DONE:
             self.counts.late_answers += 1
             return
         batch.done(base_offset=base_offset, append_time_ms=append_time_ms)

@@ -16,6 +16,8 @@ BATCHES_REMEMBERED: Final = 5
 """How many batches per producer id and partition a broker can recognise
 (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
 """
+_QUEUED: Final = BatchState.QUEUED
+"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
 
 
 class NextBatch:
@@ -42,7 +44,7 @@ class NextBatch:
         ids, in_flight = self._ids, sequences.in_flight
         if in_flight:
             first = in_flight[0]
-            if first.state is BatchState.QUEUED:
+            if first.state is _QUEUED:
                 return self._doubtful(in_flight) if sequences.renumber else first
             if first.attempts:
                 return None
@@ -71,7 +73,7 @@ class NextBatch:
     def _doubtful(in_flight: list[ProducerBatch]) -> ProducerBatch | None:
         """Before a renumbering: the first batch whose fate must still be found out by sending it again."""
         for batch in in_flight:
-            if batch.state is not BatchState.QUEUED:
+            if batch.state is not _QUEUED:
                 return None
             if batch.has_open_doubt:
                 return batch

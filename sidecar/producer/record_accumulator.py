@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, RELEASED, BatchEvent, BatchState
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_id import ProducerIds
+_OPEN: Final = BatchState.OPEN
+"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
 
 
 class _Limits:
@@ -126,7 +128,7 @@ class RecordAccumulator:
             while True:
                 if accepted_ms is not None:
                     since_ms = accepted_ms(position)
-                if batch is None or batch.state is not BatchState.OPEN:
+                if batch is None or batch.state is not _OPEN:
                     born_ms = now_ms if accepted_ms is None else since_ms
                     batch = self._open_batch(queue, block, born_ms, expedited)
                     changed = True
@@ -276,13 +278,7 @@ class RecordAccumulator:
 
     def _due_ms(self, batch: ProducerBatch) -> float:
         """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
-        if (
-            batch.full
-            or batch.expedited
-            or batch.state is not BatchState.OPEN
-            or self.is_exhausted
-            or self._closing
-        ):
+        if batch.full or batch.expedited or batch.state is not _OPEN or self.is_exhausted or self._closing:
             return batch.retry_at_ms
         lingered_ms = batch.created_ms + batch.queue.settings.linger_ms
         return lingered_ms if lingered_ms > batch.retry_at_ms else batch.retry_at_ms
@@ -504,7 +500,7 @@ class RecordAccumulator:
             if not queue.batches:
                 continue
             batch = queue.batches[-1]
-            if batch.state is BatchState.OPEN and not batch.expedited:
+            if batch.state is _OPEN and not batch.expedited:
                 batch.expedited = True
                 self.touch(queue, now_ms)
 
