@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from importlib.util import find_spec
 
@@ -21,15 +19,7 @@ def main() -> None:
         raise SystemExit(1)
     from sidecar.cli.main import cli
 
-    try:
-        cli(prog_name="kafka-sidecar")
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
-            raise
-        # Output that nothing can take, such as > /dev/full. Python would write it once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.stderr.write(f"The output cannot be written: {error.strerror}.\n")
-        raise SystemExit(1) from None
+    cli(prog_name="kafka-sidecar")
 
 
 if __name__ == "__main__":
