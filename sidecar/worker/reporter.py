@@ -121,6 +121,9 @@ class Reporter:
                 # It may send nothing, so that no stream of it is held.
                 key = session.name, str(HoldCause.RING), ""
                 holds.setdefault(key, (session.ring_full_since_ms, len(session.streams)))
+        for place, wait in self._intake.openings.line.waiting.items():
+            key = place.session.name, str(HoldCause.UNKNOWN_TOPIC), wait.topic
+            holds.setdefault(key, (wait.since_ms, 1))
         longest = sorted(holds.items(), key=lambda each: each[1][0])[:ROWS_MAX]
         return Condition(
             brokers=brokers,

@@ -83,7 +83,8 @@ def test_defaults_are_those_of_kafka_4(name: str, value: object) -> None:
 def test_taken(overrides: tuple[str, ...], acks: int, idempotent: bool) -> None:
     config = load(*overrides)
     assert (config.values["acks"], config.values["enable.idempotence"]) == (acks, idempotent)
-    assert config.warnings == ()
+    meant = idempotent or "enable.idempotence=false" in overrides
+    assert ["switches idempotence off" in warning for warning in config.warnings] == [True] * (not meant)
 
 
 @pytest.mark.parametrize(

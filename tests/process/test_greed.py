@@ -209,3 +209,18 @@ def test_processes_that_name_topics_nobody_made_leave_a_row_for_a_topic_that_is_
         )
         assert int(found.stdout), "nobody found the table of topics full"
         print(f"{found.stdout.strip()} of 10 found it full; the newcomer took {is_served(daemon):.3f} s")
+
+
+def test_one_process_sends_to_a_thousand_topics_that_are_there() -> None:
+    """Nearly all rows of a worker's table at once, while nothing of them is known yet."""
+    topics = [f"made-{number}" for number in range(1_000)]
+    with (
+        FakeBroker(dict.fromkeys(topics, 1)) as broker,
+        SidecarDaemon(broker.bootstrap_servers, settings=SETTINGS | {"daemon.workers": 1}) as daemon,
+        ExitStack() as stack,
+    ):
+        producers = [stack.enter_context(Producer(run_dir=daemon.run_dir)) for _ in range(5)]
+        sent = [producers[number // 200].send(topic, value=b"v") for number, topic in enumerate(topics)]
+        for producer in producers:
+            assert producer.flush(60.0) == 0
+        assert all(each.exception() is None for each in sent)

@@ -6,6 +6,7 @@ step what stands in the segment is read by a reader of its own, as an adopter wo
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 
@@ -18,8 +19,8 @@ from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicSta
 from sidecar.shm import chain_table as chain_table_module
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
-from sidecar.worker.stubs.name_line import WAIT_MS, WAITING_MAX
-from sidecar.worker.topics.topics import NAMES_PER_FREE_ROW, ROWS_FOR_KNOWN, VACATE_MS
+from sidecar.worker.stubs.name_line import LOOK_MS, STAY_MS, WAITING_MAX
+from sidecar.worker.topics.topics import NAMES_PER_FREE_ROW, ROWS_FOR_KNOWN, ROWS_FOR_NEWCOMERS, VACATE_MS
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import INCARNATION, Scene
 
@@ -59,7 +60,7 @@ def fill(stage: PortStage) -> Peer:
     for number in range(1_000):
         peer = stage.client(f"flood-{number}", pid=10_000 + number)
         if opens(peer, 1, f"nobody-{number}-1") != "HOLD":
-            stage.clock.advance(WAIT_MS)
+            stage.clock.advance(STAY_MS)
             stage.intake.holds.timed_due(stage.clock.now_ms())
             return peer
         stream = 2
@@ -131,13 +132,13 @@ def test_names_that_nobody_made_never_fill_the_table(stage: PortStage) -> None:
     assert "good" in agrees(stage)
 
 
-def test_a_stream_in_the_line_sends_again_after_a_while_and_one_that_is_gone_leaves_nothing(
+def test_a_stream_in_the_line_goes_on_when_a_row_is_free_and_one_that_is_gone_leaves_nothing(
     stage: PortStage,
 ) -> None:
     fill(stage)
     stays, goes = stage.client("stays"), stage.client("goes")
     assert opens(stays, 1, "not-made") == opens(goes, 1, "neither-made") == "LINE"
-    stage.clock.advance(WAIT_MS - 1)
+    stage.clock.advance(LOOK_MS - 1)
     stage.intake.holds.timed_due(stage.clock.now_ms())
     assert not stays.heard(Kind.RESUME)
     leave(stage, goes)
@@ -145,7 +146,7 @@ def test_a_stream_in_the_line_sends_again_after_a_while_and_one_that_is_gone_lea
     stage.intake.holds.timed_due(stage.clock.now_ms())
     stage.port.end_turn(stage.clock.now_ms())
     assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
-    assert not stage.intake.openings._line.waiting
+    assert not stage.intake.openings.line.waiting
     assert "not-made" not in stage.topics.missing.names
     assert opens(stays, 1, "not-made") == "HOLD", "rows of the flood that nothing used are free by now"
 
@@ -160,7 +161,41 @@ def test_a_process_takes_half_of_the_line_and_the_next_stream_is_refused(stage: 
     assert opens(stage.client("modest", pid=5_001), 1, "good") == "LINE"
 
 
-def test_topics_that_kafka_has_fill_the_whole_table_and_the_next_waits_in_the_line(stage: PortStage) -> None:
+def test_one_process_may_have_nearly_all_rows_for_topics_that_kafka_has(stage: PortStage) -> None:
+    """Producers of one process with 200 topics each: the last ones stood in the line for ever."""
+    topics = [f"made-{number}" for number in range(1_000)]
+    knows(stage, *topics)
+    for topic in topics[800:]:
+        queue = stage.topics.get(topic)
+        assert queue is not None
+        queue.waiting.append(1, 0.0)  # as if a record waited: nobody else gets the name
+    peers = [stage.client(f"c{number}", pid=os.getpid()) for number in range(4)]
+    for number, topic in enumerate(topics[:800]):
+        peer = peers[number % 4]
+        assert opens(peer, 1 + number // 4, topic) == "HOLD"
+    assert CHAINS_MAX - len(agrees(stage)) >= ROWS_FOR_NEWCOMERS
+
+
+def test_a_stream_leaves_the_line_after_a_while(stage: PortStage) -> None:
+    fill(stage)
+    for queue in stage.topics:
+        queue.waiting.append(1, 0.0)  # as if a record waited: nobody else gets the name
+    peer = stage.client("peer")
+    assert opens(peer, 1, "not-made") == "LINE"
+    looks = int(STAY_MS / LOOK_MS)
+    for _ in range(looks - 1):
+        stage.clock.advance(LOOK_MS)
+        stage.intake.holds.timed_due(stage.clock.now_ms())
+    stage.port.end_turn(stage.clock.now_ms())
+    assert not peer.heard(Kind.RESUME)
+    stage.clock.advance(LOOK_MS)
+    stage.intake.holds.timed_due(stage.clock.now_ms())
+    stage.port.end_turn(stage.clock.now_ms())
+    assert peer.heard(Kind.RESUME)
+    assert opens(peer, 1, "not-made") == "LINE"
+
+
+def test_topics_that_kafka_has_fill_the_whole_table_and_the_next_is_refused(stage: PortStage) -> None:
     topics = [f"made-{number}" for number in range(CHAINS_MAX + 1)]
     knows(stage, *topics)
     in_use = {stage.topics.get(topic) for topic in topics[: CHAINS_MAX - 2]}
@@ -170,7 +205,7 @@ def test_topics_that_kafka_has_fill_the_whole_table_and_the_next_waits_in_the_li
     assert opens(stage.client("last but one"), 1, topics[-3]) == "HOLD"
     assert opens(stage.client("last"), 1, topics[-2]) == "HOLD"
     assert len(agrees(stage)) == CHAINS_MAX
-    assert opens(stage.client("one more"), 1, topics[-1]) == "LINE"
+    assert opens(stage.client("one more"), 1, topics[-1]) == "TOPIC_TABLE_FULL"
 
 
 def test_a_process_that_comes_back_as_another_client_has_the_names_it_brought(stage: PortStage) -> None:

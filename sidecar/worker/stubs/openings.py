@@ -33,11 +33,11 @@ class StreamOpenings:
         self._limits = limits
         self._outboxes = outboxes
         self._counters = counters
-        self._line = NameLine()
+        self.line = NameLine()
 
     def may_open(self, session: ClientSession, stream_id: int, seq: int) -> bool:
         """Whether this submission of an unknown stream is its first, and not one that waits for a row already."""
-        if Place(session, stream_id) in self._line.waiting:
+        if Place(session, stream_id) in self.line.waiting:
             self._counters.inc("frames_resent_total")
             return False
         if seq != 1:
@@ -62,7 +62,8 @@ class StreamOpenings:
             topic, len(session.streams), now_ms, session.row.pid, is_wanted=refusal is None
         )
         if queue is None:
-            if refusal is None and self._line.join(Place(session, stream_id), topic, now_ms):
+            may_wait = refusal is None and not self._topics.is_known(topic)
+            if may_wait and self.line.join(Place(session, stream_id), topic, now_ms):
                 self._topics.ask_for(topic)
                 self._outboxes.send(session, [Kind.HOLD, stream_id, 1, NO_ROW_YET])
             else:
@@ -77,19 +78,24 @@ class StreamOpenings:
 
     def next_due_ms(self) -> float:
         """When the first of those that wait for a row sends again."""
-        return self._line.next_due_ms()
+        return self.line.next_look_ms
 
     def names_known(self) -> None:
         """Metadata came: streams that waited for their topic's name to be known go on."""
-        self._resume(self._line.take_known(self._topics.is_known))
+        self._resume(self.line.take_known(self._topics.is_known))
 
     def names_due(self, now_ms: float) -> None:
-        """Streams that waited long enough send again, for a row that became free meanwhile."""
-        self._resume(self._line.take_due(now_ms))
+        """Streams for which a row became free meanwhile go on, and so do those that stayed long enough."""
+
+        def may_open(place: Place, topic: str) -> bool:
+            session = place.session
+            return self._topics.may_open(topic, len(session.streams), now_ms, session.row.pid)
+
+        self._resume(self.line.take_due(may_open, now_ms))
 
     def forget(self, session: ClientSession) -> None:
         """The session ended: none of its streams waits for a row any more."""
-        for _, topic in self._line.take_of(session):
+        for _, topic in self.line.take_of(session):
             self._topics.asks_no_more(topic)
 
     def _resume(self, left: list[tuple[Place, str]]) -> None:

@@ -38,6 +38,8 @@ NAMES_PER_FREE_ROW = 8
 """A client may have this many topics for each name that is still free in the table of chains."""
 ROWS_FOR_KNOWN = 128
 """So many of the last rows are for topics that Kafka has: names that nobody made cannot fill the whole table."""
+ROWS_FOR_NEWCOMERS = 16
+"""Of the very last rows a client has the fewer, the more names it has, also for topics that Kafka has."""
 VACATE_MS = 1_000.0
 """Names that nothing uses are looked for no more often."""
 
@@ -112,7 +114,7 @@ class Topics:
         if queue is not None:
             queue.is_wanted = queue.is_wanted or is_wanted
             return queue
-        queue = self._open_new(topic, names, now_ms, process)
+        queue = self.get(topic) if self.may_open(topic, names, now_ms, process) else None
         if queue is not None and not is_wanted:
             queue.is_wanted = False
             self.missing.discard(topic)
@@ -121,14 +123,14 @@ class Topics:
             self._brought[process] = self._brought.get(process, 0) + 1
         return queue
 
-    def _open_new(self, topic: str, names: int, now_ms: float, process: int) -> TopicQueue | None:
-        if not self._may_name(topic, names, process) and self._kept_lanes.get(topic) is None:
-            if now_ms - self._vacated_ms >= VACATE_MS:
-                self._vacated_ms = now_ms
-                self._vacate_unused()
-            if not self._may_name(topic, names, process):
-                return None
-        return self.get(topic)
+    def may_open(self, topic: str, names: int, now_ms: float, process: int) -> bool:
+        """Whether :meth:`open` would give the topic's queue; names that nothing uses make room for it."""
+        if topic in self._queues or self._may_name(topic, names, process) or topic in self._kept_lanes:
+            return True
+        if now_ms - self._vacated_ms >= VACATE_MS:
+            self._vacated_ms = now_ms
+            self._vacate_unused()
+        return self._may_name(topic, names, process)
 
     def is_known(self, topic: str) -> bool:
         """Kafka has it, by the last metadata."""
@@ -145,7 +147,12 @@ class Topics:
 
     def _may_name(self, topic: str, names: int, process: int) -> bool:
         free = self._chain_table.free_count
-        names_max = NAMES_PER_FREE_ROW * (free if self.is_known(topic) else free - ROWS_FOR_KNOWN)
+        if self.is_known(topic):
+            if free > ROWS_FOR_NEWCOMERS:
+                return True
+        else:
+            free -= ROWS_FOR_KNOWN
+        names_max = NAMES_PER_FREE_ROW * free
         return max(names, self._brought.get(process, 0)) < names_max
 
     def _vacate_unused(self) -> None:
