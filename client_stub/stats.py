@@ -51,8 +51,11 @@ def stats_of(outbox: Outbox) -> ProducerStats:
         time.sleep(0)
     waiting = queued
     for submission in pending:
-        waiting += submission.undecided_count
-        completed += submission.count - submission.undecided_count
+        # In this order: one that callers still fill grows between the two, and nothing of it is decided.
+        count = submission.count
+        undecided = submission.undecided_count
+        waiting += undecided
+        completed += max(0, count - undecided)
         failed += submission.failed_count
     return ProducerStats(
         sent=completed + waiting,
