@@ -217,7 +217,9 @@ def test_without_a_folder_of_ones_own_there_is_no_default(
 @pytest.mark.parametrize("before", [True, False])
 def test_a_command_of_a_stranger_ends_with_69_and_the_group_to_join(short_dir: Path, before: bool) -> None:
     """A run dir that this user cannot read is no wrong usage of the command line."""
-    look = "import sys, os; import sidecar.cli.status, sidecar.cli.common; from sidecar.cli.main import cli\n"
+    # Whatever the command imports late comes first: the stranger may not read this clone.
+    look = "import sys, os; import sidecar.cli.status, sidecar.cli.common, sidecar.telemetry.collector\n"
+    look += "import sidecar.telemetry.page; from sidecar.cli.main import cli\n"
     look += "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
     look += "cli(sys.argv[1:])"
     run_dir = RunDir(short_dir / "run")
