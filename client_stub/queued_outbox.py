@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from client_stub.errors import ProducerClosed
+from client_stub.errors import FORKED_TEXT, ForkedProducer, ProducerClosed
 from client_stub.failures import OnError
 from client_stub.hot import Delivery, OnDelivery, OpenStream
 from client_stub.outbox import Outbox, Snapshot
@@ -122,7 +122,9 @@ class QueuedOutbox(Outbox):
         return snapshot
 
     def when_taken_in(self, call: Callable[[], object]) -> None:
-        """In the io thread, behind the records."""
+        """In the io thread, behind the records. Raises ForkedProducer: in a forked child nobody takes anything in."""
+        if self.forked:
+            raise ForkedProducer(FORKED_TEXT)
         entry = (call, ())
         self._inbox.append(entry)
         if self._has_ended:

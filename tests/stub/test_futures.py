@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -169,6 +170,32 @@ def test_a_forked_child_cannot_listen_to_its_parents_record(producer: Producer, 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     daemon.do(daemon.deliver_log)
     assert delivery.result(WAIT_S).offset == 0
+
+
+def test_a_forked_child_cannot_listen_to_a_record_that_was_not_taken_in_yet() -> None:
+    """Without the compiled part a record waits for the io thread, which a child does not have."""
+    code = """
+from client_stub import errors
+from client_stub.delivery import BulkDelivery
+from client_stub.queued_outbox import QueuedOutbox
+
+outbox = QueuedOutbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
+outbox.attached_once = True
+stream = outbox.open_stream("t")
+delivery = outbox.add(stream, (None, b"v"), 20, None, None)
+many = BulkDelivery([outbox.add_rows(stream, [(None, b"v")], 0, None)])
+outbox.forked = True
+for each in (delivery, many):
+    try:
+        each.add_done_callback(print)
+    except errors.ForkedProducer:
+        print("refused")
+"""
+    environment = {**os.environ, "KAFKA_SIDECAR_PURE_STUB": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=environment, check=True
+    )
+    assert ended.stdout.split() == ["refused"] * 2
 
 
 # --- places of bulk calls -------------------------------------------------------------------------------

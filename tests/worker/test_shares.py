@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_stub.wire import Format, Kind
+from sidecar.common.condition import HoldCause
 from sidecar.kernel import Chain, Histogram, StickyPartitioner, fail_remaining, held_bytes, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.shm import layout
@@ -354,3 +355,27 @@ def test_a_clients_share_counts_what_the_journal_keeps_of_it(hands: MakeHands) -
     share = PAGES * CLIENT_SHARE * 128 / held_bytes(1, 12)
     assert share * 0.95 < hand.pool.taken_count <= share * 1.05
     assert hand.submit("good", client="another")
+
+
+def test_a_stream_stands_once_in_the_line_for_pages_whatever_else_it_waited_for_before(
+    hands: MakeHands,
+) -> None:
+    (hand,) = hands(1)
+    holds, pool = hand.intake.holds, hand.pool
+    assert hand.submit("a", "c")
+    session = hand.clients["c"]
+    (stream,) = session.streams.values()
+    holds.hold_until(stream, HoldCause.RATE, ("the topic is at its rate", NOW + 1_000), NOW)
+    holds.forget(session)  # it lost its connection, and comes back within its grace
+    rest = pool.take(pool.page_count - pool.taken_count)
+    assert rest is not None
+    assert not hand.submit("a", "c")
+    assert stream.hold_cause is HoldCause.POOL
+    holds.timed_due(NOW + 1_000)
+    assert not hand.submit("a", "c"), "it keeps its place"
+    assert pool.waiting_count == 1
+    pool.give(rest)
+    for waiter, pages in pool.poll(NOW):
+        holds.pool_granted(waiter, pages, NOW)
+    holds.forget(session)
+    assert pool.taken_count == hand.queues["a"].chain.page_count, "pages that nobody has"

@@ -370,3 +370,13 @@ def test_whoever_comes_and_goes_names_and_streams_agree(stage: PortStage, seed: 
         if step % 10 == 0:
             agrees(stage)
     agrees(stage)
+
+
+def test_a_topic_is_asked_for_as_long_as_one_of_several_waits_for_it(stage: PortStage) -> None:
+    fill(stage)
+    goes, stays = stage.client("goes", pid=5_001), stage.client("stays", pid=5_002)
+    assert opens(goes, 1, "late") == opens(stays, 1, "late") == "LINE"
+    goes.send([Kind.BYE, True])
+    assert "late" in stage.topics.missing.names, "nobody would hear of it before the minute is over"
+    stays.send([Kind.BYE, True])
+    assert "late" not in stage.topics.missing.names

@@ -105,6 +105,7 @@ class Holds:
         """Pages for a stream that waited: kept for it while its stub sends again, else nobody would be served first."""
         stream.reserved_pages = pages
         stream.reserved_since_ms = now_ms
+        stream.waiting_pages = 0
         self.resume(stream)
 
     def reclaim_reservations(self, streams: list[StreamState], now_ms: float) -> None:
@@ -178,10 +179,13 @@ class Holds:
                 self.resume(held.popleft())
 
     def resume(self, stream: StreamState) -> None:
+        """Let it send again. One in the line for pages goes on with its pages and not before: it may still be noted
+        for what it waited for on an earlier connection, and would get a second place in that line."""
+        if stream.waiting_pages:
+            return
         stream.hold_reason = None
         self.held.pop(stream, None)
         self._closed.pop(stream, None)
-        stream.waiting_pages = 0
         if not stream.session.attached:
             return
         stream.awaited = stream.position + 1

@@ -95,14 +95,21 @@ class StreamOpenings:
 
     def forget(self, session: ClientSession) -> None:
         """The session ended: none of its streams waits for a row any more."""
-        for _, topic in self.line.take_of(session):
-            self._topics.asks_no_more(topic)
+        self._ask_no_more(self.line.take_of(session))
 
     def _resume(self, left: list[tuple[Place, str]]) -> None:
-        for place, topic in left:
-            self._topics.asks_no_more(topic)
+        self._ask_no_more(left)
+        for place, _ in left:
             if place.session.attached:
                 self._outboxes.send(place.session, [Kind.RESUME, place.stream_id, 1])
+
+    def _ask_no_more(self, left: list[tuple[Place, str]]) -> None:
+        """These have left the line. A topic for which another stream waits is asked for on."""
+        if left:
+            awaited = {wait.topic for wait in self.line.waiting.values()}
+            for _, topic in left:
+                if topic not in awaited:
+                    self._topics.asks_no_more(topic)
 
     def _refuse(self, session: ClientSession, stream_id: int, code: str, text: str) -> None:
         self._outboxes.send(session, [Kind.REFUSED, code, text, stream_id])
