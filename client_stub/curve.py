@@ -111,7 +111,8 @@ class CurveConnection(ZmtpConnection):
         self.opening = greeting(MECHANISM, as_server=is_server)
         """The first bytes of this end, sent without waiting for the other."""
         self._sends, self._receives = (_TO_CLIENT, _TO_SERVER) if is_server else (_TO_SERVER, _TO_CLIENT)
-        self._own = KeyPair.new()
+        self._own = KeyPair(b"", b"")
+        """Of this connection alone."""
         self._shared = b""
         """Of both ends' keys of this connection; empty: they are not known yet."""
         self._nonce = self._peer_nonce = 0
@@ -245,6 +246,8 @@ class CurveConnection(ZmtpConnection):
 
     def _open(self, nonce: bytes, use: bytes, box: bytes, shared: bytes) -> bytes:
         """The contents of a box with a short nonce. Raises ZmtpError for one of other keys, or that came before."""
+        if len(nonce) != U64.size:
+            raise ZmtpError("a box of CURVE without its nonce")
         number = U64.unpack(nonce)[0]
         if number <= self._peer_nonce:
             raise ZmtpError("a frame of CURVE came twice, or out of its place")
@@ -255,22 +258,25 @@ class CurveConnection(ZmtpConnection):
 class CurveServer(CurveConnection):
     """The daemon's end. ``is_known(public_key)`` decides once the client has proved that the key is its own.
 
-    A key that is not known is answered by ERROR, among ``replies``; the next byte after it breaks the rules.
+    ``keys`` are the daemon's: a client knows one of them, and its HELLO shows which. A key that is not known is
+    answered by ERROR, among ``replies``; the next byte after it breaks the rules.
     """
 
-    __slots__ = ("_cookie", "_is_known", "_keys", "_peer_short", "_refused", "peer_key")
+    __slots__ = ("_cookie", "_is_known", "_keys", "_met_key", "_peer_short", "_refused", "peer_key")
 
     def __init__(
         self,
         peer_types: frozenset[bytes],
         buffers: Buffers,
-        keys: KeyPair,
+        keys: Sequence[KeyPair],
         is_known: Callable[[bytes], bool],
         *,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         super().__init__(peer_types, buffers, is_server=True, message_bytes_max=message_bytes_max)
         self._keys = keys
+        self._met_key = b""
+        """The public one of ``keys`` that the client knows."""
         self._is_known = is_known
         self._cookie = self._peer_short = b""
         self._refused = False
@@ -295,13 +301,30 @@ class CurveServer(CurveConnection):
         if len(body) != 194 or body[:2] != b"\x01\x00":
             raise ZmtpError("a HELLO of CURVE that is not of version 1.0")
         self._peer_short = body[74:106]
-        shared = _shared(self._peer_short, self._keys.secret)
-        if self._open(body[106:114], b"CurveZMQHELLO---", body[114:], shared) != bytes(64):
-            raise ZmtpError("a HELLO of CURVE with something in it")
+        shared = self._meet(body[106:114], body[114:])
+        # Made only now: who just connects costs no key.
+        self._own = KeyPair.new()
         self._cookie = os.urandom(COOKIE_BYTES)
         nonce = os.urandom(16)
         box = crypto_box_easy_afternm(self._own.public + self._cookie, b"WELCOME-" + nonce, shared)
         self.replies.append(command(b"WELCOME", nonce + box))
+
+    def _meet(self, nonce: bytes, box: bytes) -> bytes:
+        """The secret of HELLO and WELCOME, with that key of ours for which the client has made its HELLO."""
+        fault = ZmtpError("a HELLO of CURVE to a daemon without a key")
+        for keys in self._keys:
+            shared = _shared(self._peer_short, keys.secret)
+            try:
+                plain = _opened(box, b"CurveZMQHELLO---" + nonce, shared, b"HELLO")
+            except ZmtpError as error:
+                fault = error
+                continue
+            if plain != bytes(64):
+                raise ZmtpError("a HELLO of CURVE with something in it")
+            self._peer_nonce = U64.unpack(nonce)[0]
+            self._met_key = keys.public
+            return shared
+        raise fault
 
     def _initiate(self, body: bytes) -> None:
         cookie, nonce, box = body[:96], body[96:104], body[104:]
@@ -311,7 +334,7 @@ class CurveServer(CurveConnection):
         plain = self._open(nonce, b"CurveZMQINITIATE", box, shared)
         key, vouch_nonce, vouch = plain[:32], plain[32:48], plain[48:128]
         proof = _opened(vouch, b"VOUCH---" + vouch_nonce, _shared(key, self._own.secret), b"VOUCH")
-        if not hmac.compare_digest(proof, self._peer_short + self._keys.public):
+        if not hmac.compare_digest(proof, self._peer_short + self._met_key):
             raise ZmtpError("a vouch of CURVE for another connection")
         self._check_type(properties(plain[128:]))
         if not self._is_known(key):
@@ -334,6 +357,7 @@ class CurveClient(CurveConnection):
         self, peer_types: frozenset[bytes], buffers: Buffers, keys: KeyPair, server_key: bytes
     ) -> None:
         super().__init__(peer_types, buffers, is_server=False)
+        self._own = KeyPair.new()
         self._keys = keys
         self._server_key = server_key
         self._hello_shared = _shared(server_key, self._own.secret)

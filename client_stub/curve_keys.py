@@ -2,16 +2,21 @@
 
 Keys are 32 bytes, written as 64 hexadecimal digits. A file belongs to its user or to root, and others may not read it;
 a file of root may be read by its group, as Kubernetes gives Secrets to a pod. Nothing here needs PyNaCl.
+
+A daemon's file may have two secret keys while clients change from one to the other.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 KEY_BYTES: Final = 32
 FILE_BYTES_MAX: Final = 4 << 10
+DAEMON_KEYS_MAX: Final = 2
+"""Secret keys of a daemon at a time. Each one more is another try at the HELLO of a stranger."""
 KEY_FILE_VARIABLE: Final = "KAFKA_SIDECAR_CURVE_KEY_FILE"
 TCP_PREFIX: Final = "tcp://"
 MISSING_TEXT: Final = "tcp:// needs PyNaCl, which is not installed: pip install 'kafka-sidecar[curve]'"
@@ -23,10 +28,47 @@ class KeyFileError(ValueError):
 
 
 class KeyFile(NamedTuple):
-    """Contents of a file. ``server_key`` is empty in a daemon's own."""
+    """Contents of a file. ``server_key`` is empty in a daemon's own, and ``earlier_key`` in most."""
 
     secret_key: bytes
     server_key: bytes
+    earlier_key: bytes = b""
+    """A daemon's second secret key, of the clients that do not know the first one yet."""
+
+
+class WatchedKeyFile:
+    """The keys of a file as it is now: looked at by a stat whenever they are asked for, and read when it has changed.
+
+    A file that cannot be used any more is given to ``complain`` once, as a sentence, and the keys before it stay.
+    Any thread may ask; two at the same time may both complain.
+    """
+
+    def __init__(self, path: str, *, is_client: bool, complain: Callable[[str], object]) -> None:
+        """Raises KeyFileError for a file that cannot be used."""
+        self._path = path
+        self._is_client = is_client
+        self._complain = complain
+        self._seen = _signature(path)
+        self._keys = read_key_file(path, is_client=is_client)
+
+    def keys(self) -> KeyFile:
+        seen = _signature(self._path)
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._keys = read_key_file(self._path, is_client=self._is_client)
+            except KeyFileError as error:
+                self._complain(f"{error} The earlier keys stay in use.")
+        return self._keys
+
+
+def _signature(path: str) -> tuple[int, ...]:
+    """Changes whenever the file may have changed."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - each process of a fleet imports this, and not pathlib
+    except OSError as error:
+        return (error.errno or 0,)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def parse_key(text: str) -> bytes:
@@ -41,7 +83,10 @@ def parse_key(text: str) -> bytes:
 
 
 def read_key_file(path: str, *, is_client: bool) -> KeyFile:
-    """Raises KeyFileError for a file that is missing, open to others, or has other lines."""
+    """Raises KeyFileError for a file that is missing, open to others, or has other lines.
+
+    A daemon's may have ``secret-key`` twice: what new clients are to know comes first.
+    """
     try:
         # Without O_NONBLOCK a pipe would let us wait.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -65,24 +110,31 @@ def read_key_file(path: str, *, is_client: bool) -> KeyFile:
             f"The key file {path} has mode {mode:04o}, so others could use it: chmod 600 {path}."
         )
     keys: dict[str, bytes] = {}
+    earlier_key = b""
     for number, line in enumerate(data.decode("latin-1").splitlines(), 1):
         name, equals, value = (part.strip() for part in line.partition("="))
         if not name or name.startswith("#"):
             continue
-        if not equals or name not in _NAMES or name in keys:
+        is_earlier = name == _NAMES[0] and name in keys and not is_client and not earlier_key
+        if not equals or name not in _NAMES or (name in keys and not is_earlier):
             raise KeyFileError(
-                f"Line {number} of the key file {path} is none of: {' = …, '.join(_NAMES)} = …."
+                f"Line {number} of the key file {path} is none of: {' = …, '.join(_NAMES)} = …"
+                + (f", or one key more than {1 if is_client else DAEMON_KEYS_MAX}." if name in keys else ".")
             )
         try:
-            keys[name] = parse_key(value)
+            key = parse_key(value)
         except KeyFileError as error:
             raise KeyFileError(f"Line {number} of the key file {path} cannot be used: {error}.") from None
+        if is_earlier:
+            earlier_key = key
+        else:
+            keys[name] = key
     missing = next((name for name in _NAMES[: 1 + is_client] if name not in keys), None)
     if missing is not None:
         raise KeyFileError(
             f"The key file {path} has no line {missing} = …: kafka-sidecar keygen writes such files."
         )
-    return KeyFile(keys["secret-key"], keys.get("server-key", b""))
+    return KeyFile(keys["secret-key"], keys.get("server-key", b""), earlier_key)
 
 
 def key_file_text(secret_key: bytes, public_key: bytes, server_key: bytes = b"") -> str:

@@ -13,7 +13,7 @@ import time
 from typing import Any, Final
 
 from client_stub.away_log import AwayLog
-from client_stub.curve_keys import KeyFile
+from client_stub.curve_keys import WatchedKeyFile
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.outbox import Outbox
 from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session
@@ -30,7 +30,7 @@ CANCEL: Final = "cancel"
 class IoThread:
     """Starts with the first send of a process; ends by ``request_close`` or with the process."""
 
-    def __init__(self, outbox: Outbox, session: Session, curve_keys: KeyFile | None = None) -> None:
+    def __init__(self, outbox: Outbox, session: Session, curve_keys: WatchedKeyFile | None = None) -> None:
         self._outbox = outbox
         self._session = session
         outbox.hold_reasons = session.hold_reasons

@@ -7,6 +7,7 @@ Each process of a fleet imports this: os.path and no pathlib, which brings half 
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from typing import Final
@@ -15,12 +16,13 @@ from client_stub.curve_keys import (
     KEY_FILE_VARIABLE,
     MISSING_TEXT,
     TCP_PREFIX,
-    KeyFile,
+    WatchedKeyFile,
     join_address,
-    read_key_file,
     split_address,
 )
 from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOINTS
+
+log = logging.getLogger("client_stub")
 
 RUN_DIR_VARIABLE: Final = "KAFKA_SIDECAR_RUN_DIR"
 CONTROL_SOCKET: Final = "control.sock"
@@ -79,8 +81,10 @@ def control_path(run_dir: str | os.PathLike[str] | None) -> str:
     return path
 
 
-def keys_for(control: str, key_file: str | os.PathLike[str] | None) -> KeyFile | None:
+def keys_for(control: str, key_file: str | os.PathLike[str] | None) -> WatchedKeyFile | None:
     """The keys for ``tcp://``, of this file or the one that the environment names; None for a path.
+
+    A file that changes is read again for the next connection.
 
     Raises ValueError for a file that cannot be used, or is missing, or for nothing.
     """
@@ -97,7 +101,9 @@ def keys_for(control: str, key_file: str | os.PathLike[str] | None) -> KeyFile |
 
     if find_spec("nacl") is None:
         raise ValueError(f"{MISSING_TEXT}.")
-    return read_key_file(os.fspath(named), is_client=True)
+    return WatchedKeyFile(
+        os.path.abspath(named), is_client=True, complain=lambda sentence: log.warning("%s", sentence)
+    )
 
 
 def hello_flags(control: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from client_stub.curve_keys import KeyFile
+from client_stub.curve_keys import WatchedKeyFile
 from client_stub.errors import DaemonRefused, DaemonUnreachable, MetadataTimeout, SidecarError, error_for
 from client_stub.transport import Transport
 from client_stub.wire import Kind, LocalCode
@@ -54,7 +54,7 @@ class TopicLookup:
         topic: str,
         timeout_ms: float,
         now_ms: float,
-        curve_keys: KeyFile | None = None,
+        curve_keys: WatchedKeyFile | None = None,
     ) -> None:
         self._path = control_path
         self._curve_keys = curve_keys

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-from client_stub.curve_keys import KeyFile, join_address, split_address
+from client_stub.curve_keys import KeyFile, WatchedKeyFile, join_address, split_address
 from client_stub.hot import clear_wakes, receive
 from client_stub.run_dir import NOBODY_LISTENS, worker_path
 from client_stub.waker import Waker
@@ -153,8 +153,8 @@ class _Link:
 class Transport:
     """Control and worker connections behind one poll, with a waker for other threads."""
 
-    def __init__(self, control_path: str, keys: KeyFile | None = None) -> None:
-        """``keys``: where the path is ``tcp://host:port``."""
+    def __init__(self, control_path: str, keys: WatchedKeyFile | None = None) -> None:
+        """``keys``: where the path is ``tcp://host:port``; each connection has those of the file as it is then."""
         self._control_path = control_path
         self._keys = keys
         self._links: dict[str, _Link] = {}
@@ -243,7 +243,8 @@ class Transport:
         del self.waker
 
     def _open(self, name: str, path: str, frames: Sequence[Any]) -> None:
-        link = self._links[name] = _Link(name, path, frames, self._buffers, self._keys)
+        keys = None if self._keys is None else self._keys.keys()
+        link = self._links[name] = _Link(name, path, frames, self._buffers, keys)
         self._by_fd[link.socket.fileno()] = link
         self._poller.register(link.socket, link.watched)
         self._watch(link)

@@ -25,6 +25,7 @@ from sidecar.bench.latency import (
     measure_open_loop,
 )
 from sidecar.bench.measurement import Failure, Results
+from sidecar.bench.over_tcp import measure_tcp
 from sidecar.bench.over_tls import measure_tls
 from sidecar.bench.report import print_results, to_markdown, write_json
 from sidecar.bench.scale import measure_scale
@@ -43,6 +44,7 @@ PARTS: Final = (
     "steps",
     "throughput",
     "tls",
+    "tcp",
     "crash-safety",
     "callers",
     "java",
@@ -58,7 +60,7 @@ PARTS: Final = (
     "scrape",
     "scale",
 )
-WITHOUT_KAFKA: Final = ("kernel", "steps", "tls", "adoption", "scrape", "scale")
+WITHOUT_KAFKA: Final = ("kernel", "steps", "tls", "tcp", "adoption", "scrape", "scale")
 OPEN_LOOP_KINDS: Final = ("sidecar-callbacks", "confluent-callbacks")
 CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-callbacks")
 
@@ -118,6 +120,7 @@ def run_bench(
             if any(part not in WITHOUT_KAFKA for part in parts):
                 run.attempt(BASE, lambda: _on_kafka(run, records, rounds, bootstrap_servers, topic))
             run.part("tls", lambda: measure_tls(run.steps, run.results, records=records, rounds=rounds))
+            run.part("tcp", lambda: measure_tcp(run.steps, run.results, records=records, rounds=rounds))
             run.part("adoption", lambda: measure_adoption(run.steps, run.results))
             run.part("scrape", lambda: measure_scrape(run.steps, run.results))
             run.part("scale", lambda: measure_scale(run.steps, run.results, records=records, rounds=rounds))

@@ -239,11 +239,41 @@ def _run_dir(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
         yield Finding("warn", f"Slots {info['held_slots']} hold records of dead workers.")
 
 
+def _over_tcp(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
+    """Where clients come with CURVE, by which key they know the daemon, and whether the ports can be had."""
+    listen, key_file = config.text("daemon.listen"), config.text("daemon.curve_key_file")
+    if not listen:
+        return
+    from sidecar.net.curve_door import public_keys_of
+    from sidecar.net.tcp_listen import listen_on
+
+    workers = config.integer("daemon.workers")
+    is_running = False
+    with contextlib.suppress(RunDirError):
+        is_running = run_dir.holder() is not None
+    for offset in () if is_running else range(1 + workers):
+        try:
+            listen_on(listen, offset).close()
+        except OSError as error:
+            whose = "clients" if not offset else f"worker {offset - 1}"
+            yield Finding(
+                "FAIL",
+                f"The port of daemon.listen = {listen} for {whose} cannot be opened ({error.strerror or error}): "
+                "choose another host or port.",
+            )
+            return
+    keys = " or ".join(public_keys_of(key_file))
+    yield Finding(
+        "ok",
+        f"Clients over TCP: {listen} and the {workers} ports behind it; the daemon's public key is {keys}.",
+    )
+
+
 def _clock(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     yield from clock_findings()
 
 
-CHECKS: tuple[Check, ...] = (_installation, _worker, _memory, _limits, _clock, _run_dir)
+CHECKS: tuple[Check, ...] = (_installation, _worker, _memory, _limits, _clock, _run_dir, _over_tcp)
 
 
 def _kafka(config: SidecarConfig, topics: Sequence[str]) -> Iterator[Finding]:

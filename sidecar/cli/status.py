@@ -174,6 +174,15 @@ def life_lines(info: dict[str, Any]) -> list[str]:
     return lines
 
 
+def tcp_lines(info: dict[str, Any]) -> list[str]:
+    """Where clients come over TCP, and the public key by which they know the daemon."""
+    if not info.get("listen"):
+        return []
+    first, *others = info["curve_public_keys"] or ["none"]
+    lines = [f"  tcp       {info['listen']}, public key {first}"]
+    return [*lines, *(f"            clients may still know it by {key}" for key in others)]
+
+
 def describe(info: dict[str, Any]) -> str:
     """Some lines for people."""
     from sidecar.telemetry.page import brokers, duration
@@ -188,6 +197,7 @@ def describe(info: dict[str, Any]) -> str:
         *condition_lines(info),
         *life_lines(info),
         f"  http      {http_url(info['http'])}",
+        *tcp_lines(info),
         f"  segment   {info['segment']}",
     ]
     for worker in info["workers"]:

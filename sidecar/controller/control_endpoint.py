@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
@@ -22,6 +22,7 @@ from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX
 from sidecar.net.unattached import PLACES_PER_FREE
 
 if TYPE_CHECKING:
+    from sidecar.net.curve_door import CurveDoor
     from sidecar.net.tcp_listen import Listening
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ TOPICS_UNDER_WAY_MAX = 64
 HELLO_WAIT_S = 2.0
 """So long a HELLO waits for its worker; a stub waits 5 s for the answer."""
 HELLOS_WAITING_MAX = 4096
+
+WITHDRAWN_TEXT: Final = "This client's public key is in no table [clients.NAME] any more."
 
 Topics = list[list[object]]
 Hello = Callable[[list[Any], Caller], tuple[str, int, bytes] | None]
@@ -79,16 +82,34 @@ class ControlEndpoint:
             attach_s=CONNECTION_S,
         )
         temporary.rename(path)
+        self._door: CurveDoor | None = None
+        """Over TCP, where there is one."""
         self._tasks: dict[asyncio.Task[None], int] = {}
         """Questions and orders that are under way, with the uid of each."""
         self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
         """By routing id: HELLOs whose worker is not ready."""
 
-    def listen(self, listening: Listening, rules: Callable[[], ClientRules]) -> None:
+    def listen(
+        self,
+        listening: Listening,
+        rules: Callable[[], ClientRules],
+        on_new_keys: Callable[[], None] = lambda: None,
+    ) -> None:
         """Take clients over TCP as well, by the keys that the rules have now. Raises KeyFileError."""
         from sidecar.net.curve_door import CurveDoor
 
-        self._endpoint.add_door(CurveDoor(listening.socket, listening.key_file, rules))
+        self._door = CurveDoor(listening.socket, listening.key_file, rules, on_new_keys)
+        self._endpoint.add_door(self._door)
+
+    @property
+    def public_keys(self) -> list[str]:
+        """Those by which clients over TCP know this daemon; none without ``listen``."""
+        return [] if self._door is None else self._door.public_keys
+
+    def look_at_keys(self) -> None:
+        """See whether the key file has others now, also when nobody comes."""
+        if self._door is not None:
+            self._door.look()
 
     def close(self) -> None:
         self._endpoint.close()
@@ -170,7 +191,11 @@ class ControlEndpoint:
             self._sparse_log.warning("control", "a control message could not be handled", exc_info=error)
 
     def _handle(self, routing_id: bytes, kind: Kind, message: Any) -> None:
-        if kind is Kind.HELLO:
+        if kind is not Kind.HELLO and self._is_withdrawn(routing_id):
+            # A HELLO is judged by its name besides, with a sentence that says so.
+            self._refuse(routing_id, Refused("NOT_ADMITTED", WITHDRAWN_TEXT))
+            self._endpoint.sent_nonsense(routing_id)
+        elif kind is Kind.HELLO:
             if not self._answer_hello(routing_id, message[1:]):
                 self._keep_hello(routing_id, message[1:])
         elif kind is Kind.TOPICS:
@@ -186,6 +211,13 @@ class ControlEndpoint:
                 routing_id,
                 Refused("MALFORMED_FRAME", f"{kind.name} does not belong on the control endpoint."),
             )
+
+    def _is_withdrawn(self, routing_id: bytes) -> bool:
+        """A reload has taken its key out of all tables since it came."""
+        if self._door is None:
+            return False
+        key = self._endpoint.caller(routing_id).key
+        return bool(key) and not self._door.knows(key)
 
     def _on_topics(self, routing_id: bytes, message: Any) -> None:
         names = message[1] if len(message) > 1 else None

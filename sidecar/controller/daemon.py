@@ -147,7 +147,7 @@ class Daemon:
             self._control = ControlEndpoint(self.run_dir.control_socket)
         self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
         if self._listening is not None:
-            self._control.listen(self._listening, lambda: self._rules)
+            self._control.listen(self._listening, lambda: self._rules, self.changed)
         self._spawn(self._remind())
         self._spawn(self._look())
         if self._systemd.watchdog_interval_s is not None:
@@ -292,6 +292,8 @@ class Daemon:
             hide_memory()
         logging.getLogger().setLevel(config.text("log.level").upper())
         self.cluster.use(config)
+        if self._control is not None:
+            self._control.look_at_keys()
         return await self._configure_workers()
 
     async def _configure_workers(self) -> list[str]:
@@ -475,6 +477,8 @@ class Daemon:
             "dead_letters": str(self._dead_letters),
             "reload_json": str(self.run_dir.reload_json),
             "http": self.exporter.address if self.exporter else "",
+            "listen": self.config.text("daemon.listen"),
+            "curve_public_keys": self._control.public_keys if self._control else [],
             "config_file": str(Path(self.config.file).absolute()) if self.config.file else "",
             "bootstrap": ",".join(self.config.words("bootstrap.servers")),
             "cluster_id": self.cluster.cluster_id,

@@ -1,7 +1,8 @@
 """CurveDoor: the way into an endpoint over TCP. Its listening socket, its keys, and who may come.
 
 The kernel names no user here. A peer has the few bytes of a handshake, and goes on only with a key that a table
-``[clients.NAME]`` has. The only file of the daemon that needs PyNaCl (the extra ``[curve]``).
+``[clients.NAME]`` has. The key file is looked at before each connection, as TLS's files
+are. The only file of the daemon that needs PyNaCl (the extra ``[curve]``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from client_stub.curve import CurveServer, KeyPair
-from client_stub.curve_keys import read_key_file
+from client_stub.curve_keys import KeyFile, WatchedKeyFile, read_key_file
 from client_stub.zmtp import Buffers
 from sidecar.common.client_rules import ClientRules
 from sidecar.common.clock import MonotonicClock
@@ -29,19 +30,46 @@ UNACKED_MS: Final = 30_000
 
 
 class CurveDoor:
-    """``rules()``: those that hold now; a client may come in with a key that they know. Not thread-safe."""
+    """``rules()``: those that hold now; a client may come in with a key that they know. Not thread-safe.
 
-    def __init__(self, listening: socket.socket, key_file: str, rules: Callable[[], ClientRules]) -> None:
+    ``on_new_keys()``: the file has others than before.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        key_file: str,
+        rules: Callable[[], ClientRules],
+        on_new_keys: Callable[[], None] = lambda: None,
+    ) -> None:
         """Raises KeyFileError."""
         self.socket = listening
-        self._keys = KeyPair.of_secret(read_key_file(key_file, is_client=False).secret_key)
+        self._file = WatchedKeyFile(key_file, is_client=False, complain=partial(log.error, "%s"))
+        self._read = self._file.keys()
+        self._keys = _pairs(self._read)
         self._rules = rules
+        self._on_new_keys = on_new_keys
         self._sparse_log = SparseLog(log, MonotonicClock().now_ms)
+
+    @property
+    def public_keys(self) -> list[str]:
+        """Those that clients may know this daemon by, in hexadecimal digits."""
+        return [keys.public.hex() for keys in self._keys]
+
+    def look(self) -> None:
+        """See whether the file has other keys now."""
+        read = self._file.keys()
+        if read is self._read:
+            return
+        self._read, self._keys = read, _pairs(read)
+        log.info("New connections over TCP find the public key %s.", " and ".join(self.public_keys))
+        self._on_new_keys()
 
     def connection(
         self, peer: Peer, peer_types: frozenset[bytes], buffers: Buffers, message_bytes_max: int
     ) -> CurveServer:
-        """Our end of a new connection."""
+        """Our end of a new connection, with the keys that the file has now."""
+        self.look()
         return CurveServer(
             peer_types,
             buffers,
@@ -50,8 +78,12 @@ class CurveDoor:
             message_bytes_max=message_bytes_max,
         )
 
+    def knows(self, public_key: bytes) -> bool:
+        """Whether some name may come with it now."""
+        return self._rules().knows_key(public_key)
+
     def _is_known(self, peer: Peer, public_key: bytes) -> bool:
-        if self._rules().knows_key(public_key):
+        if self.knows(public_key):
             return True
         self._sparse_log.warning(
             public_key,
@@ -69,3 +101,12 @@ class CurveDoor:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKED_MS)
+
+
+def public_keys_of(key_file: str) -> list[str]:
+    """Those of a daemon's file, in hexadecimal digits. Raises KeyFileError."""
+    return [keys.public.hex() for keys in _pairs(read_key_file(key_file, is_client=False))]
+
+
+def _pairs(read: KeyFile) -> list[KeyPair]:
+    return [KeyPair.of_secret(each) for each in (read.secret_key, read.earlier_key) if each]

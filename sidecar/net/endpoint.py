@@ -26,13 +26,13 @@ from sidecar.common.client_rules import Caller
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.listener import Listener
+from sidecar.net.newcomers import Newcomers
 from sidecar.net.peer import GONE, Peer, caller_of, user_of
 from sidecar.net.stub_connection import (
     UNATTACHED_BYTES_MAX,
     UNATTACHED_MESSAGES_MAX,
     StubConnection,
 )
-from sidecar.net.unattached import Unattached
 
 if TYPE_CHECKING:
     from sidecar.net.curve_door import CurveDoor
@@ -58,8 +58,6 @@ USER_UNFINISHED_BYTES_MAX: Final = 20 << 20
 """The same of the clients of one user."""
 SHORT_READ_BYTES: Final = 64 << 10
 """A read that brought less has emptied the socket."""
-ATTACH_S: Final = 5.0
-"""How long a connection may take until its client has attached."""
 UNATTACHED_BUFFER_BYTES: Final = 16 << 10
 UNATTACHED_UNFINISHED_BYTES_MAX: Final = 4 << 20
 """Buffers of connections that have not attached, with half a message each, all together."""
@@ -79,6 +77,7 @@ class Endpoint:
 
     ``on_message(routing_id, frames, skipped_bytes)``: a message over ``message_bytes_max`` comes with its first frames.
     A connection has 64 KiB and 5 s until its owner calls ``has_attached``; from then on it may send whole messages.
+    Over TCP it has 5 s before that to prove its key.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class Endpoint:
         self._on_turn_end = on_turn_end
         self._on_closed_by_us = on_closed_by_us
         self._message_bytes_max = message_bytes_max
-        self._attach_s = ATTACH_S if attach_s is None else attach_s
         # Four times: a buffer doubles until its message fits, and is copied from the one before it.
         self._user_bytes_max = max(USER_UNFINISHED_BYTES_MAX, 4 * message_bytes_max)
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 2 * self._user_bytes_max))
@@ -106,7 +104,6 @@ class Endpoint:
         self._unattached_buffers = Buffers(UNATTACHED_BUFFER_BYTES)
         self._by_id: dict[bytes, StubConnection] = {}
         self._by_fd: dict[int, StubConnection] = {}
-        self._unattached = Unattached()
         self._unattached_parts: dict[StubConnection, None] = {}
         """Those of them with half a message, oldest first."""
         self._paused: dict[StubConnection, None] = {}
@@ -114,7 +111,6 @@ class Endpoint:
         """Connections with messages in their buffers that came beyond what a turn takes."""
         self._late: dict[StubConnection, None] = {}
         """Those that a turn's time did not suffice for."""
-        self._attach_timer: asyncio.TimerHandle | None = None
         self._relief_timer: asyncio.TimerHandle | None = None
         self._again: asyncio.Handle | None = None
         self._next_id = 1
@@ -123,6 +119,7 @@ class Endpoint:
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._connections_max = min(CONNECTIONS_MAX, max(soft_limit // 2, soft_limit - DESCRIPTORS_KEPT))
+        self._newcomers = Newcomers(loop, attach_s, self._connections_max, self._end_late)
         self._epoll = select.epoll()
         self._listener = Listener(
             loop,
@@ -142,17 +139,24 @@ class Endpoint:
         """The owner knows who this is: whole messages may come, as long as the connection lasts."""
         connection = self._by_id.get(routing_id)
         if connection is not None and not connection.has_attached:
+            if connection.is_stranger:
+                self._newcomers.has_proved(connection)
             connection.has_attached = True
-            self._unattached.remove(connection)
-            if connection.key:
-                # From now on bounds count for its key, wherever it comes from.
-                connection.peer = connection.peer._replace(uid=user_of(connection.key))
+            self._newcomers.remove(connection)
             uid = connection.peer.uid
             buffers = self._buffers_of.get(uid)
             if buffers is None:
                 buffers = self._buffers_of[uid] = Buffers.share_of(self._buffers, self._user_bytes_max)
             connection.zmtp.skip_long_messages(buffers, self._message_bytes_max)
             self._unattached_parts.pop(connection, None)
+
+    def has_detached(self, routing_id: bytes) -> None:
+        """Its client is gone, or may not stay: what is left is the time of a newcomer, in which its stub goes."""
+        connection = self._by_id.get(routing_id)
+        if connection is not None and connection.has_attached:
+            connection.has_attached = False
+            connection.came_bytes = connection.came_messages = 0
+            self._newcomers.begin(connection)
 
     def sent_nonsense(self, routing_id: bytes) -> None:
         """A message of this connection was malformed, or not admitted; so many of them, and it is closed."""
@@ -203,7 +207,7 @@ class Endpoint:
         if self._closed:
             return
         self._closed = True
-        for handle in (self._attach_timer, self._relief_timer, self._again):
+        for handle in (self._relief_timer, self._again):
             if handle is not None:
                 handle.cancel()
         self._loop.remove_reader(self._epoll.fileno())
@@ -222,7 +226,7 @@ class Endpoint:
         self._by_fd.clear()
         for table in (self._unattached_parts, self._paused, self._unread, self._late):
             table.clear()
-        self._unattached.clear()
+        self._newcomers.clear()
         self._epoll.close()
 
     def _on_ready(self) -> None:
@@ -286,15 +290,10 @@ class Endpoint:
         self._on_ready()
 
     def _on_connected(self, connected: socket.socket, peer: Peer, door: CurveDoor | None) -> None:
-        free = self._connections_max - len(self._by_id)
-        oldest = self._unattached.gives_way(peer, free)
-        if oldest is not None:
-            self._spare(
-                oldest,
-                f"it did not attach, and {len(self._by_id)} of {self._connections_max} connections are open "
-                f"({self._unattached.count_of(oldest.peer.uid)} such ones of its user or host)",
-            )
-        elif free <= 0:
+        given = self._newcomers.gives_way(peer, len(self._by_id), is_stranger=door is not None)
+        if given is not None:
+            self._spare(*given)
+        elif len(self._by_id) >= self._connections_max:
             connected.close()
             self._say_closed(f"there are {self._connections_max} of them already", peer)
             return
@@ -304,30 +303,25 @@ class Endpoint:
         self._next_id += 1
         self._by_id[routing_id] = self._by_fd[connected.fileno()] = connection
         self._epoll.register(connected, select.EPOLLIN)
-        if self._attach_timer is None:
-            self._attach_timer = self._loop.call_later(self._attach_s, self._end_unattached)
-        self._unattached.add(connection, self._loop.time() + self._attach_s)
+        self._newcomers.begin(connection)
         self._write(connection, [connection.opening])
 
     def _make_room(self) -> bool:
         """No descriptor is left for another: one that did not attach gives up its own."""
-        oldest = self._unattached.oldest()
+        oldest = self._newcomers.oldest()
         if oldest is not None:
             self._spare(oldest, "it did not attach, and no descriptor is left")
         return oldest is not None
 
-    def _end_unattached(self) -> None:
-        """Close who has not attached by now; look again when the next one is due."""
-        self._attach_timer = None
-        now = self._loop.time()
-        for connection, due in self._unattached:
-            if due > now:
-                self._attach_timer = self._loop.call_later(due - now, self._end_unattached)
-                break
+    def _end_late(self, late: list[StubConnection]) -> None:
+        """Close who has not gone on by now."""
+        for connection in late:
+            why = self._newcomers.late_words(connection)
+            was_stranger = connection.is_stranger
             # What it has sent by now counts: this loop may have been the slow one.
             self._receive(connection)
-            if connection in self._unattached:
-                self._spare(connection, f"it did not attach within {self._attach_s:g} s")
+            if connection in self._newcomers and connection.is_stranger == was_stranger:
+                self._spare(connection, why)
         self._on_turn_end()
 
     def _receive(self, connection: StubConnection) -> None:
@@ -379,11 +373,8 @@ class Endpoint:
         except OSError:
             self._drop(connection)
             return
-        if messages and not connection.has_attached:
-            connection.came_messages += messages
-            if connection.came_messages > UNATTACHED_MESSAGES_MAX:
-                self._drop_for(connection, f"{UNATTACHED_MESSAGES_MAX} messages came and no client attached")
-                return
+        if not connection.has_attached and not self._may_go_on(connection, messages):
+            return
         if connection.useless:
             self._charge_useless(connection)
         if zmtp.has_part:
@@ -391,6 +382,16 @@ class Endpoint:
         elif connection.part_since:
             connection.part_since = 0.0
             self._unattached_parts.pop(connection, None)
+
+    def _may_go_on(self, connection: StubConnection, messages: int) -> bool:
+        """After so many messages of one that has not attached; False: it is closed."""
+        if connection.is_stranger and connection.key:
+            self._newcomers.has_proved(connection)
+        connection.came_messages += messages
+        if connection.came_messages > UNATTACHED_MESSAGES_MAX:
+            self._drop_for(connection, f"{UNATTACHED_MESSAGES_MAX} messages came and no client attached")
+            return False
+        return True
 
     def _charge_useless(self, connection: StubConnection) -> None:
         """Beyond its process's points it is not read for a while: the kernel's buffer fills, and its sender waits."""
@@ -531,7 +532,7 @@ class Endpoint:
         if self._by_id.pop(connection.routing_id, None) is None:
             return
         connection.is_closed = True
-        self._unattached.remove(connection)
+        self._newcomers.remove(connection)
         for table in (self._unattached_parts, self._paused, self._unread, self._late):
             table.pop(connection, None)
         connection.zmtp.close()

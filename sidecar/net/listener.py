@@ -71,7 +71,8 @@ class Listener:
         self._parked: dict[socket.socket, tuple[Peer, CurveDoor | None, asyncio.TimerHandle]] = {}
         """With the process of each, its door, and when it is let in."""
         self._parked_of: dict[int | str, int] = {}
-        self._shut: asyncio.TimerHandle | None = None
+        self._shut: dict[int, asyncio.TimerHandle] = {}
+        """By descriptor: doors that are shut for a moment, and until when."""
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         Path(path).unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -92,8 +93,7 @@ class Listener:
 
     def _add(self, listening: socket.socket, door: CurveDoor | None) -> None:
         self._doors[listening.fileno()] = listening, door
-        if self._shut is None:
-            self._epoll.register(listening, select.EPOLLIN)
+        self._epoll.register(listening, select.EPOLLIN)
 
     def is_door(self, fd: int) -> bool:
         return fd in self._doors
@@ -120,8 +120,8 @@ class Listener:
     def close(self) -> None:
         """The path is removed first: stubs see a closed door, not a mute one."""
         Path(self._path).unlink(missing_ok=True)
-        if self._shut is not None:
-            self._shut.cancel()
+        for timer in self._shut.values():
+            timer.cancel()
         for parked, (_, _, timer) in self._parked.items():
             timer.cancel()
             parked.close()
@@ -162,10 +162,10 @@ class Listener:
                 continue
             unwelcome += 1
             self._park(connected, peer, door, wait_s)
-        if unwelcome >= UNWELCOME_MAX and self._shut is None:
-            for each in self._doors:
-                self._epoll.unregister(each)
-            self._shut = self._loop.call_later(SHUT_S, self._reopen)
+        if unwelcome >= UNWELCOME_MAX and fd not in self._shut:
+            # This one alone: what comes over TCP keeps nobody of this host out.
+            self._epoll.unregister(fd)
+            self._shut[fd] = self._loop.call_later(SHUT_S, self._reopen, fd)
 
     def _park(self, connected: socket.socket, peer: Peer, door: CurveDoor | None, wait_s: float) -> None:
         process = peer.payer
@@ -188,10 +188,9 @@ class Listener:
             self._parked_of[peer.payer] = left
         self._on_connected(connected, peer, door)
 
-    def _reopen(self) -> None:
-        self._shut = None
-        for fd in self._doors:
-            self._epoll.register(fd, select.EPOLLIN)
+    def _reopen(self, fd: int) -> None:
+        del self._shut[fd]
+        self._epoll.register(fd, select.EPOLLIN)
 
     def _turn_away(self, listening: socket.socket) -> None:
         """No descriptor is left: one that can be spared gives up its own, else the connection that waits is closed."""

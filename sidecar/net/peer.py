@@ -1,7 +1,8 @@
 """Peer: the process at the other end of a Unix socket, as the kernel saw it when it connected (SO_PEERCRED).
 
-Over TCP there is no process and no user. A number made of the peer's address stands for its user until it has proved
-a key, and a number made of the key from then on. Both lie beyond all uids.
+Over TCP there is no process and no user. A number made of the peer's host stands for its user until it has proved
+a key, and a number made of the key from then on. Both lie beyond all uids. A host of IPv6 has a whole network of
+addresses to choose from, and counts as that network.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class Peer(NamedTuple):
     uid: int
     gid: int
     address: str = ""
-    """The host it comes from over TCP; empty of a Unix socket."""
+    """The address it comes from over TCP; empty of a Unix socket."""
+    host: str = ""
+    """The address, or the network of an IPv6 address: one host to all bounds."""
 
     @property
     def payer(self) -> int | str:
         """The process that pays for its penalties, or the host."""
-        return self.address or self.pid
+        return self.host or self.pid
 
     @property
     def words(self) -> str:
@@ -52,11 +55,20 @@ def user_of(name: bytes) -> int:
     return 1 << 62 | int.from_bytes(hashlib.sha256(name).digest()[:7])
 
 
+def host_of(address: str) -> str:
+    """The address itself, or the network of 64 bits of an IPv6 address, which one host may have to itself."""
+    if ":" not in address:
+        return address
+    prefix = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])[:8]
+    return socket.inet_ntop(socket.AF_INET6, prefix + bytes(8)) + "/64"
+
+
 def peer_of(connected: socket.socket) -> Peer:
     """Raises OSError for a connection that is gone."""
     if connected.family != socket.AF_UNIX:
-        host = str(connected.getpeername()[0])
-        return Peer(0, user_of(host.encode()), GONE.gid, host)
+        address = str(connected.getpeername()[0])
+        host = host_of(address)
+        return Peer(0, user_of(host.encode()), GONE.gid, address, host)
     return Peer(
         *_CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     )

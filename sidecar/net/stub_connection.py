@@ -34,6 +34,7 @@ class StubConnection:
         "is_deaf",
         "is_paused",
         "is_resting",
+        "is_stranger",
         "malformed",
         "part_since",
         "peer",
@@ -74,6 +75,8 @@ class StubConnection:
         else:
             curve = self._curve = door.connection(peer, _PEER_TYPES, buffers, UNATTACHED_BYTES_MAX)
             self.zmtp, self.encode = curve, curve.encode
+        self.is_stranger = door is not None
+        """Over TCP, until it has proved its key."""
         self.has_attached = False
         self.came_bytes = self.came_messages = 0
         """Before it has attached."""

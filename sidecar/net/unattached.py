@@ -30,6 +30,9 @@ class Unattached:
     def __contains__(self, connection: StubConnection) -> bool:
         return connection in self._due_s
 
+    def __len__(self) -> int:
+        return len(self._due_s)
+
     def __iter__(self) -> Iterator[tuple[StubConnection, float]]:
         """Each with its time, oldest first; safe against changes meanwhile."""
         return iter(list(self._due_s.items()))

@@ -41,10 +41,9 @@ NESTED: Final = (b"\x91", b"\x81\x01", b"\xdc\xff\xff", b"\xdd\xff\xff\xff\xff",
 class Fuzz:
     """Messages of one seed."""
 
-    def __init__(self, run_dir: Path, seed: int) -> None:
+    def __init__(self, attacker: Attacker, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.attacker = Attacker(run_dir, seed)
-        self.run_dir = run_dir
+        self.attacker = attacker
 
     def value(self, depth: int = 0) -> Any:
         """Anything that msgpack can say."""
@@ -123,11 +122,11 @@ class Fuzz:
             data[chance.randrange(len(data))] = chance.randrange(256)
         return bytes(data)
 
-    def message(self, epoch: int) -> bytes:
+    def message(self, link: Link, epoch: int) -> bytes:
         """One message as bytes of the wire; seldom one that breaks the framing, and with it the connection."""
         chance = self.chance
         frames = [self.head(epoch), *(self.payload() for _ in range(chance.choice((0, 1, 1, 1, 2, 5))))]
-        data = b"".join(encode(frames))
+        data = link.encode(frames)
         kind = chance.randrange(200)
         if kind == 0:
             return data[: chance.randrange(len(data))]
@@ -159,9 +158,9 @@ class Fuzz:
         way = chance.randrange(10)
         epoch = 1
         if way == 0:
-            return self._raw()
+            return self.raw()
         if way < 3:
-            link = Link(str(self.run_dir / "control.sock"))
+            link = self.attacker.control()
         elif way < 5:
             link = self.attacker.bare()
         else:
@@ -169,12 +168,12 @@ class Fuzz:
         sent = 0
         with contextlib.closing(link), contextlib.suppress(OSError):
             for _ in range(chance.choice((20, 100, 400))):
-                link.write(self.message(epoch))
+                link.write(self.message(link, epoch))
                 sent += 1
-            self._read_away(link.socket)
+            self.read_away(link.socket)
         return sent
 
-    def _raw(self) -> int:
+    def raw(self) -> int:
         """Bytes that are no ZMTP, or nearly."""
         chance = self.chance
         data = bytearray(opening(b"DEALER"))
@@ -182,15 +181,16 @@ class Fuzz:
             data[chance.randrange(len(data))] = chance.randrange(256)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer, contextlib.suppress(OSError):
             peer.settimeout(READ_AWAY_S)
-            peer.connect(chance.choice((str(self.run_dir / "control.sock"), self.attacker.worker_path())))
+            control = str(self.attacker.run_dir / "control.sock")
+            peer.connect(chance.choice((control, self.attacker.worker_path())))
             peer.sendall(
                 chance.choice((bytes(data), data[: chance.randrange(len(data))], chance.randbytes(300)))
             )
-            self._read_away(peer)
+            self.read_away(peer)
         return 1
 
     @staticmethod
-    def _read_away(peer: socket.socket) -> None:
+    def read_away(peer: socket.socket) -> None:
         """Say that this was all, and read until the daemon has seen it."""
         peer.shutdown(socket.SHUT_WR)
         peer.settimeout(READ_AWAY_S)
@@ -227,11 +227,16 @@ def _child(write_fd: int, seed: int, work: Callable[[int], int]) -> None:
 def main(run_dir: str, seed: str, count: str) -> None:
     def work(number: int) -> int:
         with contextlib.suppress(OSError, ValueError):  # not let in: the next one is
-            return Fuzz(Path(run_dir), number).connection()
+            return Fuzz(Attacker(Path(run_dir), number), number).connection()
         return 1
 
+    report(int(seed), int(count), work)
+
+
+def report(seed: int, count: int, work: Callable[[int], int]) -> None:
+    """Do ``work`` in children, and say how much it was."""
     began_s = time.monotonic()
-    sent = in_children(int(count), int(seed) << 32, work)
+    sent = in_children(count, seed << 32, work)
     print(f"sent {sent} messages in {time.monotonic() - began_s:.0f} s", flush=True)
 
 

@@ -14,7 +14,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from client_stub.zmtp import Buffers, ZmtpConnection, encode, opening
 
 PEER_TYPES = frozenset({b"ROUTER"})
 RECORD = msgpack.packb([b"k", b"v"])
+PATIENCE_S = 2.0
 CONNECTIONS = 300
 HALF_BYTES = 900_000
 
@@ -34,13 +35,17 @@ class Link:
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(2.0)
+        self.socket.settimeout(PATIENCE_S)
         self.socket.connect(path)
         self.socket.sendall(opening(b"DEALER"))
         self._zmtp = ZmtpConnection(PEER_TYPES, Buffers(1 << 16))
 
+    def encode(self, frames: Sequence[bytes]) -> bytes:
+        """One message as it goes to the socket."""
+        return b"".join(encode(frames))
+
     def send(self, message: list[Any], *frames: bytes) -> None:
-        self.write(b"".join(encode([msgpack.packb(message), *frames])))
+        self.write(self.encode([msgpack.packb(message), *frames]))
 
     def write(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -63,6 +68,7 @@ class Link:
 class Attacker:
     def __init__(self, run_dir: Path, seed: int) -> None:
         self.run_dir = run_dir
+        self.name = f"hostile-{os.getpid()}"
         self.chance = random.Random(seed)
         self.number = 0
 
@@ -70,20 +76,27 @@ class Attacker:
         workers = json.loads((self.run_dir / "daemon.json").read_text())["workers"]
         return str(self.chance.choice(workers)["endpoint"]).removeprefix("ipc://")
 
+    def control(self) -> Link:
+        return Link(str(self.run_dir / "control.sock"))
+
     def bare(self) -> Link:
         return Link(self.worker_path())
 
+    def at(self, endpoint: str) -> Link:
+        """A connection to the worker that ASSIGNED names."""
+        return Link(endpoint.removeprefix("ipc://"))
+
     def attached(self) -> tuple[Link, int]:
         """A connection with a client of its own, and the worker's epoch."""
-        control = Link(str(self.run_dir / "control.sock"))
-        client_id, name = secrets.token_bytes(20), f"hostile-{os.getpid()}"
+        control = self.control()
+        client_id, name = secrets.token_bytes(20), self.name
         control.send([Kind.HELLO, PROTOCOL_VERSION, client_id, name, os.getpid(), None])
         answer = control.receive()
         control.close()
         if answer[0] != Kind.ASSIGNED:
             raise OSError(f"not let in: {answer}")
         _, endpoint, epoch, ticket = answer[:4]
-        link = Link(str(endpoint).removeprefix("ipc://"))
+        link = self.at(str(endpoint))
         link.send([Kind.ATTACH, PROTOCOL_VERSION, client_id, name, os.getpid(), epoch, ticket, None])
         welcome = link.receive()
         if welcome[0] != Kind.WELCOME:
@@ -214,7 +227,7 @@ class Attacker:
 
     def hellos(self) -> None:
         """The controller's door: requests that are never read, and messages without an end."""
-        with contextlib.closing(Link(str(self.run_dir / "control.sock"))) as link:
+        with contextlib.closing(self.control()) as link:
             hello = [Kind.HELLO, PROTOCOL_VERSION, secrets.token_bytes(20), "h", 1, None]
             for _ in range(2_000):
                 link.send(hello)

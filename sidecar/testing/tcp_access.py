@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,18 +18,29 @@ _PORTS = range(21_000, 29_000, 8)
 class TcpAccess:
     """Files in ``folder``: ``daemon.key``, ``client.key``, ``stranger.key`` and ``sidecar.toml``.
 
-    ``client.key`` opens each of ``names``; the stranger's opens none.
+    ``client.key`` opens each of ``names``; the stranger's opens none. By the run directory ``local_uid`` may use them.
     """
 
-    def __init__(self, folder: Path, names: Iterable[str], *, workers: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        names: Iterable[str],
+        *,
+        workers: int = 2,
+        local_uid: int | None = None,
+        daemon_host: str = HOST,
+    ) -> None:
+        """``daemon_host``: where the daemon listens, if there are relays at ``address`` and the ports behind it."""
+        self._local_uid = local_uid
+        self._daemon_host = daemon_host
         self.daemon, self.client, self.stranger = (KeyPair.new() for _ in range(3))
-        self.port = _free_ports(1 + workers)
+        self.port = free_ports(1 + workers)
         self.address = f"tcp://{HOST}:{self.port}"
         self.key_file, self.stranger_file = folder / "client.key", folder / "stranger.key"
         self.config = folder / "sidecar.toml"
-        self._daemon_file = folder / "daemon.key"
+        self.daemon_file = folder / "daemon.key"
         for path, keys, server in (
-            (self._daemon_file, self.daemon, b""),
+            (self.daemon_file, self.daemon, b""),
             (self.key_file, self.client, self.daemon.public),
             (self.stranger_file, self.stranger, self.daemon.public),
         ):
@@ -38,21 +51,22 @@ class TcpAccess:
     @property
     def settings(self) -> dict[str, object]:
         """For the daemon, beside ``config``."""
-        return {"daemon.listen": self.address, "daemon.curve_key_file": str(self._daemon_file)}
+        listen = f"tcp://{self._daemon_host}:{self.port}"
+        return {"daemon.listen": listen, "daemon.curve_key_file": str(self.daemon_file)}
 
-    def allow(self, names: Iterable[str]) -> None:
-        """Write the configuration: the client's key for these names, and for no other."""
+    def allow(self, names: Iterable[str], *keys: KeyPair) -> None:
+        """Write the configuration: these keys (the client's, if there are none) for these names, and for no other."""
+        hexadecimal = ", ".join(f'"{each.public.hex()}"' for each in keys or (self.client,))
+        local = "" if self._local_uid is None else f"uids = [{self._local_uid}]\n"
         self.config.write_text(
-            "".join(
-                f'[clients."{name}"]\n"curve.public.keys" = ["{self.client.public.hex()}"]\n'
-                for name in names
-            )
+            "".join(f'[clients."{name}"]\n"curve.public.keys" = [{hexadecimal}]\n{local}' for name in names)
         )
 
 
-def _free_ports(count: int) -> int:
+def free_ports(count: int) -> int:
     """The first of ``count`` ports in a row that nobody has."""
-    for first in _PORTS:
+    # Each process begins elsewhere: between this look and the daemon's start another may look as well.
+    for first in random.Random(os.getpid()).sample(_PORTS, len(_PORTS)):
         taken: list[socket.socket] = []
         try:
             for port in range(first, first + count):

@@ -1,4 +1,4 @@
-"""A relay of bytes before one port: it counts connections, cuts them, and refuses new ones. It reads nothing."""
+"""A relay of bytes before one port: it counts connections, cuts them, and refuses new ones. It changes nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ _CHUNK_BYTES = 1 << 16
 
 
 class TcpRelay:
-    """Passes what it gets to ``127.0.0.1:target_port`` and back, also through TLS. Thread-safe.
+    """Passes what it gets to ``target_host:target_port`` and back, also through TLS. Thread-safe.
 
-    ``accepted_s`` has the moment (time.monotonic()) of every connection so far.
+    ``accepted_s`` has the moment (time.monotonic()) of every connection so far. ``port`` 0: any free one. ``tap`` is a
+    list that gets the bytes of each connection's client, in a list of pieces.
     """
 
-    def __init__(self, target_port: int) -> None:
-        self._target_port = target_port
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    def __init__(
+        self,
+        target_port: int,
+        *,
+        target_host: str = "127.0.0.1",
+        port: int = 0,
+        tap: list[list[bytes]] | None = None,
+    ) -> None:
+        self._target = target_host, target_port
+        self._tap = tap
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=128)
         self.port = int(self._listener.getsockname()[1])
         self.accepted_s: list[float] = []
         self._open: set[socket.socket] = set()
@@ -72,7 +81,7 @@ class TcpRelay:
             if self._is_refusing:
                 return
             try:
-                server = socket.create_connection(("127.0.0.1", self._target_port), CONNECT_TIMEOUT_S)
+                server = socket.create_connection(self._target, CONNECT_TIMEOUT_S)
             except OSError:
                 return
             with server:
@@ -85,16 +94,21 @@ class TcpRelay:
                     self.cut()
                 back = threading.Thread(target=_pump, args=(server, client), daemon=True)
                 back.start()
-                _pump(client, server)
+                heard: list[bytes] = []
+                if self._tap is not None:
+                    self._tap.append(heard)
+                _pump(client, server, heard if self._tap is not None else None)
                 back.join()
                 with self._lock:
                     self._open -= {client, server}
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _pump(source: socket.socket, target: socket.socket, heard: list[bytes] | None = None) -> None:
     """Pass bytes until either end is closed, then close both."""
     with contextlib.suppress(OSError):
         while chunk := source.recv(_CHUNK_BYTES):
+            if heard is not None:
+                heard.append(chunk)
             target.sendall(chunk)
     for end in (source, target):
         with contextlib.suppress(OSError):

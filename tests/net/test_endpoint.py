@@ -25,6 +25,7 @@ import zmq
 from client_stub.zmtp import SHORT_BUFFER_BYTES, encode, opening
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import listener as listener_module
+from sidecar.net import newcomers as newcomers_module
 from sidecar.net.endpoint import (
     MALFORMED_MAX,
     MESSAGES_PER_TURN_MAX,
@@ -239,7 +240,7 @@ def test_a_pinger_that_does_not_read_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "ATTACH_S", 0.2)
+    monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
         async with desk_at(tmp_path) as desk:
@@ -255,7 +256,7 @@ def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pyt
 def test_before_its_client_has_attached_a_connection_gets_64_kib_and_five_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "ATTACH_S", 0.3)
+    monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.3)
 
     async def test() -> None:
         async with desk_at(tmp_path) as desk:
@@ -283,7 +284,7 @@ def test_before_its_client_has_attached_a_connection_gets_64_kib_and_five_second
 def test_who_has_sent_its_attach_in_time_is_let_in_however_late_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "ATTACH_S", 0.2)
+    monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
         async with desk_at(tmp_path) as desk:
@@ -291,7 +292,7 @@ def test_who_has_sent_its_attach_in_time_is_let_in_however_late_it_is_read(
                 await until(lambda: desk.endpoint._by_id)
                 peer.sendall(b"".join(encode([b"hello"])))
                 time.sleep(0.3)  # noqa: ASYNC251 (the loop is busy with something else)
-                desk.endpoint._end_unattached()
+                desk.endpoint._newcomers.unattached.look()
                 await until(lambda: desk.messages)
                 assert not is_closed(peer)
 
@@ -603,7 +604,8 @@ def test_a_storm_of_connections_shuts_the_door_for_moments_and_others_are_read(
                     *[True] * (UNWELCOME_MAX - PARKED_PER_PROCESS_MAX),
                     False,
                 ]
-            desk.endpoint._listener._reopen()
+            for fd in list(desk.endpoint._listener._shut):
+                desk.endpoint._listener._reopen(fd)
             late = stack.enter_context(stub_at(desk))
             late.sendall(b"".join(encode([b"late"])))
             await until(lambda: len(desk.messages) == 3)

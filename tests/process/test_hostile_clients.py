@@ -7,6 +7,7 @@ the absolute bound is asked in the long form only.
 
 from __future__ import annotations
 
+import itertools
 import socket
 import subprocess
 import sys
@@ -82,12 +83,18 @@ def hostile(daemon: SidecarDaemon, kinds: list[str], seed: int = 0) -> Iterator[
             process.communicate()
 
 
+_serial = itertools.count()
+
+
 class Good:
     """A client at each worker; what they send is numbered, and what became of it noted."""
 
-    def __init__(self, daemon: SidecarDaemon) -> None:
-        self.producers = [Producer(run_dir=daemon.run_dir, client_name=f"good-{n}") for n in range(2)]
-        self.name = f"good-{daemon.info()['pid']}"
+    def __init__(self, daemon: SidecarDaemon, place: str | None = None) -> None:
+        """``place``: where they find the daemon, if not by its run dir."""
+        self.producers = [
+            Producer(run_dir=place or daemon.run_dir, client_name=f"good-{n}") for n in range(2)
+        ]
+        self.name = f"good-{daemon.info()['pid']}-{next(_serial)}"
         self.sent: list[bytes] = []
 
     def send(self, records: int) -> list[float]:

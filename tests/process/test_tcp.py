@@ -26,7 +26,8 @@ from client_stub.curve_keys import KEY_FILE_VARIABLE
 from client_stub.errors import DaemonRefused, DaemonUnreachable, SidecarError
 from client_stub.wire import PROTOCOL_VERSION, Kind
 from sidecar.common.model import ExitStatus
-from sidecar.net.endpoint import ATTACH_S, MALFORMED_MAX
+from sidecar.net.endpoint import MALFORMED_MAX
+from sidecar.net.newcomers import HANDSHAKE_S
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.forked_clients import collect, enter, start_clients
 from sidecar.testing.kafka_cluster import KafkaCluster
@@ -295,7 +296,7 @@ def test_half_open_connections_cost_little_and_end(on_mock: SidecarDaemon, acces
             assert producer.send("smoke", b"1").result(30).offset >= 0
         grown = {pid: resident_bytes(pid) - before[pid] for pid in pids}
         assert max(grown.values()) < 16 << 20, grown
-        ends = time.monotonic() + ATTACH_S + 10
+        ends = time.monotonic() + HANDSHAKE_S + 10
         for raw in opened:
             raw.settimeout(max(0.1, ends - time.monotonic()))
             try:

@@ -26,6 +26,7 @@ public class JavaProducers {
     private static final Map<Integer, KafkaProducer<byte[], byte[]>> PRODUCERS = new HashMap<>();
     private static final Map<String, ExecutorService> THREADS = new HashMap<>();
 
+    private static final String TOKEN_URL = "sasl.oauthbearer.token.endpoint.url";
     private static final Map<Integer, Integer> ACCEPTED = new ConcurrentHashMap<>();
 
     public static void main(String[] arguments) throws Exception {
@@ -49,6 +50,10 @@ public class JavaProducers {
     private static void open(int id, JsonNode command) {
         Map<String, Object> settings = new HashMap<>();
         command.get("settings").properties().forEach(each -> settings.put(each.getKey(), each.getValue().asText()));
+        if (settings.containsKey(TOKEN_URL)) {
+            // Kafka 4 asks nobody for tokens whom the JVM's start does not name. It looks each time, so it is not late.
+            System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", (String) settings.get(TOKEN_URL));
+        }
         ByteArraySerializer bytes = new ByteArraySerializer();
         answer(command, () -> PRODUCERS.put(id, new KafkaProducer<>(settings, bytes, bytes)));
     }

@@ -42,12 +42,24 @@ def java_security(settings: Mapping[str, object]) -> dict[str, object]:
         found["ssl.keystore.type"] = "PEM"
         found["ssl.keystore.certificate.chain"] = found.pop("ssl.certificate.pem")
         found["ssl.keystore.key"] = found.pop("ssl.key.pem")
+    if "sasl.oauthbearer.token.endpoint.url" in found:
+        package = "org.apache.kafka.common.security.oauthbearer"
+        del found["sasl.oauthbearer.method"]
+        words = {
+            "clientId": found.pop("sasl.oauthbearer.client.id"),
+            "clientSecret": found.pop("sasl.oauthbearer.client.secret"),
+        }
+        found["sasl.login.callback.handler.class"] = f"{package}.OAuthBearerLoginCallbackHandler"
+        found["sasl.jaas.config"] = f"{package}.OAuthBearerLoginModule required {_jaas(words)};"
     if "sasl.username" in found:
         module = JAVA_MODULES[str(found["sasl.mechanism"])]
         words = {"username": found.pop("sasl.username"), "password": found.pop("sasl.password")}
-        jaas = " ".join(f"{name}={json.dumps(word, ensure_ascii=False)}" for name, word in words.items())
-        found["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module} required {jaas};"
+        found["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module} required {_jaas(words)};"
     return found
+
+
+def _jaas(words: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={json.dumps(word, ensure_ascii=False)}" for name, word in words.items())
 
 
 class Daemons:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -94,32 +95,53 @@ def test_se_01_a_user_that_is_not_there(secure_kafka: KafkaCluster, start_daemon
     assert not any(password in line for line in daemon.log_lines())
 
 
-def test_se_01_a_password_withdrawn_for_a_while(
-    secure_kafka: KafkaCluster, start_daemon: StartDaemon
+def user_of_a_while(kafka: KafkaCluster, user: str, topic: str) -> dict[str, object]:
+    """Make a user that may write to the topic; a client's settings for it, by the listener with sessions of 4 s."""
+    password = f"{user}'s password"
+    operator = kafka.security()
+    operator.set_scram_user(user, password, MECHANISM)
+    operator.grant(user, "WRITE", topic)
+    return settings_of(kafka, user, password, "SHORT")
+
+
+def a_password_withdrawn_for_a_while(
+    kafka: KafkaCluster,
+    user: str,
+    client: SteadyClient,
+    costs: Costs,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """A user is removed at the broker: open sessions end within 4 s and cannot be renewed. After 8 s without it records
-    wait, none is lost, doubled or failed, and they flow again soon after the user is back; meanwhile few connections
-    and lines of the log."""
-    kafka, operator = secure_kafka, secure_kafka.security()
-    topic, password = new_topic(kafka, partitions=2), "erna's password"
-    operator.set_scram_user("erna", password, MECHANISM)
-    operator.grant("erna", "WRITE", topic)
-    settings = settings_of(kafka, "erna", password, "SHORT") | {"daemon.workers": 2}
-    daemon = start_daemon(kafka.servers("SHORT"), settings=settings)
-    client = SteadyClient(daemon.run_dir, topic, "steady", burst=5, pause_s=0.01)
-    wait_until(lambda: len(client.outcomes) > 100, "the first records")
-    costs = Costs(kafka.relay("SHORT"), daemon)
-    operator.remove_scram_user("erna", MECHANISM)
+    """SE-01: a user is removed at the broker: open sessions end within 4 s and cannot be renewed. After 8 s without it
+    records wait, none is lost, doubled or failed, and they flow again soon after the user is back; meanwhile few
+    connections and lines of the log."""
+    operator = kafka.security()
+    operator.remove_scram_user(user, MECHANISM)
     removed_s = time.monotonic()
     wait_until(lambda: seconds_since(removed_s) > WITHDRAWN_S, "the password to be missing for a while")
     assert seconds_since(client.last_delivered_s) > 2, "no session outlives its 4 s"
     settled = len(client.outcomes)
     assert client.sent > settled + 500
-    with Producer(run_dir=str(daemon.run_dir), client_name="asker") as asker:
-        assert len(asker.partitions_for(topic)) == 2, "what was known stays known"
-    operator.set_scram_user("erna", password, MECHANISM)
+    meanwhile()
+    operator.set_scram_user(user, f"{user}'s password", MECHANISM)
     wait_until(lambda: len(client.outcomes) > settled, "records to flow again", timeout_s=15)
     costs.check()
     client.finish()
-    judge(kafka.bootstrap_servers, topic, [client])
+    judge(kafka.bootstrap_servers, client.topic, [client])
+
+
+def test_se_01_a_password_withdrawn_for_a_while(
+    secure_kafka: KafkaCluster, start_daemon: StartDaemon
+) -> None:
+    kafka, topic = secure_kafka, new_topic(secure_kafka, partitions=2)
+    settings = user_of_a_while(kafka, "erna", topic) | {"daemon.workers": 2}
+    daemon = start_daemon(kafka.servers("SHORT"), settings=settings)
+    client = SteadyClient(daemon.run_dir, topic, "steady", burst=5, pause_s=0.01)
+    wait_until(lambda: len(client.outcomes) > 100, "the first records")
+
+    def what_was_known_stays_known() -> None:
+        with Producer(run_dir=str(daemon.run_dir), client_name="asker") as asker:
+            assert len(asker.partitions_for(topic)) == 2
+
+    costs = Costs(kafka.relay("SHORT"), daemon)
+    a_password_withdrawn_for_a_while(kafka, "erna", client, costs, what_was_known_stays_known)
     accounts_balance(daemon)

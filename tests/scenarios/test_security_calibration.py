@@ -26,9 +26,11 @@ from .secure import Costs, new_topic, seconds_since, sessions_are_renewed, setti
 from .test_passwords import (
     LASTS_S,
     SHORT_WAIT,
+    a_password_withdrawn_for_a_while,
     delivers_once_the_user_is_made,
     refused_without_a_user,
     settings_of,
+    user_of_a_while,
 )
 from .test_real_acls import a_forbidden_topic_fails_alone, settings_of_bob
 from .test_tls import bad_ones, bad_ones_are_refused, good_ones, good_ones_deliver
@@ -96,6 +98,15 @@ def test_se_01_a_user_that_is_not_there_for_java(
             delivers_once_the_user_is_made(kafka, sender, user, password)
 
 
+@pytest.mark.long
+def test_se_01_a_password_withdrawn_for_a_while(secure_kafka: KafkaCluster, peer: Librdkafka | Java) -> None:
+    kafka, topic, user = secure_kafka, new_topic(secure_kafka, partitions=2), f"erna of {peer.name}"
+    sender = peer(kafka.servers("SHORT"), user_of_a_while(kafka, user, topic))(topic)
+    client = SteadyClient(None, topic, peer.name, producer=sender.producer, burst=5, pause_s=0.01)
+    wait_until(lambda: len(client.outcomes) > 100, "the first records")
+    a_password_withdrawn_for_a_while(kafka, user, client, Costs(kafka.relay("SHORT")))
+
+
 def test_se_03_sessions_are_renewed_by_java(secure_kafka: KafkaCluster, javas: Java) -> None:
     kafka, topic = secure_kafka, new_topic(secure_kafka, partitions=2)
     settings = settings_for(kafka, "SHORT", "SCRAM-SHA-512", "alice")
@@ -115,6 +126,30 @@ def test_se_05_short_lived_tokens_of_librdkafka(
     sender = librdkafka(kafka.servers("TOKENS"), oidc(kafka, issuer) | SHORT_LIVED)(topic)
     client = SteadyClient(None, topic, "librdkafka", producer=sender.producer, burst=5, pause_s=0.02)
     tokens_are_renewed(kafka, issuer, client, connections_max=20)
+
+
+@pytest.mark.long
+def test_se_05_short_lived_tokens_of_java(
+    secure_kafka: KafkaCluster, javas: Java, issuer: TokenServer
+) -> None:
+    kafka, topic = secure_kafka, new_topic(secure_kafka, partitions=2)
+    issuer.lifetime_s = 6.0
+    sender = javas(kafka.servers("TOKENS"), oidc(kafka, issuer) | SHORT_LIVED)(topic)
+    client = SteadyClient(None, topic, "java", producer=sender.producer, burst=5, pause_s=0.02)
+    tokens_are_renewed(kafka, issuer, client)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [Fault.EXPIRED, Fault.DOWN])
+def test_se_05_no_good_token_of_java(
+    secure_kafka: KafkaCluster, javas: Java, issuer: TokenServer, fault: Fault
+) -> None:
+    kafka = secure_kafka
+    issuer.fault = fault
+    open_sender = javas(kafka.servers("TOKENS"), oidc(kafka, issuer) | NO_TOKEN)
+    with open_sender(new_topic(kafka)) as sender:
+        error = no_good_token(kafka, issuer, sender)
+    print(type(error), error)
 
 
 @pytest.mark.long

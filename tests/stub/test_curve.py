@@ -26,7 +26,7 @@ def client(server_key: bytes = DAEMON.public, keys: KeyPair = CLIENT) -> CurveCl
 
 
 def server(known: frozenset[bytes] = frozenset({CLIENT.public}), **bounds: int) -> CurveServer:
-    return CurveServer(_DEALERS, Buffers(64 << 10), DAEMON, known.__contains__, **bounds)
+    return CurveServer(_DEALERS, Buffers(64 << 10), [DAEMON], known.__contains__, **bounds)
 
 
 @pytest.fixture
@@ -234,6 +234,117 @@ def test_a_recorded_handshake_opens_no_second_connection() -> None:
     feed(again, hello)
     with pytest.raises(ZmtpError, match="does not follow its WELCOME"):
         feed(again, initiate)
+
+
+class Handshake:
+    """What each end has said, in order, in a handshake that went well."""
+
+    def __init__(self) -> None:
+        ours, theirs = client(), server()
+        self.of_client, self.of_server = [ours.opening], [theirs.opening]
+        feed(theirs, ours.opening)
+        feed(ours, theirs.opening)
+        while data := take(ours):
+            self.of_client.append(data)
+            feed(theirs, data)
+            self.of_server.append(take(theirs))
+            feed(ours, self.of_server[-1])
+        assert ours.is_ready and theirs.is_ready
+        self.names = [b"greeting", b"HELLO", b"INITIATE"]
+
+
+def outcome(end: CurveConnection, *parts: bytes) -> str:
+    """What becomes of an end that hears these: it is ready, waits, or closes."""
+    try:
+        for part in parts:
+            feed(end, part)
+    except ZmtpError:
+        return "closes"
+    return "is ready" if end.is_ready else "waits"
+
+
+def test_a_handshake_that_is_cut_off_anywhere_only_waits() -> None:
+    greeting_, hello, _ = Handshake().of_client
+    whole = greeting_ + hello
+    for place in range(len(whole)):
+        theirs = server()
+        assert outcome(theirs, whole[:place]) == "waits", place
+        theirs.close()
+        assert theirs._buffers.held_bytes == 0, place
+    ours, theirs = client(), server()
+    feed(ours, theirs.opening)
+    assert outcome(theirs, ours.opening, take(ours)) == "waits"
+    feed(ours, take(theirs))
+    initiate = take(ours)
+    for place in range(len(initiate) - 1):
+        assert outcome(theirs, initiate[place : place + 1]) == "waits", place
+    assert outcome(theirs, initiate[-1:]) == "is ready"
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["HELLO", "INITIATE"])
+def test_a_changed_byte_of_a_handshake_proves_nothing(step: int) -> None:
+    """But for the padding of HELLO, which no box covers and nobody reads."""
+    padding = range(10, 82)
+    for place in range(0, len(Handshake().of_client[step]), 3):
+        if step == 1 and place in padding:
+            continue
+        ours, theirs = client(), server()
+        feed(ours, theirs.opening)
+        parts = [ours.opening, take(ours)]
+        if step == 2:
+            feed(theirs, parts[0])
+            feed(theirs, parts[1])
+            feed(ours, take(theirs))
+            parts = [take(ours)]
+        changed = bytearray(parts[-1])
+        changed[place] ^= 1
+        assert outcome(theirs, *parts[:-1], bytes(changed)) in {"closes", "waits"}, place
+        assert not theirs.is_ready and not theirs.peer_key, place
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["WELCOME", "READY"])
+def test_a_changed_byte_of_the_daemons_answer_is_noticed(step: int) -> None:
+    for place in range(0, len(Handshake().of_server[step]), 3):
+        ours, theirs = client(), server()
+        feed(theirs, ours.opening)
+        feed(ours, theirs.opening)
+        for _ in range(step):
+            feed(theirs, take(ours))
+            answer = bytearray(take(theirs))
+            if _ + 1 < step:
+                feed(ours, bytes(answer))
+        answer[place] ^= 1
+        assert outcome(ours, bytes(answer)) in {"closes", "waits"}, place
+        assert not ours.is_ready, place
+
+
+def test_a_whole_recorded_conversation_gets_no_further_than_its_hello() -> None:
+    recorded = Handshake()
+    theirs = server()
+    assert outcome(theirs, *recorded.of_client[:2]) == "waits"
+    assert outcome(theirs, recorded.of_client[2]) == "closes"
+    ours = client()
+    assert outcome(ours, *recorded.of_server) == "closes"
+
+
+def test_no_two_connections_have_a_key_in_common() -> None:
+    """So the numbers that begin again with each connection never make the same nonce for the same key."""
+    hellos = [Handshake().of_client[1] for _ in range(3)]
+    assert len({hello[82:114] for hello in hellos}) == 3
+    welcomes = [Handshake().of_server[1] for _ in range(3)]
+    assert len({welcome[10:26] for welcome in welcomes}) == 3
+
+
+def test_a_daemon_with_two_keys_is_known_by_either() -> None:
+    earlier = KeyPair.new()
+    for keys in (DAEMON, earlier):
+        ours = client(server_key=keys.public)
+        theirs = CurveServer(_DEALERS, Buffers(64 << 10), [DAEMON, earlier], {CLIENT.public}.__contains__)
+        joined(ours, theirs)
+        assert ours.is_ready and theirs.peer_key == CLIENT.public
+    theirs = CurveServer(_DEALERS, Buffers(64 << 10), [DAEMON, earlier], {CLIENT.public}.__contains__)
+    with pytest.raises(ZmtpError, match=r"HELLO.*does not open"):
+        joined(client(server_key=STRANGER.public), theirs)
 
 
 def test_nobody_sends_a_message_or_much_before_ready() -> None:

@@ -13,6 +13,7 @@ from client_stub.curve_keys import (
     KEY_FILE_VARIABLE,
     KeyFile,
     KeyFileError,
+    WatchedKeyFile,
     join_address,
     key_file_text,
     read_key_file,
@@ -35,6 +36,34 @@ def test_a_key_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_key_file(str(written(tmp_path, GOOD)), is_client=True) == KeyFile(SECRET, SERVER)
     text = key_file_text(SECRET, PUBLIC)
     assert read_key_file(str(written(tmp_path, text)), is_client=False) == KeyFile(SECRET, b"")
+
+
+def test_a_daemon_has_two_keys_at_most_and_a_client_one(tmp_path: Path) -> None:
+    two, three = (
+        "".join(key_file_text(bytes([number]) * 32, PUBLIC) for number in range(1, count + 1))
+        for count in (2, 3)
+    )
+    found = read_key_file(str(written(tmp_path, two)), is_client=False)
+    assert (found.secret_key, found.earlier_key) == (SECRET, b"\2" * 32)
+    with pytest.raises(KeyFileError, match=r"Line 6 .* one key more than 2"):
+        read_key_file(str(written(tmp_path, three)), is_client=False)
+    with pytest.raises(KeyFileError, match=r"Line 4 .* one key more than 1"):
+        read_key_file(str(written(tmp_path, two)), is_client=True)
+
+
+def test_a_watched_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = written(tmp_path, GOOD)
+    watched = WatchedKeyFile(str(path), is_client=True, complain=said.append)
+    assert watched.keys() is watched.keys()
+    path.write_text(key_file_text(b"\7" * 32, PUBLIC, SERVER))
+    assert watched.keys().secret_key == b"\7" * 32
+    path.write_text("half of a f")
+    assert watched.keys().secret_key == watched.keys().secret_key == b"\7" * 32
+    assert len(said) == 1 and said[0].endswith("The earlier keys stay in use.")
+    path.unlink()
+    written(tmp_path, GOOD)
+    assert watched.keys().secret_key == SECRET and len(said) == 1
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ class ListedEndpoint:
     def has_attached(self, routing_id: bytes) -> None:
         self.attached.add(routing_id)
 
+    def has_detached(self, routing_id: bytes) -> None:
+        self.attached.discard(routing_id)
+
     def sent_nonsense(self, routing_id: bytes) -> None:
         self.nonsense[routing_id] += 1
 

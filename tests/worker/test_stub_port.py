@@ -409,6 +409,16 @@ def test_one_connection_attaches_one_client(stage: PortStage) -> None:
     assert len(list(ClientTable(stage.scene.segment).rows())) == 1
 
 
+def test_a_connection_that_its_client_has_left_is_given_back(stage: PortStage) -> None:
+    """Else a client that attaches by one connection after the other takes them all."""
+    first = stage.client()
+    second = first.again(b"second")
+    assert second.attach()[0] == Kind.WELCOME
+    assert stage.endpoint.attached == {b"second"}
+    second.send([Kind.BYE, False])
+    assert not stage.endpoint.attached
+
+
 def test_one_process_takes_a_quarter_of_the_clients_and_no_more(stage: PortStage) -> None:
     quarter = ClientTable(stage.scene.segment).capacity // 4
     peers = [stage.client(f"c{number}", os.getpid()) for number in range(quarter)]

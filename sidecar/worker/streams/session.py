@@ -83,6 +83,7 @@ class ClientSession:
         "attached",
         "caller",
         "credit_bytes",
+        "earlier_routing_id",
         "has_cancelled",
         "is_gone",
         "last_heard_ms",
@@ -105,6 +106,8 @@ class ClientSession:
 
     def __init__(self, routing_id: bytes, row: ClientRow, name: str, now_ms: float) -> None:
         self.routing_id = routing_id
+        self.earlier_routing_id = b""
+        """Of the connection that the client had until it came by this one."""
         self.row = row
         self.name = name
         self.caller = NOBODY

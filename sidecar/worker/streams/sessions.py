@@ -155,6 +155,7 @@ class Sessions:
         self._gone_since_ms.pop(row.index, None)
         session = ClientSession(routing_id, row, name, now_ms)
         if before is not None:
+            session.earlier_routing_id = before.routing_id
             # The streams and the completions not written yet go over to the new connection of the same client.
             session.streams, session.unwritten = before.streams, before.unwritten
             session.unacked = before.unacked

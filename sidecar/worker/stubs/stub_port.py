@@ -281,6 +281,8 @@ class StubPort:
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
         self._intake.holds.forget(session)
         self._sessions.detach(session, now_ms, for_good=for_good)
+        if self.endpoint is not None:
+            self.endpoint.has_detached(session.routing_id)
         session.outbox.clear()
         if for_good:
             self._acker.abandon(session)
@@ -331,6 +333,7 @@ class StubPort:
                 raise MalformedFrame(str(refusal)) from None
             self._send_now(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
             return
+        self.endpoint.has_detached(session.earlier_routing_id)
         self.endpoint.has_attached(routing_id)
         self._processes.watch(session.row.index, process)
         self._intake.grant_credit(session)

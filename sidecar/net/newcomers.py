@@ -1,0 +1,130 @@
+"""Newcomers: an endpoint's connections of which something is still to come, how many there may be, and for how long.
+
+Strangers over TCP have to prove a key first. They have places of their own, so that a network cannot take those of
+this host; from their key on they are as all others, who have to attach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from sidecar.net.peer import Peer, user_of
+from sidecar.net.stub_connection import StubConnection
+from sidecar.net.unattached import Unattached
+
+ATTACH_S: Final = 5.0
+"""How long a connection may take until its client has attached."""
+HANDSHAKE_S: Final = 5.0
+"""How long a stranger over TCP may take to prove a key that a table ``[clients.NAME]`` has."""
+HANDSHAKES_MAX: Final = 1_024
+"""Strangers at a time; a quarter of all connections where those are fewer. One more takes the place of another."""
+
+
+class _Table(Unattached):
+    """Unattached with the loop's timer: ``on_late`` gets those whose time is over."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, limit_s: float, on_late: Callable[[list[StubConnection]], None]
+    ) -> None:
+        super().__init__()
+        self._loop = loop
+        self.limit_s = limit_s
+        self._on_late = on_late
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, connection: StubConnection) -> None:
+        self.add(connection, self._loop.time() + self.limit_s)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.limit_s, self.look)
+
+    def clear(self) -> None:
+        super().clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def look(self) -> None:
+        """Name who is late; look again when the next one is due."""
+        self._timer = None
+        now = self._loop.time()
+        late = []
+        for connection, due in self:
+            if due > now:
+                self._timer = self._loop.call_later(due - now, self.look)
+                break
+            late.append(connection)
+        self._on_late(late)
+
+
+class Newcomers:
+    """``on_late(connections)``: their time is over. ``connections_max`` counts all, also those that attached long ago.
+
+    Belongs to the loop's thread.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        attach_s: float | None,
+        connections_max: int,
+        on_late: Callable[[list[StubConnection]], None],
+    ) -> None:
+        self._connections_max = connections_max
+        self._strangers_max = min(HANDSHAKES_MAX, connections_max // 4)
+        self.unattached = _Table(loop, ATTACH_S if attach_s is None else attach_s, on_late)
+        self.strangers = _Table(loop, HANDSHAKE_S, on_late)
+
+    def __contains__(self, connection: StubConnection) -> bool:
+        return connection in self._table(connection)
+
+    def begin(self, connection: StubConnection) -> None:
+        """It has come, or its client has gone: its time begins."""
+        self._table(connection).begin(connection)
+
+    def remove(self, connection: StubConnection) -> None:
+        """It is closed, or has attached. Nothing for one that is not there."""
+        self._table(connection).remove(connection)
+
+    def clear(self) -> None:
+        self.unattached.clear()
+        self.strangers.clear()
+
+    def has_proved(self, connection: StubConnection) -> None:
+        """From now on bounds count for its key, wherever it comes from."""
+        self.strangers.remove(connection)
+        connection.is_stranger = False
+        connection.peer = connection.peer._replace(uid=user_of(connection.key))
+        self.unattached.begin(connection)
+
+    def late_words(self, connection: StubConnection) -> str:
+        what = "prove a key" if connection.is_stranger else "attach"
+        return f"it did not {what} within {self._table(connection).limit_s:g} s"
+
+    def gives_way(self, peer: Peer, opened: int, *, is_stranger: bool) -> tuple[StubConnection, str] | None:
+        """The connection that makes room for one more while so many are open, and why; None if none need or can."""
+        table, free = self.unattached, self._connections_max - opened
+        if is_stranger:
+            table, free = self.strangers, min(free, self._strangers_max - len(self.strangers))
+        oldest = table.gives_way(peer, free)
+        if oldest is None and free <= 0:
+            oldest = self.strangers.oldest()
+        if oldest is None:
+            return None
+        count = self._table(oldest).count_of(oldest.peer.uid)
+        if oldest.is_stranger:
+            return oldest, (
+                f"it proved no key yet, as {len(self.strangers)} of at most {self._strangers_max} connections over TCP "
+                f"({count} of its host)"
+            )
+        return oldest, (
+            f"it did not attach, and {opened} of {self._connections_max} connections are open "
+            f"({count} such ones of its {'key' if oldest.key else 'user'})"
+        )
+
+    def oldest(self) -> StubConnection | None:
+        """The one that can best be spared, strangers first."""
+        return self.strangers.oldest() or self.unattached.oldest()
+
+    def _table(self, connection: StubConnection) -> _Table:
+        return self.strangers if connection.is_stranger else self.unattached

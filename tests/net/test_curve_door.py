@@ -1,0 +1,84 @@
+"""The door's key file while it is open: a new key, two of them, a broken file."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_stub.curve import CurveClient, KeyPair
+from client_stub.curve_keys import key_file_text
+from client_stub.zmtp import Buffers, ZmtpError
+from sidecar.common.client_rules import ClientRule, ClientRules
+from sidecar.net.curve_door import CurveDoor
+from sidecar.net.peer import Peer
+from tests.stub.test_curve import joined
+
+OLD, NEW, CLIENT = KeyPair.new(), KeyPair.new(), KeyPair.new()
+
+
+class Bed:
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "daemon.key"
+        self.file.touch(0o600)
+        self.write(OLD)
+        self.rules = ClientRules({"billing": ClientRule("billing", keys=(CLIENT.public,))})
+        self.changes = 0
+        self.socket = socket.socket()
+        self.door = CurveDoor(self.socket, str(self.file), lambda: self.rules, self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def write(self, *keys: KeyPair) -> None:
+        self.file.write_text("".join(key_file_text(each.secret, each.public) for each in keys))
+
+    def lets_in(self, server_key: bytes) -> bool:
+        """A client that knows the daemon by this key."""
+        ours = CurveClient(frozenset({b"ROUTER"}), Buffers(1 << 16), CLIENT, server_key)
+        peer = Peer(0, 1 << 62, 0, "192.0.2.1", "192.0.2.1")
+        theirs = self.door.connection(peer, frozenset({b"DEALER"}), Buffers(1 << 16), 1 << 16)
+        try:
+            joined(ours, theirs)
+        except ZmtpError:
+            return False
+        return ours.is_ready and theirs.is_ready
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    made = Bed(tmp_path)
+    yield made
+    made.socket.close()
+
+
+def test_the_next_connection_finds_the_key_that_the_file_has_by_then(bed: Bed) -> None:
+    assert (bed.lets_in(OLD.public), bed.lets_in(NEW.public), bed.changes) == (True, False, 0)
+    bed.write(NEW, OLD)
+    assert (bed.lets_in(OLD.public), bed.lets_in(NEW.public), bed.changes) == (True, True, 1)
+    assert bed.door.public_keys == [NEW.public.hex(), OLD.public.hex()]
+    bed.write(NEW)
+    assert (bed.lets_in(OLD.public), bed.lets_in(NEW.public), bed.changes) == (False, True, 2)
+    assert bed.door.public_keys == [NEW.public.hex()]
+
+
+def test_a_file_that_is_broken_meanwhile_is_said_once_and_the_earlier_key_stays(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        bed.file.write_text(key_file_text(NEW.secret, NEW.public)[:100])
+        assert [bed.lets_in(OLD.public) for _ in range(3)] == [True] * 3
+        bed.file.chmod(0o644)
+        assert bed.lets_in(OLD.public)
+        bed.file.unlink()
+        assert bed.lets_in(OLD.public)
+    words = [record.getMessage() for record in caplog.records]
+    assert len(words) == 3, words
+    assert all(each.endswith("The earlier keys stay in use.") for each in words)
+    assert NEW.secret.hex() not in "".join(words) and bed.changes == 0
+    bed.file.touch(0o600)
+    bed.write(NEW)
+    assert bed.lets_in(NEW.public)
