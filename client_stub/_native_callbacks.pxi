@@ -4,7 +4,7 @@
 def run_callbacks(SubmissionCore submission not None, Fate fate not None, news, failed):
     """Call back the records of ``fate`` whose bits are set in ``news``.
 
-    ``failed()`` is called in the handler of an Exception that a callback raised; the others go on.
+    ``failed()`` is called in the handler of what a callback raised; unless it raises, the others go on.
     """
     cdef bytes news_bytes = words_of(news)
     cdef bytes mask_bytes = news_bytes if fate.mask == news else words_of(fate.mask)
@@ -86,10 +86,10 @@ def run_callbacks(SubmissionCore submission not None, Fate fate not None, news, 
 
 
 cdef int tell_failure(failed) except -1:
-    """An exception is set: hand it to ``failed``; what is no Exception goes on to the caller."""
+    """An exception is set: hand it to ``failed``, which may raise it again."""
     try:
         raise_set()
-    except Exception:
+    except BaseException:
         failed()
     return 0
 

@@ -70,7 +70,9 @@ class Failures:
             return
         try:
             self._on_error(error, submission.topic, count)
-        except Exception:
+        except BaseException:  # SystemExit and the like end nothing here: it is the io thread
+            if submission.outbox.forked:
+                raise
             log.exception("an on_error callback failed; the producer goes on")
 
     def tick(self, now_ms: float) -> float | None:

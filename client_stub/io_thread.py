@@ -69,6 +69,8 @@ class IoThread:
 
     def forked(self) -> None:
         """In a forked child: the thread is not there, and the parent's connections are none of ours."""
+        self._outbox.forked = True
+        self._outbox.set_waker(None)
         self._transport.forked()
 
     def join(self, timeout: float | None) -> None:
@@ -84,7 +86,9 @@ class IoThread:
             self._session.wake(_now_ms())
             while self._turn():
                 pass
-        except Exception as error:
+        except BaseException as error:
+            if self._outbox.forked:
+                raise  # a callback forked, and the child wants to end: these records are its parent's
             log.exception("the producer's io thread failed")
             self._die(error)
         finally:
@@ -217,7 +221,7 @@ class IoThread:
         outbox.set_waker(None)
         self._transport.close(farewell)
 
-    def _die(self, error: Exception) -> None:
+    def _die(self, error: BaseException) -> None:
         """A bug in this thread: all pending and later calls fail with it; none hangs."""
         outbox, session = self._outbox, self._session
         outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
@@ -228,6 +232,8 @@ class IoThread:
         outbox.completed(session.streams.finished)
         outbox.failures.close()
         outbox.notify()
+        outbox.set_waker(None)
+        self._transport.close(None)
 
 
 def _now_ms() -> float:
@@ -241,6 +247,6 @@ def _cancelled(sent: bool) -> DeliveryFailed:
     return error_for(LocalCode.CANCELLED, text, persistence)
 
 
-def _failed(error: Exception, sent: bool) -> DeliveryFailed:
+def _failed(error: BaseException, sent: bool) -> DeliveryFailed:
     persistence = Persistence.POSSIBLY_PERSISTED if sent else Persistence.NOT_PERSISTED
     return error_for(LocalCode.DISCONNECTED, f"The producer's io thread failed: {error!r}.", persistence)

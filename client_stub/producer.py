@@ -9,18 +9,16 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from client_stub import producer_core
+from client_stub import process_end, producer_core
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
@@ -32,6 +30,7 @@ from client_stub.hot import OnDelivery, OpenStream, native
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, packed_bound
+from client_stub.process_end import LeavingThread
 from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
 from client_stub.run_dir import control_path, hello_flags, keys_for
@@ -55,7 +54,6 @@ log = logging.getLogger("client_stub")
 
 MAX_BLOCK_MS: Final = 60_000.0
 DELIVERY_TIMEOUT_MS: Final = 120_000.0
-EXIT_FLUSH_S: Final = 10.0
 ERROR_CLOSE_S: Final = 5.0
 """A ``with`` block that an exception leaves waits so long for outcomes. Ctrl-C and cancellation are exceptions, too."""
 NAME_BYTES_MAX: Final = 64
@@ -129,7 +127,7 @@ class Producer(ProducerCore):
         self._fork_generation = 0
         self._outbox = self._new_outbox()
         self._streams = self._outbox.streams if self._serializers is None else None
-        _live.add(self)
+        process_end.enter(self)
 
     # --- sending (send() itself stands in producer_core.py and in _native.pyx) ---------------------------------
 
@@ -272,7 +270,7 @@ class Producer(ProducerCore):
 
     def _end_close(self) -> None:
         self._outbox.io.clear()
-        _live.discard(self)
+        process_end.leave(self)
 
     def __enter__(self) -> Producer:
         return self
@@ -289,11 +287,11 @@ class Producer(ProducerCore):
         except SidecarError:
             log.exception("records failed while the producer was closed behind another error")
 
-    def __del__(self) -> None:
+    def __del__(self, leave_alone: Callable[[LeavingThread], None] = process_end.leave_alone) -> None:
         # Dropped without close(): the io thread delivers what it has and ends by itself.
         io = getattr(self, "_io", None)
         if io is not None:
-            io.abandon()
+            leave_alone(io)
 
     if not TYPE_CHECKING:
 
@@ -337,6 +335,9 @@ class Producer(ProducerCore):
             # Of several that are here at once the first one's counts.
             io = outbox.io.setdefault("thread", IoThread(outbox, session, self._curve_keys))
         io.start()
+        process_end.watch()
+        if outbox.closed:
+            io.request_close(cancel=False)  # closed meanwhile, by a thread that saw nothing to end
 
     def _new_outbox(self) -> Outbox:
         kind = QueuedOutbox if native is None else Outbox
@@ -397,7 +398,7 @@ class Producer(ProducerCore):
     def _forked_child(self) -> None:
         """In a forked child: the parent keeps its records; this process begins as a client of its own."""
         inherited = self._outbox
-        _abandoned.append(inherited)
+        process_end.inherited.append(inherited)
         inherited.forked = True
         inherited.set_waker(None)
         for io in inherited.io.values():
@@ -407,27 +408,3 @@ class Producer(ProducerCore):
         self._outbox.closed = inherited.closed
         self._streams = self._outbox.streams if self._serializers is None else None
         inherited.notify()  # who waited there when a signal handler forked
-
-
-_live: weakref.WeakSet[Producer] = weakref.WeakSet()
-_abandoned: list[Any] = []
-"""Objects that a forked child inherited; kept, because the child may be inside of it (a callback that forked)."""
-
-
-def _after_fork_in_child() -> None:
-    """Nothing is to be done before a fork: callers hold no lock, and the child creates all its own."""
-    for producer in list(_live):
-        producer._forked_child()
-
-
-def _at_exit() -> None:
-    """A script that ends without close() has not meant to lose its last records."""
-    for producer in list(_live):
-        try:
-            producer.close(timeout=0 if producer._was_interrupted else EXIT_FLUSH_S)
-        except Exception:
-            log.exception("records were not delivered when the process ended")
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_at_exit)

@@ -368,7 +368,7 @@ def plain_pairs(records: list[Any]) -> list[int] | None:
 def run_callbacks(submission: SubmissionCore, fate: Fate, news: int, failed: Callable[[], object]) -> None:
     """Call back the records of ``fate`` whose bits are set in ``news``.
 
-    ``failed()`` is called in the handler of an Exception that a callback raised; the others go on.
+    ``failed()`` is called in the handler of what a callback raised; unless it raises, the others go on.
     """
     mask, base_offset, timestamps = fate.mask, fate.base_offset, fate.timestamps
     # Only the span that is covered is walked: a batch holds records that lie near each other.
@@ -506,7 +506,7 @@ def _run(
     while True:
         try:
             deque(calls, maxlen=0)
-        except Exception:
+        except BaseException:
             failed()
         else:
             return

@@ -248,6 +248,8 @@ class Session:
             return
         if message[0] == Kind.ASSIGNED:
             _, endpoint, worker_epoch, ticket = message[:4]
+            if not isinstance(endpoint, str):
+                raise ValueError("ASSIGNED does not name a worker's endpoint")
             self._worker_epoch = worker_epoch
             self._move(SessionEvent.ASSIGNED)
             self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS

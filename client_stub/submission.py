@@ -214,7 +214,10 @@ class Submission(SubmissionCore):
         due = [WHOLE] if fate is None else sorted(i for i in list(self.listeners) if fate.rank(i) >= 0)
         for index in due:
             for entry in self.listeners.pop(index, ()):
-                _make(entry)
+                try:
+                    _make(entry)
+                except BaseException:
+                    self._callback_failed("a done")
 
     def describe(self, index: int) -> str:
         """The ``repr`` of one record's Delivery."""
@@ -343,21 +346,24 @@ class Submission(SubmissionCore):
             self._note(error, news.bit_count())
         try:
             if self.callbacks is not None or self.callback is not None:
-                run_callbacks(self, fate, news, _log_failed_callback)
+                run_callbacks(self, fate, news, self._callback_failed)
             if self.listeners:
                 self.tell_listeners(fate)
         finally:
             # Last, because flush() returns on it: by then the callbacks have run.
             self.remaining -= news.bit_count()
 
+    def _callback_failed(self, what: str = "an on_delivery") -> None:
+        """In the handler of what a callback raised. SystemExit and the like end nothing here: it is the io thread, and
+        without it no record would ever have an outcome. Only a child that a callback has forked may want to end."""
+        if self.outbox is not None and self.outbox.forked:
+            raise  # noqa: PLE0704  of the handler that calls
+        log.exception("%s callback failed; the others go on", what)
+
     def _note(self, error: DeliveryFailed, count: int) -> None:
         self.failed_count += count
         if self.first_error is None:
             self.first_error = error
-
-
-def _log_failed_callback() -> None:
-    log.exception("an on_delivery callback failed; the others go on")
 
 
 def _make(entry: list[Callable[[], object]]) -> None:

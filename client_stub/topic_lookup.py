@@ -65,6 +65,7 @@ class TopicLookup:
         self._retry_at_ms = now_ms
         self._why: SidecarError | None = None
         """The answer of the last try."""
+        self._tries = 0
         self._answer_by_ms = now_ms
 
     def step(self, now_ms: float, wait_ms: float | None = None) -> tuple[PartitionInfo, ...] | None:
@@ -79,14 +80,16 @@ class TopicLookup:
                 raise self._timeout()
             asked_ms = min(self.left_ms(now_ms), ASKED_MS)
             self._answer_by_ms = now_ms + asked_ms + ANSWER_MS
-            self._transport = Transport(self._path, self._curve_keys)
+            self._transport = Transport(self._path, self._curve_keys, self._tries)
+            self._tries += 1
             self._transport.open_control([msgpack.packb([Kind.TOPICS, [self._topic], asked_ms])])
         elif now_ms >= self._answer_by_ms:
             raise DaemonUnreachable(f"The daemon at {self._path} does not answer.")
         answer_ms = self._answer_by_ms - now_ms
         for source, frames in self._transport.poll(answer_ms if wait_ms is None else min(wait_ms, answer_ms)):
             if source == "lost":
-                self._try_again(now_ms, DaemonUnreachable(f"No daemon answers at {self._path}."))
+                why = frames[0].decode().rstrip(".")
+                self._try_again(now_ms, DaemonUnreachable(f"No daemon answers at {self._path}: {why}."))
                 return None
             answer = self._read(msgpack.unpackb(frames[0], strict_map_key=False), now_ms)
             if answer is not None or self._transport is None:

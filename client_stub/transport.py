@@ -47,8 +47,15 @@ class _Link:
     """One connection to a ROUTER: at a path, or with ``keys`` at ``tcp://host:port``."""
 
     def __init__(
-        self, name: str, address: str, first: Sequence[Any], buffers: Buffers, keys: KeyFile | None
+        self,
+        name: str,
+        address: str,
+        first: Sequence[Any],
+        buffers: Buffers,
+        keys: KeyFile | None,
+        turn: int = 0,
     ) -> None:
+        """``turn``: which of the addresses behind a host's name. Raises OSError and ValueError."""
         self.name = name
         self.lost_reason = ""
         """Why nothing more can be sent; what has arrived is still read."""
@@ -65,7 +72,7 @@ class _Link:
             try:
                 # Asked each time: the daemon may have moved.
                 found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
-                family, place = found[0][0], found[0][4]
+                family, _, _, _, place = found[turn % len(found)]
             except OSError as error:
                 family, self.lost_reason = socket.AF_INET, f"its host cannot be found ({error.strerror})"
         self.socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -79,6 +86,8 @@ class _Link:
         self._first: Sequence[Any] | None = first
         """The first message: libzmq takes none before it has sent its own READY, so this waits for that."""
         self.watched = select.POLLIN
+        self._is_broken = False
+        """The peer has broken the protocol: what stands behind that is not looked at."""
         if not self.lost_reason:
             try:
                 self.socket.connect(place)
@@ -104,6 +113,8 @@ class _Link:
     def receive(self) -> list[list[bytes]]:
         """The messages that have arrived; sets ``lost_reason`` at the end of the connection."""
         messages: list[list[bytes]] = []
+        if self._is_broken:
+            return messages
         try:
             count = 1
             while count:
@@ -118,6 +129,7 @@ class _Link:
         except BlockingIOError:
             pass
         except ZmtpError as error:
+            self._is_broken = True
             self._lost(str(error))
         except OSError as error:
             self._failed(error)
@@ -153,14 +165,19 @@ class _Link:
 class Transport:
     """Control and worker connections behind one poll, with a waker for other threads."""
 
-    def __init__(self, control_path: str, keys: WatchedKeyFile | None = None) -> None:
-        """``keys``: where the path is ``tcp://host:port``; each connection has those of the file as it is then."""
+    def __init__(self, control_path: str, keys: WatchedKeyFile | None = None, turn: int = 0) -> None:
+        """``keys``: where the path is ``tcp://host:port``; each connection has those of the file as it is then.
+        ``turn``: of several addresses behind the host's name, the one that is tried first."""
         self._control_path = control_path
         self._keys = keys
         self._links: dict[str, _Link] = {}
         self._by_fd: dict[int, _Link] = {}
         self._lost: list[_Link] = []
         """Connections whose end the next ``poll`` reports, behind their last messages."""
+        self._not_made = ""
+        """Why there is no connection at all; the next ``poll`` reports it."""
+        self._turn = turn
+        """Moves on with each address that does not answer."""
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
         self.waker = Waker()
         """Signalled by any thread, it ends a running or the next ``poll`` at once."""
@@ -171,9 +188,16 @@ class Transport:
     def open_control(self, frames: Sequence[Any]) -> None:
         self._drop("control")
         self._open("control", self._control_path, frames)
+        self._turn += 1  # unless it answers
 
     def open_worker(self, endpoint: str, frames: Sequence[Any]) -> None:
-        path = worker_path(self._control_path, endpoint)
+        self._turn -= 1
+        try:
+            path = worker_path(self._control_path, endpoint)
+        except ValueError as error:
+            self.close_sockets()
+            self._could_not("worker", error)
+            return
         control = self._links.get("control")
         if self._keys is not None and control is not None:
             # The very host that answered, of several behind one name.
@@ -202,7 +226,7 @@ class Transport:
         """Wait for messages, broken connections, room to write, or the waker; at most one bounded turn."""
         wait_ms = None if timeout_ms is None else max(0, int(timeout_ms + 0.999))
         messages: list[Message] = []
-        for fd, events in self._poller.poll(0 if self._lost else wait_ms):
+        for fd, events in self._poller.poll(0 if self._lost or self._not_made else wait_ms):
             if fd == self._waker_fd:
                 clear_wakes(fd)
                 continue
@@ -217,9 +241,13 @@ class Transport:
             messages += [(link.name, frames) for frames in link.receive()]
             messages.append(("lost", [f"{link.name} connection: {link.lost_reason}".encode()]))
             self._drop(link.name)
+        if self._not_made:
+            messages.append(("lost", [self._not_made.encode()]))
+            self._not_made = ""
         return messages
 
     def close_sockets(self) -> None:
+        self._not_made = ""
         self._drop("control")
         self._drop("worker")
 
@@ -230,7 +258,7 @@ class Transport:
         self._links.clear()
         self._by_fd.clear()
         self._lost.clear()
-        del self.waker
+        self._give_up_waker()
 
     def close(self, farewell: Sequence[Any] | None) -> None:
         """Say ``farewell`` if there is somebody, close all."""
@@ -240,14 +268,27 @@ class Transport:
             with contextlib.suppress(OSError):  # gone, or does not read
                 link.socket.sendall(b"".join([*link.unsent, *link.encode(farewell)]))
         self.close_sockets()
-        del self.waker
+        self._give_up_waker()
+
+    def _give_up_waker(self) -> None:
+        """It is closed with its last reference; nothing the second time, as in a child that is forked after a close."""
+        self.__dict__.pop("waker", None)
 
     def _open(self, name: str, path: str, frames: Sequence[Any]) -> None:
-        keys = None if self._keys is None else self._keys.keys()
-        link = self._links[name] = _Link(name, path, frames, self._buffers, keys)
+        try:
+            keys = None if self._keys is None else self._keys.keys()
+            link = _Link(name, path, frames, self._buffers, keys, self._turn)
+        except (OSError, ValueError) as error:  # no descriptor is left, or an address that is none
+            self._could_not(name, error)
+            return
+        self._links[name] = link
         self._by_fd[link.socket.fileno()] = link
         self._poller.register(link.socket, link.watched)
         self._watch(link)
+
+    def _could_not(self, name: str, error: OSError | ValueError) -> None:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self._not_made = f"{name} connection: it cannot be made ({why.rstrip('.')})"
 
     def _watch(self, link: _Link) -> None:
         """Note what became of ``link`` by reading or writing."""

@@ -241,19 +241,23 @@ def test_both_call_back_the_same_records_with_the_same_places(data: st.DataObjec
     assert logs[0] == logs[1]
 
 
-def test_what_is_no_exception_ends_the_loop(path: ModuleType) -> None:
+def test_what_is_no_exception_ends_the_loop_only_if_it_is_raised_again(path: ModuleType) -> None:
     told: list[Any] = []
 
     def leave(error: Any, metadata: Any) -> None:
         told.append(metadata.offset)
         raise SystemExit
 
+    def failed() -> None:
+        told.append("failed")
+        if told[-2] == 1:
+            raise  # noqa: PLE0704  of the handler that calls
+
     submission = path.SubmissionCore()
     submission.callback = leave
     with pytest.raises(SystemExit):
-        fate = path.Fate(7, "t", 0, 0, 0, None, None)
-        path.run_callbacks(submission, fate, 7, lambda: told.append("failed"))
-    assert told == [0]
+        path.run_callbacks(submission, path.Fate(7, "t", 0, 0, 0, None, None), 7, failed)
+    assert told == [0, "failed", 1, "failed"]
 
 
 def test_metadata_that_callbacks_keep_stays_what_it_was(producer: Producer) -> None:

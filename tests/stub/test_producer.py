@@ -11,6 +11,7 @@ import pytest
 
 from client_stub import Producer, RecordMetadata, errors
 from client_stub.errors import error_for
+from client_stub.outbox import Outbox
 from client_stub.submission import Submission
 from client_stub.wire import Kind, LocalCode, OutcomeKind, Persistence, Shape
 from tests.stub.conftest import eventually
@@ -119,6 +120,31 @@ def test_one_failing_callback_is_logged_and_stops_nobody(
     producer.flush(10)
     assert told == list(range(10))
     assert caplog.text.count("an on_delivery callback failed") == 4
+
+
+@pytest.mark.rule("A6")
+def test_a_callback_that_wants_to_end_the_process_ends_nothing(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """sys.exit() in the io thread ended that thread without a word, and every later wait was for ever."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit("as sys.exit() in a callback")
+
+    with Producer(daemon.run_dir, on_error=leave) as producer:
+        producer.send("t", b"1", on_delivery=leave)
+        second = producer.send("t", b"2")
+        second.add_done_callback(leave)
+        producer.flush(10)
+        daemon.deliver = lambda client, submit: daemon.outcome(
+            client, submit, kind=OutcomeKind.FAILED, code=LocalCode.EXPIRED
+        )
+        producer.send("t", b"3")
+        assert producer.flush(10) == 1
+        daemon.deliver = daemon.deliver_all
+        assert producer.send("t", b"4").result(10).offset == 2
+    for words in ("an on_delivery callback", "a done callback", "an on_error callback"):
+        assert caplog.text.count(f"{words} failed") == 1
 
 
 @pytest.mark.rule("A6")
@@ -479,6 +505,25 @@ def test_close_meets_an_io_thread_that_has_just_ended(daemon: FakeDaemon) -> Non
     io.abandon()
     io.join(10)
     producer.close()
+
+
+def test_a_first_send_that_meets_a_close_leaves_no_thread_behind(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has found the producer open, and another thread closes it before there is an io thread to end."""
+    producer = Producer(daemon.run_dir)
+    start = producer._start
+
+    def close_and_start(outbox: Outbox) -> None:
+        producer.close()
+        start(outbox)
+
+    monkeypatch.setattr(producer, "_start", close_and_start)
+    with pytest.raises(errors.ProducerClosed):
+        producer.send("t", b"1")
+    io = producer._io
+    assert io is not None
+    eventually(lambda: io.has_ended)
 
 
 def test_close_0_fails_what_is_not_delivered_and_says_what_may_be(daemon: FakeDaemon) -> None:

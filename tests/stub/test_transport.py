@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from client_stub import Producer
+from client_stub.curve_keys import key_file_text
+from client_stub.run_dir import keys_for
 from client_stub.transport import Message, Transport
 from client_stub.zmtp import opening
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
+from tests.stub.test_curve import CLIENT, DAEMON, pump, server
 
 
 @pytest.fixture
@@ -82,3 +90,107 @@ def test_somebody_else_listens(transport: Transport, listener: socket.socket) ->
     daemon.sendall(b"HTTP/1.1 400 Bad Request\r\n")
     assert messages_of(transport, 1) == [("lost", [b"control connection: the peer does not speak ZMTP"])]
     daemon.close()
+
+
+NO_DESCRIPTOR: Final = """
+import os, resource, sys
+from client_stub import Producer
+
+producer = Producer(sys.argv[1])
+producer.send("t", b"1").result(10)
+mine = producer._io._transport._links["worker"].fd
+taken = []
+while not taken or taken[-1] < mine:
+    taken.append(os.open(os.devnull, os.O_RDONLY))
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (mine, hard))  # all below are taken, and this one is not given again
+print("full", flush=True)
+while "Too many open files" not in producer.stats().why_away:
+    assert producer._outbox.fatal is None, producer._outbox.fatal
+late = producer.send("t", b"2")
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+assert late.result(10).offset == 1
+"""
+
+
+def test_a_process_without_a_free_descriptor_connects_again_once_there_is_one(daemon: FakeDaemon) -> None:
+    """The application's files are not the producer's end: its records wait."""
+    with subprocess.Popen(
+        [sys.executable, "-c", NO_DESCRIPTOR, str(daemon.run_dir)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "full\n"
+        daemon.kill_worker()
+        _, words = process.communicate(timeout=20)
+        assert process.returncode == 0, words
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "client.key"
+    file.write_text(key_file_text(CLIENT.secret, CLIENT.public, DAEMON.public))
+    file.chmod(0o600)
+    return file
+
+
+def test_a_worker_at_an_address_that_is_none_is_a_lost_connection(key_file: Path) -> None:
+    """Once it ended the producer's io thread."""
+    address = "tcp://127.0.0.1:1"
+    transport = Transport(address, keys_for(address, key_file))
+    transport.open_worker("/run/worker-0.1.sock", [b"attach"])
+    ((kind, (reason,)),) = transport.poll(5_000)
+    assert (kind, reason) == (
+        "lost",
+        b"worker connection: it cannot be made (/run/worker-0.1.sock is not tcp://host:port)",
+    )
+    transport.close(None)
+
+
+def test_each_address_behind_a_hosts_name_gets_its_turn(
+    monkeypatch: pytest.MonkeyPatch, key_file: Path
+) -> None:
+    """As ::1 before 127.0.0.1 for localhost. One that answers is asked first the next time."""
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_server(("127.0.0.1", 0)) as closed:
+        door.settimeout(5)
+        places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each.getsockname()) for each in (closed, door)]
+        closed.close()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+        transport = Transport("tcp://daemon:1", keys_for("tcp://daemon:1", key_file))
+        transport.open_control([b"hello"])
+        assert messages_of(transport, 1)[0][0] == "lost"
+        for _ in range(2):
+            transport.open_control([b"hello"])
+            door.accept()[0].close()
+            transport.open_worker("tcp://:2", [b"attach"])
+            transport.close_sockets()
+        transport.close(None)
+
+
+def test_what_stands_behind_a_box_that_does_not_open_is_not_read(key_file: Path) -> None:
+    """Who changes bytes on the way could else leave messages out, and those behind them would count."""
+
+    def serve(door: socket.socket) -> None:
+        connected, _ = door.accept()
+        with connected:
+            end = server()
+            connected.sendall(end.opening)
+            assert pump(end, connected) == [b"hello"]
+            changed = bytearray(b"".join(end.encode([b"left out"])))
+            changed[-1] ^= 1
+            behind = b"".join(b"".join(end.encode([b"behind it"])) for _ in range(20_000))
+            with contextlib.suppress(ConnectionError):
+                connected.sendall(bytes(changed) + behind)
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        address = f"tcp://127.0.0.1:{door.getsockname()[1]}"
+        serving = threading.Thread(target=serve, args=(door,))
+        serving.start()
+        transport = Transport(address, keys_for(address, key_file))
+        transport.open_control([b"hello"])
+        ((kind, (reason,)),) = messages_of(transport, 1)
+        assert kind == "lost" and b"does not open" in reason
+        transport.close(None)
+        serving.join(10)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from client_stub import AsyncProducer, Producer, errors
+from client_stub import AsyncProducer, Producer, errors, process_end
 from client_stub import async_producer as async_module
 from client_stub import outbox as outbox_module
 from client_stub import producer as producer_module
@@ -130,7 +130,7 @@ def test_a_close_that_ctrl_c_breaks_off_is_not_waited_for_again(
     monkeypatch.setattr(producer._outbox, "wait_until", interrupt)
     with pytest.raises(KeyboardInterrupt):
         producer.close()
-    producer_module._at_exit()
+    process_end.at_exit()
     assert timeouts == [None], "the process ends at once"
     assert producer._io is None
 

@@ -1,0 +1,128 @@
+"""ProcessEnd: producers that nobody closed, when their process forks or ends.
+
+A script that ends without close() has not meant to lose its last records, and neither has one that has dropped its
+producer: a local variable of a function that has returned.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import weakref
+from typing import Final, Protocol
+
+log = logging.getLogger("client_stub")
+
+EXIT_FLUSH_S: Final = 10.0
+"""For all producers of the process together."""
+CANCEL_S: Final = 5.0
+"""For what an io thread does after its time is over: its records fail, which is logged."""
+
+
+class LivingProducer(Protocol):
+    """Calls to a producer that is not closed."""
+
+    _was_interrupted: bool
+    """Ctrl-C has broken off its close(): nobody wants to wait for it again."""
+
+    def close(self, timeout: float | None = None) -> None: ...
+
+    def _forked_child(self) -> None:
+        """This process is a forked child; the producer begins as a client of its own."""
+
+
+class LeavingThread(Protocol):
+    """Calls to the io thread of a producer that is gone."""
+
+    has_ended: bool
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    def abandon(self) -> None:
+        """Deliver what is there, then end."""
+
+    def request_close(self, *, cancel: bool) -> None: ...
+
+    def join(self, timeout: float | None) -> None: ...
+
+    def forked(self) -> None:
+        """This process is a forked child, and the thread is not there."""
+
+
+_living: weakref.WeakSet[LivingProducer] = weakref.WeakSet()
+_leaving: set[LeavingThread] = set()
+inherited: list[object] = []
+"""Objects of a forked child's parent; kept, because the child may be inside of one (a callback that forked)."""
+_watched_pid = 0
+
+
+def enter(producer: LivingProducer) -> None:
+    _living.add(producer)
+
+
+def leave(producer: LivingProducer) -> None:
+    """It is closed."""
+    _living.discard(producer)
+
+
+def leave_alone(io: LeavingThread) -> None:
+    """The producer of ``io`` is gone without close(). A garbage collector calls, in any thread at any moment."""
+    if io.has_begun and not io.has_ended:
+        _leaving.add(io)
+    io.abandon()
+    for each in list(_leaving):
+        if each.has_ended:
+            _leaving.discard(each)
+
+
+def watch() -> None:
+    """A producer begins to send. multiprocessing ends its children by os._exit(), which asks atexit for nothing, so a
+    child's end is waited for by multiprocessing's own means."""
+    global _watched_pid
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or _watched_pid == os.getpid() or process.parent_process() is None:
+        return
+    _watched_pid = os.getpid()
+    from multiprocessing.util import Finalize
+
+    Finalize(None, at_exit, exitpriority=0)
+
+
+def at_exit() -> None:
+    """Wait until the records of this process have their outcomes, EXIT_FLUSH_S at most; what is left fails."""
+    ends_s = time.monotonic() + EXIT_FLUSH_S
+
+    def left_s() -> float:
+        return max(0.0, ends_s - time.monotonic())
+
+    for producer in list(_living):
+        try:
+            producer.close(timeout=0 if producer._was_interrupted else left_s())
+        except Exception:
+            log.exception("records were not delivered when the process ended")
+    for io in list(_leaving):
+        io.join(left_s())
+        if not io.has_ended:
+            io.request_close(cancel=True)
+            io.join(CANCEL_S)
+
+
+def _after_fork_in_child() -> None:
+    """Nothing is to be done before a fork: callers hold no lock, and the child creates all its own."""
+    for producer in list(_living):
+        try:
+            producer._forked_child()
+        except Exception:  # the others must not go on with their parent's connections
+            log.exception("a producer could not be made ready in a forked child")
+    for io in list(_leaving):
+        inherited.append(io)
+        io.forked()
+    _leaving.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(at_exit)

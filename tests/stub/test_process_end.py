@@ -1,0 +1,193 @@
+"""A process that ends or forks without a close() loses no record, whatever its producers were doing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from client_stub import Producer, process_end
+from client_stub.transport import Transport
+from tests.stub.conftest import eventually
+from tests.stub.fake_daemon import FakeDaemon
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+WAIT_S: Final = 10
+RECORDS: Final = 7
+"""Of a megabyte each: more than the daemon takes before it has accepted the first ones."""
+DROPPED: Final = f"""
+import sys
+from client_stub import Producer
+
+def work():
+    producer = Producer(sys.argv[1])
+    for _ in range({RECORDS}):
+        producer.send("t", bytes(1_000_000))
+
+work()
+print("left", flush=True)
+"""
+CHILD: Final = f"""
+import multiprocessing, sys
+from client_stub import Producer
+
+def work(keeps):
+    global producer
+    producer = Producer(sys.argv[1])
+    for _ in range({RECORDS}):
+        producer.send("t", bytes(1_000_000))
+    if not keeps:
+        del producer
+    print("left", flush=True)
+
+child = multiprocessing.get_context("fork").Process(target=work, args=(sys.argv[2] == "keeps",))
+child.start()
+child.join()
+sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "word"), [(DROPPED, ""), (CHILD, "keeps"), (CHILD, "drops")], ids=["dropped", "child", "both"]
+)
+def test_the_end_of_a_process_waits_for_records_of_a_producer_that_nobody_closed(
+    daemon: FakeDaemon, script: str, word: str
+) -> None:
+    """A local variable of a function that has returned, and a child of multiprocessing, which asks atexit nothing."""
+    may_accept = threading.Event()
+
+    def accept(*_: object) -> bool:
+        assert may_accept.wait(WAIT_S)
+        return True
+
+    daemon.accept = accept
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(daemon.run_dir), word],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"left\n"
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        finally:
+            may_accept.set()
+        assert process.wait(WAIT_S) == 0
+    assert sum(submit.count for submit in daemon.received) == RECORDS
+
+
+def test_all_producers_of_a_process_share_the_time_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    timeouts: list[float | None] = []
+
+    class Slow:
+        _was_interrupted = False
+
+        def close(self, timeout: float | None = None) -> None:
+            nonlocal now_s
+            timeouts.append(timeout)
+            now_s += 7.0
+
+        def _forked_child(self) -> None:
+            raise AssertionError("nobody forks")
+
+    kept = [Slow() for _ in range(3)]
+    monkeypatch.setattr(process_end, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(process_end, "_living", weakref.WeakSet(kept))
+    monkeypatch.setattr(process_end, "_leaving", set())
+    process_end.at_exit()
+    assert timeouts == [10.0, 3.0, 0.0]
+
+
+def test_what_a_dropped_producer_cannot_deliver_in_time_fails_with_a_word(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.deliver = None
+    monkeypatch.setattr(process_end, "_living", weakref.WeakSet())
+    monkeypatch.setattr(process_end, "EXIT_FLUSH_S", 0.05)
+    producer = Producer(daemon.run_dir)
+    producer.send("t", b"1")
+    eventually(lambda: daemon.received)
+    del producer
+    process_end.at_exit()
+    assert "1 record of topic t failed and nobody asked about it" in caplog.text
+    assert eventually(lambda: daemon.byes) == [True]
+
+
+def test_producers_that_are_dropped_one_by_one_are_not_remembered(daemon: FakeDaemon) -> None:
+    for number in range(5):
+        producer = Producer(daemon.run_dir)
+        producer.send("t", b"1").result(WAIT_S)
+        del producer
+        eventually(lambda number=number: len(daemon.byes) > number)
+        eventually(lambda: all(io.has_ended for io in process_end._leaving))
+    assert len(process_end._leaving) <= 1
+
+
+def test_a_close_that_ctrl_c_breaks_off_at_its_end_harms_no_producer_of_a_later_fork(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of that one has ended, and giving up its sockets once more raised: the child's other producers kept
+    their parent's, and waited for ever."""
+    producers = [Producer(daemon.run_dir) for _ in range(6)]
+    for each in producers:
+        each.send("t", b"parent").result(WAIT_S)
+    closing, others = producers[0], producers[1:]
+    io = closing._io
+    assert io is not None
+    join = io.join
+
+    def interrupted(timeout: float | None) -> None:
+        join(timeout)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(io, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        closing.close()
+    eventually(lambda: io.has_ended)
+    child = os.fork()
+    if not child:
+        good = 0
+        try:
+            good = sum(each.send("t", b"child").result(WAIT_S).offset >= 0 for each in others)
+        finally:
+            os._exit(good)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(others)
+    monkeypatch.undo()
+    for each in producers:
+        each.close()
+
+
+def test_a_transport_is_given_up_any_number_of_times(run_dir: Path) -> None:
+    transport = Transport(str(run_dir / "control.sock"))
+    transport.close(None)
+    transport.forked()
+    transport.close(None)
+
+
+def test_a_callback_that_forks_leaves_the_child_nothing_of_a_dropped_producer(daemon: FakeDaemon) -> None:
+    """The child once went on as the io thread of its parent's producer, on the same connection."""
+    children: list[int] = []
+
+    def fork(*_: Any) -> None:
+        children.append(os.fork())
+
+    daemon.accept = lambda client, submit: False
+    producer = Producer(daemon.run_dir)
+    producer.send("t", b"1", on_delivery=fork)
+    eventually(lambda: daemon.received)
+    del producer
+    daemon.accept = lambda client, submit: True
+    daemon.kill_worker()
+    (child,) = eventually(lambda: children)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert eventually(lambda: daemon.byes) == [False], "only the parent's"
