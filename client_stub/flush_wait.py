@@ -20,6 +20,7 @@ class FlushWait:
         if until not in {"delivered", "accepted"}:
             raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
         self.for_acceptance = until == "accepted"
+        self._outbox = outbox
         self._pending = outbox.pending
         self._snapshot = outbox.request_flush()
         self._left: list[Submission] | None = None
@@ -37,8 +38,9 @@ class FlushWait:
 
     def timeout_error(self, timeout: float | None) -> TimeoutError:
         left = list(self._pending) if self._left is None else self._left
+        queued = self._outbox.queued_count if self._left is None else 0
         if self.for_acceptance:
-            count = sum(each.count for each in left if not each.is_accepted)
+            count = queued + sum(each.count for each in left if not each.is_accepted)
             return TimeoutError(f"flush() timed out after {timeout} s: {count} records are not accepted yet.")
-        count = sum(each.undecided_count for each in left)
+        count = queued + sum(each.undecided_count for each in left)
         return TimeoutError(f"flush() timed out after {timeout} s: {count} records have no outcome yet.")

@@ -11,8 +11,10 @@ the daemon has or nobody; ``list_topics``; ``Message`` objects know their header
 
 from __future__ import annotations
 
+import os
 import queue
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -174,6 +176,10 @@ class Producer:
         for callback in ("error_cb", "stats_cb", "throttle_cb"):
             settings.pop(callback, None)  # the daemon's log and metrics have what they would say
         self._producer = _Producer(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings))
+        self._forget_events()
+        _producers.add(self)
+
+    def _forget_events(self) -> None:
         self._events: queue.SimpleQueue[tuple[OnDelivery, KafkaError | None, Message]] = queue.SimpleQueue()
 
     def produce(
@@ -272,6 +278,18 @@ class Producer:
     ) -> None:
         said = None if error is None else error_of(error)
         self._events.put((report, said, Message(sent, said, metadata, time.monotonic() - sent.at_s)))
+
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """What was decided of the parent's records is the parent's to hear."""
+    for producer in list(_producers):
+        producer._forget_events()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _bytes(given: Any) -> bytes | None:

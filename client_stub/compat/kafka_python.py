@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from client_stub.compat.settings import producer_settings
 from client_stub.delivery import Delivery
 from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
+from client_stub.packer import Headers, checked_headers
 from client_stub.producer import MAX_BLOCK_MS, Producer
 
 KafkaError = SidecarError
@@ -125,7 +126,7 @@ class KafkaProducer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: list[tuple[str, bytes]] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
@@ -135,11 +136,13 @@ class KafkaProducer:
             raise ValueError("Need at least one: key or value")
         key_bytes = _serialized(self._key_serializer, topic, headers, key)
         value_bytes = _serialized(self._value_serializer, topic, headers, value)
+        # Before the send: what raises behind it would be taken for a record that was not sent.
+        pairs = None if headers is None else checked_headers(headers)
+        header_bytes = sum(len(name.encode()) + len(each or b"") for name, each in pairs) if pairs else -1
         try:
-            delivery = self._producer.send(topic, value_bytes, key_bytes, headers, partition, timestamp_ms)
+            delivery = self._producer.send(topic, value_bytes, key_bytes, pairs, partition, timestamp_ms)
         except (BufferExhausted, DaemonUnreachable) as error:
             raise KafkaTimeoutError(str(error)) from error
-        header_bytes = sum(len(name.encode()) + len(each) for name, each in headers) if headers else -1
         return FutureRecordMetadata(delivery, (_size(key_bytes), _size(value_bytes), header_bytes))
 
     def flush(self, timeout: float | None = None) -> None:

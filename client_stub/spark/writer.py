@@ -57,8 +57,7 @@ def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, opti
             rows += batch.num_rows
             while len(waiting) > options.window_batches:
                 _settle(*waiting.popleft())
-        if producer is not None:
-            producer.flush()
+        # No flush(): it would wait for what an earlier task of this process has left behind, and raise its failures.
         while waiting:
             _settle(*waiting.popleft())
     except DaemonUnreachable as error:

@@ -17,6 +17,7 @@ from client_stub.spark import writer
 from client_stub.spark.columns import Columns
 from client_stub.spark.options import Options
 from client_stub.spark.producers import PRODUCERS_KEPT_MAX, ProducerCache
+from client_stub.wire import LocalCode, OutcomeKind
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -70,6 +71,26 @@ def test_a_refused_topic_is_asked_for_again_by_the_next_task(daemon: FakeDaemon)
         write(daemon)
     daemon.accept = lambda client, submit: True
     assert write(daemon) == 2
+
+
+def test_what_one_task_left_behind_is_no_other_tasks_failure(
+    daemon: FakeDaemon, cache: ProducerCache
+) -> None:
+    """A call that was broken off has records under way; that they fail, or take long, is that call's misfortune."""
+    producer = cache.producer_for(Options("t", str(daemon.run_dir), 8, 10_000))
+    producer.send_many("left", [(None, b"1")])
+    eventually(lambda: daemon.received)
+    daemon.deliver = lambda client, submit: daemon.outcome(
+        client, submit, kind=OutcomeKind.FAILED, code=LocalCode.EXPIRED
+    )
+    producer.send_many("left", [(None, b"2")])
+    eventually(lambda: producer.stats().failed)
+    daemon.deliver = None
+    producer.send_many("left", [(None, b"3")])
+    eventually(lambda: len(daemon.received) == 3)
+    daemon.deliver = daemon.deliver_all
+    assert write(daemon) == 2
+    assert producer.stats().waiting == 1
 
 
 def test_the_second_query_of_a_process_has_its_own_max_block_ms(run_dir: Path, cache: ProducerCache) -> None:

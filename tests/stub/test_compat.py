@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +79,33 @@ def test_a_short_patience_is_kafka_pythons_timeout(daemon: FakeDaemon) -> None:
         producer.flush(0.05)
     assert future.value is None and not future.failed()
     producer.close(0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "size"),
+    [([("h", None)], 1), ({"h": b"xy"}, 3), ((("h", b"x") for _ in range(2)), 4), (None, -1)],
+)
+def test_headers_of_every_form_that_send_takes_are_measured(
+    daemon: FakeDaemon, headers: Any, size: int
+) -> None:
+    """What raised behind the send had its record delivered, and its caller sent it once more."""
+    with kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir)) as producer:
+        assert producer.send("t", b"v", headers=headers).get(WAIT_S).serialized_header_size == size
+        with pytest.raises(TypeError):
+            producer.send("t", b"v", headers=[("h", "text")])
+    assert sum(submit.count for submit in daemon.received) == 1
+
+
+def test_a_forked_child_hears_nothing_of_its_parents_records(daemon: FakeDaemon) -> None:
+    told: list[object] = []
+    producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
+    producer.produce("t", b"v", on_delivery=lambda *both: told.append(both))
+    eventually(lambda: len(producer) and producer._events.qsize())
+    child = os.fork()
+    if not child:
+        os._exit(len(producer) + producer.poll(0) + producer.flush(1) + len(told))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert producer.poll(0) == len(told) == 1
 
 
 def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(

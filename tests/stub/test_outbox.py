@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -83,3 +86,33 @@ def test_an_acceptance_wakes_who_waits_for_room_and_not_who_waits_for_an_outcome
     outbox.closed_bytes = outbox.buffer_bytes // 2
     outbox.accepted([])
     assert not lock.locked()
+
+
+def test_a_flush_without_patience_counts_also_what_the_io_thread_has_not_looked_at() -> None:
+    """Without the compiled part a record waits in a queue, and a flush had "0 records without an outcome"."""
+    code = """
+from client_stub.flush_wait import FlushWait
+from client_stub.queued_outbox import QueuedOutbox
+
+outbox = QueuedOutbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
+outbox.attached_once = True
+stream = outbox.open_stream("t")
+outbox.add(stream, (None, b"v"), 20, None, None)
+outbox.add_rows(stream, [(None, b"v")] * 2, 0, None)
+for until in ("delivered", "accepted"):
+    wait = FlushWait(outbox, until)
+    assert not wait.is_over()
+    print(wait.timeout_error(0))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, "KAFKA_SIDECAR_PURE_STUB": "1"},
+        check=True,
+    )
+    assert [line.partition(": ")[2] for line in ended.stdout.splitlines()] == [
+        "3 records have no outcome yet.",
+        "3 records are not accepted yet.",
+    ]
