@@ -284,7 +284,7 @@ _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """What was decided of the parent's records is the parent's to hear."""
+    """Forget the events of the parent's records: they are the parent's to hear."""
     for producer in list(_producers):
         producer._forget_events()
 

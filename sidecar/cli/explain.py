@@ -12,6 +12,7 @@ from client_stub.wire import Kind
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.control_client import ask, is_answering
 from sidecar.common.model import ExitStatus
+from sidecar.common.one_line import printable
 from sidecar.controller.run_dir import RunDir
 from sidecar.telemetry.page import duration
 
@@ -140,7 +141,7 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
             f"{each['client'] or 'unknown'}: {each['error']}: {each['text']}"
         )
     lines += [f"worker {index} did not answer in time" for index in found["silent_workers"]]
-    return lines
+    return [printable(line) for line in lines]  # a name from the segment is as its client gave it
 
 
 def waiting_line(row: dict[str, Any]) -> str:

@@ -32,11 +32,15 @@ def keygen(path: Path, server_key: str | None) -> None:
     keys = KeyPair.new()
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            os.fchmod(fd, 0o600)
-            file.write(key_file_text(keys.secret, keys.public, server))
     except FileExistsError:
         fail(f"{path} is there already, and a key is never overwritten: name another file.")
     except OSError as error:
+        fail(f"{path} cannot be written ({error.strerror}).")
+    try:
+        with os.fdopen(fd, "w") as file:
+            os.fchmod(fd, 0o600)
+            file.write(key_file_text(keys.secret, keys.public, server))
+    except OSError as error:
+        path.unlink(missing_ok=True)  # else the next try would take a part of a file for a key
         fail(f"{path} cannot be written ({error.strerror}).")
     click.echo(keys.public.hex())

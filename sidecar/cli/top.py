@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import select
 import sys
 import termios
@@ -95,21 +97,38 @@ def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, 
     from rich.live import Live
 
     is_reversed = False
-    with _keys(), Live(auto_refresh=False, screen=iterations is None) as live:
-        seen: Look | None = None
-        for _ in count() if iterations is None else range(iterations):
-            due_s = time.monotonic() + (interval_s if seen else min(interval_s, 0.3))
-            while (left_s := due_s - time.monotonic()) > 0:
-                key = sys.stdin.read(1) if select.select([sys.stdin], [], [], left_s)[0] else ""
-                if key == "q":
-                    return
-                if key == "s":
-                    sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
-                is_reversed ^= key == "r"
-                if key and seen is not None:
-                    live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
-            seen = look()
-            live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
+    last_words = io.StringIO()
+    try:
+        with _keys(), Live(auto_refresh=False, screen=iterations is None) as live:
+            seen: Look | None = None
+            for _ in count() if iterations is None else range(iterations):
+                due_s = time.monotonic() + (interval_s if seen else min(interval_s, 0.3))
+                while (left_s := due_s - time.monotonic()) > 0:
+                    key = _key(left_s)
+                    if key == "q":
+                        return
+                    if key == "s":
+                        sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
+                    is_reversed ^= key == "r"
+                    if key and seen is not None:
+                        live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
+                with contextlib.redirect_stderr(last_words):
+                    seen = look()
+                live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
+    finally:
+        # Why it ended: said behind the screen, which goes with all that was written to it.
+        sys.stderr.write(last_words.getvalue())
+
+
+def _key(wait_s: float) -> str:
+    """The next key, empty when none came in time. Read without a buffer, of which select() would know nothing."""
+    terminal = sys.stdin.fileno()
+    if not select.select([terminal], [], [], wait_s)[0]:
+        return ""
+    found = os.read(terminal, 1)
+    if not found:
+        raise KeyboardInterrupt  # the terminal is gone
+    return found.decode("latin-1")
 
 
 @contextlib.contextmanager

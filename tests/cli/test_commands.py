@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from sidecar.cli.explain import describe
 from sidecar.cli.main import COMMANDS, cli
 from sidecar.cli.status import ask_for_a_sign
 from sidecar.common.settings import SETTINGS
@@ -131,3 +132,19 @@ def test_alive_needs_a_worker_that_is_ready(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         ask_for_a_sign(RunDir(tmp_path), info)
     assert ended.value.code == 1
+
+
+def test_no_name_that_explain_shows_steers_the_terminal() -> None:
+    """Of a daemon that hangs the names come from its segment, as clients gave them."""
+    name = "orders\x1b[2J\n"
+    found = {
+        "is_answered": False,
+        "is_known": True,
+        "waiting": [{"topic": name, "cause": "held", "text": "in the journal now", "bytes": 5}],
+        "clients": [],
+        "failures": [],
+        "silent_workers": [],
+    }
+    lines = describe(found, "")
+    assert all(line.isprintable() for line in lines)
+    assert any("orders\\x1b[2J\\n" in line for line in lines)

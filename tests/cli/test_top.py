@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from client_stub import Producer
+from sidecar.cli.top import _key
 from sidecar.cli.top_tables import SORTS, Look, look_of, plain
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.testing.daemon import SidecarDaemon, cli
@@ -122,3 +125,35 @@ def test_keys_sort_and_end(daemon: SidecarDaemon) -> None:
         assert os.waitstatus_to_exitcode(status) == 0
     finally:
         os.close(terminal)
+
+
+def test_why_it_ends_is_said_behind_the_screen() -> None:
+    """The screen of a terminal goes with all that was written to it, and the sentence went, too."""
+    code = (
+        "from sidecar.cli.common import fail\n"
+        "from sidecar.cli.top import _watch\n"
+        "_watch(lambda: fail('The daemon has ended.', 69), 0.1, None, 'rate', 5)"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-c", code], {**os.environ, "TERM": "xterm"})
+    seen = b""
+    with contextlib.suppress(OSError):  # EIO: the program has ended, and nothing is left to read
+        while found := os.read(terminal, 1 << 16):
+            seen += found
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 69
+    leaves_screen = b"\x1b[?1049l"
+    assert b"The daemon has ended." in seen.partition(leaves_screen)[2]
+
+
+def test_keys_pressed_at_once_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one stood in a buffer of Python, of which select() knows nothing."""
+    ours, terminals = os.pipe()
+    with os.fdopen(ours) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        os.write(terminals, b"sq")
+        assert [_key(5.0), _key(5.0)] == ["s", "q"]
+        os.close(terminals)
+        with pytest.raises(KeyboardInterrupt):
+            _key(5.0)

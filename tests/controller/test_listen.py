@@ -55,6 +55,20 @@ def test_keygen_makes_a_file_that_both_ends_take_and_never_overwrites(tmp_path: 
     assert not (tmp_path / "new.key").exists()
 
 
+def test_a_key_file_that_cannot_be_written_whole_is_not_left_behind(tmp_path: Path) -> None:
+    """As on a full disk. The next try would have found a file there already."""
+    path = tmp_path / "daemon.key"
+    made = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *cli("keygen"), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (made.returncode, made.stderr) == (1, f"{path} cannot be written (File too large).\n")
+    assert not path.exists()
+
+
 def test_listen_needs_a_key_file_that_is_ours_alone(tmp_path: Path) -> None:
     key = tmp_path / "daemon.key"
     assert keygen(str(key)).returncode == 0
