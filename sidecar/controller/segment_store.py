@@ -15,7 +15,7 @@ from sidecar.controller.left_log import LeftLog, check_place, check_room
 from sidecar.controller.own_files import NotOurs, check_file
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
 from sidecar.shm.chain_table import ChainTable
-from sidecar.shm.client_table import ClientTable
+from sidecar.shm.client_index import ClientIndex
 from sidecar.shm.disk import Folder
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.private_files import close_to_others
@@ -41,6 +41,7 @@ class SegmentStore:
         self.path = path
         self._lock_fd = lock_fd
         self._incarnation = last_incarnation(segment)
+        self._clients = ClientIndex(segment)
         self.inherited = ""
         """Contents that the previous daemon left in it, as words; empty for a new segment."""
 
@@ -153,7 +154,7 @@ class SegmentStore:
 
     def slot_of(self, client_id: bytes) -> int | None:
         """The slot that has the client's row."""
-        return ClientTable(self.segment).slot_of(client_id)
+        return self._clients.slot_of(client_id)
 
     def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int) -> None:
         left = describe_undelivered(self.segment)

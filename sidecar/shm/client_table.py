@@ -258,16 +258,6 @@ class ClientTable:
                 found[user - 1] = found.get(user - 1, 0) + 1
         return found
 
-    def slot_of(self, client_id: bytes) -> int | None:
-        """The slot that has the client's live row, None when there is none. For any reader; cheap enough per HELLO."""
-        for index in self._in_state(ROW_LIVE):
-            word = load_acquire_u64(self._words, 8 * index)
-            if word & 0xFF == ROW_LIVE:
-                start = self._segment.layout.client(index) + layout.CLIENT_ID_OFFSET
-                if self._segment.view[start : start + CLIENT_ID_BYTES] == client_id:
-                    return word >> 8 & 0xFF
-        return None
-
     def has_rows(self, slot: int) -> bool:
         """Whether any client's row belongs to the slot, half-taken ones not counted."""
         for index in range(self.capacity):

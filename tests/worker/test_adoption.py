@@ -13,6 +13,7 @@ from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
 from sidecar.common.errors import Code
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
+from sidecar.shm.client_index import ClientIndex
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
@@ -326,7 +327,7 @@ class Recorder:
     def take(self) -> None:
         view = self.segment.view
         client = self.segment.layout.client(0)
-        allocated = ClientTable(self.segment).slot_of(CLIENT_ID) is not None
+        allocated = ClientIndex(self.segment).slot_of(CLIENT_ID) is not None
         parts = bytes(view[: self.used()]) + (
             bytes(view[client : client + layout.CLIENT_STRIDE]) if allocated else b""
         )
