@@ -69,7 +69,7 @@ def topics(
         for name, code, partitions in sorted(rows):
             click.echo(f"{name:{width}}  {_describe(name, code, partitions, detailed=bool(names))}")
         if not rows:
-            click.echo("The cluster has no topics.", err=True)
+            click.echo("The cluster has no topics that this user may see.", err=True)
     if any(code for _, code, _ in rows):
         raise SystemExit(int(ExitStatus.FAILED))
 

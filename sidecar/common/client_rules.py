@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
@@ -69,6 +69,11 @@ class ClientRule:
         if self.uids is None and self.gids is None:
             return not self.keys
         return caller.uid in (self.uids or ()) or not caller.gids.isdisjoint(self.gids or ())
+
+    @property
+    def names_users(self) -> bool:
+        """Whether it is for certain users or groups, and not for everybody."""
+        return self.uids is not None or self.gids is not None
 
     def topic_refusal(self, topic: str) -> str | None:
         """Why this name may not send to the topic; None: it may. ``deny`` is stronger than ``allow``."""
@@ -151,6 +156,19 @@ class ClientRules:
             why = self.lookup_refusal(topic, caller)
             if why is not None:
                 raise Refused("TOPIC_AUTHORIZATION_FAILED", why)
+
+    def sight_of(self, caller: Caller) -> Callable[[str], bool] | None:
+        """Whether this user may see a topic of that name in a list; None: all of them.
+
+        A user that tables name sees what those let it send to, also where it could come under a name without a table.
+        """
+        is_bound = bool(caller.key) or self._denies_unlisted
+        admitting = [rule for rule in self._rules.values() if rule.admits(caller)]
+        if not is_bound and not any(rule.names_users for rule in admitting):
+            return None
+        # Tables often have the same globs, and a list may have very many topics.
+        told_apart = {(rule.allow, rule.deny): rule for rule in admitting}.values()
+        return lambda topic: any(rule.topic_refusal(topic) is None for rule in told_apart)
 
     def lookup_refusal(self, topic: str, caller: Caller) -> str | None:
         """Why this user may not let us wait for a topic; None: some name that it may use could send there.

@@ -36,6 +36,7 @@ from sidecar.controller.standby_worker import StandbyWorker
 from sidecar.controller.stop_requests import REPEAT_S, StopRequests, StopStep
 from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.systemd import Systemd
+from sidecar.controller.topic_questions import answer_topics
 from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
 from sidecar.net.tcp_listen import Listening
 from sidecar.telemetry.exporter import Exporter
@@ -389,9 +390,7 @@ class Daemon:
         )
 
     async def _topics(self, names: list[str] | None, max_wait_ms: float | None, caller: Caller) -> list[Any]:
-        """Topics for a caller who gives no name. To wait for one may create it, so the rules are asked first."""
-        self._rules.check_lookup((max_wait_ms is not None and names) or (), caller)
-        return await self.cluster.topics(names, max_wait_ms)
+        return await answer_topics(self.cluster.topics, self._rules, names, max_wait_ms, caller)
 
     async def _order(self, verb: str, topics: list[str], caller: Caller) -> list[object]:
         if self._is_stopping:

@@ -1,0 +1,39 @@
+"""Questions for topics (TOPICS): which of them a caller may ask for, and which it may see. They bring no name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from sidecar.common.client_rules import Caller, ClientRules
+
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+"""Kafka's code: of a topic that was named and may not be seen, as a broker answers it."""
+
+AskCluster = Callable[[list[str] | None, float | None], Awaitable[list[list[object]]]]
+
+
+async def answer_topics(
+    ask: AskCluster, rules: ClientRules, names: list[str] | None, max_wait_ms: float | None, caller: Caller
+) -> list[list[object]]:
+    """TOPICS_REPLY's list as this user may see it. The daemon's user and root see all.
+
+    To wait for a topic may create it, so the rules are asked first: Refused for the first one that may not be sent to.
+    """
+    if names is not None and max_wait_ms is not None:
+        rules.check_lookup(names, caller)
+        return await ask(names, max_wait_ms)
+    sees = rules.sight_of(caller) if caller.key or caller.uid not in (0, os.geteuid()) else None
+    if sees is None:
+        return await ask(names, None)
+    if names is None:
+        return [row for row in await ask(None, None) if sees(str(row[0]))]
+    seen: list[str] = []
+    hidden: list[list[object]] = []
+    for name in names:
+        if sees(name):
+            seen.append(name)
+        else:
+            hidden.append([name, TOPIC_AUTHORIZATION_FAILED, []])
+    return (await ask(seen, None) if seen else []) + hidden
