@@ -46,6 +46,7 @@ class ControlKind(IntEnum):
     CONFIGURE = 11
     CONFIGURED = 12
     LOGIN_TOKEN = 30
+    TOKEN_REFUSED = 31
     FAILED_RECORDS = 20
     DISCARDED = 13
     CONDITION = 14
@@ -330,6 +331,14 @@ class LoginToken:
     why_not: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRefused:
+    """worker → controller: a broker has refused the token with this fingerprint."""
+
+    kind: ClassVar[ControlKind] = ControlKind.TOKEN_REFUSED
+    fingerprint: bytes
+
+
 ControlMessage: TypeAlias = (
     Start
     | Ready
@@ -349,6 +358,7 @@ ControlMessage: TypeAlias = (
     | Explain
     | Explained
     | LoginToken
+    | TokenRefused
 )
 
 _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
@@ -372,6 +382,7 @@ _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
         Explain,
         Explained,
         LoginToken,
+        TokenRefused,
     )
 }
 

@@ -73,6 +73,8 @@ class Cluster:
         self._workers: dict[int, WorkerProcess] = {}
         self._pusher = MetadataPusher(os.getpid())
         self._authenticator = authenticator_of(config.values)
+        if self._authenticator is not None:
+            self._authenticator.on_token_refused = self.token_refused
         self._tokens = _token_keeper(config, self._token_came)
         self._security = LinkSecurity(config.values, MonotonicClock())
         self._fetcher = MetadataFetcher(
@@ -175,6 +177,11 @@ class Cluster:
         for worker in self._workers.values():
             worker.channel.send(message)
 
+    def token_refused(self, fingerprint: bytes) -> None:
+        """A broker refuses a token, on a link of ours or of a worker: the next one is fetched, once for all."""
+        if self._tokens is not None:
+            self._tokens.refused(fingerprint)
+
     def worker_left(self, worker: WorkerProcess) -> None:
         if self._workers.get(worker.identity.index) is worker:
             del self._workers[worker.identity.index]
@@ -235,8 +242,6 @@ class Cluster:
 
     def cluster_error_changed(self, text: str) -> None:
         """Log it when it comes and when it goes, and let the workers know."""
-        if self._fetcher.is_login_refused and self._tokens is not None:
-            self._tokens.want()
         if text and not self.error:
             log.warning("%s", text)
         elif self.error and not text:

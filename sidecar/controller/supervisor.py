@@ -34,6 +34,7 @@ from sidecar.common.control import (
     Ready,
     Start,
     Stop,
+    TokenRefused,
     UpdateMetadataReply,
     Warm,
 )
@@ -366,6 +367,9 @@ class Supervisor:
             return
         if isinstance(message, Discarded):
             self._owner.discarded(message.topics)
+            return
+        if isinstance(message, TokenRefused):
+            self._cluster.token_refused(message.fingerprint)
             return
         if isinstance(message, UpdateMetadataReply):
             self._cluster.update_replied(worker, message)

@@ -17,7 +17,7 @@ from sidecar.common.control import LoginToken
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.token_endpoint import TokenError
 from sidecar.controller.token_sources import FetchToken, token_source
-from sidecar.protocol.sasl.credentials import OAuthToken
+from sidecar.protocol.sasl.credentials import OAuthToken, token_fingerprint
 from sidecar.protocol.sasl.token_refresh import TokenRefreshConfig, refresh_at_ms
 
 log = logging.getLogger(__name__)
@@ -58,9 +58,13 @@ class TokenKeeper:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def want(self) -> None:
-        """The brokers refuse the token: fetch another though it lives, sasl.login.retry.backoff.max.ms after it."""
-        self._wanted.set()
+    def refused(self, fingerprint: bytes) -> None:
+        """A broker refuses this token: fetch another though it lives, sasl.login.retry.backoff.max.ms after it.
+
+        Nothing for an earlier one: whoever holds that gets the newer one, or has it on the way.
+        """
+        if self.message.token and token_fingerprint(self.message.token) == fingerprint:
+            self._wanted.set()
 
     def close(self) -> None:
         if self._task is not None:

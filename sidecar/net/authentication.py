@@ -26,6 +26,7 @@ from sidecar.protocol.sasl.credentials import (
     LoginFailed,
     OAuthToken,
     PasswordCredentials,
+    token_fingerprint,
 )
 from sidecar.protocol.sasl.session import SaslSession
 
@@ -51,6 +52,8 @@ class Authenticator:
         self._said = ""
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
+        self.on_token_refused: Callable[[bytes], None] = lambda fingerprint: None
+        """Hears of each login in which a broker refused a token. Set by the process's owner."""
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever there are new credentials."""
@@ -132,13 +135,19 @@ class Authenticator:
 
         Raises LoginFailed, CredentialsMissing, and whatever ``exchange`` raises.
         """
-        authentication = Authentication(self.mechanism, self.credentials(), versions)
+        credentials = self.credentials()
+        authentication = Authentication(self.mechanism, credentials, versions)
         while (request := authentication.next_request()) is not None:
             try:
                 response = await exchange(request)
             except ProtocolError as error:
                 raise authentication.unreadable(error) from None
-            authentication.receive(response)
+            try:
+                authentication.receive(response)
+            except LoginFailed:
+                if isinstance(credentials, OAuthToken) and authentication.has_presented:
+                    self.on_token_refused(token_fingerprint(credentials.value))
+                raise
         return authentication.session_lifetime_ms
 
 

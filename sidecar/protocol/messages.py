@@ -111,6 +111,11 @@ def encode_request(message: RequestMessage, correlation_id: int, client_id: str 
 
 def decode_response(api_key: int, version: int, body: bytes) -> Any:
     """The response entity from a body without header. Raises ProtocolError when it cannot be read."""
+    if api_key == ApiKey.SASL_AUTHENTICATE and version:
+        # Here, for a process without logins imports nothing of them.
+        from sidecar.protocol.sasl.lifetime import with_readable_lifetime
+
+        body = with_readable_lifetime(version, body)
     try:
         entity, _ = _response_reader(api_key, version)(body, 0)
     except (SerialError, ValueError, TypeError, OverflowError) as error:

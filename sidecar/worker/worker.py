@@ -26,6 +26,7 @@ from sidecar.common.control import (
     Ready,
     Start,
     Stop,
+    TokenRefused,
     TopicErrors,
     UpdateMetadata,
 )
@@ -88,6 +89,8 @@ class Worker:
         self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
         self._spool = _spool(values, start)
         self._authenticator = authenticator_of(values)
+        if self._authenticator is not None:
+            self._authenticator.on_token_refused = lambda print_: self.send_control(TokenRefused(print_))
         self._security = LinkSecurity(values, self._clock)
         self._links = ClusterLinks(
             loop,

@@ -21,7 +21,7 @@ from sidecar.controller.config_loader import load_config
 from sidecar.controller.token_endpoint import TOKEN_ANSWER_BYTES_MAX, TokenError
 from sidecar.controller.token_keeper import TokenKeeper
 from sidecar.controller.token_sources import token_source
-from sidecar.protocol.sasl.credentials import OAuthToken
+from sidecar.protocol.sasl.credentials import OAuthToken, token_fingerprint
 from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
 from sidecar.testing.token_server import Fault, TokenServer
 from tests.net.links import until
@@ -347,6 +347,39 @@ def test_the_keeper_renews_and_keeps_the_old_one_while_it_must() -> None:
     asyncio.run(live())
 
 
+def test_a_refused_token_is_replaced_once_for_all_who_say_so() -> None:
+    """Workers say it as well: the controller's own login may last while a broker refuses theirs."""
+    fetched: list[str] = []
+    handed: list[LoginToken] = []
+
+    def fetch() -> OAuthToken:
+        fetched.append(f"t{len(fetched)}")
+        return OAuthToken(fetched[-1], time.time() * 1000 + 3_600_000)
+
+    async def live() -> None:
+        values = values_of(
+            "sasl.oauthbearer.token=x",
+            "sasl.login.retry.backoff.ms=10",
+            "sasl.login.retry.backoff.max.ms=10",
+        )
+        keeper = TokenKeeper(values, handed.append, fetch=fetch)
+        keeper.start()
+        await until(lambda: len(handed) == 1)
+        for _ in range(3):
+            keeper.refused(token_fingerprint("t0"))
+        await until(lambda: len(handed) == 2)
+        keeper.refused(token_fingerprint("t0"))  # a worker that had not heard of the next one yet
+        keeper.refused(token_fingerprint("never one of ours"))
+        keeper.refused(token_fingerprint("t1"))
+        await until(lambda: len(handed) == 3)
+        await until(lambda: not keeper._wanted.is_set())
+        keeper.refused(token_fingerprint("t0"))
+        assert fetched == ["t0", "t1", "t2"] and not keeper._wanted.is_set()
+        keeper.close()
+
+    asyncio.run(live())
+
+
 def test_an_endpoint_that_hangs_holds_nobody_up() -> None:
     release = threading.Event()
 
@@ -415,6 +448,32 @@ def test_a_reload_with_a_source_that_hangs_leaves_the_old_token_to_new_workers()
             cluster.worker_joined(cast("WorkerProcess", second))
             assert [each.token for each in second.tokens] == ["old"]
             await cluster.close()
+
+    asyncio.run(live())
+
+
+def test_a_token_that_a_worker_was_refused_is_replaced_at_all_workers(tmp_path: Path) -> None:
+    async def live() -> None:
+        file = tmp_path / "token"
+        file.write_text("old")
+        words = [
+            "bootstrap.servers=127.0.0.1:1",
+            "security.protocol=SASL_PLAINTEXT",
+            "sasl.mechanism=OAUTHBEARER",
+            f"sasl.oauthbearer.token.file={file}",
+            "sasl.login.retry.backoff.ms=10",
+            "sasl.login.retry.backoff.max.ms=10",
+        ]
+        cluster = Cluster(load_config(None, words, {}))
+        cluster.start()
+        workers = [_Joining(1), _Joining(2)]
+        for worker in workers:
+            cluster.worker_joined(cast("WorkerProcess", worker))
+        await until(lambda: all(each.tokens and each.tokens[-1].token == "old" for each in workers))
+        file.write_text("new")
+        cluster.token_refused(token_fingerprint("old"))
+        await until(lambda: all(each.tokens[-1].token == "new" for each in workers))
+        await cluster.close()
 
     asyncio.run(live())
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from sidecar.common.control import LoginToken
 from sidecar.net.authentication import Authenticator
 from sidecar.protocol.connection import SETUP_ANSWER_BYTES_MAX
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.produce import ProduceTopic, encode_produce
+from sidecar.protocol.sasl.credentials import token_fingerprint
 
 from .conftest import Run
 from .fake_broker import FakeBroker, Peer, Request, api_versions_body
@@ -23,6 +25,12 @@ from .links import NotingLinks, node_of, until
 VALUES = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "s3cret"}
 LIFETIME_MS = 400
 INIT_BODY_V4 = struct.pack(">ihqh", 0, 0, 4711, 3) + b"\0"
+
+
+@pytest.fixture(autouse=True)
+def renewals_as_often_as_sessions_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions are short here for the sake of time."""
+    monkeypatch.setattr("sidecar.protocol.sasl.session.RENEWAL_MS_MIN", 0.0)
 
 
 class SaslBroker(FakeBroker):
@@ -201,6 +209,38 @@ def test_a_renewal_that_fails_in_a_way_nobody_foresaw_closes_the_link(run: Run) 
             assert not connected and error is not None
             assert error.endswith("renewing the login failed (RecursionError).")
             assert noting.links.is_refused(1), "and the next attempt waits"
+
+    run(test)
+
+
+TOKEN_VALUES = {"sasl.mechanism": "OAUTHBEARER"}
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_token_that_a_broker_refuses_is_reported_by_its_fingerprint(run: Run, refuses: bool) -> None:
+    """Only a token is, and only where the broker has seen it: a handshake that is refused says nothing about it."""
+
+    class Mechanisms(SaslBroker):
+        async def _handle(self, peer: Peer, request: Request) -> None:
+            if request.api_key == ApiKey.SASL_HANDSHAKE and not self.refuses:
+                await peer.answer(request, struct.pack(">hi", 33, 0))
+            else:
+                await super()._handle(peer, request)
+
+    async def test() -> None:
+        async with Mechanisms() as broker:
+            broker.refuses = refuses
+            reported: list[bytes] = []
+            for values in (VALUES, TOKEN_VALUES):
+                authenticator = Authenticator(values)
+                authenticator.put_token(LoginToken("refused", None))
+                authenticator.on_token_refused = reported.append
+                noting = NotingLinks(authenticator=authenticator)
+                noting.links.ready(node_of(broker.port))
+                await until(lambda noting=noting: len(noting.states) == 1)  # type: ignore[misc]
+                assert noting.links.is_refused(1)
+                noting.links.close_all()
+            assert reported == ([token_fingerprint("refused")] if refuses else [])
 
     run(test)
 

@@ -36,6 +36,11 @@ class Authentication:
         if ApiKey.SASL_HANDSHAKE not in versions or ApiKey.SASL_AUTHENTICATE not in versions:
             raise self._refused("it speaks no SaslAuthenticate: Apache Kafka 1.0 or newer is needed")
 
+    @property
+    def has_presented(self) -> bool:
+        """Whether the broker has seen the credentials: a refusal from here on is one of them."""
+        return self._rounds > 0
+
     def next_request(self) -> RequestMessage | None:
         """The request to send now; None: the login is complete."""
         message: RequestMessage

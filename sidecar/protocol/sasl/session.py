@@ -15,6 +15,11 @@ from typing import Final
 WINDOW_FIRST: Final = 0.85
 WINDOW_WIDTH: Final = 0.10
 """A session is renewed after 85 to 95 % of its life (Kafka: SaslClientAuthenticator)."""
+RENEWAL_MS_MIN: Final = 1_000.0
+"""From one login to the next on a connection, however short a broker says its sessions are: brokers take no renewal
+sooner (KIP-368)."""
+SESSION_MS_MAX: Final = 365 * 86_400_000
+"""A session that is said to last longer is renewed within a year."""
 
 
 class LoginState(StrEnum):
@@ -60,8 +65,10 @@ class SaslSession:
 
     def _begin(self, lifetime_ms: float, now_ms: float) -> None:
         if lifetime_ms > 0:
+            lifetime_ms = min(lifetime_ms, SESSION_MS_MAX)
             self.ends_at_ms = now_ms + lifetime_ms
-            self.due_at_ms = now_ms + lifetime_ms * (WINDOW_FIRST + WINDOW_WIDTH * self._random())
+            part_ms = lifetime_ms * (WINDOW_FIRST + WINDOW_WIDTH * self._random())
+            self.due_at_ms = now_ms + max(part_ms, RENEWAL_MS_MIN)
         else:
             self.ends_at_ms = self.due_at_ms = inf
 

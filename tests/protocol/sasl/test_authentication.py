@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sidecar.protocol.messages import ApiKey, ProtocolError, decode_response
 from sidecar.protocol.sasl.authentication import ROUNDS_MAX, Authentication
 from sidecar.protocol.sasl.credentials import LoginFailed, PasswordCredentials
+from sidecar.protocol.sasl.session import SESSION_MS_MAX
 
 VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 2}
 ALICE = PasswordCredentials("alice", "s3cret")
@@ -42,6 +43,65 @@ def test_plain() -> None:
     login.receive(entity)
     assert login.next_request() is None
     assert login.session_lifetime_ms == 60_000
+
+
+@pytest.mark.parametrize("text", [None, "", "wörds" * 60])
+@pytest.mark.parametrize("auth_bytes", [b"", b"v=" * 200])
+@pytest.mark.parametrize(
+    ("says_ms", "reads_ms"),
+    [
+        (0, 0),
+        (1, 1),
+        (-1, 0),
+        (SESSION_MS_MAX, SESSION_MS_MAX),
+        (SESSION_MS_MAX + 1, SESSION_MS_MAX),
+        (86_400_000_000_000_000, SESSION_MS_MAX),
+        (2**63 - 1, SESSION_MS_MAX),
+        (-(2**63), 0),
+    ],
+)
+def test_a_session_of_any_length_can_be_read(
+    says_ms: int, reads_ms: int, text: str | None, auth_bytes: bytes
+) -> None:
+    """kio has a timedelta for it, which ends at 8.64e16 ms: the whole login failed."""
+    said = text.encode() if text is not None else b""
+    lifetime = says_ms.to_bytes(8, signed=True)
+    bodies = {
+        1: b"\0\0"
+        + (len(said) if text is not None else -1).to_bytes(2, signed=True)
+        + said
+        + len(auth_bytes).to_bytes(4)
+        + auth_bytes
+        + lifetime,
+        2: b"\0\0"
+        + (varint(len(said) + 1) if text is not None else b"\0")
+        + said
+        + varint(len(auth_bytes) + 1)
+        + auth_bytes
+        + lifetime
+        + b"\0",
+    }
+    for version, body in bodies.items():
+        login = after_handshake()
+        login.next_request()
+        entity = decode_response(ApiKey.SASL_AUTHENTICATE, version, body)
+        assert (entity.error_message, entity.auth_bytes) == (text, auth_bytes)
+        if not auth_bytes:
+            login.receive(entity)
+            assert login.session_lifetime_ms == reads_ms
+        for end in range(0, len(body) - 9):
+            with pytest.raises(ProtocolError):
+                decode_response(ApiKey.SASL_AUTHENTICATE, version, body[:end])
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80, number >> 7])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_length_that_never_ends_is_refused_at_once(version: int) -> None:
+    with pytest.raises(ProtocolError):
+        decode_response(ApiKey.SASL_AUTHENTICATE, version, b"\0\0" + b"\xff" * 1_000_000)
 
 
 @pytest.mark.parametrize(
