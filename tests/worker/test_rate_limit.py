@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from client_stub.wire import Kind
 from sidecar.producer.topic_settings import TopicRules
-from sidecar.shm import layout
-from sidecar.shm.rate_words import RateClock, find_clock
+from sidecar.shm import layout, rate_words
+from sidecar.shm.rate_words import IDLE_MS, RateClock, find_clock
 from sidecar.shm.segment import Segment
-from sidecar.worker.streams.rate_limit import BURST_MS, RateLimit
+from sidecar.worker.streams.rate_limit import BURST_MS, RateLimit, RateLimits
 from tests.configs import producer_config
 from tests.worker.test_intake import Scene
+
+IDLE_US = IDLE_MS * 1_000
 
 
 def limit(clocks: dict[str, RateClock] | None = None, *, workers: int = 1, **own: int) -> RateLimit:
@@ -22,7 +26,7 @@ def limit(clocks: dict[str, RateClock] | None = None, *, workers: int = 1, **own
         "t"
     )
 
-    def find(name: str) -> RateClock | None:
+    def find(name: str, now_us: int | None) -> RateClock | None:
         return None if clocks is None else clocks.setdefault(name, RateClock(bytearray(8), 0))
 
     made = RateLimit.of("t", settings, workers=workers, find_clock=find)
@@ -43,7 +47,7 @@ def let_through(limits: list[RateLimit], frame: tuple[int, int], from_ms: float,
 
 def test_a_topic_without_a_rate_has_no_limit() -> None:
     settings = TopicRules(producer_config()).of("t")
-    assert RateLimit.of("t", settings, workers=1, find_clock=lambda name: None) is None
+    assert RateLimit.of("t", settings, workers=1, find_clock=lambda name, now_us: None) is None
 
 
 def test_bytes_per_second() -> None:
@@ -112,6 +116,120 @@ def test_clocks_of_the_segment_are_found_by_name_until_all_are_taken(tmp_path: P
     finally:
         other.close()
         segment.close()
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    made = Segment.create(
+        tmp_path / "segment",
+        page_bytes=16_384,
+        buffer_memory_bytes=1 << 20,
+        clients_max=16,
+        instance_id=b"test",
+    )
+    yield made
+    made.close()
+
+
+def clock_of(segment: Segment, name: str, now_us: int | None = None) -> RateClock:
+    found = find_clock(segment, name, now_us)
+    assert found is not None
+    return found
+
+
+def test_a_clock_that_owes_nothing_goes_to_the_next_name(segment: Segment) -> None:
+    """A rate that a reload changes takes another clock, and each topic of a pattern has one: without end."""
+    for number in range(10 * layout.RATE_ROWS_MAX):
+        now_us = 10 * IDLE_US + number * IDLE_US
+        clock = clock_of(segment, f"rate {number}", now_us)
+        assert clock.charge(IDLE_US // 2, now_us)
+        assert clock.paid_at_us() == now_us + IDLE_US // 2, "it begins with nothing owed"
+
+
+def test_a_clock_that_owes_something_is_nobody_elses(segment: Segment) -> None:
+    names = [f"rate {number}" for number in range(layout.RATE_ROWS_MAX)]
+    clocks = [clock_of(segment, name) for name in names]
+    for clock in clocks:
+        clock.charge(1_000, 5 * IDLE_US)
+    ends_us = 5 * IDLE_US + 1_000
+    assert find_clock(segment, "one more", ends_us + IDLE_US - 1) is None
+    clocks[7].charge(1, ends_us)  # all others were quiet longer
+    taken = clock_of(segment, "one more", ends_us + IDLE_US)
+    assert taken.charge(70, ends_us + IDLE_US)
+    assert clocks[7].paid_at_us() == ends_us + 1
+    lost = [clock for clock in clocks if not clock.charge(1, ends_us)]
+    assert len(lost) == 1 and lost[0].paid_at_us() == 0, (
+        "who lost it hears so, and pays nothing to the new name"
+    )
+    assert taken.paid_at_us() == ends_us + IDLE_US + 70
+
+
+@pytest.mark.parametrize("step", range(1, 9))
+@pytest.mark.parametrize("charge_is_outside", [True, False])
+def test_a_charge_that_meets_the_taking_of_its_clock_is_never_paid_by_another(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch, step: int, charge_is_outside: bool
+) -> None:
+    """One of them happens between two steps of the other. The charge costs a day; the new name owes none of it."""
+    day_us, now_us = 86_400_000_000, 100 * IDLE_US
+    old = clock_of(segment, "old")
+    for row in range(layout.RATE_ROWS_MAX - 1):
+        clock_of(segment, f"row {row}").charge(1, now_us)
+    taken: list[RateClock | None] = []
+
+    def charge() -> None:
+        old.charge(day_us, now_us)
+
+    def take() -> None:
+        taken.append(find_clock(segment, "new", now_us))
+
+    outside, inside = (charge, take) if charge_is_outside else (take, charge)
+    # Before it takes a clock it walks over all rows twice: by name, and by what they owe.
+    calls = [2 - 3 * layout.RATE_ROWS_MAX if outside is take else 0]
+
+    def then_inside(do: Callable[..., Any]) -> Callable[..., Any]:
+        def doing(*given: Any) -> Any:
+            done = do(*given)
+            calls[0] += 1
+            if calls[0] == step:
+                inside()
+            return done
+
+        return doing
+
+    with monkeypatch.context() as patch:
+        for name in ("load_acquire_u64", "compare_and_swap_u64"):
+            patch.setattr(rate_words, name, then_inside(getattr(rate_words, name)))
+        outside()
+    if not taken:
+        take()
+    assert taken[-1] is None or taken[-1].paid_at_us() <= now_us
+    assert (taken[-1] is None) == (old.paid_at_us() > now_us), "it has one owner"
+
+
+def test_a_limit_finds_a_clock_again_when_it_lost_its_own_or_had_none(segment: Segment) -> None:
+    """With its clock it keeps the whole rate with others; without one its part; what it took then stays owed."""
+    for number in range(layout.RATE_ROWS_MAX):
+        clock_of(segment, f"rate {number}").charge(1, 10_000_000)
+    limits = [RateLimits(segment, workers=2) for _ in range(2)]
+    settings = TopicRules(producer_config(), {"*": {"records.per.second": 100}}).of("t")
+    one, two = (each.of("t", settings) for each in limits)
+    assert one is not None and two is not None
+    one.charge(100, 0, 10_000.0)
+    refusal = one.refusal(10_000.0)
+    assert refusal is not None and refusal[1] == pytest.approx(12_000 - BURST_MS), "a part of the rate"
+    assert two.refusal(10_000.0) is None
+    one.charge(0, 0, 11_500.0)  # the others have owed nothing for a second: there is a clock
+    for each in (one, two):
+        each.charge(0, 0, 11_500.0)
+        refusal = each.refusal(11_500.0)
+        assert refusal is not None and refusal[1] == pytest.approx(11_750 - BURST_MS), "half of what was owed"
+    for number in range(layout.RATE_ROWS_MAX):
+        clock_of(segment, f"later {number}", 60_000_000)  # now it has lost it
+    assert one.refusal(60_000.0) is None
+    one.charge(100, 0, 70_000.0)
+    two.charge(100, 0, 70_000.0)
+    refusal = two.refusal(70_000.0)
+    assert refusal is not None and refusal[1] == pytest.approx(72_000 - BURST_MS), "on one clock again"
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,27 @@ BURST_MS = 100.0
 """The burst that may be taken at once after silence, as time at the full rate."""
 
 
+LOOK_MS = 1_000.0
+"""How often the clock is looked for by its name: it may have gone to another one, or be free at last."""
+
+FindClock = Callable[[str, int | None], RateClock | None]
+"""The clock that all workers share, by its name. With a time in microseconds also one that another name has, if that
+has owed nothing lately; None: there is none."""
+
+
 class _Bucket:
-    """One rate in units per second on one clock."""
+    """One rate in units per second on a clock that all workers share; while there is none, a part of it alone."""
 
-    __slots__ = ("_clock", "_rate", "_unpaid_us", "text")
+    __slots__ = ("_clock", "_find", "_looked_ms", "_name", "_own", "_rate", "_unpaid_us", "_workers", "text")
 
-    def __init__(self, clock: RateClock, rate: float, text: str) -> None:
-        self._clock = clock
+    def __init__(self, find: FindClock, name: str, rate: float, workers: int, text: str) -> None:
+        self._find = find
+        self._name = name
         self._rate = rate
+        self._workers = workers
+        self._own = RateClock(bytearray(8), 0)
+        self._clock = find(name, None) or self._own
+        self._looked_ms = float("-inf")
         self._unpaid_us = 0.0
         """The cost of earlier charges beyond whole microseconds: above 10^6 a second each costs less than one."""
         self.text = text
@@ -32,11 +45,26 @@ class _Bucket:
         return self._clock.paid_at_us() / 1000 - BURST_MS
 
     def charge(self, units: int, now_ms: float) -> None:
-        cost_us = units / self._rate * 1e6 + self._unpaid_us
+        now_us = int(now_ms * 1000)
+        if now_ms - self._looked_ms >= LOOK_MS:
+            self._look(now_ms, now_us)
+        rate = self._rate if self._clock is not self._own else self._rate / self._workers
+        cost_us = units / rate * 1e6 + self._unpaid_us
         whole_us = int(cost_us)
         self._unpaid_us = cost_us - whole_us
-        if whole_us:
-            self._clock.charge(whole_us, int(now_ms * 1000))
+        if whole_us and not self._clock.charge(whole_us, now_us):
+            self._look(now_ms, now_us)
+            self._clock.charge(whole_us, now_us)
+
+    def _look(self, now_ms: float, now_us: int) -> None:
+        before, self._looked_ms = self._clock, now_ms
+        self._clock = self._find(self._name, now_us) or self._own
+        if before is self._own and self._clock is not self._own:
+            # What was taken at a part of the rate is owed at the whole one.
+            owed_us = self._own.paid_at_us() - now_us
+            self._own = RateClock(bytearray(8), 0)
+            if owed_us > 0:
+                self._clock.charge(owed_us // self._workers, now_us)
 
 
 class _Buckets(NamedTuple):
@@ -47,18 +75,17 @@ class _Buckets(NamedTuple):
     clock_prefix: str
     name: str
     workers: int
-    find_clock: Callable[[str], RateClock | None]
+    find_clock: FindClock
 
     def make(self, key: str, rate: int | None, unit: str) -> _Bucket | None:
-        """The bucket of one setting; None without a rate. Without a clock in the segment, a part of the rate alone."""
+        """The bucket of one setting; None without a rate."""
         if rate is None:
             return None
         text = f"{self.owner} is at its {key} of {rate} {unit}"
         # The rate is part of the name: what is owed at one rate says nothing about another.
-        clock = self.find_clock(f"{self.clock_prefix}{key} {rate} {self.name}")
-        if clock is None:
-            return _Bucket(RateClock(bytearray(8), 0), rate / self.workers, text)
-        return _Bucket(clock, rate, text)
+        return _Bucket(
+            self.find_clock, f"{self.clock_prefix}{key} {rate} {self.name}", rate, self.workers, text
+        )
 
 
 class RateLimits:
@@ -91,12 +118,9 @@ class RateLimit:
         settings: TopicSettings,
         *,
         workers: int,
-        find_clock: Callable[[str], RateClock | None],
+        find_clock: FindClock,
     ) -> RateLimit | None:
-        """None for a topic without a rate. ``find_clock``: the clock that all workers share, by name.
-
-        With no such clock left each worker keeps to its part of the rate alone.
-        """
+        """None for a topic without a rate. With no clock left each worker keeps to its part of the rate alone."""
 
         return cls._of(
             _Buckets(f"topic {topic}", "", topic, workers, find_clock),
@@ -112,9 +136,9 @@ class RateLimit:
         rate_bytes: int | None,
         rate_records: int | None,
         workers: int,
-        find_clock: Callable[[str], RateClock | None],
+        find_clock: FindClock,
     ) -> RateLimit | None:
-        """For all clients of one name; None without a rate. ``find_clock`` as in :meth:`of`."""
+        """For all clients of one name; None without a rate. Else as :meth:`of`."""
         return cls._of(
             _Buckets(f"client {name}", "client ", name, workers, find_clock),
             rate_bytes=("bytes.per.second", rate_bytes),
