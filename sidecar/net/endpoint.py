@@ -163,7 +163,7 @@ class Endpoint:
         connection = self._by_id.get(routing_id)
         if connection is not None:
             connection.malformed += 1
-            self._listener.sent_nonsense(connection.peer.payer)
+            self._listener.sent_nonsense(connection.peer)
             if connection.malformed > MALFORMED_MAX:
                 self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed or refused messages")
 
@@ -394,9 +394,9 @@ class Endpoint:
         return True
 
     def _charge_useless(self, connection: StubConnection) -> None:
-        """Beyond its process's points it is not read for a while: the kernel's buffer fills, and its sender waits."""
+        """Beyond its points it is not read for a while: the kernel's buffer fills, and its sender waits."""
         useless, connection.useless = connection.useless, 0
-        wait_s = self._listener.sent_useless(connection.peer.payer, useless)
+        wait_s = self._listener.sent_useless(connection.peer, useless)
         if wait_s > 0 and not connection.is_paused:
             connection.is_resting = True
             self._unread.pop(connection, None)
@@ -481,7 +481,7 @@ class Endpoint:
 
     def _handle(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         if skipped_bytes:
-            self._listener.read_away(self.peer(routing_id).payer, skipped_bytes)
+            self._listener.read_away(self.peer(routing_id), skipped_bytes)
         try:
             self._on_message(routing_id, frames, skipped_bytes)
         except Exception as error:
@@ -516,7 +516,7 @@ class Endpoint:
 
     def _drop_for(self, connection: StubConnection, why: str) -> None:
         """Close it for a reason that its peer gave us."""
-        self._listener.broke_rules(connection.peer.payer)
+        self._listener.broke_rules(connection.peer)
         self._spare(connection, why)
 
     def _spare(self, connection: StubConnection, why: str) -> None:

@@ -1,8 +1,9 @@
 """The doors of an endpoint: takes connections from the kernel, and says who is let in when.
 
 A process that has cost too much (see :mod:`sidecar.net.penalties`) waits before its connections are looked at; what it
-opens beyond a few of them is closed. While such ones come in numbers the door stays shut for some milliseconds at a
-time, so that opening and closing cannot be all that the loop does.
+opens beyond a few of them is closed. Processes of a user that has cost too much wait too, much less long. While such
+ones come in numbers the door stays shut for some milliseconds at a time, so that opening and closing cannot be all
+that the loop does.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ import select
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.common.sparse_log import SparseLog
 from sidecar.net.peer import Peer, peer_of
 from sidecar.net.penalties import (
     BROKEN_POINTS,
-    CONNECTION_POINTS,
     MALFORMED_POINTS,
     SKIPPED_BYTES_PER_POINT,
     USELESS_POINTS,
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 ACCEPTED_PER_TURN_MAX: Final = 64
 PARKED_MAX: Final = 128
 """Connections of all processes that wait for the end of a penalty."""
+PARKED_PER_USER_MAX: Final = 64
+"""So many of one user, so that another one that waits finds a place."""
 PARKED_PER_PROCESS_MAX: Final = 4
 """One more is closed at once."""
 UNWELCOME_MAX: Final = 16
@@ -71,6 +73,7 @@ class Listener:
         self._parked: dict[socket.socket, tuple[Peer, CurveDoor | None, asyncio.TimerHandle]] = {}
         """With the process of each, its door, and when it is let in."""
         self._parked_of: dict[int | str, int] = {}
+        self._parked_of_user: dict[int, int] = {}
         self._shut: dict[int, asyncio.TimerHandle] = {}
         """By descriptor: doors that are shut for a moment, and until when."""
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
@@ -98,24 +101,23 @@ class Listener:
     def is_door(self, fd: int) -> bool:
         return fd in self._doors
 
-    def sent_nonsense(self, process: int | str) -> None:
+    def sent_nonsense(self, peer: Peer) -> None:
         """A message of this process was malformed."""
-        self._penalties.charge(process, MALFORMED_POINTS, self._loop.time())
+        self._penalties.charge(peer, MALFORMED_POINTS, self._loop.time())
 
-    def broke_rules(self, process: int | str) -> None:
+    def broke_rules(self, peer: Peer) -> None:
         """A connection of this process had to be closed for what came on it."""
-        self._penalties.charge(process, BROKEN_POINTS, self._loop.time())
+        self._penalties.charge(peer, BROKEN_POINTS, self._loop.time())
 
-    def sent_useless(self, process: int | str, messages: int) -> float:
+    def sent_useless(self, peer: Peer, messages: int) -> float:
         """So many messages of this process changed nothing; how long its connection with them is to rest."""
         now_s = self._loop.time()
-        self._penalties.charge(process, USELESS_POINTS * messages, now_s)
-        return self._penalties.wait_s(process, now_s)
+        self._penalties.charge(peer, USELESS_POINTS * messages, now_s)
+        return self._penalties.wait_s(peer, now_s)
 
-    def read_away(self, process: int | str, skipped_bytes: int) -> None:
+    def read_away(self, peer: Peer, skipped_bytes: int) -> None:
         """A message of this process was too long, and its bytes were read for nothing."""
-        points = skipped_bytes // SKIPPED_BYTES_PER_POINT
-        self._penalties.charge(process, points, self._loop.time())
+        self._penalties.charge(peer, skipped_bytes // SKIPPED_BYTES_PER_POINT, self._loop.time())
 
     def close(self) -> None:
         """The path is removed first: stubs see a closed door, not a mute one."""
@@ -155,8 +157,8 @@ class Listener:
                 connected.close()
                 continue
             now_s = self._loop.time()
-            wait_s = self._penalties.wait_s(peer.payer, now_s)
-            self._penalties.charge(peer.payer, CONNECTION_POINTS, now_s)
+            wait_s = self._penalties.wait_s(peer, now_s)
+            self._penalties.charge_connection(peer, now_s)
             if not wait_s:
                 self._on_connected(connected, peer, door)
                 continue
@@ -168,24 +170,37 @@ class Listener:
             self._shut[fd] = self._loop.call_later(SHUT_S, self._reopen, fd)
 
     def _park(self, connected: socket.socket, peer: Peer, door: CurveDoor | None, wait_s: float) -> None:
-        process = peer.payer
-        of_process = self._parked_of.get(process, 0)
-        if of_process >= PARKED_PER_PROCESS_MAX or len(self._parked) >= PARKED_MAX:
+        of_process = self._parked_of.get(peer.payer, 0)
+        of_user = self._parked_of_user.get(peer.uid, 0)
+        # Payer 0 are all processes that cannot be told apart.
+        has_its_part = bool(peer.payer) and of_process >= PARKED_PER_PROCESS_MAX
+        if has_its_part or of_user >= PARKED_PER_USER_MAX or len(self._parked) >= PARKED_MAX:
             connected.close()
             self._on_turned_away()
-            self._sparse_log.warning(
-                process, "connections of %s are closed: it opens more than it uses well", peer.words
-            )
+            self._say_turned_away(peer)
             return
-        self._parked_of[process] = of_process + 1
+        self._parked_of[peer.payer] = of_process + 1
+        self._parked_of_user[peer.uid] = of_user + 1
         timer = self._loop.call_later(wait_s, self._let_in, connected)
         self._parked[connected] = peer, door, timer
 
+    def _say_turned_away(self, peer: Peer) -> None:
+        if self._penalties.own_wait_s(peer, self._loop.time()):
+            self._sparse_log.warning(
+                peer.payer, "connections of %s are closed: it opens more than it uses well", peer.words
+            )
+        else:
+            self._sparse_log.warning(
+                ("user", peer.uid),
+                "connections of uid %d are closed: its processes open more than they use well (now %s)",
+                peer.uid,
+                peer.words,
+            )
+
     def _let_in(self, connected: socket.socket) -> None:
         peer, door, _ = self._parked.pop(connected)
-        left = self._parked_of.pop(peer.payer) - 1
-        if left:
-            self._parked_of[peer.payer] = left
+        _take_one(self._parked_of, peer.payer)
+        _take_one(self._parked_of_user, peer.uid)
         self._on_connected(connected, peer, door)
 
     def _reopen(self, fd: int) -> None:
@@ -203,3 +218,9 @@ class Listener:
         except OSError:
             log.debug("it went away by itself")
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _take_one(counts: dict[Any, int], key: int | str) -> None:
+    left = counts.pop(key) - 1
+    if left > 0:
+        counts[key] = left

@@ -9,12 +9,10 @@ import asyncio
 import os
 import resource
 import socket
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ import zmq
 
 from client_stub.zmtp import SHORT_BUFFER_BYTES, encode, opening
 from sidecar.net import endpoint as endpoint_module
-from sidecar.net import listener as listener_module
 from sidecar.net import newcomers as newcomers_module
 from sidecar.net.endpoint import (
     MALFORMED_MAX,
@@ -33,12 +30,8 @@ from sidecar.net.endpoint import (
     UNATTACHED_BUFFER_BYTES,
     Endpoint,
 )
-from sidecar.net.listener import PARKED_PER_PROCESS_MAX, UNWELCOME_MAX
 from sidecar.net.peer import GONE, Peer
 from sidecar.net.penalties import (
-    BROKEN_POINTS,
-    CONNECTION_POINTS,
-    FREE_POINTS,
     SKIPPED_BYTES_PER_POINT,
     Penalties,
 )
@@ -510,109 +503,6 @@ def test_closing_removes_the_path_and_gives_the_last_words(tmp_path: Path) -> No
     run(test)
 
 
-NEIGHBOUR = """
-import socket, sys
-peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-peer.connect(sys.argv[1])
-peer.sendall(bytes.fromhex(sys.argv[2]))
-sys.stdin.readline()
-"""
-
-
-def penalise(monkeypatch: pytest.MonkeyPatch, wait_s: float) -> None:
-    """Connections of this process wait so long."""
-    own = os.getpid()
-    monkeypatch.setattr(Penalties, "wait_s", lambda self, process, now_s: wait_s if process == own else 0.0)
-
-
-def test_a_process_that_only_costs_waits_and_its_neighbour_does_not(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            for _ in range(FREE_POINTS // BROKEN_POINTS + 1):
-                with dial(desk) as noisy:
-                    noisy.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                    await until(partial(is_closed, noisy))
-            hello = opening(b"DEALER") + b"".join(encode([b"neighbour"]))
-            with stub_at(desk) as again:
-                again.sendall(b"".join(encode([b"again"])))
-                await until(lambda: desk.endpoint._listener._parked)
-                neighbour = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", NEIGHBOUR, desk.path, hello.hex(), stdin=asyncio.subprocess.PIPE
-                )
-                try:
-                    await until(lambda: len(desk.messages) == 2)
-                finally:
-                    neighbour.kill()
-                    await neighbour.wait()
-                assert [frames for _, frames in desk.messages] == [[b"neighbour"], [b"again"]]
-
-    run(test)
-
-
-def test_of_a_process_that_has_to_wait_four_connections_do_and_the_next_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    penalise(monkeypatch, 0.3)
-
-    async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            peers = [stack.enter_context(stub_at(desk)) for _ in range(PARKED_PER_PROCESS_MAX + 1)]
-            await until(lambda: is_closed(peers[-1]))
-            assert not any(map(is_closed, peers[:-1]))
-            assert not desk.endpoint._by_id
-            for peer in peers[:-1]:
-                peer.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: len(desk.messages) == PARKED_PER_PROCESS_MAX)
-            assert not desk.endpoint._listener._parked_of
-
-    run(test)
-
-
-def test_connections_that_wait_have_a_bound_over_all_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    penalise(monkeypatch, 60.0)
-    monkeypatch.setattr(listener_module, "PARKED_MAX", 2)
-
-    async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            peers = [stack.enter_context(stub_at(desk)) for _ in range(3)]
-            await until(lambda: is_closed(peers[2]))
-            desk.endpoint.close()
-            assert all(map(is_closed, peers)), "who waits is not forgotten at the end"
-
-    run(test)
-
-
-def test_a_storm_of_connections_shuts_the_door_for_moments_and_others_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            good = stack.enter_context(stub_at(desk))
-            await greet(desk, good)
-            with monkeypatch.context() as patched:
-                patched.setattr(listener_module, "SHUT_S", 3_600.0)
-                penalise(patched, 60.0)
-                storm = [stack.enter_context(dial(desk)) for _ in range(UNWELCOME_MAX)]
-                await until(lambda: desk.endpoint._listener._shut)
-                storm.append(stack.enter_context(dial(desk)))
-                good.sendall(b"".join(encode([b"meanwhile"])))
-                await until(lambda: len(desk.messages) == 2)
-                assert [is_closed(peer) for peer in storm] == [
-                    *[False] * PARKED_PER_PROCESS_MAX,
-                    *[True] * (UNWELCOME_MAX - PARKED_PER_PROCESS_MAX),
-                    False,
-                ]
-            for fd in list(desk.endpoint._listener._shut):
-                desk.endpoint._listener._reopen(fd)
-            late = stack.enter_context(stub_at(desk))
-            late.sendall(b"".join(encode([b"late"])))
-            await until(lambda: len(desk.messages) == 3)
-
-    run(test)
-
-
 def test_before_its_client_has_attached_a_connection_has_128_messages(tmp_path: Path) -> None:
     async def test() -> None:
         async with desk_at(tmp_path) as desk:
@@ -653,7 +543,7 @@ def test_who_says_little_does_not_wait_for_who_says_much(
 
 def test_a_message_that_is_read_away_is_paid_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     charged: list[int] = []
-    monkeypatch.setattr(Penalties, "charge", lambda self, process, points, now_s: charged.append(points))
+    monkeypatch.setattr(Penalties, "charge", lambda self, peer, points, now_s: charged.append(points))
 
     async def test() -> None:
         async with desk_at(tmp_path) as desk:
@@ -662,9 +552,6 @@ def test_a_message_that_is_read_away_is_paid_for(tmp_path: Path, monkeypatch: py
                 data = b"".join(encode([b"head", bytes(MESSAGE_BYTES_MAX + (3 << 20))]))
                 await asyncio.to_thread(peer.sendall, data)
                 await until(lambda: len(desk.messages) == 2)
-                assert charged == [
-                    CONNECTION_POINTS,
-                    (MESSAGE_BYTES_MAX + (3 << 20)) // SKIPPED_BYTES_PER_POINT,
-                ]
+                assert charged == [(MESSAGE_BYTES_MAX + (3 << 20)) // SKIPPED_BYTES_PER_POINT]
 
     run(test)

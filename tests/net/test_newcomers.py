@@ -22,7 +22,7 @@ from sidecar.net import listener as listener_module
 from sidecar.net import newcomers as newcomers_module
 from sidecar.net.curve_door import CurveDoor
 from sidecar.net.listener import UNWELCOME_MAX
-from sidecar.net.peer import host_of, peer_of, user_of
+from sidecar.net.peer import Peer, host_of, peer_of, user_of
 from sidecar.net.penalties import FREE_POINTS
 from sidecar.net.tcp_listen import listen_on
 from sidecar.testing.tcp_access import HOST, free_ports
@@ -188,7 +188,11 @@ def test_a_storm_over_tcp_shuts_its_own_door_only(tmp_path: Path, monkeypatch: p
     async def test() -> None:
         async with bed_in(tmp_path) as bed, AsyncExitStack() as stack:
             penalties = bed.desk.endpoint._listener._penalties
-            penalties.charge(HOST, 2 * FREE_POINTS, asyncio.get_running_loop().time())
+            penalties.charge(
+                Peer(0, user_of(HOST.encode()), 0, HOST, HOST),
+                2 * FREE_POINTS,
+                asyncio.get_running_loop().time(),
+            )
             for _ in range(UNWELCOME_MAX):
                 stack.enter_context(bed.dial())
             await until(lambda: bed.desk.endpoint._listener._shut)
