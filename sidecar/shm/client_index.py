@@ -29,8 +29,8 @@ class ClientIndex:
     def __init__(self, segment: Segment) -> None:
         places = segment.layout
         self._segment = segment
-        self._words = segment.view[places.client_words : places.client_words + 8 * places.clients_max]
-        self._seen = bytearray(len(self._words))
+        self._words_at = places.client_words
+        self._seen = bytearray(8 * places.clients_max)
         """The words as of the last look; all rows are free at first."""
         self._id_of: dict[int, bytes] = {}
         self._rows_of: dict[bytes, list[int]] = {}
@@ -46,7 +46,8 @@ class ClientIndex:
         return int(word) >> 8 & 0xFF
 
     def _follow(self) -> None:
-        words = bytes(self._words)
+        # No view of the segment is kept: it would keep its mapping, and with that its lock, beyond close().
+        words = bytes(self._segment.view[self._words_at : self._words_at + len(self._seen)])
         if words == self._seen:
             return
         for start in range(0, len(words), _CHUNK_BYTES):
@@ -65,12 +66,12 @@ class ClientIndex:
             rows.remove(row)
             if not rows:
                 del self._rows_of[before]
-        word = load_acquire_u64(self._words, 8 * row)
+        word = load_acquire_u64(self._segment.view, self._words_at + 8 * row)
         _WORD.pack_into(self._seen, 8 * row, word)
         if word & 0xFF != ROW_LIVE:
             return
         start = self._segment.layout.client(row) + layout.CLIENT_ID_OFFSET
         client_id = bytes(self._segment.view[start : start + CLIENT_ID_BYTES])
-        if load_acquire_u64(self._words, 8 * row) == word:
+        if load_acquire_u64(self._segment.view, self._words_at + 8 * row) == word:
             self._id_of[row] = client_id
             self._rows_of.setdefault(client_id, []).append(row)

@@ -109,6 +109,21 @@ def test_a_row_that_is_being_taken_is_nobodys(table: ClientTable, monkeypatch: p
     assert index.slot_of(id_of(1)) is None and index.slot_of(id_of(2)) == 5
 
 
+def test_it_keeps_nothing_of_a_segment_that_is_closed(segment_path: Path) -> None:
+    """A view would keep the mapping and its lock, and the next daemon would find the segment in use."""
+    segment = Segment.create(
+        segment_path,
+        page_bytes=PAGE_BYTES,
+        buffer_memory_bytes=PAGE_BYTES * PAGES,
+        clients_max=4,
+        instance_id=b"t",
+    )
+    index = ClientIndex(segment)
+    assert index.slot_of(id_of(1)) is None
+    segment.close()
+    assert segment._map.closed
+
+
 def test_an_id_in_two_rows_is_found_as_long_as_there_is_one(table: ClientTable) -> None:
     index = ClientIndex(table._segment)
     first, second = take(table, 1, 2), take(table, 1, 3)
