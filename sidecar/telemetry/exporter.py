@@ -1,7 +1,7 @@
 """HTTP of the daemon: metrics, health, the state as JSON, and the page. Reads only, no secrets in it.
 
 A connection gets one answer. It has a second until its first byte and ten in all, and a new one ends the oldest that
-has not asked: idle connections keep nobody out.
+has not asked: idle connections keep nobody out. Those who ask at once share an answer, and so its memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sidecar.telemetry.collector import SegmentCollector, read_counters, sum_cou
 from sidecar.telemetry.flows import Flows
 from sidecar.telemetry.history import INTERVAL_S, History, delivery_counts
 from sidecar.telemetry.page import PAGE, PAGE_POLICY
+from sidecar.telemetry.shared_answer import RenderBudget, SharedAnswer
 from sidecar.telemetry.state_rows import Samples, Status
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,10 @@ CONNECTIONS_MAX = 64
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/"})
 """Answered without a token: probes have none, and learn no more than one sentence. The page is the same for all daemons
 and asks its reader for the token."""
-LOOK_S = 1.0
-"""All pages that ask for the state within this time get the same answer."""
+SEND_BUFFER_BYTES = 128 << 10
+"""Of a connection, in the kernel: a reader that takes nothing shows by it, and holds no more."""
+ANSWER_BYTES_MAX = 16 << 20
+"""Of all answers that are not taken yet; beyond it the oldest one is not waited for."""
 
 Health = Callable[[], tuple[bool, str]]
 Answer = tuple[HTTPStatus, str, bytes]
@@ -75,13 +78,22 @@ class Exporter:
         self._status: Callable[[], Status] = dict
         self._flows: Flows | None = None
         self._history = History()
-        self._looked: tuple[float, bytes] | None = None
-        """When the last answer to the page was made, and that answer."""
+        budget = RenderBudget()
+        self._shared = {
+            path: SharedAnswer(make, budget, time.monotonic)
+            for path, make in {
+                "/metrics": self._metrics,
+                "/status.json": self._shown,
+                "/api/status": self._look,
+                "/readyz": self._readiness,
+            }.items()
+        }
         self._accepting: asyncio.Task[None] | None = None
         self._sampling: asyncio.Task[None] | None = None
         # Oldest first. Requests are answered at once; a connection that says nothing must not stand in their way.
         self._silent: dict[asyncio.Task[None], None] = {}
-        self._answered: dict[asyncio.Task[None], None] = {}
+        self._answered: dict[asyncio.Task[None], int] = {}
+        """With the bytes of each answer."""
 
     @property
     def shown_address(self) -> str:
@@ -158,8 +170,11 @@ class Exporter:
                 task = asyncio.current_task()
                 assert task is not None
                 self._silent.pop(task, None)
-                self._answered[task] = None
-                writer.write(self._respond(head))
+                self._answered[task] = 0
+                response = self._respond(head)
+                self._answered[task] = sum(map(len, response))
+                self._shed(task)
+                writer.writelines(response)  # not joined: the body is everybody's
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -173,6 +188,7 @@ class Exporter:
     async def _streams(self, connected: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
         connected.setblocking(False)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await loop.connect_accepted_socket(
@@ -185,13 +201,27 @@ class Exporter:
 
     def _make_room(self, most: int) -> None:
         """End the oldest when there are ``most`` of them."""
-        line = self._silent or self._answered
-        if line and len(self._silent) + len(self._answered) >= most:
-            oldest = next(iter(line))
-            del line[oldest]
-            oldest.cancel()
+        if len(self._silent) + len(self._answered) < most:
+            return
+        for line in (self._silent, self._answered):
+            for oldest in line:
+                self._end(oldest)
+                return
 
-    def _respond(self, head: bytes) -> bytes:
+    def _shed(self, newest: asyncio.Task[None]) -> None:
+        """End the oldest that do not take their answers, while those hold too much."""
+        while sum(self._answered.values()) > ANSWER_BYTES_MAX:
+            oldest = next(iter(self._answered))
+            if oldest is newest:
+                return  # alone it may be as large as it is
+            self._end(oldest)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._ended(task)
+        task.cancel()
+
+    def _respond(self, head: bytes) -> list[bytes]:
+        """Head and body."""
         words = head.split(b"\r\n", 1)[0].split(b" ")
         more = ""
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
@@ -217,7 +247,7 @@ class Exporter:
             f"{len(body)}\r\n"
             f"{more}Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         ).encode()
-        return headers if words[0] == b"HEAD" else headers + body
+        return [headers] if words[0] == b"HEAD" else [headers, body]
 
     def _answer(self, path: str) -> Answer:
         if path == "/livez":
@@ -226,49 +256,48 @@ class Exporter:
             return HTTPStatus.OK, "text/html; charset=utf-8", PAGE
         if self._segment is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"The daemon is ending.\n"
-        if path == "/metrics":
-            return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry)
-        if path == "/readyz":
-            status = self._status()
-            if status["accepts_records"]:
-                return HTTPStatus.OK, "text/plain", b"ok\n"
-            sentence = status["sentence"] or "No record is accepted."
-            return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{sentence}\n".encode()
         if path == "/healthz":
             is_healthy, sentence = self._health()
             if is_healthy:
                 return HTTPStatus.OK, "text/plain; charset=utf-8", b"ok\n"
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{sentence}\n".encode()
-        if path in ("/api/status", "/status.json"):
-            look = self._look if path == "/api/status" else self._shown
-            return HTTPStatus.OK, "application/json", look(self._segment)
+        shared = self._shared.get(path)
+        if shared is not None:
+            # Pages ask all the time, and their curves want a second between two looks.
+            return shared.get(is_crowded=path == "/api/status" or len(self._answered) > 1)
         return (
             HTTPStatus.NOT_FOUND,
             "text/plain",
             b"Here are /, /metrics, /healthz, /livez, /readyz, /api/status and /status.json.\n",
         )
 
-    def _shown(self, segment: Segment) -> bytes:
-        shown = {**self._status(), "counters": sum_counters(read_counters(segment))}
-        return _as_json(shown, indent=1)
+    def _metrics(self) -> Answer:
+        return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry)
 
-    def _look(self, segment: Segment) -> bytes:
+    def _readiness(self) -> Answer:
+        status = self._status()
+        if status["accepts_records"]:
+            return HTTPStatus.OK, "text/plain", b"ok\n"
+        sentence = status["sentence"] or "No record is accepted."
+        return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{sentence}\n".encode()
+
+    def _shown(self) -> Answer:
+        assert self._segment is not None
+        shown = {**self._status(), "counters": sum_counters(read_counters(self._segment))}
+        return HTTPStatus.OK, "application/json", _as_json(shown, indent=1)
+
+    def _look(self) -> Answer:
         """For the page also the history, and the flows of topics and clients."""
-        now_s = time.monotonic()
-        if self._looked is not None and now_s - self._looked[0] < LOOK_S:
-            return self._looked[1]
-        assert self._flows is not None
+        assert self._segment is not None and self._flows is not None
         shown = {
             **self._status(),
-            "counters": sum_counters(read_counters(segment)),
+            "counters": sum_counters(read_counters(self._segment)),
             "now_ms": time.time_ns() // 1_000_000,
             "host": socket.gethostname(),
             "history": self._history.to_json(),
-            "flows": self._flows.look(now_s),
+            "flows": self._flows.look(time.monotonic()),
         }
-        body = _as_json(shown)
-        self._looked = (now_s, body)
-        return body
+        return HTTPStatus.OK, "application/json", _as_json(shown)
 
 
 def _as_json(shown: Status, indent: int | None = None) -> bytes:

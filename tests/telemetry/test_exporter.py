@@ -18,6 +18,7 @@ from sidecar.shm.segment import Segment
 from sidecar.telemetry.exporter import BACKLOG, CONNECTIONS_MAX, Exporter
 from sidecar.telemetry.metric_table import METRICS
 from sidecar.telemetry.page import duration
+from tests.net.links import until
 
 STATUS: dict[str, Any] = {
     "pid": 7,
@@ -199,7 +200,8 @@ def test_many_pages_cost_one_look(segment: Segment, monkeypatch: pytest.MonkeyPa
         return len({answer.split('"now_ms": ')[1].split(",")[0] for answer in answers})
 
     assert looks() == 1
-    monkeypatch.setattr("sidecar.telemetry.exporter.LOOK_S", 0.0)
+    monkeypatch.setattr("sidecar.telemetry.shared_answer.LOOK_S", 0.0)
+    monkeypatch.setattr("sidecar.telemetry.shared_answer.RENDER_BURST_S", float("inf"))
     assert looks() > 1
 
 
@@ -279,6 +281,107 @@ def test_a_connection_that_never_asks_is_ended(
             assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
         assert not exporter._silent
+        exporter.close()
+
+    asyncio.run(run())
+
+
+async def ask_slowly(exporter: Exporter, path: str) -> socket.socket:
+    """A client that asks and takes nothing. Its own buffer is small, so the answer stays where it is."""
+    host, port = exporter.address.split(":")
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_304)
+    peer.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(peer, (host, int(port)))
+    await loop.sock_sendall(peer, request(path))
+    return peer
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/status", "/status.json"])
+def test_a_hundred_slow_readers_share_their_answers_and_keep_nobody_out(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """No more connections than there may be, few answers made for all of them, and a probe among them is answered."""
+    monkeypatch.setattr("sidecar.telemetry.exporter.SEND_BUFFER_BYTES", 2_304)
+    monkeypatch.setitem(STATUS, "sentence", "x" * 60_000)  # never fits into the buffers of a connection
+    monkeypatch.setitem(STATUS, "bootstrap", "y" * 60_000)
+    made: list[int] = []
+
+    def status() -> dict[str, Any]:
+        made.append(1)
+        return dict(STATUS)
+
+    async def run() -> None:
+        exporter = Exporter(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG))
+        exporter.attach(segment)
+        exporter.start(health=lambda: (True, ""), status=status)
+        host, port = exporter.address.split(":")
+        slow = [await ask_slowly(exporter, path) for _ in range(100)]
+        await until(lambda: len(exporter._answered) >= CONNECTIONS_MAX - 1)
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request("/healthz"))
+            assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"ok\n")
+            writer.close()
+            assert len(exporter._silent) + len(exporter._answered) <= CONNECTIONS_MAX
+        assert len(made) <= 3, "all of them came within a second or two"
+        for peer in slow:
+            peer.close()
+        exporter.close()
+
+    asyncio.run(run())
+
+
+def test_answers_that_nobody_takes_have_a_bound_and_the_oldest_is_not_waited_for(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.telemetry.exporter.SEND_BUFFER_BYTES", 2_304)
+    monkeypatch.setattr("sidecar.telemetry.exporter.ANSWER_BYTES_MAX", 2_500_000)
+    monkeypatch.setitem(STATUS, "sentence", "x" * 1_000_000)
+
+    async def run() -> None:
+        exporter = Exporter(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG))
+        exporter.attach(segment)
+        exporter.start(health=lambda: (True, ""), status=lambda: dict(STATUS))
+        slow: list[socket.socket] = []
+        kept: list[asyncio.Task[None]] = []
+        for count in (1, 2, 2):
+            slow.append(await ask_slowly(exporter, "/status.json"))
+            await until(lambda: bool(exporter._answered) and list(exporter._answered)[-1] not in kept)
+            await until(lambda: all(exporter._answered.values()))
+            kept.append(list(exporter._answered)[-1])
+            assert len(exporter._answered) == count
+            assert 1_000_000 < sum(exporter._answered.values()) <= 2_500_000
+        assert list(exporter._answered) == kept[1:]
+        monkeypatch.setattr("sidecar.telemetry.exporter.ANSWER_BYTES_MAX", 10)
+        host, port = exporter.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request("/status.json"))
+        assert len(await asyncio.wait_for(reader.read(), 10)) > 1_000_000, (
+            "one alone may be as large as it is"
+        )
+        writer.close()
+        for peer in slow:
+            peer.close()
+        exporter.close()
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_takes_nothing_is_closed(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.telemetry.exporter.SEND_BUFFER_BYTES", 2_304)
+    monkeypatch.setattr("sidecar.telemetry.exporter.REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setitem(STATUS, "sentence", "x" * 1_000_000)
+
+    async def run() -> None:
+        exporter = Exporter(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG))
+        exporter.attach(segment)
+        exporter.start(health=lambda: (True, ""), status=lambda: dict(STATUS))
+        peer = await ask_slowly(exporter, "/status.json")
+        for has_one in (True, False):
+            await until(lambda has_one=has_one: bool(exporter._answered) is has_one)  # type: ignore[misc]
+        peer.close()
         exporter.close()
 
     asyncio.run(run())

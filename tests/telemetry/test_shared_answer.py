@@ -1,0 +1,75 @@
+"""Goal: however many ask, answers are made for a part of the time only; whoever asks alone gets one of this moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.telemetry.shared_answer import (
+    LOOK_S,
+    RENDER_BURST_S,
+    RENDER_SHARE,
+    RenderBudget,
+    SharedAnswer,
+)
+
+COST_S = 0.01
+
+
+class Stage:
+    """Answers that cost time, by a clock that stands still otherwise."""
+
+    def __init__(self, kinds: int = 1) -> None:
+        self.now_s = 100.0
+        self.made = 0
+        budget = RenderBudget()
+        self.answers = [SharedAnswer(self._make, budget, lambda: self.now_s) for _ in range(kinds)]
+
+    def _make(self) -> int:
+        self.made += 1
+        self.now_s += COST_S
+        return self.made
+
+    def ask(self, *, is_crowded: bool = False, kind: int = 0) -> int:
+        return self.answers[kind].get(is_crowded=is_crowded)
+
+
+def test_who_asks_alone_now_and_then_gets_an_answer_of_this_moment() -> None:
+    stage = Stage()
+    for number in range(1, 1_000):
+        assert stage.ask() == number
+        stage.now_s += COST_S / RENDER_SHARE
+
+
+def test_those_who_ask_at_once_get_the_same_for_a_second() -> None:
+    stage = Stage()
+    assert [stage.ask(is_crowded=True) for _ in range(100)] == [1] * 100
+    stage.now_s += LOOK_S - 1e-6
+    assert stage.ask(is_crowded=True) == 1
+    stage.now_s += 2e-6
+    assert stage.ask(is_crowded=True) == 2
+    assert stage.ask() == 3, "and who is alone, another"
+
+
+@pytest.mark.parametrize("kinds", [1, 4])
+def test_who_asks_without_end_takes_a_part_of_the_time(kinds: int) -> None:
+    """A request takes a millisecond. All kinds of answers have one budget."""
+    stage = Stage(kinds)
+    began_s, asked = stage.now_s, 0
+    while stage.now_s - began_s < 100.0:
+        asked += 1
+        stage.now_s += 0.001
+        stage.ask(kind=asked % kinds)
+    rendered_s = stage.made * COST_S
+    assert rendered_s <= RENDER_BURST_S + 100.0 * RENDER_SHARE + COST_S
+    assert rendered_s >= 100.0 * RENDER_SHARE * 0.9
+    stage.now_s += RENDER_BURST_S / RENDER_SHARE
+    made = stage.made
+    assert stage.ask() == made + 1
+
+
+def test_the_first_of_a_kind_is_made_whatever_it_costs() -> None:
+    stage = Stage(2)
+    for _ in range(200):
+        stage.ask(kind=0)
+    made = stage.made
+    assert stage.ask(kind=0) == made < stage.ask(kind=1)
