@@ -20,6 +20,7 @@ from sidecar.common.own_process import hide_memory, raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.banner import start_line
 from sidecar.controller.container import pool_warning
+from sidecar.controller.own_files import replacers
 from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
 from sidecar.controller.reload import RELOAD_SIGNAL, ReadConfig
 from sidecar.controller.run_dir import RunDir, RunDirError, usual_run_dir
@@ -86,6 +87,7 @@ def _run(config: SidecarConfig, run_dir: RunDir, read: ReadConfig, *, takeover: 
     _check_dead_letters(config.text("dead_letters.path"))
     if sentence := pool_warning(config.text("pool.path")):
         log.warning("%s", sentence)
+    _say_who_may_replace(config.text("pool.path"))
     predecessor = Predecessor.find(run_dir) if takeover else None
     if predecessor is None:
         run_dir.acquire()
@@ -105,6 +107,23 @@ def _check_cpus(config: SidecarConfig) -> None:
         raise RunDirError(
             f"daemon.cpus names CPU {', '.join(map(str, wrong))}, and this process may use only "
             f"{', '.join(map(str, sorted(usable)))}: change it or leave it out."
+        )
+
+
+def _say_who_may_replace(pool_path: str) -> None:
+    """A file of somebody else is never adopted as the pool, but ours may be moved away, and its records with it."""
+    if not pool_path:
+        return
+    try:
+        found = replacers(Path(pool_path))
+    except OSError:
+        return  # making the segment fails, by a sentence of its own
+    for who in found:
+        log.warning(
+            "pool.path = %s can be taken away, with the records in it: %s rename or remove what is there. Give it a "
+            "folder that only this user may write.",
+            pool_path,
+            who,
         )
 
 

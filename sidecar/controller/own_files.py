@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,28 +25,13 @@ def check_folder(path: Path) -> list[Path]:
     folders above it in which every user, or a group, may rename others' entries. OSError when it cannot be looked at.
     """
     loose: list[Path] = []
-    pending = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100 - links are walked one by one
-    at, links = Path("/"), 0
-    while pending:
-        part = pending.pop()
-        if part == "..":
-            at = at.parent
-            continue
-        at /= part
-        found = at.lstat()
-        if stat.S_ISLNK(found.st_mode):
-            links += 1
-            if found.st_uid not in {0, os.geteuid()} or links > LINKS_MAX:
-                raise NotOurs(_sentence(path, at, found, "is a symbolic link"))
-            target = at.readlink()
-            pending += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-            at = Path("/") if target.is_absolute() else at.parent
-        elif not stat.S_ISDIR(found.st_mode):
-            raise NotADirectoryError(20, os.strerror(20), str(at))
-        elif pending and found.st_uid not in {0, os.geteuid()}:
-            raise NotOurs(_sentence(path, at, found, "is somebody else's folder"))
-        elif pending and _lets_others_rename(found):
+    for at, found, is_last in _way(path):
+        if not is_last and found.st_uid not in {0, os.geteuid()}:
+            what = "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is somebody else's folder"
+            raise NotOurs(_sentence(path, at, found, what))
+        if not is_last and _lets_others_rename(found):
             loose.append(at)
+    at = path.resolve()
     found = at.lstat()
     if found.st_uid != os.geteuid():
         raise NotOurs(_sentence(path, at, found, "is somebody else's folder"))
@@ -56,12 +42,60 @@ def check_folder(path: Path) -> list[Path]:
     return loose
 
 
+def replacers(path: Path) -> list[str]:
+    """Who beside this user and root may put another file in the place of ``path``, each as the beginning of a sentence.
+
+    That is who owns a folder or a link on the way, or may write in a folder there. A folder that is missing ends the
+    way. OSError when one cannot be looked at.
+    """
+    found: list[str] = []
+    try:
+        for at, status, _ in _way(path.parent):
+            if status.st_uid not in {0, os.geteuid()}:
+                found.append(f"uid {status.st_uid}, who owns {at}, may")
+            elif _lets_others_rename(status):
+                everybody = status.st_mode & stat.S_IWOTH
+                who = "every user" if everybody else f"every user of group {status.st_gid}"
+                found.append(f"{who} may, since {at} has mode {_mode(status)},")
+    except FileNotFoundError:
+        return found
+    return found
+
+
+def _way(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
+    """Each folder and symbolic link on the way to a folder, and True with that folder itself.
+
+    Raises OSError for what cannot be looked at or is no folder, and for too many links.
+    """
+    pending = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100 - links are walked one by one
+    at, links = Path("/"), 0
+    while pending:
+        part = pending.pop()
+        if part == "..":
+            at = at.parent
+            continue
+        at /= part
+        found = at.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            yield at, found, False
+            links += 1
+            if links > LINKS_MAX:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(at))
+            target = at.readlink()
+            pending += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            at = Path("/") if target.is_absolute() else at.parent
+        elif not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(at))
+        else:
+            yield at, found, not pending
+
+
 def _lets_others_rename(found: os.stat_result) -> bool:
     """Whether users beside the owner and root may rename what stands in a folder.
 
     This process's own primary group does not count: where each user has a group, its folders are often open to it.
     """
-    if found.st_mode & stat.S_ISVTX:
+    if found.st_mode & stat.S_ISVTX or stat.S_ISLNK(found.st_mode):
         return False
     by_group = found.st_mode & stat.S_IWGRP and found.st_gid not in {0, os.getegid()}
     return bool(found.st_mode & stat.S_IWOTH or by_group)

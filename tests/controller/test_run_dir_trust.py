@@ -16,7 +16,8 @@ import pytest
 from client_stub import Producer
 from client_stub.run_dir import default_run_dir
 from sidecar.cli.main import cli
-from sidecar.controller.own_files import LINKS_MAX
+from sidecar.controller.main import _say_who_may_replace
+from sidecar.controller.own_files import LINKS_MAX, replacers
 from sidecar.controller.predecessor import Predecessor
 from sidecar.controller.run_dir import BELIEVED, RunDir, RunDirError, read_json
 from sidecar.controller.segment_store import SegmentStore
@@ -162,6 +163,63 @@ def test_a_takeover_looks_at_the_run_dir_first(short_dir: Path) -> None:
     short_dir.chmod(0o777)
     with pytest.raises(RunDirError, match="may be written by others"):
         Predecessor.find(RunDir(short_dir))
+
+
+# ---- the folder of pool.path
+
+
+@pytest.mark.parametrize(
+    ("mode", "who"),
+    [
+        (0o777, "every user may, since {} has mode 0777,"),
+        (0o707, "every user may, since {} has mode 0707,"),
+        (0o770, "every user of group 12345 may, since {} has mode 0770,"),
+        (0o1777, None),
+        (0o755, None),
+        (0o700, None),
+    ],
+)
+def test_who_may_write_in_the_folder_of_the_pool_is_named(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, mode: int, who: str | None
+) -> None:
+    folder = short_dir / "pools"
+    folder.mkdir()
+    monkeypatch.setattr("sidecar.controller.own_files.os.getegid", lambda: SOMEBODY + 1)
+    folder.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(folder, -1, SOMEBODY)
+    elif mode == 0o770:
+        pytest.skip("only root gives a folder another group")
+    assert replacers(folder / "pool") == ([] if who is None else [who.format(folder)])
+    assert replacers(folder / "missing" / "pool") == replacers(folder / "pool"), (
+        "a folder above counts as well"
+    )
+    assert replacers(Path("/dev/shm/pool")) == [], "where a pool is by default"
+
+
+@only_root
+def test_who_owns_a_folder_or_a_link_on_the_way_to_the_pool_is_named(short_dir: Path) -> None:
+    folder = short_dir / "pools"
+    folder.mkdir(mode=0o755)
+    (short_dir / "link").symlink_to(folder)
+    assert replacers(short_dir / "link" / "pool") == []
+    for theirs in (folder, short_dir / "link"):
+        os.chown(theirs, SOMEBODY, -1, follow_symlinks=False)
+        assert replacers(short_dir / "link" / "pool") == [f"uid {SOMEBODY}, who owns {theirs}, may"]
+        os.chown(theirs, 0, -1, follow_symlinks=False)
+
+
+def test_a_start_says_who_may_take_the_pool_away(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _say_who_may_replace("")
+    _say_who_may_replace(str(short_dir / "pool"))
+    assert not caplog.messages
+    short_dir.chmod(0o777)
+    _say_who_may_replace(str(short_dir / "pool"))
+    (line,) = caplog.messages
+    assert line == (
+        f"pool.path = {short_dir}/pool can be taken away, with the records in it: every user may, since {short_dir} "
+        "has mode 0777, rename or remove what is there. Give it a folder that only this user may write."
+    )
 
 
 # ---- where it is by default
