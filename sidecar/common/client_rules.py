@@ -167,8 +167,8 @@ class ClientRules:
         if not is_bound and not any(rule.names_users for rule in admitting):
             return None
         # Tables often have the same globs, and a list may have very many topics.
-        told_apart = {(rule.allow, rule.deny): rule for rule in admitting}.values()
-        return lambda topic: any(rule.topic_refusal(topic) is None for rule in told_apart)
+        different = {(rule.allow, rule.deny): rule for rule in admitting}.values()
+        return lambda topic: any(rule.topic_refusal(topic) is None for rule in different)
 
     def lookup_refusal(self, topic: str, caller: Caller) -> str | None:
         """Why this user may not let us wait for a topic; None: some name that it may use could send there.

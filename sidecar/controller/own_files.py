@@ -43,10 +43,10 @@ def check_folder(path: Path) -> list[Path]:
 
 
 def replacers(path: Path) -> list[str]:
-    """Who beside this user and root may put another file in the place of ``path``, each as the beginning of a sentence.
+    """Others that may put another file in the place of ``path``, each as the beginning of a sentence.
 
-    That is who owns a folder or a link on the way, or may write in a folder there. A folder that is missing ends the
-    way. OSError when one cannot be looked at.
+    Users beside this one and root: they own a folder or a link on the way, or may write in a folder there. The way
+    ends where a folder is missing. OSError when one cannot be looked at.
     """
     found: list[str] = []
     try:

@@ -61,7 +61,7 @@ class TokenKeeper:
     def refused(self, fingerprint: bytes) -> None:
         """A broker refuses this token: fetch another though it lives, sasl.login.retry.backoff.max.ms after it.
 
-        Nothing for an earlier one: whoever holds that gets the newer one, or has it on the way.
+        Nothing for an earlier one: its holder has the newer one on the way.
         """
         if self.message.token and token_fingerprint(self.message.token) == fingerprint:
             self._wanted.set()

@@ -172,7 +172,7 @@ class Listener:
     def _park(self, connected: socket.socket, peer: Peer, door: CurveDoor | None, wait_s: float) -> None:
         of_process = self._parked_of.get(peer.payer, 0)
         of_user = self._parked_of_user.get(peer.uid, 0)
-        # Payer 0 are all processes that cannot be told apart.
+        # Payer 0 are all processes of other pid namespaces.
         has_its_part = bool(peer.payer) and of_process >= PARKED_PER_PROCESS_MAX
         if has_its_part or of_user >= PARKED_PER_USER_MAX or len(self._parked) >= PARKED_MAX:
             connected.close()

@@ -6,7 +6,7 @@ However far ahead it is, it is believed: one submission may cost hours. Clocks o
 Segment.begin_boot.
 
 A clock that owes nothing says nothing. So when all are taken, one that has owed nothing for a while goes to the next
-name; whoever held it sees that it is another's, and looks for one again.
+name. Its holder sees that it is another's, and looks for one again.
 """
 
 from __future__ import annotations

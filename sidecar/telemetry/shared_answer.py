@@ -10,7 +10,7 @@ LOOK_S: Final = 1.0
 RENDER_SHARE: Final = 0.05
 """Of the loop's time at most goes into answers, in the long run."""
 RENDER_BURST_S: Final = 0.5
-"""So much of it may be taken at once: whoever asks now and then gets an answer of this moment."""
+"""So much of it may be taken at once: a reader that asks now and then gets an answer of this moment."""
 
 Made = TypeVar("Made")
 
