@@ -188,16 +188,15 @@ class Attacker:
                 b"\xdd\xff\xff\xff\xff",
                 b"\x81\x01" * 20_000,
             ):
-                link.write(b"".join(encode([body])))
-            link.write(b"".join(encode([b"x" * 70_000])))
+                link.write(link.encode([body]))
+            link.write(link.encode([b"x" * 70_000]))
             self.drain(link)
 
     def pings_unread(self) -> None:
         link, _ = self.attached()
         with contextlib.closing(link):
-            ping = b"".join(encode([msgpack.packb([Kind.PING])])) * 1_000
             for _ in range(500):
-                link.write(ping)
+                link.write(b"".join(link.encode([msgpack.packb([Kind.PING])]) for _ in range(1_000)))
 
     def random_frames(self) -> None:
         """Mutations of what a stub sends."""
@@ -260,7 +259,11 @@ KINDS: dict[str, Callable[[Attacker], None]] = {
 
 
 def main(kind: str, run_dir: str, seed: str) -> None:
-    attacker = Attacker(Path(run_dir), int(seed))
+    go_on(Attacker(Path(run_dir), int(seed)), kind)
+
+
+def go_on(attacker: Attacker, kind: str) -> None:
+    """Until the process is killed; says ``struck`` after the first time."""
     for turn in itertools.count():
         chosen = kind if kind != "any" else attacker.chance.choice(list(KINDS))
         with contextlib.suppress(OSError, ValueError):

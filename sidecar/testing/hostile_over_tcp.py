@@ -1,7 +1,8 @@
 """A hostile peer at a daemon's tcp:// endpoint, with a key that it knows or without; each seed is a host of its own.
 
 ``python -m sidecar.testing.hostile_over_tcp KEY_FILE PORT WORKERS SEED N`` sends N messages of the fuzz. Who has no key
-that the daemon knows spoils handshakes instead: what it sends counts as a message a connection.
+that the daemon knows spoils handshakes instead: what it sends counts as a message a connection. A kind of
+hostile_client.py in the place of N goes on until it is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from client_stub.curve import CurveClient, KeyPair
 from client_stub.curve_keys import KeyFile, read_key_file, split_address
 from client_stub.zmtp import Buffers, ZmtpError, command
 from sidecar.testing.fuzz_client import READ_AWAY_S, Fuzz, report
-from sidecar.testing.hostile_client import PATIENCE_S, PEER_TYPES, Attacker, Link
+from sidecar.testing.hostile_client import PATIENCE_S, PEER_TYPES, Attacker, Link, go_on
 from sidecar.testing.tcp_access import HOST
 
 NAME: Final = "hostile"
@@ -147,6 +148,8 @@ class TcpFuzz(Fuzz):
 
 def main(key_file: str, port: str, workers: str, seed: str, count: str) -> None:
     keys = read_key_file(key_file, is_client=True)
+    if not count.isdigit():
+        go_on(TcpAttacker(keys, int(port), int(workers), int(seed)), count)
     is_known = _is_known(keys, int(port))
 
     def work(number: int) -> int:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -53,18 +53,15 @@ def daemon(broker: FakeBroker) -> Iterator[SidecarDaemon]:
         yield daemon
 
 
+Words = Callable[[str, int], list[str]]
+"""Kind and seed of a hostile process → its module and words."""
+
+
 @contextmanager
-def hostile(daemon: SidecarDaemon, kinds: list[str], seed: int = 0) -> Iterator[None]:
+def hostile(words: Words, kinds: list[str], seed: int = 0) -> Iterator[None]:
     processes = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "sidecar.testing.hostile_client",
-                kind,
-                str(daemon.run_dir),
-                str(seed + number),
-            ],
+            [sys.executable, "-m", *words(kind, seed + number)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             preexec_fn=die_with_parent,  # noqa: PLW1509
@@ -128,17 +125,30 @@ def private_bytes(pid: int, segment: str) -> int:
 
 
 def attack(
-    daemon: SidecarDaemon, broker: FakeBroker, kinds: list[str], *, records: int = RECORDS, seed: int = 0
+    daemon: SidecarDaemon,
+    broker: FakeBroker,
+    kinds: list[str],
+    *,
+    records: int = RECORDS,
+    seed: int = 0,
+    place: str | None = None,
+    words: Words | None = None,
 ) -> tuple[list[float], list[float]]:
-    """Times of the good clients alone and beside ``kinds``; all else that must hold is asserted here."""
+    """Times of the good clients alone and beside ``kinds``; all else that must hold is asserted here.
+
+    ``place`` is where the good clients find the daemon, if not by its run dir, and ``words`` are the hostile ones'.
+    """
     pids, segment = daemon.worker_pids(), str(daemon.info()["segment"])
-    good = Good(daemon)
+    good = Good(daemon, place)
+    words = words or (
+        lambda kind, seed: ["sidecar.testing.hostile_client", kind, str(daemon.run_dir), str(seed)]
+    )
     try:
         good.send(5)  # connections and metadata are there
         alone = good.send(records)
         memory = {pid: private_bytes(pid, segment) for pid in pids}
         lines = sum(1 for _ in daemon.log_lines())
-        with hostile(daemon, kinds, seed):
+        with hostile(words, kinds, seed):
             beside: list[float] = []
             while len(beside) < 2 * records:
                 beside += good.send(10)

@@ -24,12 +24,13 @@ from client_stub.zmtp import greeting
 from sidecar.net.newcomers import HANDSHAKE_S, HANDSHAKES_MAX
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.hostile_client import RECORD
 from sidecar.testing.hostile_over_tcp import NAME, TcpAttacker, TcpLink, dial, own_host
 from sidecar.testing.tcp_access import TcpAccess
 from sidecar.testing.waiting import wait_until
 from tests.process.test_fuzz import check_order, survives
 from tests.process.test_greed import FRAME_BYTES, HALF_SENT, SERVED_S, WORKER_BYTES_MAX
-from tests.process.test_hostile_clients import Good, private_bytes
+from tests.process.test_hostile_clients import Good, attack, p99, private_bytes
 
 pytestmark = pytest.mark.process
 
@@ -191,6 +192,37 @@ def test_half_sent_frames_cost_a_worker_little(daemon: SidecarDaemon, access: Ac
         assert highest <= WORKER_BYTES_MAX
         is_served(access.address)
         assert daemon.worker_pids() == pids
+
+
+def test_a_client_that_never_reads_keeps_nobody_waiting(daemon: SidecarDaemon, access: Access) -> None:
+    """Neither answers to its pings nor outcomes of its records."""
+    pids, segment = daemon.worker_pids(), str(daemon.info()["segment"])
+    before = {pid: private_bytes(pid, segment) for pid in pids}
+    link, epoch = access.attacker(7).attached()
+    pings = [msgpack.packb([Kind.PING])] * 1_000
+    with suppress(OSError):
+        for seq in range(1, 51):
+            link.send(access.attacker(7).submit(epoch, seq=seq, topic="fuzz"), RECORD)
+            link.write(b"".join(link.encode([ping]) for ping in pings))
+    print(f"served in {is_served(access.address):.3f} s")
+    assert max(private_bytes(pid, segment) - before[pid] for pid in pids) < WORKER_BYTES_MAX
+    assert daemon.worker_pids() == pids
+    link.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("has_key", [True, False], ids=["with a key", "without a key"])
+def test_hostile_peers_at_random_beside_good_ones(
+    daemon: SidecarDaemon, broker: FakeBroker, access: Access, has_key: bool
+) -> None:
+    key_file = str(access.hostile_file if has_key else access.stranger_file)
+
+    def words(kind: str, seed: int) -> list[str]:
+        return ["sidecar.testing.hostile_over_tcp", key_file, str(access.port), str(WORKERS), str(seed), kind]
+
+    alone, beside = attack(daemon, broker, ["any"] * 6, records=300, place=access.address, words=words)
+    print(f"p99 alone {p99(alone) * 1000:.1f} ms, beside six {p99(beside) * 1000:.1f} ms")
+    assert p99(beside) < 0.5, (p99(alone), p99(beside))
 
 
 def test_a_key_that_takes_all_clients_it_can_leaves_places_and_is_named(

@@ -89,7 +89,11 @@ NO_TOKEN = SHORT_LIVED | {
 
 
 def no_good_token(
-    kafka: KafkaCluster, issuer: TokenServer, sender: Sender, check: Callable[[], None] = lambda: None
+    kafka: KafkaCluster,
+    issuer: TokenServer,
+    sender: Sender,
+    check: Callable[[], None] = lambda: None,
+    mended_s: float = 30.0,
 ) -> errors.SidecarError:
     """SE-05: the record fails within 10 s, nothing is delivered, the endpoint is not stormed; mended, the same client
     delivers. ``check`` is called before it is mended. Returns the record's error."""
@@ -101,7 +105,11 @@ def no_good_token(
     assert len(issuer.requests) - asked <= 30
     check()
     issuer.fault = None
-    wait_until(lambda: sender.send().exception(20) is None, "a record after the endpoint was mended")
+    wait_until(
+        lambda: sender.send().exception(20) is None,
+        "a record after the endpoint was mended",
+        timeout_s=mended_s,
+    )
     balance(kafka, sender)
     return error
 
