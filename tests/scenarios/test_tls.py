@@ -245,7 +245,7 @@ def test_se_04_everything_is_rotated_under_load(
     client.finish()
     judge(kafka.bootstrap_servers, topic, [client])
     accounts_balance(daemon)
-    said = [line for line in daemon.log_lines() if str(mine) in line]
+    said = [line for line in daemon.log_lines() if str(mine) in line and "is cut off" in line]
     assert 1 <= len(said) <= 2, "once by the worker, once by the controller if it connected meanwhile"
 
 
