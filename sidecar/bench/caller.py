@@ -17,8 +17,8 @@ from typing import Any
 
 from sidecar.bench.open_loop import Rhythm, run_one_by_one, run_open_loop
 from sidecar.bench.peers import Peer, make_peer, make_timed_peer
-from sidecar.bench.process_stats import own_rss_mb
 from sidecar.bench.workload import Workload
+from sidecar.testing.process_stats import own_rss_mb
 
 FLOOD_VALUE_BYTES = 1_000
 FLOOD_CALL_RECORDS = 500

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from sidecar.bench.bed import Bed
 from sidecar.bench.latency import SENT, SIDES
 from sidecar.bench.measurement import Results
-from sidecar.bench.process_stats import connections_to
 from sidecar.bench.runner import begin, outcome, started
 from sidecar.bench.workload import Workload
 from sidecar.common.python_child import python_command
 from sidecar.demo.short_lived import run_short_lived
 from sidecar.testing.kafka_jars import java_command, resolve_jars
+from sidecar.testing.process_stats import connections_to
 
 SECTION = "50 processes"
 FIRST_ACK = "first ack in a new process"

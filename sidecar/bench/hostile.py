@@ -19,10 +19,10 @@ from typing import Final
 from sidecar.bench.bed import Bed, Site, daemon_before
 from sidecar.bench.latency import add_percentiles
 from sidecar.bench.measurement import Results
-from sidecar.bench.process_stats import cpu_seconds
 from sidecar.bench.runner import go, started
 from sidecar.bench.workload import Workload
 from sidecar.common.python_child import python_command
+from sidecar.testing.process_stats import cpu_seconds
 
 ATTACKS: Final = {
     "frames and connections": (

@@ -6,7 +6,7 @@ import time
 
 from sidecar.bench.bed import Bed
 from sidecar.bench.measurement import Results
-from sidecar.bench.process_stats import cpu_seconds, private_rss_mb
+from sidecar.testing.process_stats import cpu_seconds, private_rss_mb
 
 SECTION = "idle daemon"
 WINDOW_S = 5.0

@@ -11,9 +11,9 @@ from typing import Final
 
 from sidecar.bench.bed import Bed
 from sidecar.bench.measurement import Results
-from sidecar.bench.process_stats import cpu_seconds
 from sidecar.bench.workload import Workload
 from sidecar.testing.kafka_jars import java_command, resolve_jars
+from sidecar.testing.process_stats import cpu_seconds
 
 SECTION: Final = "one caller"
 COLD, WARM = "java-perf-cold", "java-perf"

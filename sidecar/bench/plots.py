@@ -21,7 +21,7 @@ ROOM: Final = 1.18
 
 def plot_comparison(results: Results, path: Path) -> None:
     """Acknowledged records a second and caller CPU of one caller, one bar a side, spread as a whisker."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.8))
     for axis, what, label in (
         (axes[0], "acked records/s", "acknowledged records a second"),
@@ -29,12 +29,12 @@ def plot_comparison(results: Results, path: Path) -> None:
     ):
         _bars(axis, [e for e in results.measurements if e.section == "one caller" and e.what == what], label)
     figure.suptitle("One calling process, 100-byte values, acks=all, idempotent: medians, with the spread")
-    _save(plt, figure, path)
+    save(plt, figure, path)
 
 
 def plot_scale(results: Results, path: Path) -> None:
     """Four curves against a broker that answers at once: rate, and CPU a record of daemon and caller."""
-    plt = _pyplot()
+    plt = pyplot()
     sections = _sections(results, "scale by ")
     figure, axes = plt.subplots(2, len(sections), figsize=(4.2 * len(sections), 7), squeeze=False)
     for column, section in enumerate(sections):
@@ -62,12 +62,12 @@ def plot_scale(results: Results, path: Path) -> None:
     figure.suptitle(
         "Against a broker that answers at once and keeps nothing: send_many(), medians, with the spread"
     )
-    _save(plt, figure, path, bottom=0.04)
+    save(plt, figure, path, bottom=0.04)
 
 
 def plot_latency(results: Results, path: Path) -> None:
     """p50, p99 and p99.9 under open load, both sides, on one axis of time."""
-    plt = _pyplot()
+    plt = pyplot()
     sections = _sections(results, OPEN_LOOP)
     figure, axes = plt.subplots(
         1, len(sections), figsize=(3.6 * len(sections) + 0.6, 4.6), squeeze=False, sharey=True
@@ -95,7 +95,7 @@ def plot_latency(results: Results, path: Path) -> None:
     handles, labels = first.get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False)
     figure.suptitle("Latency under open load: medians, with the spread")
-    _save(plt, figure, path, bottom=0.06)
+    save(plt, figure, path, bottom=0.06)
 
 
 def _sections(results: Results, prefix: str) -> list[str]:
@@ -168,14 +168,15 @@ def _curve(axis: Axes, found: list[Measurement], label: str, colour: str) -> Non
     )
 
 
-def _save(plt: Any, figure: Any, path: Path, bottom: float = 0.0) -> None:
+def save(plt: Any, figure: Any, path: Path, bottom: float = 0.0) -> None:
     """``bottom``: the share of the height that is kept for a legend below everything."""
     figure.tight_layout(rect=(0, bottom, 1, 1))
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib without a display."""
     import matplotlib
 
     matplotlib.use("Agg")

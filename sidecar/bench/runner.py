@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.bench.caller import CallerResult
-from sidecar.bench.process_stats import cpu_seconds
 from sidecar.bench.workload import Workload
 from sidecar.common.python_child import python_command
+from sidecar.testing.process_stats import cpu_seconds
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Final
 
 from sidecar.bench.bed import Site
 from sidecar.bench.measurement import Results
-from sidecar.bench.process_stats import cpu_seconds, main_thread_cpu_seconds
 from sidecar.bench.runner import run_throughput
 from sidecar.bench.workload import Workload
 from sidecar.kernel.bench import measure
+from sidecar.testing.process_stats import cpu_seconds, main_thread_cpu_seconds
 
 STAGES: Final = "stages of a record, one caller and one worker"
 MODEL: Final = "a model, no measurement: by N workers"

@@ -9,9 +9,9 @@ from typing import Final
 from client_stub import Producer
 from sidecar.bench.bed import daemon_before, null_broker
 from sidecar.bench.measurement import Results
-from sidecar.bench.process_stats import cpu_seconds
 from sidecar.demo.steps import Steps
 from sidecar.testing.metrics import http_get
+from sidecar.testing.process_stats import cpu_seconds
 
 SECTION: Final = "scrape"
 TOPICS: Final = 1_000

@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,21 +29,33 @@ FLUSH_S = 180.0
 class Client:
     """Belongs to the main thread; callbacks run on the producer's io thread and store one word each."""
 
-    def __init__(self, producer: Producer, topic: str, journal: ClientJournal) -> None:
-        self._producer = producer
+    def __init__(self, connect: Callable[[], Producer], topic: str, journal: ClientJournal) -> None:
+        self._connect = connect
         self._topic = topic
         self._journal = journal
         self._head = journal.head
         self._words = journal.words
 
     def run(self, run: int, client: int, value_bytes: int) -> None:
-        head, send, topic = self._head, self._producer.send, self._topic
+        """Until the journal says stop: one producer, or one visit after the other."""
+        head, records_max = self._head, self._journal.records_max
         filler = b"." * max(0, value_bytes - RECORD_ID.size)
-        keys = [b"key-%d" % number for number in range(KEYS)]
-        number, due_s = 0, time.monotonic()
+        number = 0
+        while not head[Head.STOP] and number < records_max:
+            visit = head[Head.VISIT_RECORDS] or records_max
+            with self._connect() as producer:
+                number = self._send(producer, (run, client, filler), number, min(number + visit, records_max))
+                producer.flush(timeout=FLUSH_S)
+
+    def _send(self, producer: Producer, record: tuple[int, int, bytes], number: int, end: int) -> int:
+        """Records from ``number`` to ``end``, or to the stop; the number of the next one."""
+        head, send, topic = self._head, producer.send, self._topic
+        run, client, filler = record
+        keys = [b"key-%d" % each for each in range(KEYS)]
+        due_s = time.monotonic()
         head[Head.STATE] = ClientState.SENDING
-        while not head[Head.STOP] and number < self._journal.records_max:
-            for _ in range(min(BURST, self._journal.records_max - number)):
+        while not head[Head.STOP] and number < end:
+            for _ in range(min(BURST, end - number)):
                 head[Head.SENT] = (
                     number + 1
                 )  # before it is true: nobody shall find a record that was never sent
@@ -60,7 +73,7 @@ class Client:
             due_s = max(due_s + BURST / rate, now_s - 1.0) if rate else now_s
             if due_s > now_s:
                 time.sleep(due_s - now_s)
-        self._producer.flush(timeout=FLUSH_S)
+        return number
 
     def _on_delivery(self, number: int, error: Any, metadata: Any) -> None:
         head, words = self._head, self._words
@@ -74,19 +87,23 @@ class Client:
             words[number] = failed_word(possibly_persisted=int(getattr(error, "persistence", 0)) != 0)
 
 
-def main() -> int:
+def run_client(kind: type[Client]) -> int:
+    """The process of one client, by the words of its command line."""
     run_dir, topic, path = sys.argv[1:4]
     run, number, value_bytes = map(int, sys.argv[4:7])
     journal = ClientJournal.open(Path(path))
-    try:
-        with Producer(
+
+    def connect() -> Producer:
+        return Producer(
             run_dir=run_dir,
             client_name=f"chaos-{number}",
             max_block_ms=BLOCK_MS,
             connect_timeout_ms=BLOCK_MS,
             delivery_timeout_ms=BLOCK_MS,
-        ) as producer:
-            Client(producer, topic, journal).run(run, number, value_bytes)
+        )
+
+    try:
+        kind(connect, topic, journal).run(run, number, value_bytes)
     except BaseException:
         journal.raised(traceback.format_exc(limit=-3))
         return 1
@@ -95,4 +112,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_client(Client))

@@ -4,10 +4,12 @@
 
     0      header, u64 words: see :class:`Head`
     1 KiB  the text of what the client raised
-    4 KiB  one u64 word per record: 0 no outcome, else kind << 60 | partition << 44 | offset + 1
+    4 KiB  one u64 word per record, its outcome: 0 none, else kind << 60 | partition << 44 | offset + 1
+           one u64 word per record, its place in the topic: 0 not found, else as that of a delivered one
 
-The client stores ``SENT`` before it sends and a record's word when it completes; the parent stores ``STOP`` and
-``RATE``. One writer per word. The kernel keeps the file, whichever process is killed.
+The client stores ``SENT`` before it sends and a record's outcome when it completes. The parent stores ``STOP`` and
+``RATE``, and the place of each record that it reads. One writer per word. The kernel keeps the file, whichever process
+is killed.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class Head(IntEnum):
     RATE = 5
     """Records/s to send; 0: as fast as they are taken."""
     RAISED_BYTES = 6
+    VISIT_RECORDS = 7
+    """After so many records the client closes its producer and opens another one; 0: one for its life."""
 
 
 class ClientState(IntEnum):
@@ -77,20 +81,21 @@ class ClientJournal:
         self._map = map_
         self._view = memoryview(map_)
         self.head = self._view[:TEXT_OFFSET].cast("Q")
-        self.words = self._view[HEADER_BYTES:].cast("Q")
+        self.words = self._view[HEADER_BYTES : HEADER_BYTES + 8 * records_max].cast("Q")
+        self.found = self._view[HEADER_BYTES + 8 * records_max :].cast("Q")
 
     @classmethod
     def create(cls, path: Path, records_max: int) -> ClientJournal:
         """A sparse file; pages are backed as records complete."""
         with path.open("w+b") as file:
-            file.truncate(HEADER_BYTES + 8 * records_max)
+            file.truncate(HEADER_BYTES + 2 * 8 * records_max)
             return cls(path, records_max, mmap.mmap(file.fileno(), 0))
 
     @classmethod
     def open(cls, path: Path) -> ClientJournal:
         with path.open("r+b") as file:
             map_ = mmap.mmap(file.fileno(), 0)
-        return cls(path, (len(map_) - HEADER_BYTES) // 8, map_)
+        return cls(path, (len(map_) - HEADER_BYTES) // 16, map_)
 
     @property
     def sent(self) -> int:
@@ -115,6 +120,7 @@ class ClientJournal:
     def close(self) -> None:
         """Unmap; the file stays."""
         self.words.release()
+        self.found.release()
         self.head.release()
         self._view.release()
         self._map.close()

@@ -25,14 +25,18 @@ class Faults:
     """Belongs to the main thread: a daemon that is started again dies with the thread that started it."""
 
     def __init__(
-        self, daemon: SidecarDaemon, proxy: FaultProxy | None, workload: Workload, watch: RecoveryWatch
+        self,
+        daemon: SidecarDaemon,
+        proxy: FaultProxy | None,
+        workload: Workload,
+        watch: RecoveryWatch[FaultKind],
     ) -> None:
         self._daemon = daemon
         self._proxy = proxy
         self._workload = workload
         self._watch = watch
 
-    def inflict(self, fault: Fault) -> Recovery | None:
+    def inflict(self, fault: Fault) -> Recovery[FaultKind] | None:
         """Do it, for as long as it lasts; what to wait for. None when there was no client to hit."""
         match fault.kind:
             case FaultKind.WORKER_KILLED:
@@ -74,7 +78,7 @@ class Faults:
         assert self._daemon.process is not None
         return self._daemon.process.pid
 
-    def _begin(self, fault: Fault) -> Recovery:
+    def _begin(self, fault: Fault) -> Recovery[FaultKind]:
         return self._watch.begin(fault.kind, self._workload.live)
 
     def _workers(self, *states: str) -> list[int]:
@@ -97,7 +101,7 @@ class Faults:
         )
         return ready[fault.pick(len(ready))]
 
-    def _kill_twice(self, fault: Fault) -> Recovery:
+    def _kill_twice(self, fault: Fault) -> Recovery[FaultKind]:
         """The second one in its adoption, or when it has just become ready."""
         victim = self._worker(fault)
         before = set(self._workers("ready"))
@@ -108,7 +112,7 @@ class Faults:
             kill(replacement)
         return recovery
 
-    def _kill_daemon(self, fault: Fault, pids: Sequence[int]) -> Recovery:
+    def _kill_daemon(self, fault: Fault, pids: Sequence[int]) -> Recovery[FaultKind]:
         for pid in pids:
             kill(pid)
         assert self._daemon.process is not None
@@ -118,14 +122,14 @@ class Faults:
         self._daemon.spawn()
         return recovery
 
-    def _kill_client(self, fault: Fault) -> Recovery | None:
+    def _kill_client(self, fault: Fault) -> Recovery[FaultKind] | None:
         live = self._workload.live
         if not live:
             return None
         successor = self._workload.kill(live[fault.pick(len(live))])
         return self._watch.begin(fault.kind, [successor])
 
-    def _stop_worker(self, fault: Fault) -> Recovery:
+    def _stop_worker(self, fault: Fault) -> Recovery[FaultKind]:
         """It may be woken before it is killed; then it finds SIGABRT waiting."""
         victim = self._worker(fault)
         with stopped([victim]):

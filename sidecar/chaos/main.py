@@ -7,72 +7,51 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import secrets
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
+from rich.table import Table
+
+from sidecar.chaos.books import bad_lines, balanced_books
+from sidecar.chaos.broker import start_broker
 from sidecar.chaos.client_journal import Head
 from sidecar.chaos.faults import Faults
 from sidecar.chaos.ledger import Account, ChaosLedger
+from sidecar.chaos.options import ChaosOptions
 from sidecar.chaos.plan import FaultKind, make_plan
 from sidecar.chaos.recovery import Recovery, RecoveryWatch
-from sidecar.chaos.report import Books, ChaosReport
-from sidecar.chaos.workload import Workload, WorkloadFailed
+from sidecar.chaos.report import ChaosReport
+from sidecar.chaos.soak import Soak
+from sidecar.chaos.workload import Place, Workload, WorkloadFailed
 from sidecar.demo.steps import Steps
 from sidecar.testing.daemon import DaemonFailed, SidecarDaemon
 from sidecar.testing.fault_proxy import FaultProxy
-from sidecar.testing.kafka_cluster import KafkaCluster, exit_on_sigterm
+from sidecar.testing.kafka_cluster import exit_on_sigterm
 from sidecar.testing.kafka_jars import KafkaUnavailable
-from sidecar.testing.kafka_topics import create_topics, delete_topics
-from sidecar.testing.metrics import metric
 from sidecar.testing.reading import end_offsets, iterate_messages
 from sidecar.testing.waiting import ConditionTimeout, wait_until
 
 HEARTBEAT_S = 1.0
 RECOVERY_S_MAX = 60.0
-BOOKS_S_MAX = 150.0
-"""Longer than delivery.timeout.ms: by then everything has an end."""
 SAID_EVERY_S = 10.0
 REQUEST_LOG_MAX = 1_000
-BAD_LINES = re.compile(r"Traceback|ALARM|CRITICAL")
-BAD_LINES_MAX = 20
 
 
-@dataclass(frozen=True)
-class ChaosOptions:
-    """The options of the command line. The run ends when all that is asked for has been reached."""
+class Findings(Protocol):
+    """A report, of either kind of run."""
 
-    bootstrap_servers: str | None = None
-    topic: str | None = None
-    partitions: int = 6
-    seed: int | None = None
-    kills: int | None = None
-    duration_s: float | None = None
-    records: int = 0
-    clients: int = 4
-    rate: float = 20_000.0
-    value_bytes: int = 64
-    settings: Mapping[str, str] = field(default_factory=dict)
-    json: bool = False
+    problems: list[str]
+    alarms: list[str]
 
-
-def bad_lines(lines: Iterable[str]) -> list[str]:
-    """Alarms and tracebacks of the daemon's log, each traceback whole and as one text; the first few of them."""
-    found: list[str] = []
-    inside = False
-    for line in lines:
-        if inside:
-            found[-1] += line
-            inside = line.startswith((" ", "\n"))
-        elif BAD_LINES.search(line):
-            found.append(line)
-            inside = line.startswith("Traceback")
-    return found[:BAD_LINES_MAX]
+    @property
+    def ok(self) -> bool: ...
+    def as_json(self) -> dict[str, Any]: ...
+    def tables(self) -> list[Table]: ...
 
 
 def run_chaos(options: ChaosOptions) -> int:
@@ -81,10 +60,23 @@ def run_chaos(options: ChaosOptions) -> int:
 
     Needs the main thread. Everything started here is gone at return.
     """
+    return _reported(options, lambda steps, stack: Chaos(options, steps, stack).run())
+
+
+def run_soak(options: ChaosOptions, draw: Callable[[dict[str, Any]], None] | None = None) -> int:
+    """As :func:`run_chaos`; 1 also when something grows. ``draw`` gets the JSON of the report."""
+    return _reported(options, lambda steps, stack: Soak(options, steps, stack).run(), draw)
+
+
+def _reported(
+    options: ChaosOptions,
+    run: Callable[[Steps, contextlib.ExitStack], Findings],
+    draw: Callable[[dict[str, Any]], None] | None = None,
+) -> int:
     steps = Steps(stderr=options.json)
     try:
         with exit_on_sigterm(), contextlib.ExitStack() as stack:
-            report = Chaos(options, steps, stack).run()
+            report = run(steps, stack)
     except KeyboardInterrupt:
         steps.say("stopped; nothing is left behind")
         return 130
@@ -100,6 +92,8 @@ def run_chaos(options: ChaosOptions) -> int:
             steps.console.print(problem, style="red", markup=False, soft_wrap=True)
         verdict = "[bold green]nothing lost, nothing doubled, nothing reordered[/]"
         steps.console.print(verdict if report.ok else "[bold red]NOT AS IT MUST BE[/]")
+    if draw is not None:
+        draw(report.as_json())
     return 0 if report.ok else 1
 
 
@@ -119,7 +113,7 @@ class Chaos:
     def run(self) -> ChaosReport:
         options, steps, stack = self._options, self._steps, self._stack
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ks-chaos-")))
-        bootstrap_servers = self._start_broker()
+        bootstrap_servers = start_broker(options, self._topic, steps, stack).bootstrap_servers
         starts = end_offsets(bootstrap_servers, self._topic)
         with steps.step("The fault proxy, the daemon and its clients"):
             proxy = stack.enter_context(FaultProxy(bootstrap_servers, log_max=REQUEST_LOG_MAX))
@@ -134,12 +128,12 @@ class Chaos:
                 topic=self._topic,
                 folder=folder,
                 run=secrets.randbits(32),
-                places=options.clients,
-                rate=options.rate,
+                places=[Place(max(1, int(options.rate / options.clients)) if options.rate else 0)]
+                * options.clients,
                 value_bytes=options.value_bytes,
             )
             stack.callback(workload.close)
-            watch = RecoveryWatch()
+            watch = RecoveryWatch[FaultKind]()
             stack.callback(watch.stop)
         start_s = time.monotonic()
         with steps.step(f"Faults by plan {self._seed}"):
@@ -154,7 +148,7 @@ class Chaos:
                 workload.stop()
             seconds = max(seconds, time.monotonic() - start_s)
             self._problems += workload.raised
-            books = self._books(daemon)
+            books = balanced_books(daemon)
         with steps.step("A librdkafka consumer reads everything back"):
             ledger = self._judge(bootstrap_servers, starts, workload)
         alarms = bad_lines(daemon.log_lines())
@@ -169,19 +163,6 @@ class Chaos:
             self._problems + ledger.examples,
             alarms,
         )
-
-    def _start_broker(self) -> str:
-        options, steps, stack = self._options, self._steps, self._stack
-        given = options.bootstrap_servers
-        if given is None:
-            with steps.step("A real Apache Kafka of one node"):
-                cluster = KafkaCluster(topics={self._topic: options.partitions}, heap_mb=512)
-                return stack.enter_context(cluster).bootstrap_servers
-        with steps.step(f"Topic {self._topic} on {given}"):
-            create_topics(given, {self._topic: options.partitions})
-            if options.topic is None:
-                stack.callback(delete_topics, given, [self._topic])
-        return given
 
     def _inflict(self, faults: Faults, workload: Workload) -> None:
         """One fault after the other until what was asked for is reached."""
@@ -235,7 +216,7 @@ class Chaos:
             )
             workload.tend()
 
-    def _await(self, recovery: Recovery, workload: Workload) -> None:
+    def _await(self, recovery: Recovery[FaultKind], workload: Workload) -> None:
         try:
             wait_until(
                 lambda: recovery.took_s is not None, "recovery", timeout_s=RECOVERY_S_MAX, interval_s=0.01
@@ -246,32 +227,11 @@ class Chaos:
             )
         workload.tend()
 
-    def _books(self, daemon: SidecarDaemon) -> Books:
-        """The daemon's counts once everything has an end, or when it should have."""
-
-        def read() -> Books:
-            def count(name: str) -> int:
-                return int(metric(daemon, f"kafka_sidecar_records_{name}_total"))
-
-            names = ("accepted", "delivered", "failed", "dead_lettered", "adopted", "resent_unknown")
-            return Books(**{name: count(name) for name in names})
-
-        with contextlib.suppress(ConditionTimeout):
-            wait_until(
-                lambda: read().held == 0,
-                "the daemon's books to balance",
-                timeout_s=BOOKS_S_MAX,
-                interval_s=0.2,
-            )
-        return read()
-
     def _judge(self, bootstrap_servers: str, starts: Mapping[int, int], workload: Workload) -> ChaosLedger:
-        accounts = {
-            client.number: Account(client.number, client.journal, killed=client.killed)
-            for client in workload.clients
-        }
-        ledger = ChaosLedger(workload.run, accounts)
+        ledger = ChaosLedger(workload.run)
+        for client in workload.clients:
+            ledger.accounts[client.number] = Account(client.number, client.journal)
         for message in iterate_messages(bootstrap_servers, self._topic, start=starts):
             ledger.read(message.value(), message.partition(), message.offset())
-        ledger.close()
+        ledger.close(workload.killed)
         return ledger

@@ -10,13 +10,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
 
 from sidecar.chaos.client_journal import Head
-from sidecar.chaos.plan import FaultKind
 from sidecar.chaos.workload import ClientRun
 
 LOOK_S = 0.003
+
+Kind = TypeVar("Kind", bound=StrEnum)
 
 
 class RecoveryTimes(NamedTuple):
@@ -26,10 +28,10 @@ class RecoveryTimes(NamedTuple):
     max_s: float
 
 
-class Recovery:
+class Recovery(Generic[Kind]):
     """One fault's. Clients that are over by then have no say."""
 
-    def __init__(self, kind: FaultKind, clients: Sequence[ClientRun]) -> None:
+    def __init__(self, kind: Kind, clients: Sequence[ClientRun]) -> None:
         self.kind = kind
         self.took_s: float | None = None
         self._waiting = [(client, client.journal.sent) for client in clients]
@@ -55,25 +57,25 @@ class Recovery:
         )
 
 
-class RecoveryWatch:
+class RecoveryWatch(Generic[Kind]):
     """Looks in a thread of its own, so that the thread of the faults may block meanwhile."""
 
     def __init__(self) -> None:
-        self._pending: list[Recovery] = []
-        self._done: dict[FaultKind, list[float]] = defaultdict(list)
+        self._pending: list[Recovery[Kind]] = []
+        self._done: dict[Kind, list[float]] = defaultdict(list)
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recovery-watch", daemon=True)
         self._thread.start()
 
-    def begin(self, kind: FaultKind, clients: Sequence[ClientRun]) -> Recovery:
+    def begin(self, kind: Kind, clients: Sequence[ClientRun]) -> Recovery[Kind]:
         """The clock starts now."""
         recovery = Recovery(kind, clients)
         with self._lock:
             self._pending.append(recovery)
         return recovery
 
-    def times(self) -> dict[FaultKind, RecoveryTimes]:
+    def times(self) -> dict[Kind, RecoveryTimes]:
         with self._lock:
             return {
                 kind: RecoveryTimes(statistics.median(found), max(found))

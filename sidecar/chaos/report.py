@@ -9,26 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
+from sidecar.chaos.books import Books
 from sidecar.chaos.ledger import Counts
 from sidecar.chaos.plan import FaultKind
 from sidecar.chaos.recovery import RecoveryTimes
-
-
-@dataclass
-class Books:
-    """The daemon's counts over all its lives: the counters live in the segment."""
-
-    accepted: int = 0
-    delivered: int = 0
-    failed: int = 0
-    dead_lettered: int = 0
-    adopted: int = 0
-    resent_unknown: int = 0
-
-    @property
-    def held(self) -> int:
-        """Accepted and without an end: 0 once all is over."""
-        return self.accepted - self.delivered - self.failed - self.dead_lettered
 
 
 @dataclass
@@ -73,37 +57,7 @@ class ChaosReport:
 
     def tables(self) -> list[Table]:
         """The ledger, and the faults."""
-        counts, books = self.counts, self.books
-        ledger = Table(title="Ledger", title_justify="left", show_header=False)
-        ledger.add_column("what")
-        ledger.add_column("records", justify="right")
-        for text, number, must_be_zero in (
-            ("sent, or about to be when the client was killed", counts.sent, False),
-            ("accepted, as the daemon counts", books.accepted, False),
-            ("delivered, as the daemon counts", books.delivered, False),
-            ("in the topic", counts.found, False),
-            ("acked", counts.told_delivered, False),
-            ("    at an offset that the broker no longer knew", counts.offset_unknown, False),
-            ("failed", counts.told_failed, False),
-            ("    possibly persisted", counts.possibly_persisted, False),
-            ("delivered for a killed client before it heard of it", counts.untold_found, False),
-            ("never accepted from a killed client", counts.untold_gone, False),
-            ("adopted from dead workers", books.adopted, False),
-            ("resent where the broker could not say", books.resent_unknown, False),
-            ("dead-lettered", books.dead_lettered, False),
-            ("accepted and without an end", books.held, True),
-            ("LOST", counts.lost, True),
-            ("DOUBLED", counts.doubled, True),
-            ("REORDERED", counts.reordered, True),
-            ("acked at a wrong offset", counts.wrong_offset, True),
-            ("failed for certain, and there", counts.failed_yet_there, True),
-            ("there and never sent", counts.never_sent, True),
-            ("callback never called", counts.never_told, True),
-            ("callback called twice", counts.told_twice, True),
-        ):
-            shown = f"{number:,}"
-            ledger.add_row(text, f"[bold red]{shown}[/]" if must_be_zero and number else shown)
-        return [ledger, self._faults_table()]
+        return [ledger_table(self.counts, self.books), self._faults_table()]
 
     def _faults_table(self) -> Table:
         faults = Table(
@@ -120,6 +74,40 @@ class ChaosReport:
                 slowest = "-" if times is None else f"{times.max_s * 1000:,.0f} ms"
                 faults.add_row(kind.value, str(self.faults[kind]), median, slowest)
         return faults
+
+
+def ledger_table(counts: Counts, books: Books) -> Table:
+    """The end of every record; red where it must be zero and is not."""
+    ledger = Table(title="Ledger", title_justify="left", show_header=False)
+    ledger.add_column("what")
+    ledger.add_column("records", justify="right")
+    for text, number, must_be_zero in (
+        ("sent, or about to be when the client was killed", counts.sent, False),
+        ("accepted, as the daemon counts", books.accepted, False),
+        ("delivered, as the daemon counts", books.delivered, False),
+        ("in the topic", counts.found, False),
+        ("acked", counts.told_delivered, False),
+        ("    at an offset that the broker no longer knew", counts.offset_unknown, False),
+        ("failed", counts.told_failed, False),
+        ("    possibly persisted", counts.possibly_persisted, False),
+        ("delivered for a killed client before it heard of it", counts.untold_found, False),
+        ("never accepted from a killed client", counts.untold_gone, False),
+        ("adopted from dead workers", books.adopted, False),
+        ("resent where the broker could not say", books.resent_unknown, False),
+        ("dead-lettered", books.dead_lettered, False),
+        ("accepted and without an end", books.held, True),
+        ("LOST", counts.lost, True),
+        ("DOUBLED", counts.doubled, True),
+        ("REORDERED", counts.reordered, True),
+        ("acked at a wrong offset", counts.wrong_offset, True),
+        ("failed for certain, and there", counts.failed_yet_there, True),
+        ("there and never sent", counts.never_sent, True),
+        ("callback never called", counts.never_told, True),
+        ("callback called twice", counts.told_twice, True),
+    ):
+        shown = f"{number:,}"
+        ledger.add_row(text, f"[bold red]{shown}[/]" if must_be_zero and number else shown)
+    return ledger
 
 
 def _seconds(times: RecoveryTimes | None, name: str) -> float | None:

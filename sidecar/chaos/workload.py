@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,17 @@ END_TIMEOUT_S = 240.0
 
 class WorkloadFailed(RuntimeError):
     """Clients end by themselves again and again, or do not end when asked to."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the clients of one place are like. ``rate``: records/s, 0 as fast as they are taken."""
+
+    rate: int
+    visit_records: int = 0
+    """A producer of its own for each so many records; 0: one for the client's life."""
+    module: str = "sidecar.chaos.client"
+    records_max: int = LIFE_RECORDS_MAX
 
 
 @dataclass(eq=False)
@@ -49,19 +61,19 @@ class Workload:
         topic: str,
         folder: Path,
         run: int,
-        places: int,
-        rate: float,
+        places: Sequence[Place],
         value_bytes: int,
     ) -> None:
         self._run_dir = run_dir
         self._topic = topic
         self._folder = folder
         self.run = run
-        self._rate = max(1, int(rate / places)) if rate else 0
+        self._kinds = tuple(places)
+        self._is_hurried = False
         self._value_bytes = value_bytes
         self.clients: list[ClientRun] = []
         """All that ever lived."""
-        self._places: list[ClientRun] = [self._start(place) for place in range(places)]
+        self._places: list[ClientRun] = [self._start(place) for place in range(len(places))]
 
     @property
     def live(self) -> list[ClientRun]:
@@ -79,6 +91,21 @@ class Workload:
         self._places[client.place] = self._start(client.place)
         return self._places[client.place]
 
+    def at(self, place: int) -> ClientRun:
+        """The client that has the place now."""
+        return self._places[place]
+
+    def end(self, client: ClientRun) -> ClientRun:
+        """Let it flush and close; its successor, started when it is gone."""
+        client.journal.head[Head.STOP] = 1
+        wait_until(
+            lambda: client.process.poll() is not None,
+            f"client {client.number} to have every outcome",
+            timeout_s=END_TIMEOUT_S,
+        )
+        self.tend()
+        return self._places[client.place]
+
     def tend(self) -> None:
         """Successors for those that ended by themselves. Raises WorkloadFailed when too many raised."""
         for client in list(self._places):
@@ -89,7 +116,7 @@ class Workload:
 
     def hurry(self) -> None:
         """From now on as fast as records are taken."""
-        self._rate = 0
+        self._is_hurried = True
         for client in self.live:
             client.journal.head[Head.RATE] = 0
 
@@ -108,6 +135,11 @@ class Workload:
         for client in self._places:
             if client.journal.state is not ClientState.ENDED and not client.killed:
                 self._note_broken(client)
+
+    @property
+    def killed(self) -> set[int]:
+        """Numbers of the clients that we killed."""
+        return {client.number for client in self.clients if client.killed}
 
     @property
     def raised(self) -> list[str]:
@@ -139,12 +171,13 @@ class Workload:
             raise WorkloadFailed("clients end by themselves:\n" + "\n".join(self.raised))
 
     def _start(self, place: int) -> ClientRun:
-        number = len(self.clients)
-        journal = ClientJournal.create(self._folder / f"client-{number}", LIFE_RECORDS_MAX)
-        journal.head[Head.RATE] = self._rate
+        number, kind = len(self.clients), self._kinds[place]
+        journal = ClientJournal.create(self._folder / f"client-{number}", kind.records_max)
+        journal.head[Head.RATE] = 0 if self._is_hurried else kind.rate
+        journal.head[Head.VISIT_RECORDS] = kind.visit_records
         process = subprocess.Popen(
             python_command(
-                "sidecar.chaos.client",
+                kind.module,
                 str(self._run_dir),
                 self._topic,
                 str(journal.path),

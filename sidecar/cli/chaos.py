@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from importlib.util import find_spec
+from pathlib import Path
+
 import click
 
 from sidecar.cli.common import fail
@@ -17,7 +21,9 @@ from sidecar.cli.common import fail
     help="Seed of the plan of faults; the same seed gives the same plan [default: random].",
 )
 @click.option("--kills", type=click.IntRange(1), help="Run until this many kills.")
-@click.option("--duration", type=float, metavar="S", help="Run for this many seconds [default: 60].")
+@click.option(
+    "--duration", type=float, metavar="S", help="Run for this many seconds [default: 60, soak: 1800]."
+)
 @click.option("--records", type=int, default=0, help="Run until this many records were sent.")
 @click.option("--clients", type=click.IntRange(1, 64), default=4, show_default=True, help="Client processes.")
 @click.option("--rate", default=20_000.0, show_default=True, help="Records/s of all clients; 0: unlimited.")
@@ -25,6 +31,8 @@ from sidecar.cli.common import fail
 @click.option(
     "-X", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the daemon, as in `run`."
 )
+@click.option("--soak", is_flag=True, help="A long steady load that judges growth; see below.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Soak: draw it into this PNG.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on standard output.")
 def chaos(
     *,
@@ -39,6 +47,8 @@ def chaos(
     rate: float,
     value_bytes: int,
     settings: tuple[str, ...],
+    soak: bool,
+    plot: Path | None,
     as_json: bool,
 ) -> None:
     """Kill workers, clients and the whole daemon under load, and check the outcome of every record.
@@ -51,29 +61,49 @@ def chaos(
     \b
     kafka-sidecar chaos --kills 100
     kafka-sidecar chaos --bootstrap kafka1:9092 --duration 600 --seed 7
+
+    --soak runs for half an hour with the same ledger. By turns, a client ends, a worker is killed, a client is
+    killed and the embedded broker restarts; one more client opens a producer a second. Memory, descriptors, threads,
+    the segment's tables and a quiet client's latency are sampled. Exit 1 also when one of them grows.
+
+    \b
+    kafka-sidecar chaos --soak --rate 56000 --value-bytes 16 --records 100000000 --plot soak.png --json > soak.json
     """
+    if soak and (seed is not None or kills is not None):
+        raise click.UsageError("--soak has a fixed order of events: it takes no --seed and no --kills.")
+    if soak and clients < 2:
+        raise click.UsageError("--soak needs two clients at least: one stays, the others come and go.")
+    if plot is not None and not soak:
+        raise click.UsageError("--plot draws a soak: add --soak.")
     pairs = [pair.partition("=") for pair in settings]
     if not all(mark for _, mark, _ in pairs):
         raise click.UsageError("-X wants NAME=VALUE.")
     try:
-        from sidecar.chaos.main import ChaosOptions, run_chaos
+        from sidecar.chaos.main import run_chaos, run_soak
+        from sidecar.chaos.options import ChaosOptions
     except ImportError as error:
         fail(f"chaos needs the [demo] extra ({error.name} is missing): pip install 'kafka-sidecar[demo]'.")
-    raise SystemExit(
-        run_chaos(
-            ChaosOptions(
-                bootstrap_servers=bootstrap,
-                topic=topic,
-                partitions=partitions,
-                seed=seed,
-                kills=kills,
-                duration_s=duration,
-                records=records,
-                clients=clients,
-                rate=rate,
-                value_bytes=value_bytes,
-                settings={name: value for name, _, value in pairs},
-                json=as_json,
-            )
-        )
+    options = ChaosOptions(
+        bootstrap_servers=bootstrap,
+        topic=topic,
+        partitions=partitions,
+        seed=seed,
+        kills=kills,
+        duration_s=duration,
+        records=records,
+        clients=clients,
+        rate=rate,
+        value_bytes=value_bytes,
+        settings={name: value for name, _, value in pairs},
+        json=as_json,
     )
+    if not soak:
+        raise SystemExit(run_chaos(options))
+    draw = None
+    if plot is not None:
+        if find_spec("matplotlib") is None:
+            fail("--plot needs matplotlib: pip install matplotlib.")
+        from sidecar.bench.soak_plot import plot_soak
+
+        draw = functools.partial(plot_soak, path=plot)
+    raise SystemExit(run_soak(options, draw))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sidecar.testing.kafka_topics import quiet_config
@@ -57,9 +57,11 @@ def iterate_messages(
     start: Mapping[int, int] | None = None,
     isolation: str = "read_committed",
     timeout_s: float = 60.0,
+    is_over: Callable[[], bool] | None = None,
 ) -> Iterator[Any]:
     """confluent-kafka's own messages, from the offsets in ``start`` (else 0) to the ends seen on the way.
 
+    With ``is_over`` ends are no ends, nor is a broker that is away: it goes on until that says True.
     Raises as :func:`read_topic` does.
     """
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -70,9 +72,9 @@ def iterate_messages(
         consumer.assign([TopicPartition(topic, index, (start or {}).get(index, 0)) for index in partitions])
         unfinished = set(partitions)
         deadline = time.monotonic() + timeout_s
-        while unfinished:
+        while unfinished and not (is_over is not None and is_over()):
             messages = consumer.consume(CONSUME_BATCH, timeout=0.2)
-            if messages:
+            if messages or is_over is not None:
                 deadline = time.monotonic() + timeout_s
             elif time.monotonic() > deadline:
                 raise ReadTimeout(f"{topic}: partitions {sorted(unfinished)} not read to their ends")
@@ -80,6 +82,8 @@ def iterate_messages(
                 error = message.error()
                 if error is None:
                     yield message
+                elif is_over is not None and (error.retriable() or error.code() == KafkaError._PARTITION_EOF):
+                    continue
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unfinished.discard(_int(message.partition()))
                 else:

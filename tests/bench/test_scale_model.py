@@ -10,7 +10,6 @@ import pytest
 
 from sidecar.bench.bed import daemon_before, null_broker
 from sidecar.bench.measurement import Results, short
-from sidecar.bench.process_stats import cpu_seconds, main_thread_cpu_seconds
 from sidecar.bench.report import to_markdown
 from sidecar.bench.scale_model import (
     CALLER,
@@ -24,6 +23,7 @@ from sidecar.bench.scale_model import (
     model,
 )
 from sidecar.bench.workload import Workload
+from sidecar.testing.process_stats import cpu_seconds, main_thread_cpu_seconds
 
 
 def test_the_loop_bounds_the_rate_and_all_stages_keep_cores_busy() -> None:

@@ -24,15 +24,15 @@ def judged(tmp_path: Path) -> Iterator[Judged]:
     def judge(
         sent: int, told: dict[int, Any], found: Sequence[int], *, killed: bool = False, partition: int = 2
     ) -> ChaosLedger:
-        journal = ClientJournal.create(tmp_path / f"client-{len(journals)}", 100)
+        journal = ClientJournal.create(tmp_path / f"client-{len(journals)}", max(100, sent))
         journals.append(journal)
         journal.head[Head.SENT] = sent
         for number, what in told.items():
             journal.words[number] = what if what >= 1 << 60 else delivered_word(2, what)
-        ledger = ChaosLedger(RUN, {4: Account(4, journal, killed=killed)})
+        ledger = ChaosLedger(RUN, {4: Account(4, journal)})
         for offset, number in enumerate(found):
             ledger.read(RECORD_ID.pack(RUN, 4, number) + b"...", partition, offset)
-        ledger.close()
+        ledger.close({4} if killed else ())
         return ledger
 
     yield judge
@@ -76,7 +76,7 @@ def test_a_wrong_partition_is_a_wrong_offset(judged: Judged) -> None:
 def test_a_callback_that_came_twice(judged: Judged, tmp_path: Path) -> None:
     journal = ClientJournal.create(tmp_path / "twice", 10)
     journal.head[Head.DECIDED_TWICE] = 1
-    assert Account(1, journal, killed=False).close().wrong == {"told_twice": 1}
+    assert Account(1, journal).close(killed=False).wrong == {"told_twice": 1}
     journal.close()
 
 
@@ -95,6 +95,17 @@ def test_a_killed_clients_records_are_a_prefix(judged: Judged) -> None:
     assert (counts.untold_found, counts.untold_gone) == (2, 3)
     assert judged(6, {0: 0}, [0, 1, 3], killed=True).counts.wrong == {"lost": 1}
     assert judged(6, {5: 5}, [0, 1], killed=True).counts.wrong == {"lost": 1}
+
+
+def test_many_that_are_well_and_one_that_is_not(judged: Judged) -> None:
+    """Whole parts of a client's records are compared at once; a wrong one in a later part is seen."""
+    sent = 3 * 4_096 + 5
+    places = {number: number for number in range(sent)}
+    assert judged(sent, places, range(sent)).counts == Counts(sent=sent, found=sent, told_delivered=sent)
+    assert judged(sent, places | {9_000: 1}, range(sent)).counts.wrong == {"wrong_offset": 1}
+    assert judged(sent, places, range(sent - 1)).counts.wrong == {"lost": 1}
+    counts = judged(sent, {}, range(sent - 7), killed=True).counts
+    assert (counts.wrong, counts.untold_found, counts.untold_gone) == ({}, sent - 7, 7)
 
 
 def test_strangers_in_the_topic(judged: Judged) -> None:

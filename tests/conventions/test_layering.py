@@ -139,6 +139,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "sidecar.chaos.plan": ("sidecar.chaos.plan",),
     "sidecar.chaos.client_journal": ("sidecar.chaos.client_journal",),
     "sidecar.chaos.client": ("sidecar.chaos.client", "sidecar.chaos.client_journal", "client_stub"),
+    "sidecar.chaos.trend": ("sidecar.chaos.trend",),
     "sidecar.controller": (
         "sidecar.controller",
         "sidecar.common",
@@ -175,6 +176,7 @@ NEVER: dict[str, tuple[str, ...]] = {
     "sidecar.producer": ("asyncio", "zmq", "socket", "time", "os", "uvloop"),
     "sidecar.net": ("zmq",),
     "sidecar.chaos.plan": ("asyncio", "zmq", "socket", "time", "os", "signal", "subprocess", "threading"),
+    "sidecar.chaos.trend": ("asyncio", "zmq", "socket", "time", "os", "signal", "subprocess", "threading"),
     "sidecar.worker": ("pydantic", "click", "rich", "prometheus_client", "hypothesis"),
     "sidecar.controller": ("click", "rich", "hypothesis"),
     "client_stub": ("click", "pydantic", "kio", "uvloop", "zmq"),

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,46 @@ def test_a_hundred_kills(kafka: KafkaCluster) -> None:
     seed = random.randrange(1 << 30)
     found = chaos(kafka, "--kills", "100", "--rate", "5000", "--seed", str(seed), timeout_s=900)
     check(found, 100)
+
+
+def test_a_soak_in_its_short_form(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Clients end and die, a worker dies; everything is sampled, drawn, and the segment is empty at the end."""
+    picture = tmp_path / "soak.png"
+    options = ["--soak", "--duration", "8", "--rate", "4000", "--clients", "2"]
+    found = chaos(kafka, *options, "--plot", str(picture), timeout_s=120)
+    assert found["ok"], found["problems"]
+    assert "too short to judge growth" in found["verdict"]
+    assert {"client_ended", "client_killed", "worker_killed"} <= set(found["steps"])
+    records, daemon = found["records"], found["daemon"]
+    assert daemon["accepted"] == daemon["delivered"] == records["found"] > 10_000
+    roles = {each["role"] for sample in found["samples"] for each in sample["processes"]}
+    assert {"controller", "worker 0", "worker 1", "resident client", "probe"} <= roles
+    assert any(sample["p50_ms"] for sample in found["samples"])
+    judged = {trend["what"] for trend in found["trends"]}
+    assert {"controller: memory", "worker 1: fds"} <= judged
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.long
+def test_a_soak_of_half_an_hour() -> None:
+    """With a broker of its own, which restarts. The numbers of docs/chaos.md come from it."""
+    words = [
+        sys.executable,
+        "-m",
+        "sidecar",
+        "chaos",
+        "--soak",
+        "--json",
+        "--rate",
+        "50000",
+        "--value-bytes",
+        "16",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=2 * 3600)
+    print(done.stdout[:6000], done.stderr[-6000:])
+    found = json.loads(done.stdout)
+    assert found["ok"], (found["verdict"], found["problems"])
+    assert found["verdict"] == "nothing grows"
 
 
 @pytest.mark.long

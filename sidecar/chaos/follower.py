@@ -1,0 +1,64 @@
+"""Follower: reads the topic into the ledger while it grows, so that a long run need not be read at its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from confluent_kafka import KafkaException
+
+from sidecar.chaos.ledger import Account, ChaosLedger
+from sidecar.chaos.workload import Workload
+from sidecar.testing.reading import ReadTimeout, iterate_messages
+
+AGAIN_S = 1.0
+
+
+class Follower:
+    """Reads in a thread of its own until :meth:`finish`, which belongs to the main thread as the rest does."""
+
+    def __init__(
+        self, bootstrap_servers: str, topic: str, starts: Mapping[int, int], workload: Workload
+    ) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._workload = workload
+        self._positions = dict(starts)
+        self._end = threading.Event()
+        self.ledger = ChaosLedger(workload.run)
+        self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Repeatable."""
+        self._end.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def finish(self) -> ChaosLedger:
+        """All clients have ended: read the rest, and close the ledger. Raises as read_topic() does."""
+        self.stop()
+        self._read(None)
+        self.ledger.close(self._workload.killed)
+        return self.ledger
+
+    def _follow(self) -> None:
+        while not self._end.is_set():
+            try:
+                self._read(self._end.is_set)
+            except (KafkaException, ReadTimeout):
+                self._end.wait(AGAIN_S)  # the broker is away
+
+    def _read(self, is_over: Callable[[], bool] | None) -> None:
+        accounts, clients, positions = self.ledger.accounts, self._workload.clients, self._positions
+        for message in iterate_messages(
+            self._bootstrap_servers, self._topic, start=dict(positions), is_over=is_over
+        ):
+            if len(accounts) < len(clients):
+                for client in clients[len(accounts) :]:
+                    accounts[client.number] = Account(client.number, client.journal)
+            partition, offset = message.partition(), message.offset()
+            self.ledger.read(message.value(), partition, offset)
+            positions[partition] = offset + 1
