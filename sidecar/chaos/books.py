@@ -1,4 +1,4 @@
-"""What the daemon itself says of a run: its books at the end, and lines of its log that tell of a bug."""
+"""The daemon's own word on a run: its books at the end, and lines of its log that tell of a bug."""
 
 from __future__ import annotations
 

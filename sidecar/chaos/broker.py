@@ -21,7 +21,7 @@ class Broker(NamedTuple):
 
 
 def start_broker(options: ChaosOptions, topic: str, steps: Steps, stack: contextlib.ExitStack) -> Broker:
-    """What is made here goes with ``stack``: the Kafka, or the topic, if its name was not given."""
+    """Made here, and gone with ``stack``: the Kafka, or the topic, if its name was not given."""
     given = options.bootstrap_servers
     if given is None:
         with steps.step("A real Apache Kafka of one node"):

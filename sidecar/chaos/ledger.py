@@ -110,9 +110,9 @@ class Account:
         counts.sent, counts.told_twice = self._head[Head.SENT], self._head[Head.DECIDED_TWICE]
         for start in range(0, counts.sent, _CHUNK):
             end = min(start + _CHUNK, counts.sent)
-            told = words[start:end].tobytes()
+            outcomes = words[start:end].tobytes()
             # Most parts of most clients: everything delivered, and there where it was acked.
-            if told == found[start:end].tobytes() and not words[start:end].tolist().count(0):
+            if outcomes == found[start:end].tobytes() and not words[start:end].tolist().count(0):
                 counts.found += end - start
                 counts.told_delivered += end - start
                 continue

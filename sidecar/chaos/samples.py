@@ -35,7 +35,7 @@ class ProcessSample:
 
 
 class Tables(NamedTuple):
-    """What is in use of the segment."""
+    """Places of the segment in use."""
 
     pages: int
     client_rows: int
@@ -103,7 +103,7 @@ class Sampler:
             self._disturbances -= 1
 
     def tables(self) -> Tables:
-        """What is in use now; of tables that others write meanwhile."""
+        """Those in use now; others write the tables meanwhile."""
         segment, places = self._segment, self._segment.layout
         words = bytes(segment.view[places.client_words :][: _WORD_BYTES * places.clients_max])
         slots = segment.prepared_slots()

@@ -27,7 +27,7 @@ class WorkloadFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Place:
-    """What the clients of one place are like. ``rate``: records/s, 0 as fast as they are taken."""
+    """A kind of clients, one after the other. ``rate``: records/s, 0 as fast as they are taken."""
 
     rate: int
     visit_records: int = 0

@@ -60,6 +60,7 @@ class FakeBroker(FaultServer):
     """Thread-safe. ``nodes`` brokers with ids from 1; leaders are dealt out in turn.
 
     ``versions`` replaces rows of :data:`VERSIONS`. ``leader_hints``: NOT_LEADER tells who leads (KIP-951).
+    ``advertised_host``: the brokers' host in metadata, in place of ``host``.
     """
 
     def __init__(
@@ -71,9 +72,12 @@ class FakeBroker(FaultServer):
         message_bytes_max: int = 1_048_588,
         leader_hints: bool = True,
         host: str = "127.0.0.1",
+        advertised_host: str | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> None:
-        super().__init__(host=host, receive_buffer_bytes=receive_buffer_bytes)
+        super().__init__(
+            host=host, advertised_host=advertised_host, receive_buffer_bytes=receive_buffer_bytes
+        )
         self.message_bytes_max = message_bytes_max
         self.leader_hints = leader_hints
         self.throttle_ms = 0
@@ -224,7 +228,7 @@ class FakeBroker(FaultServer):
     def _brokers(self, version: int) -> tuple[Any, ...]:
         kind = response_type(Api.METADATA, version, "MetadataResponseBroker")
         return tuple(
-            build(kind, node_id=node, host=self._host, port=self._listeners[node].port, rack=None)
+            build(kind, node_id=node, host=self._advertised_host, port=self._listeners[node].port, rack=None)
             for node in self._nodes
         )
 

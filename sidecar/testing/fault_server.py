@@ -79,10 +79,12 @@ class FaultServer(ABC):
         self,
         *,
         host: str = "127.0.0.1",
+        advertised_host: str | None = None,
         receive_buffer_bytes: int | None = None,
         log_max: int | None = None,
     ) -> None:
         self._host = host
+        self._advertised_host = advertised_host or host
         self._receive_buffer_bytes = receive_buffer_bytes
         self._book = RuleBook(log_max)
         self._listeners: dict[int, Listener] = {}
@@ -140,8 +142,8 @@ class FaultServer(ABC):
         return [each.number for each in self._connections_to(node)]
 
     def address(self, node: int) -> str:
-        """``host:port`` of the listener that stands for a broker."""
-        return f"{self._host}:{self._listeners[node].port}"
+        """``host:port`` of the listener that stands for a broker, as it is advertised."""
+        return f"{self._advertised_host}:{self._listeners[node].port}"
 
     def stop(self) -> None:
         """Close everything. Safe to call twice."""

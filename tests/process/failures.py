@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from client_stub import Producer
 from client_stub.errors import SidecarError
@@ -24,6 +24,9 @@ from sidecar.testing.hostile_client import Attacker
 from sidecar.testing.kafka_frames import Api
 from sidecar.testing.metrics import http_get
 from sidecar.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.scenarios.test_clock import ShiftedClock
 
 PREFIX = "kafka_sidecar_"
 POOL_BYTES = 4 << 20
@@ -47,18 +50,23 @@ class Stage:
     daemon: SidecarDaemon
     closing: contextlib.ExitStack
     log_start: int = 0
-    value_before: float = 0.0
+    values_before: dict[str, float] = field(default_factory=dict)
+    clock: ShiftedClock | None = None
+    hosts: Path | None = None
+    """The hosts file that only the daemon reads."""
 
     def producer(self, name: str = "web", **settings: Any) -> Producer:
         made = Producer(self.daemon.run_dir, client_name=name, on_error=lambda *_: None, **settings)
         self.closing.callback(made.close, 0)
         return made
 
-    def begin(self, failure: Failure) -> None:
-        """The log counts from here on, and the metric from what it is now."""
+    def begin(self, *failures: Failure) -> None:
+        """The log counts from here on, and the metrics from what they are now."""
         self.log_start = self.daemon.log_path.stat().st_size
-        name, labels, _ = failure.metric
-        self.value_before = value_of(http_get(self.daemon, "/metrics"), name, labels) or 0.0
+        metrics = http_get(self.daemon, "/metrics")
+        for failure in failures:
+            name, labels, _ = failure.metric
+            self.values_before[failure.name] = value_of(metrics, name, labels) or 0.0
 
     def log(self) -> str:
         with self.daemon.log_path.open(errors="replace") as log:
@@ -84,13 +92,16 @@ class Failure:
     page: Callable[[dict[str, Any]], bool]
     metric: tuple[str, str, Callable[[float], bool]]
     log: str
-    settings: dict[str, object] = field(default_factory=dict)
     rises: bool = False
 
 
 def broker(page: dict[str, Any], broker_id: int) -> dict[str, Any]:
     found: dict[str, Any] = next((each for each in page["brokers"] if each["id"] == broker_id), {"state": ""})
     return found
+
+
+def errors(page: dict[str, Any]) -> set[str]:
+    return {each["error"] for each in page["failures"]}
 
 
 # ---- causes
@@ -129,7 +140,7 @@ def topic_missing(stage: Stage) -> None:
 
 def record_too_large(stage: Stage) -> None:
     stage.kafka.message_bytes_max = 1_000
-    stage.producer().send("orders", b"x" * 5_000)
+    stage.producer().send("bulk", b"x" * 5_000)
 
 
 def fill(producer: Producer, *topics: str) -> None:
@@ -163,9 +174,7 @@ def slow_client(stage: Stage) -> None:
 
 
 def letters_disk_full(stage: Stage) -> None:
-    """Each file of the worker may have 4 KiB from now on: the spool's disk takes nothing more."""
-    for pid in stage.daemon.worker_pids():
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4_096, 4_096))
+    """A client dies with a record that will fail. Its letter is larger than the disk, see ``on_a_small_disk``."""
     client = subprocess.Popen(
         [sys.executable, "-c", DEAD_CLIENT, str(stage.daemon.run_dir)],
         stdin=subprocess.PIPE,
@@ -187,18 +196,17 @@ def worker_stopped(stage: Stage) -> None:
 
 
 def kafka_away(stage: Stage) -> None:
+    """The last broker goes, too."""
     producer = stage.producer()
-    for node in (1, 2):
-        producer.send("orders", b"before", partition=node - 1).result(30)
-        stage.kafka.stop_listening(node)
+    producer.send("orders", b"before", partition=0).result(30)
+    stage.kafka.stop_listening(1)
     stage.kafka.disconnect()
-    for node in (1, 2):
-        producer.send("orders", b"x", partition=node - 1)
+    producer.send("orders", b"x", partition=0)
 
 
 def quota(stage: Stage) -> None:
     stage.kafka.throttle_ms = 1_500
-    stage.producer().send("orders", b"x", partition=0)
+    stage.producer().send("bulk", b"x", partition=0)
 
 
 def min_isr(stage: Stage) -> None:
@@ -210,166 +218,166 @@ def daemon_replaced(stage: Stage) -> None:
     stage.daemon.spawn("--takeover")
 
 
-# ---- the table
+# ---- the signs
 
-FAILURES = (
-    Failure(
-        "broker down",
-        broker_down,
-        r"degraded: Broker 2 .* is down for",
-        lambda page: page["state"] == "degraded" and broker(page, 2)["state"] == "down",
-        ("broker_up", 'broker="2"', lambda value: value == 0),
-        r"WARNING .*Broker 2 \(.*\) is down: .*1 record waits for it",
+BROKER_DOWN = Failure(
+    "broker down",
+    broker_down,
+    r"degraded: Broker 2 .* is down for",
+    lambda page: page["state"] == "degraded" and broker(page, 2)["state"] == "down",
+    ("broker_up", 'broker="2"', lambda value: value == 0),
+    r"WARNING .*Broker 2 \(.*\) is down: .*1 record waits for it",
+)
+BROKER_HUNG = Failure(
+    "broker hung",
+    broker_hung,
+    r"degraded: Broker 2 .* is silent for .*orders-1, broker 2 silent",
+    lambda page: page["state"] == "degraded" and page["oldest_held"]["reason"] == "broker 2 silent",
+    ("broker_up", 'broker="2"', lambda value: value == 0),
+    r"WARNING .*Broker 2 \(.*\) is silent: it has answered nothing for",
+)
+LEADER_MISSING = Failure(
+    "leader missing",
+    leader_missing,
+    r"degraded: Oldest held record \d+ s, orders-1, no leader",
+    lambda page: page["state"] == "degraded" and page["oldest_held"]["cause"] == "no_leader",
+    ("oldest_held_record_seconds", 'cause="no_leader"', lambda value: value >= 5),
+    r"WARNING .*Oldest held record \d+ s, orders-1, no leader",
+)
+TOPIC_FORBIDDEN = Failure(
+    "topic forbidden",
+    topic_forbidden,
+    r"failed    1 of topic orders: TOPIC_AUTHORIZATION_FAILED",
+    lambda page: "TOPIC_AUTHORIZATION_FAILED" in errors(page),
+    ("topic_records_failed_total", "TOPIC_AUTHORIZATION_FAILED", lambda value: value == 1),
+    r"WARNING .*1 record of topic orders failed: TOPIC_AUTHORIZATION_FAILED.*Grant WRITE",
+)
+TOPIC_MISSING = Failure(
+    "topic missing",
+    topic_missing,
+    r"note .*topic missing, not in the cluster's metadata.*Create the topic",
+    lambda page: page["oldest_held"]["cause"] == "unknown_topic" and bool(page["notices"]),
+    ("oldest_held_record_seconds", 'cause="unknown_topic"', lambda value: value >= 5),
+    r"WARNING .*topic missing, not in the cluster's metadata.*Create the topic",
+)
+RECORD_TOO_LARGE = Failure(
+    "record too large",
+    record_too_large,
+    r"failed    1 of topic bulk: MESSAGE_TOO_LARGE",
+    lambda page: "MESSAGE_TOO_LARGE" in errors(page),
+    ("topic_records_failed_total", "MESSAGE_TOO_LARGE", lambda value: value == 1),
+    r"WARNING .*1 record of topic bulk failed: MESSAGE_TOO_LARGE.*max\.message\.bytes",
+)
+POOL_FULL_BY_TOPIC = Failure(
+    "pool full by topic",
+    pool_full_by_topic,
+    r"note .*pool \d+ %, topic orders at its share.*client (one|two) waits",
+    lambda page: page["pool"]["by_topic"][0]["share_full"] and page["holds"][0]["reason"] == "share",
+    ("streams_held", 'reason="share"', lambda value: value >= 1),
+    r"WARNING .*Client (one|two) waits with records for topic orders",
+)
+POOL_FULL_BY_CLIENT = Failure(
+    "pool full by client",
+    pool_full_by_client,
+    r"note .*pool \d+ %, client greedy at its share.*client greedy waits",
+    lambda page: page["pool"]["by_client"][0]["share_full"] and page["holds"][0]["client"] == "greedy",
+    ("streams_held", 'reason="share"', lambda value: value >= 1),
+    r"WARNING .*Client greedy waits with records for topic",
+)
+SLOW_CLIENT = Failure(
+    "slow client",
+    slow_client,
+    r"note .*client hostile-\d+ waits: it does not read its outcomes",
+    lambda page: page["holds"][0]["reason"] == "ring",
+    ("streams_held", 'reason="ring"', lambda value: value >= 1),
+    r"WARNING .*Client hostile-\d+ waits .*it does not read its outcomes",
+)
+DISK_FULL_FOR_LETTERS = Failure(
+    "disk full for letters",
+    letters_disk_full,
+    r"letters   1 failed submissions of gone clients wait: the spool .* cannot take them",
+    lambda page: page["counters"]["dead_letters_waiting"] == 1,
+    ("dead_letters_waiting", "", lambda value: value == 1),
+    r"(?i)dead.letter.*No space left on device",
+)
+WORKER_KILLED = Failure(
+    "worker killed",
+    worker_killed,
+    r"restarts  1 of workers, the last .*: Worker 0 .* was killed by SIGKILL",
+    lambda page: "SIGKILL" in page["last_restart"]["sentence"],
+    ("worker_restarts_total", "", lambda value: value == 1),
+    r"WARNING .*Worker 0 .* was killed by SIGKILL",
+)
+WORKER_STOPPED = Failure(
+    "worker stopped",
+    worker_stopped,
+    r"restarts  2 of workers, the last .*: Worker 0 .* was killed by SIGKILL",
+    lambda page: page["restarts"] == 2,
+    ("worker_restarts_total", "", lambda value: value == 2),
+    r"ERROR .*Worker 0 .* has been silent for",
+)
+KAFKA_AWAY = Failure(
+    "Kafka away",
+    kafka_away,
+    r"unreachable: .*(?s:.)*broker 1  down",
+    lambda page: (
+        page["accepts_records"] and not page["kafka_reachable"] and broker(page, 1)["state"] == "down"
     ),
-    Failure(
-        "broker hung",
-        broker_hung,
-        r"degraded: Broker 2 .* is silent for .*orders-1, broker 2 silent",
-        lambda page: page["state"] == "degraded" and page["oldest_held"]["reason"] == "broker 2 silent",
-        ("broker_up", 'broker="2"', lambda value: value == 0),
-        r"WARNING .*Broker 2 \(.*\) is silent: it has answered nothing for",
-    ),
-    Failure(
-        "leader missing",
-        leader_missing,
-        r"degraded: Oldest held record \d+ s, orders-1, no leader",
-        lambda page: page["state"] == "degraded" and page["oldest_held"]["cause"] == "no_leader",
-        ("oldest_held_record_seconds", 'cause="no_leader"', lambda value: value >= 5),
-        r"WARNING .*Oldest held record \d+ s, orders-1, no leader",
-    ),
-    Failure(
-        "topic forbidden",
-        topic_forbidden,
-        r"failed    1 of topic orders: TOPIC_AUTHORIZATION_FAILED",
-        lambda page: page["failures"][0]["error"] == "TOPIC_AUTHORIZATION_FAILED",
-        ("topic_records_failed_total", "TOPIC_AUTHORIZATION_FAILED", lambda value: value == 1),
-        r"WARNING .*1 record of topic orders failed: TOPIC_AUTHORIZATION_FAILED.*Grant WRITE",
-    ),
-    Failure(
-        "topic missing",
-        topic_missing,
-        r"note .*topic missing, not in the cluster's metadata.*Create the topic",
-        lambda page: page["oldest_held"]["cause"] == "unknown_topic" and bool(page["notices"]),
-        ("oldest_held_record_seconds", 'cause="unknown_topic"', lambda value: value >= 5),
-        r"WARNING .*topic missing, not in the cluster's metadata.*Create the topic",
-    ),
-    Failure(
-        "record too large",
-        record_too_large,
-        r"failed    1 of topic orders: MESSAGE_TOO_LARGE",
-        lambda page: page["failures"][0]["error"] == "MESSAGE_TOO_LARGE",
-        ("topic_records_failed_total", "MESSAGE_TOO_LARGE", lambda value: value == 1),
-        r"WARNING .*1 record of topic orders failed: MESSAGE_TOO_LARGE.*max\.message\.bytes",
-    ),
-    Failure(
-        "pool full by topic",
-        pool_full_by_topic,
-        r"note .*pool \d+ %, topic orders at its share.*client (one|two) waits",
-        lambda page: page["pool"]["by_topic"][0]["share_full"] and page["holds"][0]["reason"] == "share",
-        ("streams_held", 'reason="share"', lambda value: value >= 1),
-        r"WARNING .*Client (one|two) waits with records for topic orders",
-        {"buffer.memory": POOL_BYTES},
-    ),
-    Failure(
-        "pool full by client",
-        pool_full_by_client,
-        r"note .*pool \d+ %, client greedy at its share.*client greedy waits",
-        lambda page: page["pool"]["by_client"][0]["share_full"] and page["holds"][0]["client"] == "greedy",
-        ("streams_held", 'reason="share"', lambda value: value >= 1),
-        r"WARNING .*Client greedy waits with records for topic",
-        {"buffer.memory": POOL_BYTES},
-    ),
-    Failure(
-        "slow client",
-        slow_client,
-        r"note .*client hostile-\d+ waits: it does not read its outcomes",
-        lambda page: page["holds"][0]["reason"] == "ring",
-        ("streams_held", 'reason="ring"', lambda value: value >= 1),
-        r"WARNING .*Client hostile-\d+ waits .*it does not read its outcomes",
-    ),
-    Failure(
-        "disk full for letters",
-        letters_disk_full,
-        r"letters   1 failed submissions of gone clients wait: the spool .* cannot take them",
-        lambda page: page["counters"]["dead_letters_waiting"] == 1,
-        ("dead_letters_waiting", "", lambda value: value == 1),
-        r"(?i)dead.letter.*(File too large|spool)",
-        {"max.block.ms": 1_000},
-    ),
-    Failure(
-        "worker killed",
-        worker_killed,
-        r"restarts  1 of workers, the last .*: Worker 0 .* was killed by SIGKILL",
-        lambda page: "SIGKILL" in page["last_restart"]["sentence"],
-        ("worker_restarts_total", "", lambda value: value == 1),
-        r"WARNING .*Worker 0 .* was killed by SIGKILL",
-    ),
-    Failure(
-        "worker stopped",
-        worker_stopped,
-        r"restarts  1 of workers, the last .*: Worker 0 .* was killed by SIGKILL",
-        lambda page: page["restarts"] == 1,
-        ("worker_restarts_total", "", lambda value: value == 1),
-        r"ERROR .*Worker 0 .* has been silent for",
-    ),
-    Failure(
-        "Kafka away",
-        kafka_away,
-        r"unreachable: .*(?s:.)*broker 1  down",
-        lambda page: (
-            page["accepts_records"] and not page["kafka_reachable"] and broker(page, 1)["state"] == "down"
-        ),
-        ("kafka_reachable", "", lambda value: value == 0),
-        r"WARNING .*Kafka is not reachable",
-    ),
-    Failure(
-        "quota",
-        quota,
-        r"note .*throttles: 1,500 ms\..*quota",
-        lambda page: max(each["throttle_ms"] for each in page["brokers"]) == 1_500,
-        ("broker_throttle_seconds", 'broker="1"', lambda value: value == 1.5),
-        r"WARNING .*throttles this daemon: it asked for 1500 ms",
-    ),
-    Failure(
-        "min ISR",
-        min_isr,
-        r"degraded: Oldest held record \d+ s, orders-\d, broker \d refuses: NOT_ENOUGH_REPLICAS(?s:.)*min\.insync",
-        lambda page: page["state"] == "degraded" and "NOT_ENOUGH_REPLICAS" in page["oldest_held"]["reason"],
-        ("oldest_held_record_seconds", 'cause="refused"', lambda value: value >= 5),
-        r"WARNING .*refuses: NOT_ENOUGH_REPLICAS.*min\.insync\.replicas",
-    ),
-    Failure(
-        "daemon replaced",
-        daemon_replaced,
-        r"before    the previous daemon \(pid \d+\) handed over",
-        lambda page: page["predecessor"]["taken_over_pid"] is not None,
-        ("start_time_seconds", "", lambda value: value > 0),
-        r"Took over from pid \d+ in",
-        rises=True,
-    ),
+    ("kafka_reachable", "", lambda value: value == 0),
+    r"WARNING .*Kafka is not reachable",
+)
+QUOTA = Failure(
+    "quota",
+    quota,
+    r"note .*throttles: 1,500 ms\..*quota",
+    lambda page: max(each["throttle_ms"] for each in page["brokers"]) == 1_500,
+    ("broker_throttle_seconds", 'broker="1"', lambda value: value == 1.5),
+    r"WARNING .*throttles this daemon: it asked for 1500 ms",
+)
+MIN_ISR = Failure(
+    "min ISR",
+    min_isr,
+    r"degraded: Oldest held record \d+ s, orders-\d, broker \d refuses: NOT_ENOUGH_REPLICAS(?s:.)*min\.insync",
+    lambda page: page["state"] == "degraded" and "NOT_ENOUGH_REPLICAS" in page["oldest_held"]["reason"],
+    ("oldest_held_record_seconds", 'cause="refused"', lambda value: value >= 5),
+    r"WARNING .*refuses: NOT_ENOUGH_REPLICAS.*min\.insync\.replicas",
+)
+DAEMON_REPLACED = Failure(
+    "daemon replaced",
+    daemon_replaced,
+    r"before    the previous daemon \(pid \d+\) handed over",
+    lambda page: page["predecessor"]["taken_over_pid"] is not None,
+    ("start_time_seconds", "", lambda value: value > 0),
+    r"Took over from pid \d+ in",
+    rises=True,
 )
 
 
 def shown(stage: Stage, failure: Failure) -> Iterator[str]:
-    """Names of the places that do not show it yet."""
-    text = stage.daemon.command("status")
-    if not re.search(failure.status, text.stdout + text.stderr):
-        yield f"status:\n{text.stdout}{text.stderr}"
+    """Places that do not show it yet. `status` is a process of its own, so it is asked once the others show it."""
     try:
         page = _json(http_get(stage.daemon, "/api/status"))
         metrics = http_get(stage.daemon, "/metrics")
     except OSError as error:
         yield f"page and metrics: {error}"
         return
+    is_seen = True
     if not _holds(failure.page, page):
         keys = ("state", "brokers", "holds", "oldest_held", "failures", "notices", "last_restart")
         yield f"page: { {key: page.get(key) for key in keys} }"
+        is_seen = False
     name, labels, judge = failure.metric
     value = value_of(metrics, name, labels)
-    if value is None or not judge(value) or (failure.rises and value <= stage.value_before):
+    if value is None or not judge(value) or (failure.rises and value <= stage.values_before[failure.name]):
         yield f"metric: {name} = {value}"
+        is_seen = False
     if not re.search(failure.log, stage.log()):
         yield f"log:\n{stage.log()}"
+        is_seen = False
+    if is_seen:
+        text = stage.daemon.command("status")
+        if not re.search(failure.status, text.stdout + text.stderr):
+            yield f"status:\n{text.stdout}{text.stderr}"
 
 
 def wait_shown(stage: Stage, failure: Failure, timeout_s: float) -> None:

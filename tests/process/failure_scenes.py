@@ -1,0 +1,230 @@
+"""Scenes: daemons to which failures happen, one after the other or several at once.
+
+Scenes are played side by side, for most of their time is waiting: a record counts as held after 5 s, a worker as silent
+after 9. So a failure costs the suite a second or two, not its own daemon and its own wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.metrics import http_get
+from sidecar.testing.waiting import wait_until
+from tests.scenarios.test_clock import ShiftedClock
+
+from .failures import (
+    BROKER_DOWN,
+    BROKER_HUNG,
+    DAEMON_REPLACED,
+    DISK_FULL_FOR_LETTERS,
+    KAFKA_AWAY,
+    LEADER_MISSING,
+    MIN_ISR,
+    POOL_BYTES,
+    POOL_FULL_BY_CLIENT,
+    POOL_FULL_BY_TOPIC,
+    QUOTA,
+    RECORD_TOO_LARGE,
+    SLOW_CLIENT,
+    TOPIC_FORBIDDEN,
+    TOPIC_MISSING,
+    WORKER_KILLED,
+    WORKER_STOPPED,
+    Failure,
+    Stage,
+    broker,
+    wait_shown,
+)
+
+SEEN_S = 20.0
+"""Promised are 10 s; twice as much for a machine that runs two suites."""
+SETTINGS: Mapping[str, object] = {"daemon.workers": 1, "linger.ms": 1, "daemon.shutdown_timeout_s": 1}
+TOPICS = {"orders": 2, "bulk": 2}
+HOUR_S = 3_600
+STALL_S = 7.0
+NAME = "broker-of-ours.test"
+SMALL_DISK = "16k"
+
+
+def on_fake_brokers(
+    settings: Mapping[str, object],
+    closing: contextlib.ExitStack,
+    *,
+    environment: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    advertised_host: str | None = None,
+) -> Stage:
+    kafka = closing.enter_context(FakeBroker(TOPICS, nodes=2, advertised_host=advertised_host))
+    daemon = SidecarDaemon(
+        kafka.bootstrap_servers, settings={**SETTINGS, **settings}, environment=environment, prefix=prefix
+    )
+    closing.callback(daemon.remove)
+    daemon.start()
+    return Stage(kafka, daemon, closing)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """``steps``: failures that are caused and awaited together; between two steps ``heal`` mends."""
+
+    steps: tuple[tuple[Failure, ...], ...]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    heal: Callable[[Stage], None] = lambda _: None
+    open: Callable[[Mapping[str, object], contextlib.ExitStack], Stage] = on_fake_brokers
+
+    def play(self) -> dict[str, float]:
+        """Seconds until each of its failures was in all four places. AssertionError for one that was not."""
+        seen: dict[str, float] = {}
+        with contextlib.ExitStack() as closing:
+            stage = self.open(self.settings, closing)
+            for position, failures in enumerate(self.steps):
+                if position:
+                    self.heal(stage)
+                stage.begin(*failures)
+                for failure in failures:
+                    failure.cause(stage)
+                caused_s = time.monotonic()
+                for failure in failures:
+                    wait_shown(stage, failure, SEEN_S)
+                    seen[failure.name] = time.monotonic() - caused_s
+        return seen
+
+
+def well_again(stage: Stage) -> None:
+    """No rule is in force, and what was held has been delivered."""
+    stage.kafka.clear_rules()
+    wait_until(lambda: '"state": "running"' in http_get(stage.daemon, "/api/status"), "a daemon that is well")
+
+
+# ---- in a mount namespace of the daemon's own: needs root
+
+
+def privately(*commands: str) -> list[str]:
+    """Words before the daemon's: it sees what these commands mount, and nobody else does."""
+    return ["unshare", "--mount", "sh", "-ec", "; ".join([*commands, 'exec "$@"']), "sh"]
+
+
+def on_a_small_disk(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Stage:
+    """Dead letters go to a tmpfs of 16 KiB."""
+    disk = closing.enter_context(tempfile.TemporaryDirectory(prefix="ks-disk-"))
+    return on_fake_brokers(
+        {**settings, "dead_letters.path": f"{disk}/letters"},
+        closing,
+        prefix=privately(f"mount -t tmpfs -o size={SMALL_DISK},mode=700 tmpfs {disk}"),
+    )
+
+
+def by_name(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Stage:
+    """The brokers have a name, in a hosts file that only the daemon reads."""
+    folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="ks-hosts-")))
+    hosts, services = folder / "hosts", folder / "nsswitch.conf"
+    hosts.write_text(f"127.0.0.1 localhost {NAME}\n")
+    services.write_text("hosts: files\n")
+    stage = on_fake_brokers(
+        settings,
+        closing,
+        prefix=privately(f"mount --bind {hosts} /etc/hosts", f"mount --bind {services} /etc/nsswitch.conf"),
+        advertised_host=NAME,
+    )
+    stage.hosts = hosts
+    return stage
+
+
+def name_vanishes(stage: Stage) -> None:
+    """Connections that stand need no name: it is missed when the brokers close them."""
+    producer = stage.producer()
+    for partition in (0, 1):
+        producer.send("orders", b"before", partition=partition).result(30)
+    assert stage.hosts is not None
+    stage.hosts.write_text("127.0.0.1 localhost\n")
+    stage.kafka.disconnect()
+    for partition in (0, 1):
+        producer.send("orders", b"x", partition=partition)
+
+
+DNS_GONE = Failure(
+    "DNS gone while running",
+    name_vanishes,
+    rf"unreachable: (?s:.)*broker 1  down.*{NAME}.*[Nn]ame or service not known",
+    lambda page: (
+        page["accepts_records"]
+        and not page["kafka_reachable"]
+        and "ame or service not known" in broker(page, 1)["last_error"]
+    ),
+    ("kafka_reachable", "", lambda value: value == 0),
+    rf"WARNING .*Broker 1 \({NAME}:\d+\) is down: .*[Nn]ame or service not known",
+)
+
+
+# ---- other ways to begin
+
+
+def with_a_clock(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Stage:
+    clock = ShiftedClock(Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="ks-clock-"))))
+    stage = on_fake_brokers(settings, closing, environment=clock.environment)
+    stage.clock = clock
+    return stage
+
+
+def step_of_an_hour(stage: Stage) -> None:
+    assert stage.clock is not None
+    stage.clock.set(HOUR_S)
+
+
+CLOCK_STEP = Failure(
+    "clock step",
+    step_of_an_hour,
+    r"note .*wall clock has stepped forward by 3,600 s",
+    lambda page: page["clock_steps"] == 1,
+    ("clock_steps_total", "", lambda value: value == 1),
+    r"WARNING .*wall clock has stepped forward by 3,600 s",
+)
+
+
+def stop_the_controller(stage: Stage) -> None:
+    """While it stands it answers nobody: `status` reads files. Page, metric and log have it once it goes on."""
+    pid = stage.daemon.info()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    stopped_s = time.monotonic()
+    shown = stage.daemon.command("status")
+    assert (shown.returncode, f"kill -CONT {pid}" in shown.stdout) == (1, True)
+    assert stage.daemon.command("status", "--alive").returncode != 0
+    wait_until(lambda: time.monotonic() - stopped_s >= STALL_S, "time to pass")
+    os.kill(pid, signal.SIGCONT)
+
+
+CONTROLLER_STOPPED = Failure(
+    "controller stopped",
+    stop_the_controller,
+    r"note .*The controller did not run for \d+ s",
+    lambda page: page["stalled_seconds"] >= STALL_S - 2,
+    ("controller_stalled_seconds_total", "", lambda value: value >= STALL_S - 2),
+    r"WARNING .*The controller did not run for \d+ s: it was stopped",
+)
+
+SCENES = (
+    Scene(((WORKER_KILLED,), (WORKER_STOPPED,), (DAEMON_REPLACED,))),
+    Scene(((MIN_ISR,), (LEADER_MISSING,)), heal=well_again),
+    Scene(((CONTROLLER_STOPPED,),)),
+    Scene(((TOPIC_FORBIDDEN, RECORD_TOO_LARGE, TOPIC_MISSING), (QUOTA,))),
+    Scene(((BROKER_DOWN,), (KAFKA_AWAY,))),
+    Scene(((BROKER_HUNG,),)),
+    Scene(((POOL_FULL_BY_TOPIC,),), {"buffer.memory": POOL_BYTES}),
+    Scene(((POOL_FULL_BY_CLIENT,),), {"buffer.memory": POOL_BYTES}),
+    Scene(((SLOW_CLIENT,),)),
+    Scene(((CLOCK_STEP,),), open=with_a_clock),
+    Scene(((DISK_FULL_FOR_LETTERS,),), {"max.block.ms": 1_000}, open=on_a_small_disk),
+    Scene(((DNS_GONE,),), open=by_name),
+)
+"""The longest first."""
+OF_ROOT = (DISK_FULL_FOR_LETTERS, DNS_GONE)
+"""Only root may mount."""
