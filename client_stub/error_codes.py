@@ -71,15 +71,11 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
     ),
     11: CodeRow("STALE_CONTROLLER_EPOCH", _FINAL, "The controller moved to another broker."),
     12: CodeRow(
-        "OFFSET_METADATA_TOO_LARGE",
-        _FINAL,
-        "The metadata field of the offset request was too large.",
+        "OFFSET_METADATA_TOO_LARGE", _FINAL, "The metadata field of the offset request was too large."
     ),
     13: CodeRow("NETWORK_EXCEPTION", _RETRY, "The server disconnected before a response was received."),
     14: CodeRow(
-        "COORDINATOR_LOAD_IN_PROGRESS",
-        _RETRY,
-        "The coordinator is loading and hence can't process requests.",
+        "COORDINATOR_LOAD_IN_PROGRESS", _RETRY, "The coordinator is loading and hence can't process requests."
     ),
     15: CodeRow("COORDINATOR_NOT_AVAILABLE", _RETRY, "The coordinator is not available."),
     16: CodeRow("NOT_COORDINATOR", _RETRY, "This is not the correct coordinator."),
@@ -104,9 +100,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         "Messages are written to the log, but to fewer in-sync replicas than required.",
     ),
     21: CodeRow(
-        "INVALID_REQUIRED_ACKS",
-        _FINAL,
-        "Produce request specified an invalid value for required acks.",
+        "INVALID_REQUIRED_ACKS", _FINAL, "Produce request specified an invalid value for required acks."
     ),
     22: CodeRow("ILLEGAL_GENERATION", _FINAL, "Specified group generation id is not valid."),
     23: CodeRow(
@@ -130,9 +124,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
     31: CodeRow("CLUSTER_AUTHORIZATION_FAILED", _FINAL, "Cluster authorization failed."),
     32: CodeRow("INVALID_TIMESTAMP", _FINAL, "The timestamp of the message is out of acceptable range."),
     33: CodeRow(
-        "UNSUPPORTED_SASL_MECHANISM",
-        _FINAL,
-        "The broker does not support the requested SASL mechanism.",
+        "UNSUPPORTED_SASL_MECHANISM", _FINAL, "The broker does not support the requested SASL mechanism."
     ),
     34: CodeRow("ILLEGAL_SASL_STATE", _FINAL, "Request is not valid given the current SASL state."),
     35: CodeRow("UNSUPPORTED_VERSION", _FINAL, "The version of API is not supported."),
@@ -159,16 +151,12 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
     ),
     44: CodeRow("POLICY_VIOLATION", _FINAL, "Request parameters do not satisfy the configured policy."),
     45: CodeRow(
-        "OUT_OF_ORDER_SEQUENCE_NUMBER",
-        _FINAL,
-        "The broker received an out of order sequence number.",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER", _FINAL, "The broker received an out of order sequence number."
     ),
     46: CodeRow("DUPLICATE_SEQUENCE_NUMBER", _FINAL, "The broker received a duplicate sequence number."),
     47: CodeRow("INVALID_PRODUCER_EPOCH", _FINAL, "Producer attempted to produce with an old epoch."),
     48: CodeRow(
-        "INVALID_TXN_STATE",
-        _FINAL,
-        "The producer attempted a transactional operation in an invalid state.",
+        "INVALID_TXN_STATE", _FINAL, "The producer attempted a transactional operation in an invalid state."
     ),
     49: CodeRow(
         "INVALID_PRODUCER_ID_MAPPING",
@@ -205,9 +193,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
     ),
     56: CodeRow("KAFKA_STORAGE_ERROR", _RETRY, "Disk error when trying to access log file on the disk."),
     57: CodeRow(
-        "LOG_DIR_NOT_FOUND",
-        _FINAL,
-        "The user-specified log directory is not found in the broker config.",
+        "LOG_DIR_NOT_FOUND", _FINAL, "The user-specified log directory is not found in the broker config."
     ),
     58: CodeRow("SASL_AUTHENTICATION_FAILED", _FINAL, "SASL Authentication failed."),
     59: CodeRow(
@@ -279,9 +265,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         "group.instance.id has registered with a different member.id.",
     ),
     83: CodeRow(
-        "ELIGIBLE_LEADERS_NOT_AVAILABLE",
-        _RETRY,
-        "Eligible topic partition leaders are not available.",
+        "ELIGIBLE_LEADERS_NOT_AVAILABLE", _RETRY, "Eligible topic partition leaders are not available."
     ),
     84: CodeRow("ELECTION_NOT_NEEDED", _RETRY, "Leader election not needed for topic partition."),
     85: CodeRow("NO_REASSIGNMENT_IN_PROGRESS", _FINAL, "No partition reassignment is in progress."),
@@ -303,15 +287,11 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         "There is a newer producer with the same transactionalId which fences the current one.",
     ),
     91: CodeRow(
-        "RESOURCE_NOT_FOUND",
-        _FINAL,
-        "A request illegally referred to a resource that does not exist.",
+        "RESOURCE_NOT_FOUND", _FINAL, "A request illegally referred to a resource that does not exist."
     ),
     92: CodeRow("DUPLICATE_RESOURCE", _FINAL, "A request illegally referred to the same resource twice."),
     93: CodeRow(
-        "UNACCEPTABLE_CREDENTIAL",
-        _FINAL,
-        "Requested credential would not meet criteria for acceptability.",
+        "UNACCEPTABLE_CREDENTIAL", _FINAL, "Requested credential would not meet criteria for acceptability."
     ),
     94: CodeRow(
         "INCONSISTENT_VOTER_SET",
@@ -341,9 +321,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
     101: CodeRow("DUPLICATE_BROKER_REGISTRATION", _FINAL, "This broker ID is already in use."),
     102: CodeRow("BROKER_ID_NOT_REGISTERED", _FINAL, "The given broker ID was not registered."),
     103: CodeRow(
-        "INCONSISTENT_TOPIC_ID",
-        _RETRY,
-        "The log's topic ID did not match the topic ID in the request.",
+        "INCONSISTENT_TOPIC_ID", _RETRY, "The log's topic ID did not match the topic ID in the request."
     ),
     104: CodeRow(
         "INCONSISTENT_CLUSTER_ID",
@@ -352,9 +330,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
     ),
     105: CodeRow("TRANSACTIONAL_ID_NOT_FOUND", _FINAL, "The transactionalId could not be found."),
     106: CodeRow(
-        "FETCH_SESSION_TOPIC_ID_ERROR",
-        _RETRY,
-        "The fetch session encountered inconsistent topic ID usage.",
+        "FETCH_SESSION_TOPIC_ID_ERROR", _RETRY, "The fetch session encountered inconsistent topic ID usage."
     ),
     107: CodeRow("INELIGIBLE_REPLICA", _FINAL, "The new ISR contains at least one ineligible replica."),
     108: CodeRow(
@@ -363,9 +339,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         "The AlterPartition request successfully updated the partition state but the leader has changed.",
     ),
     109: CodeRow(
-        "OFFSET_MOVED_TO_TIERED_STORAGE",
-        _FINAL,
-        "The requested offset is moved to tiered storage.",
+        "OFFSET_MOVED_TO_TIERED_STORAGE", _FINAL, "The requested offset is moved to tiered storage."
     ),
     110: CodeRow(
         "FENCED_MEMBER_EPOCH",
@@ -391,9 +365,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         "epoch via the ConsumerGroupHeartbeat API.",
     ),
     114: CodeRow(
-        "MISMATCHED_ENDPOINT_TYPE",
-        _FINAL,
-        "The request was sent to an endpoint of the wrong type.",
+        "MISMATCHED_ENDPOINT_TYPE", _FINAL, "The request was sent to an endpoint of the wrong type."
     ),
     115: CodeRow("UNSUPPORTED_ENDPOINT_TYPE", _FINAL, "This endpoint type is not supported yet."),
     116: CodeRow("UNKNOWN_CONTROLLER_ID", _FINAL, "This controller ID is not known."),
@@ -408,9 +380,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         "Client sent a push telemetry request larger than the maximum size the broker will accept.",
     ),
     119: CodeRow(
-        "INVALID_REGISTRATION",
-        _FINAL,
-        "The controller has considered the broker registration to be invalid.",
+        "INVALID_REGISTRATION", _FINAL, "The controller has considered the broker registration to be invalid."
     ),
     120: CodeRow(
         "TRANSACTION_ABORTABLE",

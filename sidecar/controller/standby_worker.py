@@ -10,7 +10,8 @@ import socket
 import subprocess
 from collections.abc import Sequence
 
-from sidecar.common.control import START_FD_BYTE, Start
+from sidecar.common.control import Start
+from sidecar.common.control_codec import START_FD_BYTE
 from sidecar.common.python_child import python_command
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.run_dir_lock import process_start_time

@@ -8,7 +8,8 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from sidecar.common.control import ControlDecoder, ControlError, ControlMessage, encode_message
+from sidecar.common.control import ControlMessage
+from sidecar.common.control_codec import ControlDecoder, ControlError, encode_message
 
 log = logging.getLogger(__name__)
 

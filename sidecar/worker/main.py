@@ -27,15 +27,8 @@ from sidecar.protocol.kio_guard import hide_hypothesis
 hide_hypothesis()
 
 from sidecar.common.byte_locks import ByteLock  # noqa: E402
-from sidecar.common.control import (  # noqa: E402 (kio must be imported after the guard)
-    LENGTH,
-    START_FD_BYTE,
-    ControlMessage,
-    Start,
-    Warm,
-    decode_message,
-    encode_message,
-)
+from sidecar.common.control import ControlMessage, Start, Warm  # noqa: E402 (kio must be imported after the guard)
+from sidecar.common.control_codec import LENGTH, START_FD_BYTE, decode_message, encode_message  # noqa: E402
 from sidecar.common.log_lines import log_to_stderr  # noqa: E402
 from sidecar.common.model import ExitStatus  # noqa: E402
 from sidecar.common.own_process import hide_memory, raise_limit, set_title  # noqa: E402

@@ -12,19 +12,8 @@ import socket
 import sys
 import time
 
-from sidecar.common.control import (
-    START_FD_BYTE,
-    ControlDecoder,
-    Drain,
-    Drained,
-    NeedTopics,
-    Ready,
-    Start,
-    Stop,
-    UpdateMetadataReply,
-    Warm,
-    encode_message,
-)
+from sidecar.common.control import Drain, Drained, NeedTopics, Ready, Start, Stop, UpdateMetadataReply, Warm
+from sidecar.common.control_codec import START_FD_BYTE, ControlDecoder, encode_message
 
 
 def main() -> None:

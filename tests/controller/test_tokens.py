@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sidecar.common.control import LoginToken, decode_message, encode_message
+from sidecar.common.control import LoginToken
+from sidecar.common.control_codec import decode_message, encode_message
 from sidecar.common.settings import ConfigError, SidecarConfig
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.config_loader import load_config

@@ -12,9 +12,6 @@ import msgpack
 import pytest
 
 from sidecar.common.control import (
-    MESSAGE_BYTES_MAX,
-    ControlDecoder,
-    ControlError,
     ControlMessage,
     Drain,
     Drained,
@@ -27,8 +24,8 @@ from sidecar.common.control import (
     TopicErrors,
     UpdateMetadata,
     UpdateMetadataReply,
-    encode_message,
 )
+from sidecar.common.control_codec import MESSAGE_BYTES_MAX, ControlDecoder, ControlError, encode_message
 from sidecar.common.model import Node
 from sidecar.net.control_channel import QUEUE_BYTES_MAX, ControlChannel
 

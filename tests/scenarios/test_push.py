@@ -22,7 +22,6 @@ import zmq
 from client_stub import Producer, errors
 from client_stub.wire import Kind
 from sidecar.common.control import (
-    ControlDecoder,
     ControlMessage,
     NeedTopics,
     PartitionUpdate,
@@ -31,8 +30,8 @@ from sidecar.common.control import (
     UpdateError,
     UpdateMetadata,
     UpdateMetadataReply,
-    encode_message,
 )
+from sidecar.common.control_codec import ControlDecoder, encode_message
 from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.config_loader import load_config

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.common.control import Configure, Start, encode_message
+from sidecar.common.control import Configure, Start
+from sidecar.common.control_codec import encode_message
 from sidecar.common.model import ExitStatus
 from sidecar.shm.segment import Segment
 from sidecar.worker.worker import Worker

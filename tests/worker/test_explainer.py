@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.common.control import Explain, Explained, decode_message, encode_message
+from sidecar.common.control import Explain, Explained
+from sidecar.common.control_codec import decode_message, encode_message
 
 from .port_stage import RECORD
 from .test_reporter import Stage

@@ -10,7 +10,8 @@ import pytest
 
 from client_stub.wire import Format, Kind
 from sidecar.common.condition import SILENT_MS, BrokerRow, HoldRow, WaitRow
-from sidecar.common.control import Condition, PartitionUpdate, UpdateMetadata, decode_message, encode_message
+from sidecar.common.control import Condition, PartitionUpdate, UpdateMetadata
+from sidecar.common.control_codec import decode_message, encode_message
 from sidecar.common.model import Node
 from sidecar.worker.reporter import BATCHES_SEEN_MAX, REPORT_MS
 from tests.configs import producer_config
