@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from client_stub import pure
 from client_stub.pure import *  # noqa: F403
-from client_stub.pure import OnDelivery as OnDelivery  # noqa: PLC0414
+from client_stub.pure_fate import OnDelivery as OnDelivery  # noqa: PLC0414
 
 
 def _load() -> Any:

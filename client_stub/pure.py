@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-from array import array
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from itertools import accumulate, chain, compress, count, islice, repeat
-from operator import call
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from itertools import chain, islice, repeat
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
 from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
-from client_stub.record_metadata import RecordMetadata
+from client_stub.pure_fate import Fate, OnDelivery, mask_of_indexes, run_callbacks
 
 if TYPE_CHECKING:
     from client_stub.errors import DeliveryFailed, SidecarError
     from client_stub.outbox import Outbox
+    from client_stub.record_metadata import RecordMetadata
     from client_stub.submission import Submission
     from client_stub.waker import Waker
 
@@ -45,11 +43,7 @@ __all__ = [
 ]
 """Names that ``hot.py`` takes from here or from ``_native``."""
 
-OnDelivery: TypeAlias = "Callable[[SidecarError | None, RecordMetadata | None], object]"
-
 PLAIN_TYPES: Final = frozenset({bytes, type(None)})
-_BITS: Final = [bytes((byte >> bit) & 1 for bit in range(8)) for byte in range(256)]
-_TO_METADATA: Final = tuple.__new__
 
 
 class RecordPacker:
@@ -365,41 +359,6 @@ def plain_pairs(records: list[Any]) -> list[int] | None:
     ]
 
 
-def run_callbacks(submission: SubmissionCore, fate: Fate, news: int, failed: Callable[[], object]) -> None:
-    """Call back the records of ``fate`` whose bits are set in ``news``.
-
-    ``failed()`` is called in the handler of what a callback raised; unless it raises, the others go on.
-    """
-    mask, base_offset, timestamps = fate.mask, fate.base_offset, fate.timestamps
-    # Only the span that is covered is walked: a batch holds records that lie near each other.
-    first = (news & -news).bit_length() - 1
-    span = range(first, news.bit_length())
-    selectors = b""
-    if submission.callbacks is not None or timestamps is not None or mask != news:
-        selectors = _selectors(news >> first)
-    callbacks: Iterable[OnDelivery | None]
-    if submission.callbacks is not None:
-        callbacks = [each or _no_callback for each in compress(submission.callbacks[first:], selectors)]
-    else:
-        callbacks = repeat(submission.callback, news.bit_count())
-    if fate.error is not None:
-        _run(callbacks, repeat(fate.error), repeat(None), failed)
-        return
-    if base_offset < 0:
-        offsets: Iterable[int] = repeat(-1)
-    elif mask == news:
-        offsets = count(base_offset)
-    else:
-        offsets = (
-            base_offset + (mask & ((1 << index) - 1)).bit_count() for index in compress(span, selectors)
-        )
-    times: Iterable[int] = repeat(fate.timestamp_ms)
-    if timestamps is not None:
-        times = map(timestamps.get, compress(span, selectors), times)
-    fields = zip(repeat(fate.topic), repeat(fate.partition), offsets, times, strict=False)
-    _run(callbacks, repeat(None), map(_TO_METADATA, repeat(RecordMetadata), fields), failed)
-
-
 def write_wake(fd: int) -> None:
     """Add one to the eventfd ``fd``."""
     os.eventfd_write(fd, 1)
@@ -416,102 +375,3 @@ def receive(fd: int, buffer: memoryview) -> int:
     Raises OSError as the call does (BlockingIOError: nothing there).
     """
     return os.readv(fd, (buffer,))
-
-
-class Fate:
-    """One outcome's word on the records whose bits are set in ``mask``. Any thread may ask; nothing changes.
-
-    Offsets count along the bits of ``mask``; -1: the broker gave none. ``timestamps`` are the records' own,
-    ``timestamp_ms`` that of the others.
-    """
-
-    __slots__ = (
-        "_ranks",
-        "base_offset",
-        "error",
-        "mask",
-        "partition",
-        "timestamp_ms",
-        "timestamps",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        mask: int,
-        topic: str,
-        partition: int,
-        base_offset: int,
-        timestamp_ms: int,
-        timestamps: dict[int, int] | None,
-        error: DeliveryFailed | None,
-    ) -> None:
-        self.mask = mask
-        self.topic = topic
-        self.partition = partition
-        self.base_offset = base_offset
-        self.timestamp_ms = timestamp_ms
-        self.timestamps = timestamps
-        self.error = error
-        self._ranks: tuple[array[int], list[int]] | None = None
-        """(words of the mask, members before each); made for the first question: most fates are never asked."""
-
-    def rank(self, index: int) -> int:
-        """How many of its records stand before ``index``; -1 when that is none of them."""
-        words, before = self._ranks or self._count()
-        word = index >> 6
-        if not 0 <= word < len(words):
-            return -1
-        bits, place = words[word], index & 63
-        if not bits >> place & 1:
-            return -1
-        return before[word] + (bits & ((1 << place) - 1)).bit_count()
-
-    def _count(self) -> tuple[array[int], list[int]]:
-        size = (self.mask.bit_length() + 63) // 64
-        words = array("Q", self.mask.to_bytes(8 * size, sys.byteorder))
-        if sys.byteorder == "big":
-            words.reverse()
-        self._ranks = ranks = words, [0, *accumulate(word.bit_count() for word in words)]
-        return ranks
-
-    def metadata(self, index: int, rank: int) -> RecordMetadata:
-        """Of the record ``index``, which has ``rank`` of the others before it."""
-        timestamp_ms = self.timestamp_ms
-        if self.timestamps is not None:
-            timestamp_ms = self.timestamps.get(index, timestamp_ms)
-        offset = self.base_offset + rank if self.base_offset >= 0 else -1
-        return RecordMetadata(self.topic, self.partition, offset, timestamp_ms)
-
-
-def mask_of_indexes(indexes: bytes) -> int:
-    """The int whose bits are set at the little-endian u16 ``indexes``."""
-    numbers = array("H")
-    numbers.frombytes(indexes)
-    bits = bytearray(max(numbers, default=0) // 8 + 1)
-    for index in numbers:
-        bits[index >> 3] |= 1 << (index & 7)
-    return int.from_bytes(bits, "little")
-
-
-def _no_callback(error: SidecarError | None, metadata: RecordMetadata | None) -> None:
-    """Stands in for the callback of a record that has none, among some that have."""
-
-
-def _run(
-    callbacks: Iterable[Any], errors: Iterable[Any], metadatas: Iterable[Any], failed: Callable[[], object]
-) -> None:
-    """Call them all; one that raises stops nobody (the iterators go on behind it)."""
-    calls = map(call, callbacks, errors, metadatas)
-    while True:
-        try:
-            deque(calls, maxlen=0)
-        except BaseException:
-            failed()
-        else:
-            return
-
-
-def _selectors(mask: int) -> bytes:
-    """One byte per bit, 1 where set: what itertools.compress takes."""
-    return b"".join(map(_BITS.__getitem__, mask.to_bytes((mask.bit_length() + 7) // 8, "little")))

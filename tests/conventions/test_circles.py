@@ -10,7 +10,9 @@ from tests.conventions.test_layering import ROOT, imports, sources, type_only_li
 TYPED_IN_CIRCLES = {
     # A batch knows the line it stands in, and a submission the outbox that it waits through; and back.
     frozenset({"partition_queue", "partition_sequences", "producer_batch"}),
-    frozenset({"waker", "delivery", "errors", "failures", "hot", "outbox", "pure", "submission"}),
+    frozenset(
+        {"waker", "delivery", "errors", "failures", "hot", "outbox", "pure", "pure_fate", "submission"}
+    ),
     frozenset({"columnar", "producer", "rows_call"}),
     # A completion ends its batch by the settlement that made it.
     frozenset({"completions", "settlement"}),
