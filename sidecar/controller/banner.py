@@ -54,11 +54,30 @@ class Farewell:
 
     def line(self, now_s: float) -> str:
         """The daemon's last line after a drain."""
-        delivered, failed, dead = (now - then for now, then in zip(self._counts(), self._before, strict=True))
+        delivered, failed, dead = self._since()
         return (
             f"Drained in {now_s - self._began_s:.1f} s: {delivered:,} records delivered, {failed:,} failed to their "
             f"senders, {dead:,} became dead letters. This daemon ends."
         )
+
+    def losses(self, left: int, folder: Path) -> tuple[str, str]:
+        """What the drain could not deliver: a sentence for records of clients that are gone, whose letters are in
+        ``folder``, and one for the others, with the ``left`` that have no fate. Empty where there are none."""
+        _, failed, dead = self._since()
+        failed += left
+        of_gone = of_others = ""
+        if dead:
+            what = "1 record" if dead == 1 else f"{dead:,} records"
+            of_gone = f"{what} of clients that are gone could not be delivered before the end: they are in {folder}."
+        if failed:
+            what, who = (
+                ("1 record", "its sender") if failed == 1 else (f"{failed:,} records", "their senders")
+            )
+            of_others = f"{what} could not be delivered before the end and failed to {who}."
+        return of_gone, of_others
+
+    def _since(self) -> list[int]:
+        return [now - then for now, then in zip(self._counts(), self._before, strict=True)]
 
     def _counts(self) -> list[int]:
         return [self._store.total(f"records_{fate}_total") for fate in _FATES]

@@ -15,7 +15,7 @@ from typing import Any
 from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.control import Condition, Configure, Discard, FailedRecords, Start
 from sidecar.common.errors import Refused
-from sidecar.common.own_process import hide_memory, own_version
+from sidecar.common.own_process import hide_memory
 from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
 from sidecar.controller.admission import assigned_endpoint, check_hello
@@ -23,14 +23,13 @@ from sidecar.controller.assignment import Assignment
 from sidecar.controller.banner import Farewell
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
+from sidecar.controller.daemon_status import DaemonStatus
 from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
-from sidecar.controller.health import Health, disk_sentence
 from sidecar.controller.orders import Orders
 from sidecar.controller.overview import LOOK_S, Overview
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
 from sidecar.controller.run_dir import RunDir
-from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.controller.segment_store import SegmentStore
 from sidecar.controller.standby_worker import StandbyWorker
 from sidecar.controller.stop_requests import REPEAT_S, StopRequests, StopStep
@@ -44,14 +43,7 @@ from sidecar.telemetry.exporter import Exporter
 log = logging.getLogger(__name__)
 
 UNREACHABLE_REMINDER_S = 60.0
-_FAILED = "records_failed_total"
-_DEAD_LETTERED = "records_dead_lettered_total"
 _HELD = "records_held"
-
-
-def dead_letter_folder(config: SidecarConfig, run_dir: RunDir) -> Path:
-    named = config.text("dead_letters.path")
-    return Path(named).absolute() if named else run_dir.dead_letters
 
 
 class Daemon:
@@ -77,15 +69,14 @@ class Daemon:
         self.config = config
         self.run_dir = run_dir
         self.store = store
-        self._instance = instance
         self._instance_key = secrets.token_bytes(32)
-        self._started_ms = time.time_ns() // 1_000_000
-        self._epoch = max(run_dir.last_epoch() + 1, self._started_ms // 1000)
+        started_ms = time.time_ns() // 1_000_000
+        self._epoch = max(run_dir.last_epoch() + 1, started_ms // 1000)
         self._systemd = Systemd()
-        self._shown_state = ""
         self._assignment = Assignment()
         worker_slots = store.worker_slots(config.integer("daemon.workers"))
-        self._dead_letters = dead_letter_folder(config, run_dir)
+        named = config.text("dead_letters.path")
+        self._dead_letters = Path(named).absolute() if named else run_dir.dead_letters
         self._wake_fds = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in worker_slots)
         # What lies in the segment is as large as its maker wanted it; all workers that share it divide it.
         self._for_workers = {
@@ -99,14 +90,12 @@ class Daemon:
         self._rules = ClientRules.from_mapping(config.to_mapping())
         self._discards = Discards()
         self._overview = Overview(cluster, store)
-        self._is_stopping = False
         self._stop_asked = asyncio.Event()
         self._stop_requests = StopRequests()
         self._farewell: Farewell | None = None
         """Once it drains."""
         self._fatal = ""
         self._background: set[asyncio.Task[Any]] = set()
-        self._publish_handle: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
         self.supervisor = Supervisor(
             workers=config.integer("daemon.workers"),
@@ -123,12 +112,30 @@ class Daemon:
         )
         self.supervisor.explanations.use(lambda: self._rules, self._failures)
         self.cluster = cluster
+        self.status = DaemonStatus(
+            config,
+            run_dir,
+            store,
+            cluster,
+            supervisor=self.supervisor,
+            orders=self.orders,
+            overview=self._overview,
+            failures=self._failures,
+            discards=self._discards,
+            stop_requests=self._stop_requests,
+            systemd=self._systemd,
+            constant={
+                "instance": instance.hex(),
+                "dead_letters": str(self._dead_letters),
+                "started_ms": started_ms,
+                "controller_epoch": self._epoch,
+            },
+        )
+        self.changed = self.status.changed
+        """Something that ``status`` shows is different."""
         self.cluster.became_active(self._epoch, self.changed)
-        self.exporter: Exporter | None = None
         self.is_handed_over = False
         """A successor has asked for everything: nothing is drained, all is left as it is."""
-        self.replaced_pid: int | None = None
-        """The daemon that this one took over from."""
         self._control = control
         self._listening = listening
         self.reload = Reload(
@@ -139,13 +146,16 @@ class Daemon:
 
     async def run(self, exporter: Exporter | None, on_ready: Callable[[], None] = lambda: None) -> int:
         """Start, serve until a stop is asked for, drain. Returns the exit status."""
-        self.exporter = exporter
+        self.status.exporter = exporter
         if exporter is not None:
-            exporter.start(health=self._judge, status=self.status, failures=self._failures.counts)
-        self._publish()
+            exporter.start(
+                health=self.status.judge, status=self.status.to_mapping, failures=self._failures.counts
+            )
+        self.status.publish()
         self.supervisor.start()
         if self._control is None:
             self._control = ControlEndpoint(self.run_dir.control_socket)
+        self.status.control = self._control
         self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
         if self._listening is not None:
             self._control.listen(self._listening, lambda: self._rules, self.changed)
@@ -170,7 +180,6 @@ class Daemon:
             log.info("%s again, within %g s: it counts as the same stop.", why, REPEAT_S)
         elif step is StopStep.DRAIN:
             log.info("%s: draining (at most %g s).", why, self.config.number("daemon.shutdown_timeout_s"))
-            self._is_stopping = True
             self._systemd.stopping("Draining")
             self._stop_asked.set()
             if self._control is not None:
@@ -182,7 +191,7 @@ class Daemon:
 
     def terminal_closed(self) -> None:
         """Drain as after SIGTERM; the kernel and the shell may both say it, which forces nothing."""
-        if not self._is_stopping:
+        if not self._stop_requests.is_stopping:
             self.ask_stop("The terminal was closed")
 
     def hand_over(self) -> None:
@@ -192,7 +201,7 @@ class Daemon:
             self.store.total(_HELD),
         )
         self.is_handed_over = True
-        self._is_stopping = True
+        self._stop_requests.is_stopping = True
         self._stop_asked.set()
 
     async def _end(self) -> int:
@@ -203,39 +212,30 @@ class Daemon:
             log.warning("A stop delivers all records: nothing is paused any more.")
             self._spawn(self._configure_workers())  # before DRAIN, on the same channel
             await asyncio.sleep(0)
-        failed_before, dead_before = (self.store.total(name) for name in (_FAILED, _DEAD_LETTERED))
         self._farewell = Farewell(self.store, self._loop.time())
         # A forced end fails the records to their senders; what even that could not settle is `left`.
         left = await self.supervisor.drain(timeout_s)
-        left += self.store.total(_FAILED) - failed_before
-        dead = self.store.total(_DEAD_LETTERED) - dead_before
+        dead, failed = self._farewell.losses(left, self._dead_letters)
         if dead:
-            log.error(
-                "%s of clients that are gone could not be delivered before the end: they are in %s.",
-                "1 record" if dead == 1 else f"{dead:,} records",
-                self._dead_letters,
-            )
+            log.error("%s", dead)
         if self._fatal:
             log.error("%s", self._fatal)
             return 1
-        if left:
-            what, who = ("1 record", "its sender") if left == 1 else (f"{left:,} records", "their senders")
-            log.error("%s could not be delivered before the end and failed to %s.", what, who)
-            return 1
-        return 1 if dead else 0
+        if failed:
+            log.error("%s", failed)
+        return 1 if dead or failed else 0
 
     async def _tear_down(self) -> None:
         await self.supervisor.stop()
         self._failures.close()
         for task in self._background:
             task.cancel()
-        if self._publish_handle is not None:
-            self._publish_handle.cancel()
+        self.status.close()
         if self._control is not None:
             self._control.close()
         await self.cluster.close()
-        if self.exporter is not None:
-            self.exporter.close()
+        if self.status.exporter is not None:
+            self.status.exporter.close()
         for fd in self._wake_fds:
             os.close(fd)
         self.run_dir.store_epoch(self.supervisor.last_epoch)
@@ -248,13 +248,13 @@ class Daemon:
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         await self.supervisor.wait_all_ready()
-        if self._is_stopping:
+        if self._stop_requests.is_stopping:
             return
-        where = f", metrics at {self.exporter.shown_address}" if self.exporter else ""
+        exporter = self.status.exporter
+        where = f", metrics at {exporter.shown_address}" if exporter else ""
         tcp = f" and {self.config.text('daemon.listen')}" if self._listening else ""
         log.info("Taking clients at %s%s%s.", self.run_dir.control_socket, tcp, where)
-        self._shown_state = self.health().sentence or "Running"
-        self._systemd.ready(self._shown_state)
+        self.status.ready()
         on_ready()
 
     async def _remind(self) -> None:
@@ -279,7 +279,7 @@ class Daemon:
     def fail(self, sentence: str) -> None:
         """End with this sentence and status 1."""
         self._fatal = self._fatal or sentence
-        self._is_stopping = True
+        self._stop_requests.is_stopping = True
         self._stop_asked.set()
 
     # ---- reload
@@ -287,7 +287,7 @@ class Daemon:
     async def _use(self, config: SidecarConfig) -> list[str]:
         """Take a checked configuration on, here and in all workers, and wait until they have."""
         # From here on a worker that starts gets it with START.
-        self.config = config
+        self.config = self.status.config = config
         self._rules = ClientRules.from_mapping(config.to_mapping())
         if config.holds_secrets:
             hide_memory()
@@ -378,7 +378,7 @@ class Daemon:
     def _hello(self, fields: list[Any], caller: Caller) -> tuple[str, int, bytes] | None:
         """The worker for a client; None while that one is not ready."""
         client_id, name, token_digest = check_hello(fields, self._rules, caller)
-        if self._is_stopping:
+        if self._stop_requests.is_stopping:
             raise Refused("DRAINING", "The daemon is shutting down and takes no more clients.")
         identity = self._worker_for(client_id)
         if identity is None:
@@ -393,7 +393,7 @@ class Daemon:
         return await answer_topics(self.cluster.topics, self._rules, names, max_wait_ms, caller)
 
     async def _order(self, verb: str, topics: list[str], caller: Caller) -> list[object]:
-        if self._is_stopping:
+        if self._stop_requests.is_stopping:
             raise Refused("DRAINING", "The daemon is shutting down, which delivers all that it holds.")
         done = await self.orders.carry_out(verb, topics, caller)
         await asyncio.sleep(0)  # daemon.json says it before the answer does
@@ -412,131 +412,3 @@ class Daemon:
         }
         index = self._assignment.assign(client_id, loads, self._loop.time() * 1000.0)
         return None if index is None else ready[index].identity
-
-    # ---- what is shown
-
-    def health(self) -> Health:
-        """Whether records are taken and delivered now, and the sentence why not."""
-        ready, wanted = len(self.supervisor.ready), self.supervisor.wanted
-        if self._is_stopping:
-            return Health("draining", "The daemon is draining and takes no new records.")
-        if self.orders.pauses.drained_since_ms is not None:
-            return Health(
-                "draining", "The daemon is drained and takes no records: `kafka-sidecar resume` ends that."
-            )
-        disk_errno = self.store.highest("accept_log_errno")
-        if disk_errno:
-            return Health("refusing", disk_sentence(disk_errno, self.config.text("pool.path")))
-        if self.cluster.error:
-            return Health("unreachable", self.cluster.error)
-        if not ready and self.supervisor.last_death:
-            return Health("starting", f"No worker is ready. {self.supervisor.last_death}")
-        if not ready or not self.cluster.is_known:
-            what = "its first metadata" if ready else "its workers"
-            servers = ", ".join(self.config.words("bootstrap.servers"))
-            return Health("starting", f"The daemon waits for {what} (bootstrap.servers {servers}).")
-        if ready < wanted:
-            return Health(
-                "degraded", f"{wanted - ready} of {wanted} workers are down. {self.supervisor.last_death}"
-            )
-        trouble = self._overview.trouble()
-        if trouble is not None:
-            return Health("degraded", *trouble)
-        return Health("running", "")
-
-    @property
-    def _accepts_records(self) -> bool:
-        """Also while Kafka is away: records wait in the pool then."""
-        return (
-            not self._is_stopping
-            and self.orders.pauses.drained_since_ms is None
-            and bool(self.supervisor.ready)
-            and not self.store.highest("accept_log_errno")
-        )
-
-    def _judge(self) -> tuple[bool, str]:
-        health = self.health()
-        return health.is_healthy, health.sentence
-
-    def status(self) -> dict[str, Any]:
-        """The data of daemon.json, the page and `status --json`."""
-        health = self.health()
-        return {
-            "pid": os.getpid(),
-            "start_time": process_start_time(os.getpid()),
-            "version": own_version(),
-            "instance": self._instance.hex(),
-            "state": health.state,
-            "takes_records": health.takes_records,
-            "accepts_records": self._accepts_records,
-            "sentence": health.sentence,
-            "advice": health.remedy,
-            "run_dir": str(self.run_dir.path),
-            "segment": str(self.store.path),
-            "dead_letters": str(self._dead_letters),
-            "reload_json": str(self.run_dir.reload_json),
-            "http": self.exporter.address if self.exporter else "",
-            "listen": self.config.text("daemon.listen"),
-            "curve_public_keys": self._control.public_keys if self._control else [],
-            "config_file": str(Path(self.config.file).absolute()) if self.config.file else "",
-            "bootstrap": ",".join(self.config.words("bootstrap.servers")),
-            "cluster_id": self.cluster.cluster_id,
-            "batch_size": self.config.integer("batch.size"),
-            **self._overview.status(
-                self.config.integer("max.in.flight.requests.per.connection") * self.supervisor.wanted
-            ),
-            "started_ms": self._started_ms,
-            "controller_epoch": self._epoch,
-            "restarts": self.supervisor.restarts,
-            "last_restart": self.supervisor.last_restart,
-            "predecessor": self._predecessor(),
-            "refused": dict(self._control.refused) if self._control else {},
-            "held_slots": sorted(self.supervisor.held_slots),
-            "failures": self._failures.last(),
-            "standby": self.supervisor.standby_pid,
-            "discards": self._discards.to_list(),
-            **self.orders.shown(),
-            "workers": [
-                {
-                    "index": worker.identity.index,
-                    "pid": worker.pid,
-                    "start_time": worker.start_time,
-                    "slot": worker.identity.slot,
-                    "incarnation": worker.identity.incarnation,
-                    "epoch": worker.identity.epoch,
-                    "endpoint": worker.identity.endpoint,
-                    "state": str(worker.state),
-                    "cpu": worker.cpu,
-                    "clients": self.store.clients_connected(worker.identity.slot),
-                }
-                for worker in self.supervisor.workers
-                if worker is not None
-            ],
-        }
-
-    def _predecessor(self) -> dict[str, Any] | None:
-        """The daemon before, with whose segment this one goes on: one that died, or that handed it over."""
-        if not self.store.inherited and self.replaced_pid is None:
-            return None
-        return {"taken_over_pid": self.replaced_pid, "held": self.store.inherited}
-
-    def changed(self) -> None:
-        """Something that `status` shows is different: write it, once for all changes of this turn."""
-        if self._publish_handle is None:
-            self._publish_handle = self._loop.call_soon(self._publish)
-
-    def _note_state(self) -> None:
-        """`systemctl status` shows the sentence of /healthz."""
-        shown = self.health().sentence or "Running"
-        if shown != self._shown_state:
-            self._shown_state = shown
-            self._systemd.status(shown)
-
-    def _publish(self) -> None:
-        self._publish_handle = None
-        self._note_state()
-        try:
-            self.run_dir.publish(self.status())
-            self.run_dir.store_epoch(self.supervisor.last_epoch)
-        except OSError as error:
-            log.error("%s cannot be written: %s.", self.run_dir.daemon_json, error)

@@ -256,7 +256,7 @@ class _Service:
             control=control,
             listening=listening,
         )
-        daemon.replaced_pid = self.replaced_pid
+        daemon.status.replaced_pid = self.replaced_pid
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, daemon.ask_stop, number.name)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from sidecar.common.control import Start
 from sidecar.common.control_codec import START_FD_BYTE
@@ -19,6 +21,9 @@ from sidecar.controller.run_dir_lock import process_start_time
 WORKER_COMMAND = tuple(python_command("sidecar.worker"))
 """Exec'd fresh by module name: a fork of a process with threads and sockets would inherit both."""
 WORDS_BYTES_MAX = 64 << 10
+STANDBY_RETRY_S = 5.0
+
+log = logging.getLogger(__name__)
 
 
 class StandbyWorker:
@@ -117,3 +122,97 @@ class StandbyWorker:
 def last_line(words: str) -> str:
     """The last line that says something: of a traceback its error."""
     return next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "")
+
+
+class Standbys:
+    """The standby that replaces the next worker that dies, and any processes that were started ahead.
+
+    All in ``started`` are ours to end. Belongs to the controller's loop.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        started: deque[StandbyWorker],
+        *,
+        is_wanted: bool,
+        on_change: Callable[[], None],
+    ) -> None:
+        """``on_change``: there is one more, or one less."""
+        self._command = command
+        self._standbys = started
+        self.is_wanted = is_wanted
+        """One is kept: another follows when it is taken or ends."""
+        self._on_change = on_change
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def pid(self) -> int | None:
+        """The process that is taken next; None while there is none."""
+        return self._standbys[0].pid if self._standbys else None
+
+    def start(self) -> None:
+        """Watch those that were started ahead."""
+        for standby in self._standbys:
+            self._watch(standby)
+
+    def take(self) -> StandbyWorker | None:
+        """One to give an identity to; it is the caller's from then on."""
+        while self._standbys:
+            standby = self._standbys[0]
+            if standby.is_usable:
+                self._standbys.popleft()
+                self._loop.remove_reader(standby.pidfd)
+                return standby
+            self._drop(standby)
+        return None
+
+    def want(self, delay_s: float) -> None:
+        """Start one in ``delay_s``, unless there is one, or none is wanted."""
+        if not self.is_wanted or self._standbys:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, self._start_one)
+
+    def close(self) -> None:
+        """End them all; no other is started."""
+        self.is_wanted = False
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._standbys:
+            self._drop(self._standbys[0])
+
+    def _start_one(self) -> None:
+        self._timer = None
+        if not self.is_wanted or self._standbys:
+            return
+        try:
+            standby = StandbyWorker(self._command)
+        except OSError as error:
+            log.error("A standby worker cannot be started: %s.", error)
+            self.want(STANDBY_RETRY_S)
+            return
+        self._standbys.append(standby)
+        self._watch(standby)
+        self._on_change()
+
+    def _watch(self, standby: StandbyWorker) -> None:
+        self._loop.add_reader(standby.pidfd, self._died, standby)
+
+    def _died(self, standby: StandbyWorker) -> None:
+        words = last_line(standby.take_words())
+        self._drop(standby)
+        log.warning(
+            "The standby worker (pid %d) has ended%s; another is started.",
+            standby.pid,
+            f" ({words})" if words else "",
+        )
+        self.want(STANDBY_RETRY_S)
+
+    def _drop(self, standby: StandbyWorker) -> None:
+        self._standbys.remove(standby)
+        self._loop.remove_reader(standby.pidfd)
+        standby.end()
+        self._on_change()

@@ -23,9 +23,12 @@ class StopRequests:
     def __init__(self) -> None:
         self.began_s: float | None = None
         """When the drain began; None while none was asked for."""
+        self.is_stopping = False
+        """The daemon ends: by a drain, by an error, or because a successor takes over."""
 
     def ask(self, now_s: float) -> StopStep:
         if self.began_s is None:
             self.began_s = now_s
+            self.is_stopping = True
             return StopStep.DRAIN
         return StopStep.REPEAT if now_s - self.began_s < REPEAT_S else StopStep.FORCE

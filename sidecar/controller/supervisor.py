@@ -40,14 +40,14 @@ from sidecar.common.control import (
 )
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.explanations import Explanations
-from sidecar.controller.run_dir import process_state
-from sidecar.controller.standby_worker import WORKER_COMMAND, StandbyWorker, last_line
+from sidecar.controller.heartbeats import MISSES_MAX, Heartbeats
+from sidecar.controller.standby_worker import WORKER_COMMAND, Standbys, StandbyWorker
 from sidecar.controller.worker_process import (
     FATAL_EXITS,
     WorkerIdentity,
     WorkerProcess,
 )
-from sidecar.controller.worker_states import WorkerEvent, WorkerState
+from sidecar.controller.worker_states import WorkerEvent
 
 if TYPE_CHECKING:
     from sidecar.controller.cluster import Cluster
@@ -57,14 +57,8 @@ log = logging.getLogger(__name__)
 RESTART_BACKOFF_MS = 100.0
 STEADY_MS = 1_000.0
 """A worker that lived this long did not die of its start: its successor need not wait."""
-MISSES_MAX = 3
-START_SILENCE_MS = 30_000.0
-"""A worker that starts may take as long as its slot needs, while its heartbeat moves; without one it has this long: for
-imports, and for the longest single step of an adoption."""
 STANDBY_DELAY_S = 0.25
 """After the last worker became ready: its adoption has the CPU first."""
-STANDBY_RETRY_S = 5.0
-ABORT_GRACE_S = 3.0
 STOP_GRACE_S = 5.0
 EPOCH_MAX = 2**32 - 1
 FAILED_STARTS_MAX = 3
@@ -166,9 +160,13 @@ class Supervisor:
         self._cluster = cluster
         self.last_epoch = last_epoch
         self._worker_command = worker_command
-        self._with_standby = with_standby
-        self._standbys: deque[StandbyWorker] = deque() if standbys is None else standbys
-        self._standby_timer: asyncio.TimerHandle | None = None
+        self.standbys = Standbys(
+            worker_command,
+            deque() if standbys is None else standbys,
+            is_wanted=with_standby,
+            on_change=self._change,
+        )
+        self._heartbeats = Heartbeats(slots)
         self._loop = asyncio.get_running_loop()
         self.workers: list[WorkerProcess | None] = [None] * len(worker_slots)
         self.held_slots: set[int] = set()
@@ -197,19 +195,13 @@ class Supervisor:
         """How many workers there should be now."""
         return len(self._worker_slots) - len(self._ended)
 
-    @property
-    def standby_pid(self) -> int | None:
-        """The process that will replace the next worker that dies; None while there is none."""
-        return self._standbys[0].pid if self._standbys else None
-
     def is_for_new_clients(self, worker: WorkerProcess) -> bool:
         """False for one that only finishes what a dead daemon left."""
         return worker.identity.index < self._count
 
     def start(self) -> None:
         """Spawn every worker and begin to watch them."""
-        for standby in self._standbys:
-            self._watch_standby(standby)
+        self.standbys.start()
         for index in range(len(self._worker_slots)):
             self._spawn(index)
         self._watch = self._loop.create_task(self._watch_heartbeats(), name="heartbeats")
@@ -225,6 +217,7 @@ class Supervisor:
         May be called again with a shorter time while it runs (a second SIGTERM forces).
         """
         self._is_stopping = True
+        self.standbys.is_wanted = False
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -256,11 +249,9 @@ class Supervisor:
         self._is_stopping = True
         if self._watch is not None:
             self._watch.cancel()
-        for timer in (*self._timers.values(), self._standby_timer):
-            if timer is not None:
-                timer.cancel()
-        while self._standbys:
-            self._drop_standby(self._standbys[0])
+        for timer in self._timers.values():
+            timer.cancel()
+        self.standbys.close()
         for worker in self.alive:
             worker.channel.send(Stop())
         deadline = self._loop.time() + STOP_GRACE_S
@@ -295,7 +286,7 @@ class Supervisor:
             self.workers[index] = WorkerProcess(
                 identity,
                 self._owner.start_message(identity),
-                self._take_standby() or StandbyWorker(self._worker_command),
+                self.standbys.take() or StandbyWorker(self._worker_command),
                 cpu=cpu,
                 slots=self._slots,
                 supervisor=self,
@@ -304,58 +295,6 @@ class Supervisor:
         except OSError as error:
             log.error("Worker %d cannot be started: %s.", index, error)
             self._restart_later(index)
-        self._change()
-
-    # ---- the standby
-
-    def _take_standby(self) -> StandbyWorker | None:
-        while self._standbys:
-            standby = self._standbys[0]
-            if standby.is_usable:
-                self._standbys.popleft()
-                self._loop.remove_reader(standby.pidfd)
-                return standby
-            self._drop_standby(standby)
-        return None
-
-    def _watch_standby(self, standby: StandbyWorker) -> None:
-        self._loop.add_reader(standby.pidfd, self._standby_died, standby)
-
-    def _standby_died(self, standby: StandbyWorker) -> None:
-        words = last_line(standby.take_words())
-        self._drop_standby(standby)
-        log.warning(
-            "The standby worker (pid %d) has ended%s; another is started.",
-            standby.pid,
-            f" ({words})" if words else "",
-        )
-        self._want_standby(STANDBY_RETRY_S)
-
-    def _drop_standby(self, standby: StandbyWorker) -> None:
-        self._standbys.remove(standby)
-        self._loop.remove_reader(standby.pidfd)
-        standby.end()
-        self._change()
-
-    def _want_standby(self, delay_s: float) -> None:
-        if not self._with_standby or self._is_stopping or self._standbys:
-            return
-        if self._standby_timer is not None:
-            self._standby_timer.cancel()
-        self._standby_timer = self._loop.call_later(delay_s, self._start_standby)
-
-    def _start_standby(self) -> None:
-        self._standby_timer = None
-        if self._is_stopping or self._standbys:
-            return
-        try:
-            standby = StandbyWorker(self._worker_command)
-        except OSError as error:
-            log.error("A standby worker cannot be started: %s.", error)
-            self._want_standby(STANDBY_RETRY_S)
-            return
-        self._standbys.append(standby)
-        self._watch_standby(standby)
         self._change()
 
     # ---- what workers say
@@ -396,7 +335,7 @@ class Supervisor:
                 )
                 self._owner.worker_joined(worker)
                 if len(self.ready) >= self.wanted:
-                    self._want_standby(STANDBY_DELAY_S)
+                    self.standbys.want(STANDBY_DELAY_S)
         elif isinstance(message, Configured):
             worker.config_serial = message.serial
         elif isinstance(message, Drained):
@@ -452,7 +391,7 @@ class Supervisor:
             if self._loop.time() - before > 1.5 * self._look_s:
                 continue
             for worker in self.alive:
-                self._look_at(worker)
+                self._heartbeats.look_at(worker)
                 self._end_if_over(worker)
 
     def _end_if_over(self, worker: WorkerProcess) -> None:
@@ -466,40 +405,6 @@ class Supervisor:
             worker.move(WorkerEvent.DRAIN)
             worker.channel.send(Stop())
             self._change()
-
-    def _look_at(self, worker: WorkerProcess) -> None:
-        now_ms = self._loop.time() * 1000.0
-        beat = self._slots.heartbeat(worker.identity.slot)
-        if beat != worker.last_heartbeat:
-            worker.last_heartbeat = beat
-            worker.missed_heartbeats = 0
-            worker.moved_ms = now_ms
-            return
-        if worker.state is WorkerState.STARTING and not worker.missed_heartbeats:
-            if now_ms - worker.moved_ms > START_SILENCE_MS:
-                worker.missed_heartbeats = MISSES_MAX  # once: the signals below take a moment
-                self._end_silent(worker, now_ms)
-            return
-        if not worker.is_ready:
-            return
-        worker.missed_heartbeats += 1
-        if worker.missed_heartbeats == MISSES_MAX:
-            self._end_silent(worker, now_ms)
-
-    def _end_silent(self, worker: WorkerProcess, now_ms: float) -> None:
-        log.error(
-            "Worker %d (pid %d) has been silent for %.1f s%s; it is ended and replaced.",
-            worker.identity.index,
-            worker.pid,
-            (now_ms - worker.moved_ms) / 1000.0,
-            "" if worker.is_ready else " and is not ready yet",
-        )
-        if process_state(worker.pid) in {"T", "t"}:
-            worker.end(signal.SIGKILL)  # a stopped process obeys nothing else, and has nothing to say
-            return
-        # SIGABRT first: faulthandler writes where it hangs.
-        worker.end(signal.SIGABRT)
-        self._loop.call_later(ABORT_GRACE_S, worker.end, signal.SIGKILL)
 
     def _change(self) -> None:
         self._changed.set()

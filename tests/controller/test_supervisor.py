@@ -95,7 +95,7 @@ async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
 async def test_a_stopped_worker_is_killed_at_once(it: Stage) -> None:
     """It obeys SIGKILL only: no time is given to it for last words."""
     await it.supervisor.wait_all_ready()
-    with mock.patch("sidecar.controller.supervisor.ABORT_GRACE_S", 3_600.0):
+    with mock.patch("sidecar.controller.heartbeats.ABORT_GRACE_S", 3_600.0):
         os.kill(it.worker().pid, signal.SIGSTOP)
         it.slots.silent.add(0)
         await it.until(lambda: it.left)
@@ -107,7 +107,7 @@ async def test_a_stopped_worker_is_killed_at_once(it: Stage) -> None:
 @on_stage("adopts for long", heartbeat_timeout_s=0.15)
 async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Stage) -> None:
     """Looked at for many times as long as a start may be silent: its heartbeat moves, so it lives."""
-    with mock.patch("sidecar.controller.supervisor.START_SILENCE_MS", 200.0):
+    with mock.patch("sidecar.controller.heartbeats.START_SILENCE_MS", 200.0):
         worker = it.worker()
         await it.until(lambda: it.supervisor._loop.time() * 1000.0 - worker.started_ms > 5 * 200.0 or it.left)
         assert it.left == []
@@ -120,7 +120,7 @@ async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Stage) -> 
 @on_stage("hangs at first", heartbeat_timeout_s=0.15)
 async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Stage) -> None:
     it.slots.silent.add(0)
-    with mock.patch("sidecar.controller.supervisor.START_SILENCE_MS", 200.0):
+    with mock.patch("sidecar.controller.heartbeats.START_SILENCE_MS", 200.0):
         await it.until(lambda: it.left)
         it.slots.silent.clear()
         await it.until(lambda: it.joined)
@@ -171,14 +171,14 @@ def test_pinning_leaves_cpus_for_others(monkeypatch: pytest.MonkeyPatch) -> None
 
 @on_stage(workers=2, with_standby=True)
 async def test_a_standby_replaces_the_dead(it: Stage) -> None:
-    await it.until(lambda: it.supervisor.standby_pid)
-    standby = it.supervisor.standby_pid
+    await it.until(lambda: it.supervisor.standbys.pid)
+    standby = it.supervisor.standbys.pid
     it.worker(1).signal(signal.SIGKILL)
     await it.until(lambda: len(it.joined) == 3)
     assert it.worker(1).pid == standby
     assert it.worker(1).identity.slot == 1
-    await it.until(lambda: it.supervisor.standby_pid not in {None, standby})
-    pid = it.supervisor.standby_pid
+    await it.until(lambda: it.supervisor.standbys.pid not in {None, standby})
+    pid = it.supervisor.standbys.pid
     await it.supervisor.stop()
     assert pid is not None
     assert process_state(pid) is None, "killed and reaped with the rest"
@@ -186,13 +186,13 @@ async def test_a_standby_replaces_the_dead(it: Stage) -> None:
 
 @on_stage(with_standby=True)
 async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> None:
-    with mock.patch("sidecar.controller.supervisor.STANDBY_RETRY_S", 0.05):
-        await it.until(lambda: it.supervisor.standby_pid)
-        first = it.supervisor.standby_pid
+    with mock.patch("sidecar.controller.standby_worker.STANDBY_RETRY_S", 0.05):
+        await it.until(lambda: it.supervisor.standbys.pid)
+        first = it.supervisor.standbys.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await it.until(lambda: it.supervisor.standby_pid not in {None, first})
-    second = it.supervisor.standby_pid
+        await it.until(lambda: it.supervisor.standbys.pid not in {None, first})
+    second = it.supervisor.standbys.pid
     assert second is not None
     os.kill(second, signal.SIGSTOP)
     wait_until(lambda: process_state(second) in {"T", "t"}, "the kernel to have stopped it")

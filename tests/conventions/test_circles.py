@@ -17,7 +17,7 @@ TYPED_IN_CIRCLES = {
     # A completion ends its batch by the settlement that made it.
     frozenset({"completions", "settlement"}),
     # Parts that are handed each other when they are wired.
-    frozenset({"cluster", "supervisor", "worker_process"}),
+    frozenset({"cluster", "heartbeats", "supervisor", "worker_process"}),
 }
 """Files that name each other's types under TYPE_CHECKING only. Shorten it; a new circle needs a reason here."""
 

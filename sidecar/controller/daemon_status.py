@@ -1,0 +1,203 @@
+"""DaemonStatus: what a running daemon shows of itself, in daemon.json, on the page, at /healthz and to systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sidecar.common.own_process import own_version
+from sidecar.common.settings import SidecarConfig
+from sidecar.controller.cluster import Cluster
+from sidecar.controller.control_endpoint import ControlEndpoint
+from sidecar.controller.discards import Discards
+from sidecar.controller.failure_book import FailureBook
+from sidecar.controller.health import Health, disk_sentence
+from sidecar.controller.orders import Orders
+from sidecar.controller.overview import Overview
+from sidecar.controller.run_dir import RunDir
+from sidecar.controller.run_dir_lock import process_start_time
+from sidecar.controller.segment_store import SegmentStore
+from sidecar.controller.stop_requests import StopRequests
+from sidecar.controller.supervisor import Supervisor
+from sidecar.controller.systemd import Systemd
+from sidecar.telemetry.exporter import Exporter
+
+log = logging.getLogger(__name__)
+
+
+class DaemonStatus:
+    """Reads the daemon's parts and changes none. Belongs to the controller's loop."""
+
+    def __init__(
+        self,
+        config: SidecarConfig,
+        run_dir: RunDir,
+        store: SegmentStore,
+        cluster: Cluster,
+        *,
+        supervisor: Supervisor,
+        orders: Orders,
+        overview: Overview,
+        failures: FailureBook,
+        discards: Discards,
+        stop_requests: StopRequests,
+        systemd: Systemd,
+        constant: Mapping[str, Any],
+    ) -> None:
+        """``constant``: keys of the status that never change."""
+        self.config = config
+        """In use now: a reload puts another one here."""
+        self.exporter: Exporter | None = None
+        self.control: ControlEndpoint | None = None
+        self.replaced_pid: int | None = None
+        """The daemon that this one took over from."""
+        self._run_dir = run_dir
+        self._store = store
+        self._cluster = cluster
+        self._supervisor = supervisor
+        self._orders = orders
+        self._overview = overview
+        self._failures = failures
+        self._discards = discards
+        self._stop_requests = stop_requests
+        self._systemd = systemd
+        self._constant = constant
+        self._shown_state = ""
+        self._loop = asyncio.get_running_loop()
+        self._publish_handle: asyncio.Handle | None = None
+
+    def health(self) -> Health:
+        """Whether records are taken and delivered now, and the sentence why not."""
+        ready, wanted = len(self._supervisor.ready), self._supervisor.wanted
+        if self._stop_requests.is_stopping:
+            return Health("draining", "The daemon is draining and takes no new records.")
+        if self._orders.pauses.drained_since_ms is not None:
+            return Health(
+                "draining", "The daemon is drained and takes no records: `kafka-sidecar resume` ends that."
+            )
+        disk_errno = self._store.highest("accept_log_errno")
+        if disk_errno:
+            return Health("refusing", disk_sentence(disk_errno, self.config.text("pool.path")))
+        if self._cluster.error:
+            return Health("unreachable", self._cluster.error)
+        if not ready and self._supervisor.last_death:
+            return Health("starting", f"No worker is ready. {self._supervisor.last_death}")
+        if not ready or not self._cluster.is_known:
+            what = "its first metadata" if ready else "its workers"
+            servers = ", ".join(self.config.words("bootstrap.servers"))
+            return Health("starting", f"The daemon waits for {what} (bootstrap.servers {servers}).")
+        if ready < wanted:
+            return Health(
+                "degraded", f"{wanted - ready} of {wanted} workers are down. {self._supervisor.last_death}"
+            )
+        trouble = self._overview.trouble()
+        if trouble is not None:
+            return Health("degraded", *trouble)
+        return Health("running", "")
+
+    @property
+    def _accepts_records(self) -> bool:
+        """Also while Kafka is away: records wait in the pool then."""
+        return (
+            not self._stop_requests.is_stopping
+            and self._orders.pauses.drained_since_ms is None
+            and bool(self._supervisor.ready)
+            and not self._store.highest("accept_log_errno")
+        )
+
+    def judge(self) -> tuple[bool, str]:
+        health = self.health()
+        return health.is_healthy, health.sentence
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The data of daemon.json, the page and `status --json`."""
+        health = self.health()
+        return {
+            "pid": os.getpid(),
+            "start_time": process_start_time(os.getpid()),
+            "version": own_version(),
+            **self._constant,
+            "state": health.state,
+            "takes_records": health.takes_records,
+            "accepts_records": self._accepts_records,
+            "sentence": health.sentence,
+            "advice": health.remedy,
+            "run_dir": str(self._run_dir.path),
+            "segment": str(self._store.path),
+            "reload_json": str(self._run_dir.reload_json),
+            "http": self.exporter.address if self.exporter else "",
+            "listen": self.config.text("daemon.listen"),
+            "curve_public_keys": self.control.public_keys if self.control else [],
+            "config_file": str(Path(self.config.file).absolute()) if self.config.file else "",
+            "bootstrap": ",".join(self.config.words("bootstrap.servers")),
+            "cluster_id": self._cluster.cluster_id,
+            "batch_size": self.config.integer("batch.size"),
+            **self._overview.status(
+                self.config.integer("max.in.flight.requests.per.connection") * self._supervisor.wanted
+            ),
+            "restarts": self._supervisor.restarts,
+            "last_restart": self._supervisor.last_restart,
+            "predecessor": self._predecessor(),
+            "refused": dict(self.control.refused) if self.control else {},
+            "held_slots": sorted(self._supervisor.held_slots),
+            "failures": self._failures.last(),
+            "standby": self._supervisor.standbys.pid,
+            "discards": self._discards.to_list(),
+            **self._orders.shown(),
+            "workers": [
+                {
+                    "index": worker.identity.index,
+                    "pid": worker.pid,
+                    "start_time": worker.start_time,
+                    "slot": worker.identity.slot,
+                    "incarnation": worker.identity.incarnation,
+                    "epoch": worker.identity.epoch,
+                    "endpoint": worker.identity.endpoint,
+                    "state": str(worker.state),
+                    "cpu": worker.cpu,
+                    "clients": self._store.clients_connected(worker.identity.slot),
+                }
+                for worker in self._supervisor.workers
+                if worker is not None
+            ],
+        }
+
+    def _predecessor(self) -> dict[str, Any] | None:
+        """The daemon before, with whose segment this one goes on: one that died, or that handed it over."""
+        if not self._store.inherited and self.replaced_pid is None:
+            return None
+        return {"taken_over_pid": self.replaced_pid, "held": self._store.inherited}
+
+    def changed(self) -> None:
+        """Something that `status` shows is different: write it, once for all changes of this turn."""
+        if self._publish_handle is None:
+            self._publish_handle = self._loop.call_soon(self.publish)
+
+    def ready(self) -> None:
+        """Tell systemd that all workers are ready."""
+        self._shown_state = self.health().sentence or "Running"
+        self._systemd.ready(self._shown_state)
+
+    def close(self) -> None:
+        if self._publish_handle is not None:
+            self._publish_handle.cancel()
+
+    def _note_state(self) -> None:
+        """`systemctl status` shows the sentence of /healthz."""
+        shown = self.health().sentence or "Running"
+        if shown != self._shown_state:
+            self._shown_state = shown
+            self._systemd.status(shown)
+
+    def publish(self) -> None:
+        self._publish_handle = None
+        self._note_state()
+        try:
+            self._run_dir.publish(self.to_mapping())
+            self._run_dir.store_epoch(self._supervisor.last_epoch)
+        except OSError as error:
+            log.error("%s cannot be written: %s.", self._run_dir.daemon_json, error)

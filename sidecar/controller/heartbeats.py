@@ -1,0 +1,65 @@
+"""Heartbeats: a worker whose loop is silent is ended, so that another takes its slot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+from sidecar.controller.run_dir import process_state
+from sidecar.controller.worker_states import WorkerState
+
+if TYPE_CHECKING:
+    from sidecar.controller.supervisor import SlotStore
+    from sidecar.controller.worker_process import WorkerProcess
+
+log = logging.getLogger(__name__)
+
+MISSES_MAX = 3
+START_SILENCE_MS = 30_000.0
+"""A worker that starts may take as long as its slot needs, while its heartbeat moves; without one it has this long: for
+imports, and for the longest single step of an adoption."""
+ABORT_GRACE_S = 3.0
+
+
+class Heartbeats:
+    """Belongs to the controller's loop."""
+
+    def __init__(self, slots: SlotStore) -> None:
+        self._slots = slots
+        self._loop = asyncio.get_running_loop()
+
+    def look_at(self, worker: WorkerProcess) -> None:
+        now_ms = self._loop.time() * 1000.0
+        beat = self._slots.heartbeat(worker.identity.slot)
+        if beat != worker.last_heartbeat:
+            worker.last_heartbeat = beat
+            worker.missed_heartbeats = 0
+            worker.moved_ms = now_ms
+            return
+        if worker.state is WorkerState.STARTING and not worker.missed_heartbeats:
+            if now_ms - worker.moved_ms > START_SILENCE_MS:
+                worker.missed_heartbeats = MISSES_MAX  # once: the signals below take a moment
+                self._end(worker, now_ms)
+            return
+        if not worker.is_ready:
+            return
+        worker.missed_heartbeats += 1
+        if worker.missed_heartbeats == MISSES_MAX:
+            self._end(worker, now_ms)
+
+    def _end(self, worker: WorkerProcess, now_ms: float) -> None:
+        log.error(
+            "Worker %d (pid %d) has been silent for %.1f s%s; it is ended and replaced.",
+            worker.identity.index,
+            worker.pid,
+            (now_ms - worker.moved_ms) / 1000.0,
+            "" if worker.is_ready else " and is not ready yet",
+        )
+        if process_state(worker.pid) in {"T", "t"}:
+            worker.end(signal.SIGKILL)  # a stopped process obeys nothing else, and has nothing to say
+            return
+        # SIGABRT first: faulthandler writes where it hangs.
+        worker.end(signal.SIGABRT)
+        self._loop.call_later(ABORT_GRACE_S, worker.end, signal.SIGKILL)
