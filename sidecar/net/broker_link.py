@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from random import random
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +26,14 @@ from sidecar.net.connector import (
 )
 from sidecar.net.link_security import LinkSecurity
 from sidecar.net.transport import LinkTransport
-from sidecar.protocol.connection import BrokerConnection, InFlightRequest, Response
+from sidecar.protocol.connection import (
+    BrokerConnection,
+    InFlightRequest,
+    OnTaken,
+    Outgoing,
+    Response,
+    SendQueue,
+)
 from sidecar.protocol.messages import (
     ApiKey,
     Buffer,
@@ -47,47 +53,6 @@ SENDMSG_BUFFERS_MAX: Final = 1024
 RECEIVE_BYTES: Final = 64 << 10
 RECEIVES_MAX: Final = 8
 """Reads in one turn of the loop, so that other sockets get theirs."""
-
-OnTaken = Callable[[bool], None]
-
-
-class _Outgoing:
-    """One message on its way into the kernel: ``index`` and ``offset`` point at the first byte not yet
-    taken, of ``left_bytes``."""
-
-    __slots__ = ("buffers", "correlation_id", "index", "left_bytes", "offset", "on_taken")
-
-    def __init__(self, correlation_id: int, buffers: Sequence[Buffer], on_taken: OnTaken | None) -> None:
-        self.correlation_id = correlation_id
-        self.buffers = list(buffers)
-        self.index = 0
-        self.offset = 0
-        self.left_bytes = sum(map(len, self.buffers))
-        self.on_taken = on_taken
-
-    @property
-    def is_untouched(self) -> bool:
-        return self.index == 0 and self.offset == 0
-
-    def advance(self, taken: int) -> None:
-        """Move on by fewer bytes than are left."""
-        self.left_bytes -= taken
-        while True:
-            rest = len(self.buffers[self.index]) - self.offset
-            if taken < rest:
-                self.offset += taken
-                return
-            taken -= rest
-            self.index += 1
-            self.offset = 0
-
-
-def _untouched(outgoing: Iterable[_Outgoing], unreported_bytes: int) -> Iterator[int]:
-    """Messages of which the transport was given no byte; of those that it has not reported some may have arrived."""
-    for each in outgoing:
-        if each.is_untouched and unreported_bytes <= 0:
-            yield each.correlation_id
-        unreported_bytes -= each.left_bytes
 
 
 class BrokerLink:
@@ -145,7 +110,7 @@ class BrokerLink:
         self._connection = BrokerConnection()
         self._versions: Mapping[int, int] = {}
         self._futures: dict[int, asyncio.Future[Any]] = {}
-        self._outgoing: deque[_Outgoing] = deque()
+        self._outgoing = SendQueue()
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._sock: socket.socket | None = None
         self._transport: LinkTransport | None = None
@@ -186,11 +151,11 @@ class BrokerLink:
                 self._loop.remove_writer(fd)
             self._transport.close()
             unreported_bytes = self._transport.unreported_bytes
-        outgoing, self._outgoing = self._outgoing, deque()
+        outgoing, self._outgoing = self._outgoing, SendQueue()
         if self._renewal is not None:
             outgoing.extend(each.outgoing for each in self._renewal.held)
             self._renewal.close()
-        self.untouched_at_close = tuple(_untouched(outgoing, unreported_bytes))
+        self.untouched_at_close = tuple(outgoing.untouched(unreported_bytes))
         futures, self._futures = self._futures, {}
         for each in outgoing:
             each.buffers = []
@@ -240,7 +205,7 @@ class BrokerLink:
             expected = InFlightRequest(
                 correlation_id, ApiKey.PRODUCE, version, version >= PRODUCE_FLEXIBLE_VERSION, deadline_ms
             )
-        outgoing = _Outgoing(correlation_id, buffers, on_taken)
+        outgoing = Outgoing(correlation_id, buffers, on_taken)
         if self._renewal is not None and self._renewal.is_holding:
             self._renewal.hold(expected, outgoing)
             return
@@ -276,7 +241,7 @@ class BrokerLink:
         )
         self._futures[correlation_id] = future
         self._on_deadline(deadline_ms)
-        outgoing = _Outgoing(correlation_id, [encode_request(message, correlation_id, self.client_id)], None)
+        outgoing = Outgoing(correlation_id, [encode_request(message, correlation_id, self.client_id)], None)
         if may_wait and self._renewal is not None and self._renewal.is_holding:
             self._renewal.hold(expected, outgoing)
             return future
@@ -398,7 +363,7 @@ class BrokerLink:
             self._on_deadline,
         )
 
-    def _send(self, message: _Outgoing, now_ms: float) -> None:
+    def _send(self, message: Outgoing, now_ms: float) -> None:
         self.last_used_ms = now_ms
         if not self._outgoing:
             self._progress_ms = now_ms
@@ -413,14 +378,14 @@ class BrokerLink:
         assert self._sock is not None and self._transport is not None
         while self._outgoing and not self.is_closed:
             try:
-                taken = self._give(self._next_buffers())
+                taken = self._give(self._outgoing.next_buffers(SENDMSG_BUFFERS_MAX))
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
                 self._fail_soon(f"Sending to {self.node} failed: {error}")
                 return
             self._progress_ms = now_ms
-            self._advance(taken)
+            self._outgoing.advance(taken)
             # kill point: send.part if self._outgoing and not self._outgoing[0].is_untouched
             # kill point: send.all if not self._outgoing or self._outgoing[0].is_untouched
         if self.is_closed:
@@ -438,36 +403,6 @@ class BrokerLink:
         elif not is_wanted and self._is_writer_set:
             self._loop.remove_writer(self._sock.fileno())
         self._is_writer_set = is_wanted
-
-    def _next_buffers(self) -> list[Buffer]:
-        chosen: list[Buffer] = []
-        for message in self._outgoing:
-            start = message.index
-            if message.offset:
-                chosen.append(memoryview(message.buffers[start])[message.offset :])
-                start += 1
-            chosen += message.buffers[start : start + SENDMSG_BUFFERS_MAX - len(chosen)]
-            if len(chosen) >= SENDMSG_BUFFERS_MAX:
-                break
-        return chosen
-
-    def _advance(self, taken: int) -> None:
-        """Move past the bytes the kernel took, then tell the owners of messages now complete.
-
-        In this order: an owner may send or close from inside ``on_taken``, and must find every byte counted.
-        """
-        complete: list[_Outgoing] = []
-        outgoing = self._outgoing
-        while outgoing and outgoing[0].left_bytes <= taken:
-            message = outgoing.popleft()
-            taken -= message.left_bytes
-            message.buffers = []
-            complete.append(message)
-        if taken:
-            outgoing[0].advance(taken)
-        for message in complete:
-            if message.on_taken is not None:
-                message.on_taken(True)
 
     def _readable_through_tls(self) -> None:
         """TLS may have more to read than the socket shows, and something to say by itself."""

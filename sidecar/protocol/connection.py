@@ -1,4 +1,5 @@
-"""BrokerConnection: correlation ids, frames and deadlines of one broker connection. Sans-IO.
+"""One connection to a broker, sans-IO: BrokerConnection has its correlation ids, frames and deadlines, and SendQueue
+the bytes that are to go out.
 
 A broker answers the requests of one connection in their order, so the oldest request in flight tells what the
 next frame is; anything else ends the connection.
@@ -8,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from sidecar.protocol.messages import ProtocolError
+from sidecar.protocol.messages import Buffer, ProtocolError
 
 RESPONSE_BYTES_MAX: Final = 100 << 20
 SETUP_ANSWER_BYTES_MAX: Final = 1 << 20
@@ -19,6 +20,9 @@ SETUP_ANSWER_BYTES_MAX: Final = 1 << 20
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
 _CORRELATION_ID_LIMIT: Final = 1 << 31
+
+OnTaken = Callable[[bool], None]
+"""Called once for a message: True when the kernel has all bytes, False when the link closed before that."""
 
 
 class InFlightRequest(NamedTuple):
@@ -118,6 +122,81 @@ class BrokerConnection:
             start = start + 1 if has_no_tags else _skip_tagged_fields(frame, start)
         self._in_flight.popleft()
         return Response(request, frame[start:])
+
+
+class Outgoing:
+    """One message on its way into the kernel: ``index`` and ``offset`` point at the first byte not yet
+    taken, of ``left_bytes``."""
+
+    __slots__ = ("buffers", "correlation_id", "index", "left_bytes", "offset", "on_taken")
+
+    def __init__(self, correlation_id: int, buffers: Sequence[Buffer], on_taken: OnTaken | None) -> None:
+        self.correlation_id = correlation_id
+        self.buffers = list(buffers)
+        self.index = 0
+        self.offset = 0
+        self.left_bytes = sum(map(len, self.buffers))
+        self.on_taken = on_taken
+
+    @property
+    def is_untouched(self) -> bool:
+        return self.index == 0 and self.offset == 0
+
+    def advance(self, taken: int) -> None:
+        """Move on by fewer bytes than are left."""
+        self.left_bytes -= taken
+        while True:
+            rest = len(self.buffers[self.index]) - self.offset
+            if taken < rest:
+                self.offset += taken
+                return
+            taken -= rest
+            self.index += 1
+            self.offset = 0
+
+
+class SendQueue(deque[Outgoing]):
+    """Messages of which the kernel has not all bytes, in the order in which they go."""
+
+    def next_buffers(self, count_max: int) -> list[Buffer]:
+        """What goes next, in at most ``count_max`` buffers."""
+        chosen: list[Buffer] = []
+        for message in self:
+            start = message.index
+            if message.offset:
+                chosen.append(memoryview(message.buffers[start])[message.offset :])
+                start += 1
+            chosen += message.buffers[start : start + count_max - len(chosen)]
+            if len(chosen) >= count_max:
+                break
+        return chosen
+
+    def advance(self, taken: int) -> None:
+        """Move past the bytes the kernel took, then tell the owners of messages now complete.
+
+        In this order: an owner may send or close from inside ``on_taken``, and must find every byte counted.
+        """
+        complete: list[Outgoing] = []
+        while self and self[0].left_bytes <= taken:
+            message = self.popleft()
+            taken -= message.left_bytes
+            message.buffers = []
+            complete.append(message)
+        if taken:
+            self[0].advance(taken)
+        for message in complete:
+            if message.on_taken is not None:
+                message.on_taken(True)
+
+    def untouched(self, unreported_bytes: int) -> Iterator[int]:
+        """Messages of which the transport was given no byte, by correlation id.
+
+        Of those whose bytes it has not reported some may have arrived.
+        """
+        for each in self:
+            if each.is_untouched and unreported_bytes <= 0:
+                yield each.correlation_id
+            unreported_bytes -= each.left_bytes
 
 
 def _skip_tagged_fields(frame: bytes, position: int) -> int:
