@@ -53,20 +53,12 @@ class ControlEndpoint:
     ``order(verb, names, caller)`` ORDER_REPLY's fields, ``explain(name, caller)`` those of EXPLAIN_REPLY.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        hello: Hello = lambda fields, caller: None,
-        topics: AskTopics | None = None,
-        order: GiveOrder | None = None,
-        explain: AskExplain | None = None,
-    ) -> None:
+    def __init__(self, path: Path) -> None:
         """``path`` is replaced in one step when it is there: a daemon before us loses it, nobody finds none."""
-        self._hello = hello
-        self._topics = topics
-        self._order = order
-        self._explain = explain
+        self._hello: Hello = lambda fields, caller: None
+        self._topics: AskTopics | None = None
+        self._order: GiveOrder | None = None
+        self._explain: AskExplain | None = None
         self.refused: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack

@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from math import inf
-from types import TracebackType
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -169,15 +168,6 @@ class FakeBroker(FaultServer):
         """How many batches came again and were recognised."""
         with self._lock:
             return self._topics[topic][partition].duplicates
-
-    def __enter__(self) -> FakeBroker:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # --- answers -------------------------------------------------------------------------------------------
 

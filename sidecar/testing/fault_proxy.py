@@ -20,7 +20,6 @@ import socket
 import struct
 import threading
 from collections import deque
-from types import TracebackType
 from typing import Any
 
 from sidecar.testing.fault_server import (
@@ -69,15 +68,6 @@ class FaultProxy(FaultServer):
     def start(self) -> None:
         for node in self._bootstrap:
             self.listen(node)
-
-    def __enter__(self) -> FaultProxy:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def open_channel(self, connection: Connection) -> Channel:
         with self._lock:

@@ -27,6 +27,7 @@ from sidecar.testing.kafka_frames import (
     write_answer,
 )
 from sidecar.testing.refusals import edited, note_codes
+from sidecar.testing.running import Running
 
 _CHUNK_BYTES = 1 << 16
 
@@ -72,7 +73,7 @@ class Channel(ABC):
     def close(self) -> None: ...
 
 
-class FaultServer(ABC):
+class FaultServer(Running):
     """One listener for each broker; subclasses say what is behind them. All methods are thread-safe."""
 
     def __init__(

@@ -16,11 +16,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from sidecar.common.python_child import python_command
 from sidecar.testing.child_processes import die_with_parent
 from sidecar.testing.kafka_jars import KafkaUnavailable
+from sidecar.testing.running import Running
 
 _PRODUCER_TYPE = 0
 
@@ -125,7 +125,7 @@ class MockCluster:
             raise ValueError(f"mock broker: cannot obey {line.strip()!r}: {error}") from None
 
 
-class MockBroker:
+class MockBroker(Running):
     """The mock cluster in a child process: ``with MockBroker({"flights": 6}) as broker``."""
 
     def __init__(self, topics: Mapping[str, int] | None = None, *, broker_count: int = 3) -> None:
@@ -176,15 +176,6 @@ class MockBroker:
             if stream is not None:
                 stream.close()
         self._process = None
-
-    def __enter__(self) -> MockBroker:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

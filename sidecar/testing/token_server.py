@@ -22,7 +22,6 @@ import time
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote_plus
 
@@ -31,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from sidecar.testing.certificates import Certificate
 from sidecar.testing.kafka_listeners import AUDIENCE
+from sidecar.testing.running import Running
 
 KEY_ID = "kit"
 SLOW_S = 60.0
@@ -61,7 +61,7 @@ class TokenRequest(NamedTuple):
     fault: Fault | None
 
 
-class TokenServer:
+class TokenServer(Running):
     """Token endpoint and key set in a thread; use as a context manager. Thread-safe.
 
     ``clients``: id → secret, of those that get a token; None: any. ``certificate``: serves over TLS.
@@ -157,15 +157,6 @@ class TokenServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-
-    def __enter__(self) -> TokenServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # For the handler
 

@@ -51,7 +51,8 @@ async def topics(names: list[str] | None, max_wait_ms: float | None, caller: Cal
 
 def perform(short_dir: Path, play: Play) -> None:
     async def run() -> None:
-        endpoint = ControlEndpoint(short_dir / "control.sock", hello=hello, topics=topics)
+        endpoint = ControlEndpoint(short_dir / "control.sock")
+        endpoint.serve(hello, topics)
         context = zmq.asyncio.Context()
         dealer = context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.LINGER, 0)

@@ -191,13 +191,8 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
         return [{"asked": name}]
 
     async def run(folder: Path) -> None:
-        endpoint = ControlEndpoint(
-            folder / "control.sock",
-            hello=lambda fields, caller: ("worker-0.3.sock", 3, b"ticket"),
-            topics=topics,
-            order=order,
-            explain=explain,
-        )
+        endpoint = ControlEndpoint(folder / "control.sock")
+        endpoint.serve(lambda fields, caller: ("worker-0.3.sock", 3, b"ticket"), topics, order, explain)
         try:
             endpoint._endpoint.send = lambda routing_id, frames: bool(sent.append(list(frames))) or True  # type: ignore[method-assign]
             endpoint._on_message(
