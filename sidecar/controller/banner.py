@@ -61,7 +61,7 @@ class Farewell:
         )
 
     def losses(self, left: int, folder: Path) -> tuple[str, str]:
-        """What the drain could not deliver: a sentence for records of clients that are gone, whose letters are in
+        """Records that the drain could not deliver: a sentence for those of clients that are gone, whose letters are in
         ``folder``, and one for the others, with the ``left`` that have no fate. Empty where there are none."""
         _, failed, dead = self._since()
         failed += left

@@ -159,7 +159,7 @@ class SendQueue(deque[Outgoing]):
     """Messages of which the kernel has not all bytes, in the order in which they go."""
 
     def next_buffers(self, count_max: int) -> list[Buffer]:
-        """What goes next, in at most ``count_max`` buffers."""
+        """The next bytes to go, in at most ``count_max`` buffers."""
         chosen: list[Buffer] = []
         for message in self:
             start = message.index
