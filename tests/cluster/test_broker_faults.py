@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
 PARTITIONS = 4
 HEALING_S = 90.0
-SHORT_S, LONG_S = 30.0, 400.0
+SHORT_S, LONG_S = 20.0, 400.0
 EPOCH_BUMPS = "kafka_sidecar_epoch_bumps_total"
 _serial = itertools.count(1)
 

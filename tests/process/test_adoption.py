@@ -99,7 +99,7 @@ def run_kills(
 
 
 def test_workers_killed_at_random(daemon: SidecarDaemon, kafka: KafkaCluster, new_topic: NewTopic) -> None:
-    run_kills(daemon, kafka, new_topic(partitions=3), kills=20, seed=random.randrange(1 << 30))
+    run_kills(daemon, kafka, new_topic(partitions=3), kills=12, seed=random.randrange(1 << 30))
 
 
 @pytest.mark.long
@@ -152,7 +152,7 @@ def test_whole_daemon_killed(
     daemon = start_daemon(kafka.bootstrap_servers)
     topic = new_topic(partitions=3)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:
-        for _ in range(3):
+        for _ in range(2):
             before = load.delivered
             wait_until(lambda before=before: load.delivered > before + 500, "records to flow")  # type: ignore[misc]
             victims = daemon.worker_pids()
@@ -174,7 +174,7 @@ def test_stopped_and_started(kafka: KafkaCluster, start_daemon: StartDaemon, new
     daemon = start_daemon(kafka.bootstrap_servers)
     topic = new_topic(partitions=3)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:
-        for _ in range(3):
+        for _ in range(2):
             before = load.delivered
             wait_until(lambda before=before: load.delivered > before + 500, "records to flow")  # type: ignore[misc]
             assert daemon.stop() == 0, daemon.log_tail()

@@ -83,7 +83,7 @@ def test_no_answer_no_broker_no_leader_and_a_quota(kafka: FakeBroker, start_daem
         rule.release()
         producer.flush(30)
 
-        kafka.throttle_ms = 20_000
+        kafka.throttle_ms = 5_000
         producer.send("orders", SECRET)
         producer.flush(30)
         producer.send("orders", SECRET)

@@ -43,8 +43,8 @@ while True:
 
 @pytest.fixture
 def small_daemon(kafka: KafkaCluster) -> Iterator[SidecarDaemon]:
-    """Two workers, as by default, with one small pool; records wait 5 s for their topic."""
-    settings = {"buffer.memory": POOL_BYTES, "max.block.ms": 5_000}
+    """Two workers, as by default, with one small pool; records wait 1.5 s for their topic."""
+    settings = {"buffer.memory": POOL_BYTES, "max.block.ms": 1_500}
     with SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon:
         yield daemon
 
@@ -59,7 +59,7 @@ def test_a_flood_to_an_unknown_topic_leaves_room_for_others(
     good = new_topic(partitions=3)
     with Producer(run_dir=small_daemon.run_dir, client_name="good", max_block_ms=60_000) as producer:
         producer.send(good, value=b"warm").result(timeout=30)
-        flood = Producer(run_dir=small_daemon.run_dir, client_name="flood", max_block_ms=2_000)
+        flood = Producer(run_dir=small_daemon.run_dir, client_name="flood", max_block_ms=500)
         outcomes: list[BaseException | None] = []
         refused = threading.Event()
 

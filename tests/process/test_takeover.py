@@ -55,7 +55,7 @@ def test_upgrade_under_load(
     silences: list[float] = []
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, new_topic(partitions=3), clients=3) as load:
         flowing(load)
-        for turn in range(4):
+        for turn in range(2):
             run_build(daemon, other if turn % 2 == 0 else Path(__file__).parents[2])
             begun_s = time.monotonic()
             old = take_over(daemon)
