@@ -169,8 +169,12 @@ class LoopLine:
         return len(self._by_age)
 
     async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109
-        """Wait for something the io thread or this line brings; False when ``timeout`` seconds passed first."""
+        """Wait for something the io thread or this line brings; False when ``timeout`` seconds passed first.
+
+        Futures that were decided before ``ready()`` became true are done when this returns True.
+        """
         if ready():
+            self._resolve()
             return True
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()

@@ -441,3 +441,30 @@ def test_buffer_bytes_bound_what_waits_with_the_daemon_away(make_stage: MakeStag
         assert len(stage.log["t"]) == 1_000
 
     run(main())
+
+
+@pytest.mark.parametrize("is_met_at_once", [True, False])
+def test_what_was_decided_before_a_wait_ends_is_done_behind_it(
+    make_stage: MakeStage, is_met_at_once: bool
+) -> None:
+    """The io thread decides the last record and lets flush() go between two lines of the loop's thread."""
+    stage = make_stage()
+
+    async def main() -> None:
+        line = stage.producer._line_of(asyncio.get_running_loop())
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        error = errors.RecordTooLarge("too large")
+        looks = itertools.count()
+
+        def io_thread_lets_go() -> bool:
+            if next(looks) == 0 and not is_met_at_once:
+                return False
+            if not future.done():
+                line.decided(future, error, None)
+            return True
+
+        assert await line.until(io_thread_lets_go, 10)
+        assert future.done()
+        assert future.exception() is error
+
+    run(main())
