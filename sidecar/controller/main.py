@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 INSTANCE_ID_BYTES = 16
 NAMED_MAX = 3
+HEARD_SIGNALS = (signal.SIGTERM, signal.SIGINT, RELOAD_SIGNAL, HAND_OVER_SIGNAL)
 PREPARE_S = 10.0
 """How long a takeover waits for metadata, and for its workers' imports, before the old daemon is asked to go."""
 
@@ -188,8 +189,12 @@ class _Service:
         hide_hypothesis()
         set_title("controller")
         faulthandler.enable()
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(self._serve())
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(self._serve())
+        finally:
+            for number in HEARD_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
 
     def end(self) -> None:
         while self.standbys:
@@ -267,6 +272,8 @@ class _Service:
         try:
             return await daemon.run(exporter, lambda: self._ready(daemon))
         finally:
+            # The loop's end puts the default handlers back: one more SIGTERM would kill a daemon that cleans up.
+            signal.pthread_sigmask(signal.SIG_BLOCK, HEARD_SIGNALS)
             self.is_handed_over = daemon.is_handed_over
 
     def _hung_up_early(self) -> None:

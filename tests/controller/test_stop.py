@@ -24,6 +24,21 @@ from sidecar.testing.waiting import wait_until
 pytestmark = pytest.mark.process
 
 
+def test_a_signal_at_any_moment_of_its_end_changes_no_exit_status(start_daemon: StartDaemon) -> None:
+    """SIGTERM each millisecond until it is gone, the interpreter's own end included."""
+    daemon = start_daemon("127.0.0.1:1", wait=False, settings={"daemon.workers": 1})
+    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    process = daemon.process
+    assert process is not None
+
+    def has_ended() -> bool:
+        process.send_signal(signal.SIGTERM)
+        return process.poll() is not None
+
+    wait_until(has_ended, "its end", timeout_s=20, interval_s=0.001)
+    assert process.returncode == ExitStatus.OK
+
+
 @pytest.mark.rule("S2")
 def test_the_second_signal_fails_what_is_left_to_its_sender(start_daemon: StartDaemon) -> None:
     """Kafka is not there, so the drain of the first SIGTERM cannot end by itself."""
