@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sidecar.chaos.client_journal import ClientJournal, ClientState, Head
 from sidecar.common.python_child import python_command
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.waiting import wait_until
 
 LIFE_RECORDS_MAX = 2_000_000
@@ -176,15 +176,16 @@ class Workload:
         journal.head[Head.RATE] = 0 if self._is_hurried else kind.rate
         journal.head[Head.VISIT_RECORDS] = kind.visit_records
         process = subprocess.Popen(
-            python_command(
-                kind.module,
-                str(self._run_dir),
-                self._topic,
-                str(journal.path),
-                *map(str, (self.run, number, self._value_bytes)),
+            dying_with_parent(
+                python_command(
+                    kind.module,
+                    str(self._run_dir),
+                    self._topic,
+                    str(journal.path),
+                    *map(str, (self.run, number, self._value_bytes)),
+                )
             ),
             stdin=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
         client = ClientRun(number, place, journal, process)
         self.clients.append(client)

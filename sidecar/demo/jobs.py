@@ -16,7 +16,7 @@ from typing import IO
 from sidecar.common.python_child import python_command, safe_environment
 from sidecar.demo import flights
 from sidecar.demo.judge import TASK_SHIFT
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 
 SEND_MANY_ROWS = 2_000
 POLL_S = 0.2
@@ -33,13 +33,12 @@ class Job:
     def __init__(self, words: list[str]) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            python_command(*words),
+            dying_with_parent(python_command(*words)),
             env=safe_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
         self._start = time.monotonic()
         self.seen_s: dict[str, float] = {}

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+import sys
+from collections.abc import Sequence
+from typing import Final
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
+_DIE_AND_EXEC: Final = (
+    "import ctypes, os, sys; "
+    f"ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}, 0, 0, 0); "
+    "os.getppid() == int(sys.argv[1]) or sys.exit(1); "
+    "os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+def dying_with_parent(command: Sequence[str]) -> list[str]:
+    """``command`` for Popen, killed by the kernel when the *thread* that starts it ends. Call from the main thread.
+
+    A small Python asks for that signal and becomes ``command``, under the same process id. A ``preexec_fn`` would run
+    between fork and exec, in a copy of this process whose other threads are gone: a garbage collection there closes
+    other libraries' clients, which wait for their threads for ever.
+    """
+    return [sys.executable, "-I", "-S", "-c", _DIE_AND_EXEC, str(os.getpid()), *command]
 
 
 def die_with_parent() -> None:
-    """For ``Popen(preexec_fn=...)``: the kernel kills the child when the *thread* that started it ends.
-
-    So start such children from the main thread. One prctl call, no allocation, no lock: safe between fork and
-    exec even with other threads around.
-    """
+    """In a child that runs already: the kernel kills it when the thread that started it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from sidecar.common.model import ExitStatus
 from sidecar.common.python_child import python_command
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.waiting import ConditionTimeout, wait_until
 
 START_TIMEOUT_S = 30.0
@@ -81,21 +81,22 @@ class SidecarDaemon:
             self._log.close()  # that of its life before
         self._log = self.log_path.open("ab")
         self.process = subprocess.Popen(
-            [
-                *self._prefix,
-                *cli("run"),
-                "--run-dir",
-                str(self.run_dir),
-                *words,
-                *(("-c", str(self._config)) if self._config else ()),
-                *(word for pair in arguments for word in ("-X", pair)),
-            ],
+            dying_with_parent(
+                [
+                    *self._prefix,
+                    *cli("run"),
+                    "--run-dir",
+                    str(self.run_dir),
+                    *words,
+                    *(("-c", str(self._config)) if self._config else ()),
+                    *(word for pair in arguments for word in ("-X", pair)),
+                ]
+            ),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **self._environment},
             start_new_session=True,  # Ctrl-C at the terminal is ours to handle, in our order
-            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
         return self.process
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.kafka_listeners import Listener
 
 # For clusters of several nodes on few CPUs: a JVM that starts sooner and owns fewer threads.
@@ -181,25 +181,26 @@ class KafkaNode:
         """
         self._log = self.log_path.open("ab")
         self.process = subprocess.Popen(
-            [
-                java,
-                f"-Xms{min(256, heap_mb)}m",
-                f"-Xmx{heap_mb}m",
-                *(_LIGHT_JVM if light else _USUAL_JVM),
-                *([_LOG_REQUESTS] if log_requests else []),
-                *jvm_options,
-                "-Djava.awt.headless=true",
-                "-Dorg.slf4j.simpleLogger.showDateTime=true",
-                "-cp",
-                f"{jars}/*",
-                "kafka.Kafka",
-                str(self.config_path),
-            ],
+            dying_with_parent(
+                [
+                    java,
+                    f"-Xms{min(256, heap_mb)}m",
+                    f"-Xmx{heap_mb}m",
+                    *(_LIGHT_JVM if light else _USUAL_JVM),
+                    *([_LOG_REQUESTS] if log_requests else []),
+                    *jvm_options,
+                    "-Djava.awt.headless=true",
+                    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+                    "-cp",
+                    f"{jars}/*",
+                    "kafka.Kafka",
+                    str(self.config_path),
+                ]
+            ),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C at the terminal is ours to handle, in our order
-            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
 
     def is_started(self) -> bool:

@@ -10,13 +10,14 @@ HOME = ROOT / "sidecar" / "common" / "python_child.py"
 
 
 def starts_python(path: Path) -> list[int]:
-    """Lines with a list or tuple that begins with sys.executable."""
+    """Lines with a list or tuple that begins with sys.executable, without ``-I`` behind it: isolated is as safe."""
     return [
         node.lineno
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.List | ast.Tuple)
         for first in node.elts[:1]
         if isinstance(first, ast.Attribute) and first.attr == "executable"
+        if not any(isinstance(second, ast.Constant) and second.value == "-I" for second in node.elts[1:2])
     ]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from client_stub import Producer
 from client_stub.errors import SidecarError
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.fault_rules import ALWAYS, on
@@ -176,10 +176,9 @@ def slow_client(stage: Stage) -> None:
 def letters_disk_full(stage: Stage) -> None:
     """A client dies with a record that will fail. Its letter is larger than the disk, see ``on_a_small_disk``."""
     client = subprocess.Popen(
-        [sys.executable, "-c", DEAD_CLIENT, str(stage.daemon.run_dir)],
+        dying_with_parent([sys.executable, "-c", DEAD_CLIENT, str(stage.daemon.run_dir)]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        preexec_fn=die_with_parent,  # noqa: PLW1509
     )
     assert client.stdout is not None
     assert client.stdout.readline() == b"accepted\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.metrics import metric
@@ -64,11 +64,10 @@ def survives(daemon: SidecarDaemon, good: Good, fuzz: list[str], messages: int) 
         lines = sum(1 for _ in daemon.log_lines())
         began_s = time.monotonic()
         running = subprocess.Popen(
-            [sys.executable, "-m", *fuzz],
+            dying_with_parent([sys.executable, "-m", *fuzz]),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
         try:
             highest = 0

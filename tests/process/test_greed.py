@@ -19,7 +19,7 @@ import pytest
 
 from client_stub import Producer
 from client_stub.zmtp import encode
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.hostile_client import Attacker, Link
@@ -118,12 +118,11 @@ def test_three_thousand_idle_connections_keep_nobody_out(broker: FakeBroker) -> 
 def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     """A neighbour that goes on until the end of the block."""
     process = subprocess.Popen(
-        command,
+        dying_with_parent(command),
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=die_with_parent,  # noqa: PLW1509
     )
     try:
         yield process

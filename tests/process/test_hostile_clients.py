@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.hostile_client import KINDS
@@ -61,10 +61,9 @@ Words = Callable[[str, int], list[str]]
 def hostile(words: Words, kinds: list[str], seed: int = 0) -> Iterator[None]:
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", *words(kind, seed + number)],
+            dying_with_parent([sys.executable, "-m", *words(kind, seed + number)]),
             cwd=ROOT,
             stdout=subprocess.PIPE,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
         for number, kind in enumerate(kinds)
     ]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.metrics import metric
@@ -54,8 +54,7 @@ def flooded(kafka_topic: FakeBroker) -> Iterator[SidecarDaemon]:
         assert len(daemon.worker_pids()) == 2, "the default"
         floods = [
             subprocess.Popen(
-                [sys.executable, "-c", FLOOD, str(daemon.run_dir), f"flood-{number}"],
-                preexec_fn=die_with_parent,  # noqa: PLW1509
+                dying_with_parent([sys.executable, "-c", FLOOD, str(daemon.run_dir), f"flood-{number}"]),
             )
             for number in range(FLOODS)
         ]

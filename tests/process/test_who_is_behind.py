@@ -18,7 +18,7 @@ import zmq
 from client_stub import Producer
 from client_stub.wire import PROTOCOL_VERSION, Kind
 from sidecar.common.model import ExitStatus
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
@@ -76,11 +76,10 @@ class Client:
     ) -> None:
         words = json.dumps([uid, groups, str(daemon.run_dir), name, token])
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _CLIENT, words],
+            dying_with_parent([sys.executable, "-c", _CLIENT, words]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
 
     def send(self, topic: str = "smoke") -> str:

@@ -28,7 +28,7 @@ from sidecar.controller.http_port import http_place, open_http
 from sidecar.controller.run_dir import RunDirError
 from sidecar.telemetry.exporter import Exporter
 from sidecar.testing.certificates import CertificateAuthority
-from sidecar.testing.child_processes import die_with_parent
+from sidecar.testing.child_processes import dying_with_parent
 from tests.telemetry.test_exporter import STATUS, request
 
 IDLE = 1_000
@@ -222,9 +222,8 @@ def test_a_thousand_idle_connections_leave_the_probe_its_answer(tmp_path: Path) 
             port = exporter.address.rsplit(":", 1)[1]
             idle = await asyncio.to_thread(
                 subprocess.Popen,
-                [sys.executable, "-c", _IDLE, port, str(IDLE)],
+                dying_with_parent([sys.executable, "-c", _IDLE, port, str(IDLE)]),
                 stdout=subprocess.PIPE,
-                preexec_fn=die_with_parent,
             )
             try:
                 assert idle.stdout is not None
