@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from sidecar.common.sasl_settings import OAUTHBEARER
 from sidecar.common.settings import SidecarConfig
 from sidecar.controller.certificate_book import Expiry
 from sidecar.controller.metadata_fetcher import MetadataFetcher
+from sidecar.controller.topic_list import TopicList
 from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
 from sidecar.metadata.errors import (
@@ -72,6 +74,7 @@ class Cluster:
         self._topic_errors: Mapping[str, TopicError] = {}
         self._workers: dict[int, WorkerProcess] = {}
         self._pusher = MetadataPusher(os.getpid())
+        self._all_topics = TopicList(time.monotonic)
         self._authenticator = authenticator_of(config.values)
         if self._authenticator is not None:
             self._authenticator.on_token_refused = self.token_refused
@@ -271,6 +274,11 @@ class Cluster:
             return await self._wait_for(names, min(max_wait_ms, TOPICS_WAIT_MS_MAX))
         if self._fetcher.is_login_refused:
             raise Refused("SASL_AUTHENTICATION_FAILED", self.error)
+        if names is None:
+            return await self._all_topics.get(self._fetch_topics)
+        return await self._fetch_topics(names)
+
+    async def _fetch_topics(self, names: list[str] | None = None) -> list[list[object]]:
         timeout_ms = TOPICS_TIMEOUT_UNREACHABLE_MS if self.error else TOPICS_TIMEOUT_MS
         try:
             answer = await self._fetcher.fetch_all_topics(timeout_ms, names)

@@ -30,6 +30,7 @@ from sidecar.net.newcomers import Newcomers
 from sidecar.net.peer import GONE, Peer, caller_of, user_of
 from sidecar.net.stub_connection import (
     UNATTACHED_BYTES_MAX,
+    UNATTACHED_FREE_MESSAGES,
     UNATTACHED_MESSAGES_MAX,
     StubConnection,
 )
@@ -387,7 +388,9 @@ class Endpoint:
         """After so many messages of one that has not attached; False: it is closed."""
         if connection.is_stranger and connection.key:
             self._newcomers.has_proved(connection)
+        free = max(connection.came_messages, UNATTACHED_FREE_MESSAGES)
         connection.came_messages += messages
+        connection.useless += max(0, connection.came_messages - free)
         if connection.came_messages > UNATTACHED_MESSAGES_MAX:
             self._drop_for(connection, f"{UNATTACHED_MESSAGES_MAX} messages came and no client attached")
             return False

@@ -17,6 +17,8 @@ UNATTACHED_BYTES_MAX: Final = 64 << 10
 """All that may come on a connection before its client has attached."""
 UNATTACHED_MESSAGES_MAX: Final = 128
 """The same in messages: at the control socket a HELLO that is asked again for a minute, as slowly as stubs ask."""
+UNATTACHED_FREE_MESSAGES: Final = 8
+"""Of those the first ones; each further one costs points, as a submission that opens nothing does."""
 _OPENING: Final = opening(b"ROUTER")
 _PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
 

@@ -14,7 +14,8 @@ from client_stub.zmtp import encode
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import listener as listener_module
 from sidecar.net.peer import Peer
-from sidecar.net.penalties import FREE_POINTS, USELESS_POINTS
+from sidecar.net.penalties import FREE_POINTS, USELESS_POINTS, Penalties
+from sidecar.net.stub_connection import UNATTACHED_FREE_MESSAGES, UNATTACHED_MESSAGES_MAX
 from tests.net.test_endpoint import Desk, desk_at, greet, run, stub_at, until
 
 FREE = int(FREE_POINTS / USELESS_POINTS)
@@ -79,5 +80,24 @@ def test_one_that_leaves_while_it_rests_is_read_to_its_end(
                 await until(lambda: desk.endpoint._by_id[routing_id].is_resting)
             await until(lambda: not desk.endpoint._by_id)
             assert len(desk.messages) == FREE + 64 + 1
+
+    run(test)
+
+
+def test_messages_of_one_that_does_not_attach_are_paid_for_beyond_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop of connections with 127 HELLOs each cost its process no more than the connections."""
+    charged: list[float] = []
+    monkeypatch.setattr(Penalties, "charge", lambda self, peer, points, now_s: charged.append(points))
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            desk.lets_in = False
+            with stub_at(desk) as peer:
+                for sent in (UNATTACHED_FREE_MESSAGES, UNATTACHED_FREE_MESSAGES + 1, UNATTACHED_MESSAGES_MAX):
+                    peer.sendall(MESSAGE * (sent - len(desk.messages)))
+                    await until(lambda sent=sent: len(desk.messages) == sent)  # type: ignore[misc]
+                    assert sum(charged) == USELESS_POINTS * (sent - UNATTACHED_FREE_MESSAGES)
 
     run(test)
