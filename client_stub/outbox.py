@@ -281,7 +281,7 @@ class Outbox(OutboxCore):
         if self.last_word:
             return DaemonUnreachable(
                 f"The daemon at {self.path} is away ({self.last_word}) and {self.buffered_bytes} bytes already "
-                f"wait for it; waited {waited_ms:.0f} ms (max.block.ms). Nothing of this call was queued."
+                f"wait for it; waited {waited_ms:.0f} ms (max.block.ms). No record of this call was queued."
             )
         return BufferExhausted(
             f"Failed to allocate room for a record of topic {topic} within the configured max blocking "

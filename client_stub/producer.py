@@ -253,7 +253,7 @@ class Producer(ProducerCore):
     def _begin_close(self, timeout: float | None) -> IoThread | None:
         """No record is taken from now on; the io thread that is to end, if there is one.
 
-        A close that an exception broke off is gone through again; one from a callback leaves it to who is at it.
+        A close that an exception broke off is gone through again; one from a callback leaves it to the call that runs.
         """
         if timeout is not None and timeout < 0:
             raise ValueError("The timeout cannot be negative.")

@@ -50,11 +50,11 @@ def _called(function: Serializer, given: Any, name: str, what: str) -> bytes | N
         made = function(given)
     except Exception as error:
         raise SerializationFailed(
-            f"{name} failed for {what}: {type(error).__name__}: {error}. Nothing of this call was queued."
+            f"{name} failed for {what}: {type(error).__name__}: {error}. No record of this call was queued."
         ) from error
     if made is not None and not isinstance(made, bytes | bytearray | memoryview):
         raise SerializationFailed(
-            f"{name} returned {type(made).__name__} for {what}: it must return bytes or None. Nothing of this call was "
-            "queued."
+            f"{name} returned {type(made).__name__} for {what}: it must return bytes or None. No record of this call "
+            "was queued."
         )
     return made

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 1
 POISON: Final = ERROR_CODES[LocalCode.POISON_SUBMISSION].name
-"""The error of what killed its worker again and again: kept for who looks for the reason, not to be sent again."""
+"""The error of work that killed its worker again and again: kept for investigation, not to be sent again."""
 NOT_SENT_CODE: Final = 0
 """A record without any outcome: its segment was set aside before it was delivered."""
 

@@ -315,7 +315,7 @@ class Endpoint:
         return oldest is not None
 
     def _end_late(self, late: list[StubConnection]) -> None:
-        """Close who has not gone on by now."""
+        """Close connections that made no step in their time."""
         for connection in late:
             why = self._newcomers.late_words(connection)
             was_stranger = connection.is_stranger

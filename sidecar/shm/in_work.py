@@ -76,9 +76,9 @@ class InWork:
 
 
 class Suspects:
-    """How often what killed its worker: 16 rows {what u64, kills u32 << 32 | the worker that died last u32}.
+    """Death counts by suspect: 16 rows {what u64, kills u32 << 32 | the worker that died last u32}.
 
-    Only for who adopts the slot. When all rows are taken, the one with the fewest deaths goes.
+    Used only by the worker that adopts the slot. When all rows are taken, the one with the fewest deaths goes.
     """
 
     def __init__(self, slot: SlotView) -> None:

@@ -54,7 +54,7 @@ def test_a_serializer_that_fails_is_named_and_nothing_is_queued(serializing: Any
         serializing.send("t", b"bytes are no JSON", "k")
     assert str(raised.value) == (
         "value_serializer failed for a record of topic t: TypeError: Object of type bytes is not JSON serializable. "
-        "Nothing of this call was queued."
+        "No record of this call was queued."
     )
     assert isinstance(raised.value.__cause__, TypeError) and not raised.value.retriable
     with pytest.raises(errors.SerializationFailed, match=r"^key_serializer failed for record 2 of topic t: "):

@@ -105,10 +105,10 @@ class Topics:
         """The topic's queue for a client that uses ``names`` topics; None where it may not have a new one.
 
         A client may bring in new names while it has fewer than NAMES_PER_FREE_ROW times those that are free: the nearer
-        the table is to its end, the fewer one client may have, and there is always one left for who has none. Names
-        that earlier clients of its ``process`` brought in count too (0: it cannot be seen): who leaves and comes back
-        as another client has them still, as long as records wait under them. The last ROWS_FOR_KNOWN rows are for
-        topics that Kafka is known to have.
+        the table is to its end, the fewer one client may have, and there is always one left for a client without any.
+        Names that earlier clients of its ``process`` brought in count too (0: it cannot be seen): a process that leaves
+        and comes back as another client has them still, as long as records wait under them. The last ROWS_FOR_KNOWN
+        rows are for topics that Kafka is known to have.
         """
         queue = self._queues.get(topic)
         if queue is not None:
