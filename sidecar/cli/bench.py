@@ -7,17 +7,34 @@ from pathlib import Path
 import click
 
 from sidecar.cli.common import fail
+from sidecar.cli.extras import need_java, need_packages
+from sidecar.cli.options import RenamedOption, bootstrap_servers_option
 
 DEFAULT_TOPIC = "bench"
 
 
 @click.command()
-@click.option("--bootstrap-servers", help="Measure on this cluster instead of an embedded one.")
-@click.option("--topic", help="An existing topic of that cluster (needed with --bootstrap-servers).")
-@click.option("--records", type=click.IntRange(min=1_000), default=1_000_000, show_default=True)
+@bootstrap_servers_option()
+@click.option(
+    "--topic", metavar="NAME", help="An existing topic of that cluster (needed with --bootstrap-servers)."
+)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1_000),
+    default=1_000_000,
+    show_default=True,
+    help="Records of each run.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side.")
-@click.option("--only", multiple=True, metavar="PART", help="One part (repeatable); see below.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every number here.")
+@click.option("--only", multiple=True, metavar="PART", help="One part, see below; may be repeated.")
+@click.option(
+    "--json-file",
+    "--json",
+    "json_path",
+    cls=RenamedOption,
+    type=click.Path(path_type=Path),
+    help="Write every number here.",
+)
 @click.option("--markdown", "markdown_path", type=click.Path(path_type=Path), help="Write the tables here.")
 @click.option(
     "--plots", "plots_dir", type=click.Path(path_type=Path), help="Write pictures into this folder."
@@ -47,21 +64,35 @@ def bench(
     Parts: kernel steps throughput tls crash-safety callers java spark sync open-loop interference fleet
            first-ack memory idle adoption scrape scale
     """
-    try:
-        from sidecar.bench.main import PARTS, Outputs, run_bench
-    except ImportError as error:
-        fail(
-            f"The bench needs the [demo] extra ({error.name} is missing): pip install 'kafka-sidecar[demo]'."
-        )
+    need_packages("The bench", "demo", "sidecar.bench")
+    from sidecar.bench.main import PARTS, WITHOUT_KAFKA, Outputs, run_bench
+
     unknown = [part for part in only if part not in PARTS]
     if unknown:
         raise click.UsageError(f"There is no part {unknown[0]!r}: take some of {', '.join(PARTS)}.")
     if bootstrap_servers is not None and topic is None:
         raise click.UsageError("--bootstrap-servers needs --topic: records are written to it and stay there.")
+    parts = only or PARTS
+    on_kafka = {*parts} - {*WITHOUT_KAFKA}
+    has_kafka = "tls" in parts or (on_kafka and bootstrap_servers is None)
+    need_packages(
+        "The bench",
+        "demo",
+        *(["confluent_kafka"] if on_kafka or has_kafka else []),
+        *(["pyspark", "pyarrow"] if "spark" in parts else []),
+    )
+    need_packages(
+        "The bench",
+        "dev",
+        *(["cryptography"] if "tls" in parts else []),
+        *(["matplotlib"] if plots_dir else []),
+    )
+    if has_kafka or on_kafka & {"java", "spark"}:
+        need_java("The bench", embedded_kafka=True)
     results = run_bench(
         records=records,
         rounds=rounds,
-        parts=only or PARTS,
+        parts=parts,
         bootstrap_servers=bootstrap_servers,
         topic=topic or DEFAULT_TOPIC,
         outputs=Outputs(json_path, markdown_path, plots_dir),

@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 import functools
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from sidecar.cli.common import fail
+from sidecar.cli.extras import need_java, need_packages
+from sidecar.cli.options import NumberRange, bootstrap_servers_option, settings_option
 
 
 @click.command()
-@click.option("--bootstrap", metavar="HOST:PORT,...", help="Use this running cluster, not an embedded one.")
-@click.option("--topic", help="Write to this topic [default: a temporary one].")
-@click.option("--partitions", default=6, show_default=True, help="Partitions of a topic created for the run.")
+@bootstrap_servers_option("--bootstrap")
+@click.option("--topic", metavar="NAME", help="Write to this topic [default: a temporary one].")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1),
+    default=6,
+    show_default=True,
+    help="Partitions of a topic created for the run.",
+)
 @click.option(
     "--seed",
     type=int,
     help="Seed of the plan of faults; the same seed gives the same plan [default: random].",
 )
 @click.option("--kills", type=click.IntRange(1), help="Run until this many kills.")
-@click.option(
-    "--duration", type=float, metavar="S", help="Run for this many seconds [default: 60, soak: 1800]."
-)
-@click.option("--records", type=int, default=0, help="Run until this many records were sent.")
+@click.option("--duration", type=NumberRange(0), help="Run for this many seconds [default: 60, soak: 1800].")
+@click.option("--records", type=click.IntRange(0), default=0, help="Run until this many records were sent.")
 @click.option("--clients", type=click.IntRange(1, 64), default=4, show_default=True, help="Client processes.")
-@click.option("--rate", default=20_000.0, show_default=True, help="Records/s of all clients; 0: unlimited.")
-@click.option("--value-bytes", type=click.IntRange(16, 100_000), default=64, show_default=True)
 @click.option(
-    "-X", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the daemon, as in `run`."
+    "--rate",
+    type=NumberRange(0),
+    default=20_000.0,
+    show_default=True,
+    help="Records/s of all clients; 0: unlimited.",
 )
+@click.option(
+    "--value-bytes",
+    type=click.IntRange(16, 100_000),
+    default=64,
+    show_default=True,
+    help="Size of each value.",
+)
+@settings_option
 @click.option("--soak", is_flag=True, help="A long steady load that judges growth; see below.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Soak: draw it into this PNG.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
 def chaos(
     *,
-    bootstrap: str | None,
+    bootstrap_servers: str | None,
     topic: str | None,
     partitions: int,
     seed: int | None,
@@ -46,7 +60,7 @@ def chaos(
     clients: int,
     rate: float,
     value_bytes: int,
-    settings: tuple[str, ...],
+    overrides: tuple[str, ...],
     soak: bool,
     plot: Path | None,
     as_json: bool,
@@ -60,7 +74,7 @@ def chaos(
 
     \b
     kafka-sidecar chaos --kills 100
-    kafka-sidecar chaos --bootstrap kafka1:9092 --duration 600 --seed 7
+    kafka-sidecar chaos --bootstrap-servers kafka1:9092 --duration 600 --seed 7
 
     --soak runs for half an hour with the same ledger. By turns, a client ends, a worker is killed, a client is
     killed and the embedded broker restarts; one more client opens a producer a second. Memory, descriptors, threads,
@@ -75,16 +89,19 @@ def chaos(
         raise click.UsageError("--soak needs two clients at least: one stays, the others come and go.")
     if plot is not None and not soak:
         raise click.UsageError("--plot draws a soak: add --soak.")
-    pairs = [pair.partition("=") for pair in settings]
+    pairs = [pair.partition("=") for pair in overrides]
     if not all(mark for _, mark, _ in pairs):
-        raise click.UsageError("-X wants NAME=VALUE.")
-    try:
-        from sidecar.chaos.main import run_chaos, run_soak
-        from sidecar.chaos.options import ChaosOptions
-    except ImportError as error:
-        fail(f"chaos needs the [demo] extra ({error.name} is missing): pip install 'kafka-sidecar[demo]'.")
+        raise click.UsageError("-X must be KEY=VALUE, such as -X linger.ms=5.")
+    need_packages("The chaos run", "demo", "sidecar.chaos", "confluent_kafka")
+    if plot is not None:
+        need_packages("The soak's picture", "dev", "matplotlib")
+    if bootstrap_servers is None:
+        need_java("The chaos run", embedded_kafka=True)
+    from sidecar.chaos.main import run_chaos, run_soak
+    from sidecar.chaos.options import ChaosOptions
+
     options = ChaosOptions(
-        bootstrap_servers=bootstrap,
+        bootstrap_servers=bootstrap_servers,
         topic=topic,
         partitions=partitions,
         seed=seed,
@@ -101,8 +118,6 @@ def chaos(
         raise SystemExit(run_chaos(options))
     draw = None
     if plot is not None:
-        if find_spec("matplotlib") is None:
-            fail("--plot needs matplotlib: pip install matplotlib.")
         from sidecar.bench.soak_plot import plot_soak
 
         draw = functools.partial(plot_soak, path=plot)

@@ -9,17 +9,12 @@ from typing import Any
 import click
 
 from sidecar.cli.common import fail
+from sidecar.cli.options import config_file_option, settings_option
 from sidecar.common.client_settings import CLIENT_KEYS
 from sidecar.common.model import ExitStatus
 from sidecar.common.secret_sources import HIDDEN
 from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
 
-_FILE = click.option(
-    "-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML)."
-)
-_OVERRIDES = click.option(
-    "-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated."
-)
 _TABLES = ("kafka", "daemon", "pool", "http", "recover", "dead_letters", "log")
 
 
@@ -32,8 +27,8 @@ def config(run_dir: Path | None) -> None:
 
 
 @config.command()
-@_FILE
-@_OVERRIDES
+@config_file_option
+@settings_option
 def check(file: Path | None, overrides: tuple[str, ...]) -> None:
     """Say whether `run` would take this configuration; every fault in one sentence, exit 2.
 
@@ -51,8 +46,8 @@ def check(file: Path | None, overrides: tuple[str, ...]) -> None:
 
 
 @config.command()
-@_FILE
-@_OVERRIDES
+@config_file_option
+@settings_option
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object of all values.")
 @click.option("--reference", is_flag=True, help="The reference of all settings, as Markdown.")
 def show(file: Path | None, overrides: tuple[str, ...], as_json: bool, reference: bool) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from sidecar.cli.common import fail
+from sidecar.cli.extras import need_java, need_packages
+from sidecar.cli.options import bootstrap_servers_option
 
 
 @click.command()
-@click.option("--bootstrap-servers", help="Use this running cluster instead of an embedded one.")
+@bootstrap_servers_option()
 @click.option("--mock", is_flag=True, help="No Java: librdkafka's mock cluster, without Spark.")
 @click.option("--keep", is_flag=True, help="Leave everything up until Ctrl-C.")
 def demo(bootstrap_servers: str | None, mock: bool, keep: bool) -> None:
@@ -23,8 +24,11 @@ def demo(bootstrap_servers: str | None, mock: bool, keep: bool) -> None:
     """
     if mock and bootstrap_servers:
         raise click.UsageError("--mock and --bootstrap-servers exclude each other: take one of them.")
-    try:
-        from sidecar.demo.main import run_demo
-    except ImportError as error:
-        fail(f"The demo needs the [demo] extra ({error.name} is missing): pip install 'kafka-sidecar[demo]'.")
+    need_packages(
+        "The demo", "demo", "sidecar.demo", "confluent_kafka", *(() if mock else ("pyspark", "pyarrow"))
+    )
+    if not mock:
+        need_java("The demo", embedded_kafka=bootstrap_servers is None)
+    from sidecar.demo.main import run_demo
+
     raise SystemExit(run_demo(bootstrap_servers=bootstrap_servers, mock=mock, keep=keep))

@@ -62,6 +62,14 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command {args[0]!r}: did you mean {near[0]}?")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's; Ctrl-C ends every command with the status that shells give it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Stopped.", err=True)
+            raise SystemExit(int(ExitStatus.INTERRUPTED)) from None
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """As click's; a stdout that takes no more is one sentence, not a traceback."""
         try:
@@ -100,6 +108,6 @@ def cli(ctx: click.Context, run_dir: Path | None) -> None:
     kafka-sidecar status                                     does it take records?
     echo hello | kafka-sidecar produce greetings             send a record through it
 
-    Exit status: 0 ok, 1 failed, 2 wrong usage, 69 no daemon reachable, 75 timed out.
+    Exit status: 0 ok, 1 failed, 2 wrong usage, 69 no daemon reachable, 75 timed out, 130 Ctrl-C.
     """
     ctx.obj = run_dir

@@ -10,6 +10,7 @@ import click
 from client_stub.wire import Kind
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.control_client import ask
+from sidecar.cli.options import timeout_option
 from sidecar.cli.status import counters_of
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
@@ -61,9 +62,7 @@ def resume(run_dir: RunDir, topics: tuple[str, ...]) -> None:
 
 @click.command()
 @run_dir_option
-@click.option(
-    "--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait until nothing is held."
-)
+@timeout_option(60.0, "until nothing is held")
 def drain(run_dir: RunDir, timeout_s: float) -> None:
     """Accept no more records, deliver all that are held, and stay: before maintenance, or to move clients away.
 

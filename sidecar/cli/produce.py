@@ -16,6 +16,8 @@ import click
 
 from client_stub.errors import DeliveryCancelled, MetadataTimeout, SidecarError
 from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.extras import need_packages
+from sidecar.cli.options import timeout_option
 from sidecar.cli.record_files import (
     BINARY_FORMS,
     FORMATS,
@@ -91,7 +93,13 @@ class _Outcomes:
 @click.option("--key", metavar="FIELD", help="Field or column whose text becomes the record's key.")
 @click.option("--key-separator", metavar="TEXT", help="Of lines: the key stands before the first TEXT.")
 @click.option("--fixed-key", metavar="TEXT", help="The key of every record.")
-@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record.")
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A header of every record; may be repeated.",
+)
 @click.option("--partition", type=click.IntRange(0), help="[default: the daemon's partitioner decides]")
 @click.option(
     "--timestamp", metavar="TIME", help="Of every record: ms since 1970, or ISO 8601. [default: now]"
@@ -110,14 +118,7 @@ class _Outcomes:
     show_default=True,
     help="Form of Parquet bytes in JSON; as text they must be UTF-8.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=120.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="Seconds to wait for the last outcome.",
-)
+@timeout_option(120.0, "for the last outcome")
 def produce(
     *,
     run_dir: RunDir,
@@ -162,6 +163,8 @@ def produce(
     if key_separator is not None and (form != "lines" or not key_separator):
         raise click.UsageError("--key-separator is for --format lines, and must not be empty.")
     fields = _fields(**shape)
+    if form == "parquet":
+        need_packages("Reading Parquet", "arrow", "pyarrow")
     daemon_info(run_dir)
     with ExitStack() as stack:
         try:
@@ -308,7 +311,8 @@ def _send(
     except KeyboardInterrupt:
         fail(
             f"Stopped: {outcomes.delivered:,} of {sent:,} records were delivered; the daemon may still deliver some "
-            "of the others."
+            "of the others.",
+            ExitStatus.INTERRUPTED,
         )
     seconds = time.monotonic() - started
     click.echo(

@@ -198,11 +198,9 @@ def _check_key(columns: Any, key: str | None, name: str) -> None:
 
 
 def _parquet(stream: IO[bytes], name: str, key: str | None, binary: str) -> Iterator[Pair]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise BadInput("--format parquet needs pyarrow: pip install 'kafka-sidecar[arrow]'.") from None
+    import pyarrow
+    from pyarrow import parquet
+
     source = stream if stream.seekable() else io.BytesIO(stream.read())
     number = 0
     try:

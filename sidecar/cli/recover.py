@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
+from sidecar.cli.options import timeout_option
 from sidecar.cli.replay import describe, replay_through
 from sidecar.cli.times import shown_bytes, table
 from sidecar.common.model import ExitStatus
@@ -40,15 +41,9 @@ DAMAGE_SHOWN = 5
 @click.option(
     "--clients-max",
     type=click.IntRange(1, 65_536),
-    help="daemon.clients_max of a FILE with a damaged header.",
+    help="The daemon.clients_max of a FILE with a damaged header.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=150.0,
-    show_default=True,
-    help="Seconds to wait for the outcomes of a chunk.",
-)
+@timeout_option(150.0, "for the outcomes of a chunk")
 def recover(
     run_dir: RunDir,
     file: Path | None,

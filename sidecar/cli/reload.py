@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.options import timeout_option
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import own_version
 from sidecar.controller.reload import RELOAD_SIGNAL
@@ -24,9 +25,7 @@ LOOK_S = 0.005
 @click.option(
     "--check-version", is_flag=True, help="Exit 6 if the daemon is of another version than this command."
 )
-@click.option(
-    "--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the result."
-)
+@timeout_option(30.0, "for the result")
 def reload(run_dir: RunDir, check_version: bool, timeout_s: float) -> None:
     """Let the running daemon read its configuration again, from the file, variables and -X it was started with.
 

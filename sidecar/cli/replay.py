@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
+from sidecar.cli.options import timeout_option
 from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
@@ -23,7 +24,7 @@ REASONS_SHOWN = 3
 @click.command()
 @run_dir_option
 @click.option("--dry-run", is_flag=True, help="Show the dead letters; send and change nothing.")
-@click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic; may be repeated.")
 @click.option(
     "--since", type=Since(), help="Only records that failed since: 90m, 2h, 1d, or 2026-11-21T03:00."
 )
@@ -40,13 +41,7 @@ REASONS_SHOWN = 3
 @click.option(
     "--path", "folder", type=click.Path(path_type=Path), help="Another folder [default: the daemon's]."
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=150.0,
-    show_default=True,
-    help="Seconds to wait for the outcomes of a chunk.",
-)
+@timeout_option(150.0, "for the outcomes of a chunk")
 def replay(
     run_dir: RunDir,
     dry_run: bool,

@@ -8,20 +8,15 @@ from pathlib import Path
 import click
 
 from sidecar.cli.common import fail
+from sidecar.cli.options import config_file_option, settings_option
 from sidecar.common.log_lines import log_to_stderr
 from sidecar.common.model import ExitStatus
 from sidecar.common.settings import ConfigError
 
 
 @click.command()
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="Configuration file: TOML, or *.properties.",
-)
-@click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated.")
+@config_file_option
+@settings_option
 @click.option("--run-dir", type=click.Path(path_type=Path), default=None, help="Folder of sockets and lock.")
 @click.option(
     "--takeover",

@@ -17,6 +17,7 @@ from itertools import count
 import click
 
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
+from sidecar.cli.options import NumberRange
 from sidecar.cli.top_tables import SORTS, Look, look_of, plain, tables
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
@@ -27,7 +28,14 @@ from sidecar.telemetry.flows import Flows
 
 @click.command()
 @run_dir_option
-@click.option("--interval", "interval_s", default=1.0, show_default=True, type=click.FloatRange(0.1, 3600))
+@click.option(
+    "--interval",
+    "interval_s",
+    default=1.0,
+    show_default=True,
+    type=NumberRange(0.1, 3600),
+    help="Seconds between updates.",
+)
 @click.option(
     "-n", "--iterations", type=click.IntRange(1), help="Stop after this many updates [default: until Ctrl-C]."
 )
@@ -38,7 +46,9 @@ from sidecar.telemetry.flows import Flows
     show_default=True,
     help="Order of topics and clients.",
 )
-@click.option("--rows", default=10, show_default=True, type=click.IntRange(1, 200), help="Of each table.")
+@click.option(
+    "--rows", default=10, show_default=True, type=click.IntRange(1, 200), help="Rows of each table."
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object a line.")
 def top(
     run_dir: RunDir, interval_s: float, iterations: int | None, sort: str, rows: int, as_json: bool

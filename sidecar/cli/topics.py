@@ -11,6 +11,7 @@ from client_stub.error_codes import ERROR_CODES
 from client_stub.wire import Kind
 from sidecar.cli.common import run_dir_option
 from sidecar.cli.control_client import ask
+from sidecar.cli.options import NumberRange, timeout_option
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 
@@ -19,10 +20,8 @@ from sidecar.controller.run_dir import RunDir
 @run_dir_option
 @click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
-@click.option(
-    "--timeout", "timeout_s", default=15.0, show_default=True, help="Seconds to wait for the answer."
-)
-@click.option("--wait", "wait_s", type=click.FloatRange(0, 30), help="Seconds to wait for NAMES to be there.")
+@timeout_option(15.0, "for the answer")
+@click.option("--wait", "wait_s", type=NumberRange(0, 30), help="Seconds to wait for NAMES to be there.")
 def topics(
     run_dir: RunDir, names: tuple[str, ...], as_json: bool, timeout_s: float, wait_s: float | None
 ) -> None:

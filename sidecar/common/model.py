@@ -68,3 +68,4 @@ class ExitStatus(IntEnum):
     NEEDS_TAKEOVER = 6  # of `reload`: only another daemon can take these settings on
     DAEMON_UNREACHABLE = 69
     TIMED_OUT = 75
+    INTERRUPTED = 130  # Ctrl-C, as shells say it

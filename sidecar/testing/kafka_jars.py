@@ -76,6 +76,20 @@ def java_command() -> str:
     return java
 
 
+def check_available() -> None:
+    """Raises KafkaUnavailable, with one sentence, where resolve_jars() and a broker would: nothing is downloaded."""
+    java_command()
+    if not (cache_dir() / f"kafka-{kafka_version()}").is_dir():
+        _maven_command("the Kafka jars")
+
+
+def _maven_command(what: str) -> str:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KafkaUnavailable(f"No Maven found: it downloads {what} (Debian: apt-get install maven).")
+    return maven
+
+
 def resolve_jars(version: str | None = None) -> Path:
     """Return the folder with the broker's jars of this version, downloading them the first time.
 
@@ -94,9 +108,7 @@ def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: 
     target = cache_dir() / folder
     if target.is_dir():
         return target
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise KafkaUnavailable(f"No Maven found: it downloads {what} (Debian: apt-get install maven).")
+    maven = _maven_command(what)
     java_command()
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "kafka-jars.lock").open("w") as lock:

@@ -16,7 +16,7 @@ from sidecar.bench.main import BASE, Run
 from sidecar.bench.measurement import Failure, Results
 from sidecar.bench.report import to_markdown
 from sidecar.demo.steps import Steps
-from sidecar.testing.kafka_jars import KafkaUnavailable
+from sidecar.testing.kafka_jars import KafkaUnavailable, kafka_version
 from sidecar.testing.waiting import wait_until
 
 
@@ -61,9 +61,12 @@ def test_an_interrupt_is_no_failed_part() -> None:
 
 @pytest.mark.process
 def test_the_command_writes_what_there_is_and_exits_1(tmp_path: Path) -> None:
-    """No Maven and no jars: the broker cannot be had, after the kernel's walks were measured."""
-    empty = tmp_path / "bin"
-    empty.mkdir()
+    """A Java that runs nothing: the broker does not start, after the kernel's walks were measured."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\necho \'openjdk version "17.0.1"\' >&2\ntest "$1" = -version\n')
+    java.chmod(0o755)
+    (tmp_path / "demo" / f"kafka-{kafka_version()}").mkdir(parents=True)
     done = subprocess.run(
         [
             sys.executable,
@@ -71,11 +74,14 @@ def test_the_command_writes_what_there_is_and_exits_1(tmp_path: Path) -> None:
             "sidecar",
             "bench",
             *("--only", "kernel", "--only", "idle"),
-            *("--json", str(tmp_path / "b.json")),
+            *("--json-file", str(tmp_path / "b.json")),
             *("--markdown", str(tmp_path / "b.md")),
             *("--plots", str(tmp_path / "plots")),
         ],
-        env=os.environ | {"PATH": str(empty), "KAFKA_SIDECAR_DEMO_DIR": str(tmp_path / "demo")},
+        env={
+            **{name: value for name, value in os.environ.items() if name != "JAVA_HOME"},
+            **{"PATH": f"{java.parent}:/usr/bin:/bin", "KAFKA_SIDECAR_DEMO_DIR": str(tmp_path / "demo")},
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -85,8 +91,8 @@ def test_the_command_writes_what_there_is_and_exits_1(tmp_path: Path) -> None:
     assert {each["section"] for each in found["measurements"]} == {"kernel"}
     (failure,) = (Failure(**each) for each in found["failures"])
     assert failure.part == BASE
-    assert "apt-get install" in failure.error
-    assert done.stdout.rstrip().endswith(failure.error)
+    assert "Kafka" in failure.error
+    assert done.stdout.rstrip().endswith(failure.error.rstrip())
     assert "**kernel**" in (tmp_path / "b.md").read_text()
     assert BASE in done.stderr
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli.explain import describe
 from sidecar.cli.main import COMMANDS, cli
+from sidecar.cli.options import LONGEST_TIMEOUT_S
 from sidecar.cli.status import ask_for_a_sign
 from sidecar.common.settings import SETTINGS
 from sidecar.controller.run_dir import RunDir
@@ -148,3 +150,20 @@ def test_no_name_that_explain_shows_steers_the_terminal() -> None:
     lines = describe(found, "")
     assert all(line.isprintable() for line in lines)
     assert any("orders\\x1b[2J\\n" in line for line in lines)
+
+
+@pytest.mark.parametrize("command", ["reload", "drain", "explain", "topics", "replay", "produce"])
+def test_a_timeout_has_a_bound(command: str) -> None:
+    words = [command, *(["t"] if command == "produce" else []), "--timeout"]
+    for wrong in (LONGEST_TIMEOUT_S + 1, -1, "inf", "nan"):
+        shown = CliRunner().invoke(cli, [*words, str(wrong)])
+        assert shown.exit_code == 2 and "is not in the range" in shown.stderr, (wrong, shown.output)
+
+
+def test_ctrl_c_ends_a_command_as_shells_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sidecar.cli.topics.ask", interrupted)
+    shown = CliRunner().invoke(cli, ["topics"])
+    assert (shown.exit_code, shown.stderr) == (130, "Stopped.\n")
