@@ -75,7 +75,7 @@ class TableCall(BulkCall):
         else:
             outbox.wait_for_room(self._stream)
             if not outbox.columns_readable:
-                self._rows = RowsCall(self._producer, self._stream, _as_records(batch.slice(self._start)))
+                self._rows = RowsCall(self._producer, self._stream, as_records(batch.slice(self._start)))
                 return False
             count, payload = _block_of(batch, self._start, outbox.submission_bytes)
             self.parts.append(outbox.add_block(self._stream, payload, count, Format.ARROW))
@@ -96,7 +96,7 @@ def _check_sizes(producer: Producer, topic: str, batches: Iterable[Any]) -> None
         if not rows_above(batch, producer.known_size_limit or LARGE_BYTES):
             continue
         for place in rows_above(batch, producer.size_limit(topic)):
-            producer.check_size(topic, full_record(*_fields(_as_records(batch.slice(place, 1))[0]))[0])
+            producer.check_size(topic, full_record(*_fields(as_records(batch.slice(place, 1))[0]))[0])
 
 
 def _fields(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -232,8 +232,8 @@ def _ends(offsets: Any, width: int) -> tuple[int, int]:
     return struct.unpack_from(size, offsets, 0)[0], struct.unpack_from(size, offsets, len(offsets) - width)[0]
 
 
-def _as_records(batch: Any) -> list[tuple[Any, ...]]:
-    """Rows for send_many(), for a worker that reads only msgpack."""
+def as_records(batch: Any) -> list[tuple[Any, ...]]:
+    """Rows for send_many(): for a worker that reads only msgpack, and for tests without a worker."""
     names = batch.schema.names
     values = _byte_list(batch.column("value"))
     keys = _byte_list(batch.column("key")) if "key" in names else [None] * batch.num_rows

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.hot import Delivery
 from client_stub.record_metadata import OffsetRange
+from client_stub.submission import make_call
 
 if TYPE_CHECKING:
     from client_stub.submission import BulkPart
@@ -68,8 +69,8 @@ class BulkDelivery:
 
         for part in self._parts:
             part.when_over(look)
-        if not self._parts:
-            look()
+        if not self._parts:  # no record, no submission: it is over as it is
+            make_call([look])
 
     def offsets(self) -> tuple[OffsetRange, ...]:
         """Where the delivered records stand, by partition and offset; adjacent ranges are one. Does not wait.

@@ -60,11 +60,24 @@ NAME_BYTES_MAX: Final = 64
 JOIN_S: Final = 5.0
 
 
-def _check_topic(topic: str) -> None:
+def check_topic(topic: str) -> None:
+    """Raises TypeError or ValueError for what Kafka would not take as the name of a topic."""
     if not isinstance(topic, str):
         raise TypeError(f"topic must be str, not {type(topic).__name__}.")
     if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
         raise ValueError(f"Topic name {topic!r:.60} is not valid: it must have 1 to {TOPIC_BYTES_MAX} bytes.")
+
+
+def checked_row(number: int, row: Any) -> tuple[tuple[Any, ...], int]:
+    """Record ``number`` of send_many(), as ``full_record`` packs it. Raises TypeError or ValueError, which name it."""
+    if not isinstance(row, tuple | list) or not 2 <= len(row) <= 5:
+        raise TypeError(
+            f"record {number} must be (key, value[, headers[, partition[, timestamp_ms]]]), not {row!r:.60}."
+        )
+    try:
+        return full_record(row[0], row[1], *(list(row[2:]) + [None] * (5 - len(row))))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"record {number}: {error}") from None
 
 
 class Producer(ProducerCore):
@@ -192,7 +205,7 @@ class Producer(ProducerCore):
             lookup.close()
 
     def _lookup(self, topic: str, timeout: float | None) -> TopicLookup:
-        _check_topic(topic)
+        check_topic(topic)
         if timeout is not None and timeout < 0:
             raise ValueError("The timeout cannot be negative.")
         self._outbox.refuse_wait_in_callback("partitions_for()")
@@ -314,7 +327,7 @@ class Producer(ProducerCore):
         return TableCall(self, stream, table)
 
     def _open_stream(self, topic: str) -> OpenStream:
-        _check_topic(topic)
+        check_topic(topic)
         # In this order: what is known as a stream has an io thread that sends it.
         outbox = self._outbox
         if not outbox.closed:
@@ -383,14 +396,7 @@ class Producer(ProducerCore):
             )
 
     def _checked_row(self, topic: str, number: int, row: Any) -> tuple[Any, ...]:
-        if not isinstance(row, tuple | list) or not 2 <= len(row) <= 5:
-            raise TypeError(
-                f"record {number} must be (key, value[, headers[, partition[, timestamp_ms]]]), not {row!r:.60}."
-            )
-        try:
-            record, size = full_record(row[0], row[1], *(list(row[2:]) + [None] * (5 - len(row))))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"record {number}: {error}") from None
+        record, size = checked_row(number, row)
         if size > LARGE_BYTES:
             self.check_size(topic, record)
         return record

@@ -207,7 +207,7 @@ class Submission(SubmissionCore):
         entry = [call]
         self.listeners.setdefault(index, []).append(entry)
         if self.completed if index == WHOLE else self.find(index) is not None:
-            _make(entry)
+            make_call(entry)
 
     def tell_listeners(self, fate: Fate | None) -> None:
         """Make the calls that wait for the records of ``fate``, or with None for the whole. Io thread."""
@@ -215,7 +215,7 @@ class Submission(SubmissionCore):
         for index in due:
             for entry in self.listeners.pop(index, ()):
                 try:
-                    _make(entry)
+                    make_call(entry)
                 except BaseException:
                     self._callback_failed("a done")
 
@@ -366,8 +366,8 @@ class Submission(SubmissionCore):
             self.first_error = error
 
 
-def _make(entry: list[Callable[[], object]]) -> None:
-    """Make the call in ``entry``, unless another thread does."""
+def make_call(entry: list[Callable[[], object]]) -> None:
+    """Make the call in ``entry``, unless another thread does. An exception of it is logged."""
     try:
         call = entry.pop()
     except IndexError:

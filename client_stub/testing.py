@@ -17,124 +17,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 from zlib import crc32
 
-from client_stub.delivery import joined
 from client_stub.errors import DeliveryCancelled, ProducerClosed, SidecarError
+from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
 from client_stub.hot import OnDelivery
 from client_stub.outbox import BUFFER_BYTES
 from client_stub.packer import Headers, full_record
-from client_stub.record_metadata import OffsetRange, RecordMetadata
+from client_stub.producer import check_topic, checked_row
+from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats
+from client_stub.topic_lookup import PartitionInfo
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BROKER: Final = 0
+"""Id of the one broker that the partitions have."""
 
 FailWith = Callable[["FakeRecord"], SidecarError | None]
-
-
-class FakeRecord(NamedTuple):
-    """One record as it was sent."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] | None
-    partition: int | None
-    timestamp_ms: int | None
-
-
-class FakeDelivery:
-    """As Delivery. Thread-safe."""
-
-    def __init__(self, record: FakeRecord, on_delivery: OnDelivery | None) -> None:
-        self.record = record
-        self._on_delivery = on_delivery
-        self._over = threading.Event()
-        self._error: SidecarError | None = None
-        self._metadata: RecordMetadata | None = None
-        self._callbacks: list[Callable[[FakeDelivery], object]] = []
-        self._lock = threading.Lock()
-
-    def done(self) -> bool:
-        return self._over.is_set()
-
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The record's place, or its error; TimeoutError while the producer holds its records back."""
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        assert self._metadata is not None
-        return self._metadata
-
-    def exception(self, timeout: float | None = None) -> SidecarError | None:
-        if not self._over.wait(timeout):
-            raise TimeoutError(
-                f"The record for topic {self.record.topic} has no outcome after {timeout} s yet."
-            )
-        return self._error
-
-    def add_done_callback(self, callback: Callable[[FakeDelivery], object]) -> None:
-        """Called in the thread that sends or releases; now, when the outcome is there."""
-        with self._lock:
-            if not self._over.is_set():
-                self._callbacks.append(callback)
-                return
-        callback(self)
-
-    def complete(self, error: SidecarError | None, metadata: RecordMetadata | None) -> None:
-        self._error, self._metadata = error, metadata
-        with self._lock:
-            self._over.set()
-        if self._on_delivery is not None:
-            self._on_delivery(error, metadata)
-        for callback in self._callbacks:
-            callback(self)
-
-
-class FakeBulkDelivery:
-    """As BulkDelivery."""
-
-    def __init__(self, deliveries: Sequence[FakeDelivery]) -> None:
-        self._deliveries = deliveries
-        self.count = len(deliveries)
-
-    def done(self) -> bool:
-        return all(each.done() for each in self._deliveries)
-
-    def result(self, timeout: float | None = None) -> int:
-        ends = None if timeout is None else time.monotonic() + timeout
-        for each in self._deliveries:
-            each.result(None if ends is None else max(0.0, ends - time.monotonic()))
-        return self.count
-
-    def add_done_callback(self, callback: Callable[[FakeBulkDelivery], object]) -> None:
-        """Called once, when every record has its outcome."""
-        left = len(self._deliveries)
-
-        def count(_: FakeDelivery) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                callback(self)
-
-        for each in self._deliveries:
-            each.add_done_callback(count)
-        if not self._deliveries:
-            callback(self)
-
-    def offsets(self) -> tuple[OffsetRange, ...]:
-        """Where the delivered records stand, by partition and offset."""
-        places = [each.result(0) for each in self._deliveries if each.done() and each.exception(0) is None]
-        return joined((place.partition, place.offset, 1) for place in places)
-
-    @property
-    def first_error(self) -> SidecarError | None:
-        errors = (each.exception(0) for each in self._deliveries if each.done())
-        return next((error for error in errors if error is not None), None)
-
-    @property
-    def failed_count(self) -> int:
-        return sum(each.done() and each.exception(0) is not None for each in self._deliveries)
 
 
 class FakeProducer:
@@ -160,6 +63,7 @@ class FakeProducer:
         self._partitions = partitions
         self._offsets: dict[tuple[str, int], int] = {}
         self._held: list[FakeDelivery] | None = None
+        self._unwatched: list[FakeBulkDelivery] = []
         self._failed_ever = 0
         self._reported = 0
         self._lock = threading.RLock()
@@ -189,8 +93,8 @@ class FakeProducer:
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
     ) -> FakeDelivery:
-        if self.closed:
-            raise ProducerClosed("Cannot perform operation after producer has been closed.")
+        check_topic(topic)
+        self._refuse_when_closed()
         packed, _ = full_record(key, value, headers, partition, timestamp_ms)
         fields = (*packed, None, None, None)[:5]
         record = FakeRecord(topic, fields[0], fields[1], fields[2], partition, timestamp_ms)
@@ -209,12 +113,58 @@ class FakeProducer:
         """Each record is (key, value[, headers[, partition[, timestamp_ms]]])."""
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
-        rows = [(*row, None, None, None)[:5] for row in records]
-        sent = [
-            self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-            for key, value, headers, partition, timestamp_ms in rows
-        ]
-        return FakeBulkDelivery(sent)
+        return self._take_rows(topic, records, on_delivery)
+
+    def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> FakeBulkDelivery:
+        """Each row is a record, by the columns value, key, headers, partition and timestamp; no serializer is called.
+
+        Raises TypeError and ValueError for columns as Producer.send_arrow(). Needs pyarrow.
+        """
+        from client_stub.columnar import as_records
+        from client_stub.columnar_types import checked_columns
+
+        check_topic(topic)
+        self._refuse_when_closed()
+        rows = [row for batch in checked_columns(table).to_batches() for row in as_records(batch)]
+        return self._take_rows(topic, rows, None)
+
+    def _take_rows(
+        self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None
+    ) -> FakeBulkDelivery:
+        rows = list(records)
+        for number, row in enumerate(rows):
+            checked_row(number, row)
+        sent = FakeBulkDelivery(
+            [
+                self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+                for key, value, headers, partition, timestamp_ms in (
+                    (*row, None, None, None)[:5] for row in rows
+                )
+            ]
+        )
+        with self._lock:
+            self._unwatched.append(sent)
+        return sent
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:
+        """As many as ``partitions`` says, for every topic. Raises ProducerClosed, TypeError and ValueError."""
+        check_topic(topic)
+        if timeout is not None and timeout < 0:
+            raise ValueError("The timeout cannot be negative.")
+        self._refuse_when_closed()
+        return tuple(
+            PartitionInfo(topic, partition, BROKER, (BROKER,), (BROKER,), ())
+            for partition in range(self._partitions)
+        )
+
+    @property
+    def takes_records(self) -> bool:
+        """False once it is closed."""
+        return not self.closed
+
+    def _refuse_when_closed(self) -> None:
+        if self.closed:
+            raise ProducerClosed("Cannot perform operation after producer has been closed.")
 
     def stats(self) -> ProducerStats:
         """As Producer.stats(), of a daemon that is always there."""
@@ -249,17 +199,35 @@ class FakeProducer:
     def flush(
         self, timeout: float | None = None, *, until: Literal["delivered", "accepted"] = "delivered"
     ) -> int:
-        """How many records failed since the last flush. Raises TimeoutError while outcomes are held."""
+        """How many records failed since the last flush.
+
+        Raises TimeoutError while outcomes are held, ValueError for another word, and the first error of a send_many()
+        or send_arrow() whose future nobody asked.
+        """
+        if until not in {"delivered", "accepted"}:
+            raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
         if self._held and until == "delivered":
             raise TimeoutError(
                 f"flush() timed out after {timeout} s: {len(self._held)} records have no outcome yet."
             )
+        self._raise_unwatched()
         with self._lock:
             newly, self._reported = self._failed_ever - self._reported, self._failed_ever
         return newly
 
+    def _raise_unwatched(self) -> None:
+        with self._lock:
+            over = [each for each in self._unwatched if each.done()]
+            self._unwatched = [each for each in self._unwatched if not each.done()]
+        for each in over:
+            error = each.first_error
+            if error is not None and not each.is_watched:
+                raise error
+
     def close(self, timeout: float | None = None) -> None:
-        """Held records are delivered; with ``close(0)`` they fail with DeliveryCancelled."""
+        """Held records are delivered; with ``close(0)`` they fail with DeliveryCancelled. Raises errors as flush()."""
+        if timeout is not None and timeout < 0:
+            raise ValueError("The timeout cannot be negative.")
         if timeout == 0:
             with self._lock:
                 held, self._held = self._held or [], None
@@ -270,6 +238,8 @@ class FakeProducer:
                 )
         self.release()
         self.closed = True
+        if timeout != 0:
+            self._raise_unwatched()
 
     def __enter__(self) -> FakeProducer:
         return self

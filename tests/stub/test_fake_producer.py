@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from client_stub import Producer, errors
+from client_stub import BulkDelivery, Delivery, Producer, errors
+from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery
 from client_stub.testing import FakeProducer, FakeRecord, fake_producer  # noqa: F401 (a fixture)
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -84,3 +88,111 @@ def test_outcomes_that_are_held() -> None:
     cut = producer.send("a", b"z")
     producer.close(0)
     assert isinstance(cut.exception(0), errors.DeliveryCancelled)
+
+
+INTERNAL = {"check_size", "known_size_limit", "size_limit"}
+"""Of Producer: for its own rooms."""
+
+
+@pytest.mark.parametrize(
+    ("real", "fake"), [(Producer, FakeProducer), (Delivery, FakeDelivery), (BulkDelivery, FakeBulkDelivery)]
+)
+def test_it_has_each_call_of_the_real_one_with_the_same_arguments(real: type, fake: type) -> None:
+    def calls(of: type) -> dict[str, list[str]]:
+        found = inspect.getmembers(of, lambda member: callable(member) or isinstance(member, property))
+        return {
+            name: list(inspect.signature(member).parameters) if callable(member) else []
+            for name, member in found
+            if not name.startswith("_") and name not in INTERNAL
+        }
+
+    assert calls(real).items() <= calls(fake).items()
+
+
+def test_rows_of_an_arrow_table() -> None:
+    table = pa.table(
+        {
+            "value": ["a", None],
+            "key": pa.array([b"k", None], pa.binary()),
+            "headers": [[{"key": "h", "value": b"1"}], None],
+            "partition": pa.array([None, 2]),
+            "timestamp": [7, 8],
+            "other": [1, 2],
+        }
+    )
+    with FakeProducer(partitions=3, value_serializer=lambda _: b"never called") as producer:
+        delivery = producer.send_arrow("orders", table)
+        assert delivery.result(0) == delivery.count == 2
+        assert producer.records == [
+            FakeRecord("orders", b"k", b"a", [("h", b"1")], None, 7),
+            FakeRecord("orders", None, None, None, 2, 8),
+        ]
+        assert producer.send_arrow("orders", table.to_batches()[0]).offsets()
+    with pytest.raises(errors.ProducerClosed):
+        producer.send_arrow("orders", table)
+
+
+def test_wrong_arguments_are_refused_alike_and_nothing_is_sent(either: Any) -> None:
+    with either as producer:
+        for call in (
+            lambda: producer.send("", b"x"),
+            lambda: producer.send(b"orders", b"x"),
+            lambda: producer.send_many("orders", [(None, b"x"), (None, "text")]),
+            lambda: producer.send_many("orders", [b"x"]),
+            lambda: producer.send_arrow("orders", pa.table({"key": ["x"]})),
+            lambda: producer.send_arrow("orders", pa.table({"value": [1]})),
+            lambda: producer.send_arrow("orders", [b"x"]),
+            lambda: producer.partitions_for(""),
+            lambda: producer.partitions_for("orders", timeout=-1),
+            lambda: producer.flush(until="sent"),
+            lambda: producer.close(-1),
+        ):
+            with pytest.raises((TypeError, ValueError)):
+                call()
+        assert producer.stats().sent == 0
+
+
+def test_partitions_of_a_topic() -> None:
+    producer = FakeProducer(partitions=2)
+    found = producer.partitions_for("orders")
+    assert [(each.topic, each.partition) for each in found] == [("orders", 0), ("orders", 1)]
+    assert all({each.leader} == set(each.replicas) == set(each.in_sync_replicas) for each in found)
+    producer.close()
+    assert not producer.takes_records
+    with pytest.raises(errors.ProducerClosed):
+        producer.partitions_for("orders")
+
+
+def test_a_callback_that_fails_is_logged_and_the_others_go_on(
+    either: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a bulk call without a record, too: it is over before anybody can listen."""
+    told: list[Any] = []
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("of the application")
+
+    with either as producer:
+        delivery = producer.send("orders", b"1", on_delivery=fail)
+        delivery.result(10)
+        bulk, none = producer.send_many("orders", [(None, b"2")]), producer.send_many("orders", [])
+        bulk.result(10)
+        for each in (delivery, bulk, none):
+            each.add_done_callback(fail)
+            each.add_done_callback(told.append)
+        assert told == [delivery, bulk, none]
+    said = [record.getMessage().split(" callback")[0] for record in caplog.records]
+    assert said == ["an on_delivery", *["a done"] * 3]
+    assert all(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
+
+
+def test_flush_raises_what_nobody_asked_about() -> None:
+    producer = FakeProducer(fail_with=lambda _: errors.error_for(29))
+    producer.send_many("orders", [(None, b"x")])
+    with pytest.raises(errors.TopicAuthorizationFailed):
+        producer.flush()
+    producer.send_many("orders", [(None, b"x")]).watch()
+    assert producer.flush() == 2
+    producer.send_many("orders", [(None, b"x")])
+    with pytest.raises(errors.TopicAuthorizationFailed):
+        producer.close()

@@ -1,0 +1,139 @@
+"""FakeDelivery and FakeBulkDelivery: the futures of a FakeProducer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from client_stub.delivery import joined
+from client_stub.errors import SidecarError
+from client_stub.hot import OnDelivery
+from client_stub.record_metadata import OffsetRange, RecordMetadata
+
+log = logging.getLogger("client_stub")
+
+
+class FakeRecord(NamedTuple):
+    """One record as it was sent."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    partition: int | None
+    timestamp_ms: int | None
+
+
+class FakeDelivery:
+    """As Delivery. Thread-safe."""
+
+    def __init__(self, record: FakeRecord, on_delivery: OnDelivery | None) -> None:
+        self.record = record
+        self._on_delivery = on_delivery
+        self._over = threading.Event()
+        self._error: SidecarError | None = None
+        self._metadata: RecordMetadata | None = None
+        self._callbacks: list[Callable[[FakeDelivery], object]] = []
+        self._lock = threading.Lock()
+
+    def done(self) -> bool:
+        return self._over.is_set()
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """The record's place, or its error; TimeoutError while the producer holds its records back."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        assert self._metadata is not None
+        return self._metadata
+
+    def exception(self, timeout: float | None = None) -> SidecarError | None:
+        if not self._over.wait(timeout):
+            raise TimeoutError(
+                f"The record for topic {self.record.topic} has no outcome after {timeout} s yet."
+            )
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[FakeDelivery], object]) -> None:
+        """Called in the thread that sends or releases; now, when the outcome is there. An exception of it is logged."""
+        with self._lock:
+            if not self._over.is_set():
+                self._callbacks.append(callback)
+                return
+        _call_back(callback, self)
+
+    def complete(self, error: SidecarError | None, metadata: RecordMetadata | None) -> None:
+        self._error, self._metadata = error, metadata
+        with self._lock:
+            self._over.set()
+        if self._on_delivery is not None:
+            try:
+                self._on_delivery(error, metadata)
+            except Exception:
+                log.exception("an on_delivery callback failed; the others go on")
+        for callback in self._callbacks:
+            _call_back(callback, self)
+
+
+def _call_back(callback: Callable[[Any], object], delivery: FakeDelivery | FakeBulkDelivery) -> None:
+    try:
+        callback(delivery)
+    except Exception:
+        log.exception("a done callback failed; the others go on")
+
+
+class FakeBulkDelivery:
+    """As BulkDelivery."""
+
+    def __init__(self, deliveries: Sequence[FakeDelivery]) -> None:
+        self._deliveries = deliveries
+        self.count = len(deliveries)
+        self.is_watched = False
+        """Somebody asks for its error (else flush() raises it)."""
+
+    def done(self) -> bool:
+        return all(each.done() for each in self._deliveries)
+
+    def result(self, timeout: float | None = None) -> int:
+        self.watch()
+        ends = None if timeout is None else time.monotonic() + timeout
+        for each in self._deliveries:
+            each.result(None if ends is None else max(0.0, ends - time.monotonic()))
+        return self.count
+
+    def add_done_callback(self, callback: Callable[[FakeBulkDelivery], object]) -> None:
+        """Called once, when every record has its outcome; else as ``FakeDelivery.add_done_callback``."""
+        self.watch()
+        left = len(self._deliveries)
+
+        def count(_: FakeDelivery) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                _call_back(callback, self)
+
+        for each in self._deliveries:
+            each.add_done_callback(count)
+        if not self._deliveries:
+            _call_back(callback, self)
+
+    def watch(self) -> None:
+        """The caller looks after this future: flush() and close() do not raise its error."""
+        self.is_watched = True
+
+    def offsets(self) -> tuple[OffsetRange, ...]:
+        """Where the delivered records stand, by partition and offset."""
+        places = [each.result(0) for each in self._deliveries if each.done() and each.exception(0) is None]
+        return joined((place.partition, place.offset, 1) for place in places)
+
+    @property
+    def first_error(self) -> SidecarError | None:
+        errors = (each.exception(0) for each in self._deliveries if each.done())
+        return next((error for error in errors if error is not None), None)
+
+    @property
+    def failed_count(self) -> int:
+        return sum(each.done() and each.exception(0) is not None for each in self._deliveries)
