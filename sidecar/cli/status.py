@@ -183,6 +183,15 @@ def tcp_lines(info: dict[str, Any]) -> list[str]:
     return [*lines, *(f"            clients may still know it by {key}" for key in others)]
 
 
+def _restarts(worker: dict[str, Any]) -> str:
+    """``, restarts 3 (silent 2, killed 1)``; nothing of one that was never replaced."""
+    causes = worker.get("restarts_by_cause", {})  # a daemon of an earlier version does not say
+    named = [
+        f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda pair: -pair[1]) if count
+    ]
+    return f", restarts {worker['restarts']} ({', '.join(named)})" if named else ""
+
+
 def describe(info: dict[str, Any]) -> str:
     """Some lines for people."""
     from sidecar.telemetry.page import brokers, duration
@@ -203,7 +212,7 @@ def describe(info: dict[str, Any]) -> str:
     for worker in info["workers"]:
         lines.append(
             f"  worker {worker['index']}  {worker['state']}, pid {worker['pid']}, slot {worker['slot']}, "
-            f"clients {worker['clients']}"
+            f"clients {worker['clients']}" + _restarts(worker)
         )
     pauses = info.get("pauses", {})
     for topic, since_ms in sorted(pauses.get("topics", {}).items()):

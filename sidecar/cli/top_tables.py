@@ -194,8 +194,18 @@ def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
         Table(
             "worker",
             f"Workers ({info.get('restarts', 0)} restarts)",
-            ("worker", "state", "pid", "slot"),
-            [[each["index"], each["state"], str(each["pid"]), each["slot"]] for each in info["workers"]],
+            ("worker", "state", "pid", "slot", "restarts", "last death"),
+            [
+                [
+                    each["index"],
+                    each["state"],
+                    str(each["pid"]),
+                    each["slot"],
+                    each.get("restarts", 0),
+                    each.get("last_death", ""),
+                ]
+                for each in info["workers"]
+            ],
         ),
     ]
     return [

@@ -139,8 +139,8 @@ class DaemonStatus:
             **self._overview.status(
                 self.config.integer("max.in.flight.requests.per.connection") * self._supervisor.wanted
             ),
-            "restarts": self._supervisor.restarts,
-            "last_restart": self._supervisor.last_restart,
+            "restarts": self._supervisor.deaths.total,
+            "last_restart": self._supervisor.deaths.last,
             "predecessor": self._predecessor(),
             "refused": dict(self.control.refused) if self.control else {},
             "held_slots": sorted(self._supervisor.held_slots),
@@ -160,6 +160,7 @@ class DaemonStatus:
                     "state": str(worker.state),
                     "cpu": worker.cpu,
                     "clients": self._store.clients_connected(worker.identity.slot),
+                    **self._supervisor.deaths.of(worker.identity.index),
                 }
                 for worker in self._supervisor.workers
                 if worker is not None

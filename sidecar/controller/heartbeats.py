@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from sidecar.controller.run_dir import process_state
+from sidecar.controller.worker_deaths import DeathCause
 from sidecar.controller.worker_states import WorkerState
 
 if TYPE_CHECKING:
@@ -50,13 +51,15 @@ class Heartbeats:
             self._end(worker, now_ms)
 
     def _end(self, worker: WorkerProcess, now_ms: float) -> None:
+        silence = f"silent for {(now_ms - worker.moved_ms) / 1000.0:.1f} s"
         log.error(
-            "Worker %d (pid %d) has been silent for %.1f s%s; it is ended and replaced.",
+            "Worker %d (pid %d) has been %s%s; it is ended and replaced.",
             worker.identity.index,
             worker.pid,
-            (now_ms - worker.moved_ms) / 1000.0,
+            silence,
             "" if worker.is_ready else " and is not ready yet",
         )
+        worker.note_cause(DeathCause.SILENT, f"it had been {silence}")
         if process_state(worker.pid) in {"T", "t"}:
             worker.end(signal.SIGKILL)  # a stopped process obeys nothing else, and has nothing to say
             return

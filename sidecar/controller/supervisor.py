@@ -14,10 +14,9 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sidecar.common.control import (
     Condition,
@@ -42,6 +41,7 @@ from sidecar.controller.event_wait import happens_within
 from sidecar.controller.explanations import Explanations
 from sidecar.controller.heartbeats import MISSES_MAX, Heartbeats
 from sidecar.controller.standby_worker import WORKER_COMMAND, Standbys, StandbyWorker
+from sidecar.controller.worker_deaths import DeathCause, WorkerDeaths
 from sidecar.controller.worker_process import (
     FATAL_EXITS,
     WorkerIdentity,
@@ -170,10 +170,8 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self.workers: list[WorkerProcess | None] = [None] * len(worker_slots)
         self.held_slots: set[int] = set()
-        self.restarts = 0
+        self.deaths = WorkerDeaths(len(worker_slots))
         self.last_death = ""
-        self.last_restart: dict[str, Any] | None = None
-        """How the last worker that was replaced ended, and when (Unix time); None: none was."""
         self._failed_starts = 0
         self._backoff_ms = [0.0] * len(worker_slots)
         self._ended: set[int] = set()
@@ -293,8 +291,8 @@ class Supervisor:
             )
             self.held_slots.discard(slot)
         except OSError as error:
-            log.error("Worker %d cannot be started: %s.", index, error)
-            self._restart_later(index)
+            self.last_death = f"Worker {index} cannot be started: {error}."
+            self._restart_later(index, DeathCause.NOT_STARTED)
         self._change()
 
     # ---- what workers say
@@ -370,16 +368,15 @@ class Supervisor:
         else:
             if self._loop.time() * 1000.0 - worker.started_ms >= STEADY_MS:
                 self._backoff_ms[index] = 0.0
-            self._restart_later(index)
+            self._restart_later(index, worker.death_cause)
         self._change()
 
-    def _restart_later(self, index: int) -> None:
+    def _restart_later(self, index: int, cause: DeathCause) -> None:
         delay_ms = self._backoff_ms[index]
         self._backoff_ms[index] = min(max(2 * delay_ms, RESTART_BACKOFF_MS), self._backoff_max_ms)
-        self.restarts += 1
-        self.last_restart = {"sentence": self.last_death, "at_ms": time.time_ns() // 1_000_000}
+        self.deaths.note(index, cause, self.last_death)
         when = f"in {delay_ms:g} ms" if delay_ms else "now"
-        log.warning("%s It is replaced %s.", self.last_death or f"Worker {index} is gone.", when)
+        log.warning("%s It is replaced %s.", self.last_death, when)
         self._timers[index] = self._loop.call_later(delay_ms / 1000.0, self._spawn, index)
 
     async def _watch_heartbeats(self) -> None:

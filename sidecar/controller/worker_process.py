@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sidecar.common.control import Start
 from sidecar.common.model import ExitStatus
 from sidecar.controller.standby_worker import StandbyWorker, last_line
+from sidecar.controller.worker_deaths import DeathCause
 from sidecar.controller.worker_states import TRANSITIONS, WorkerEvent, WorkerState
 from sidecar.net.control_channel import ControlChannel
 
@@ -67,6 +68,8 @@ class WorkerProcess:
         """It has said that everything is imported."""
         self.last_words = ""
         """The last line of one that ended before."""
+        self._cause: tuple[DeathCause, str] | None = None
+        """Why we end it, with the words for it; None: we do not."""
         self.left: int | None = None
         """Records not delivered when its drain ended; None before."""
         self.config_serial = 0
@@ -106,6 +109,18 @@ class WorkerProcess:
         before, self.state = self.state, TRANSITIONS[self.state][event]
         return self.state is not before
 
+    def note_cause(self, cause: DeathCause, words: str) -> None:
+        """Why it is ended: status and metrics tell it. The first cause counts."""
+        if self._cause is None and self.exit_code is None:
+            self._cause = cause, words
+
+    @property
+    def death_cause(self) -> DeathCause:
+        """Of one that has ended."""
+        if self._cause is not None:
+            return self._cause[0]
+        return DeathCause.KILLED if (self.exit_code or 0) < 0 else DeathCause.EXITED
+
     def end(self, number: signal.Signals) -> None:
         """End it by our own will: first that is noted, so that what it has in work is not blamed for its death."""
         if self.exit_code is None:
@@ -131,7 +146,8 @@ class WorkerProcess:
                 name = signal.Signals(-code).name
             except ValueError:
                 name = f"signal {-code}"
-            return f"{who} was killed by {name}."
+            why = f": {self._cause[1]}" if self._cause else ""
+            return f"{who} was killed by {name}{why}."
         if code in FATAL_EXITS:
             return f"{who} ended: it {FATAL_EXITS[code]}."
         words = f": {self.last_words}" if self.last_words else ""
@@ -141,6 +157,7 @@ class WorkerProcess:
         # EOF comes with its death, which the pidfd tells. A broken stream from a live worker cannot be
         # repaired.
         if error is not None:
+            self.note_cause(DeathCause.CHANNEL, f"its messages could not be read ({error.rstrip('.')})")
             self.end(signal.SIGKILL)
 
     def _exited(self) -> None:

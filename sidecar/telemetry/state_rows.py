@@ -234,10 +234,14 @@ STATE_ROWS: Final = (
         "worker_restarts_total",
         "counter",
         "restarts",
-        "Workers replaced after a death.",
-        (),
-        lambda status: [((), float(status["restarts"]))],
-        "Any growth: the log has the exit status of each.",
+        "Workers replaced after a death; `cause`: killed, silent, channel, exited or not_started.",
+        ("worker", "cause"),
+        lambda status: [
+            ((str(worker["index"]), cause), float(count))
+            for worker in status["workers"]
+            for cause, count in worker["restarts_by_cause"].items()
+        ],
+        "Any growth: `kafka-sidecar status` and the log say how each ended.",
     ),
     StateRow(
         "control_refused_total",

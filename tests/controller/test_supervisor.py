@@ -44,7 +44,10 @@ async def test_a_killed_worker_is_replaced_under_a_new_identity(it: Stage) -> No
     assert after.endpoint != before.endpoint
     assert after.slot == before.slot, "the replacement adopts the dead one's own slot"
     assert "SIGKILL" in it.supervisor.last_death
-    assert it.supervisor.restarts == 1
+    assert it.supervisor.deaths.total == 1
+    row = it.supervisor.deaths.of(0)
+    assert (row["restarts"], row["restarts_by_cause"]["killed"]) == (1, 1)
+    assert row["last_death"] == it.supervisor.last_death
 
 
 @on_stage(worker_slots=[5, 9], heartbeat_timeout_s=0.3)
@@ -70,13 +73,14 @@ async def test_a_crash_at_start_is_tried_again(it: Stage) -> None:
     await it.until(lambda: it.joined)
     assert it.joined[0].incarnation == 2
     assert "status 1" in it.supervisor.last_death
+    assert it.supervisor.deaths.of(0)["restarts_by_cause"]["exited"] == 1
 
 
 @on_stage("bad config")
 async def test_a_fatal_exit_stops_the_daemon(it: Stage) -> None:
     await it.until(lambda: it.fatal)
     assert "cannot use its configuration" in it.fatal[0]
-    assert it.supervisor.restarts == 0
+    assert it.supervisor.deaths.total == 0
 
 
 @on_stage(heartbeat_timeout_s=0.6)
@@ -87,7 +91,8 @@ async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
     await it.until(lambda: it.left)
     it.slots.silent.clear()
     await it.until(lambda: len(it.joined) == 2)
-    assert "killed by SIGABRT" in it.supervisor.last_death
+    assert "killed by SIGABRT: it had been silent for" in it.supervisor.last_death
+    assert it.supervisor.deaths.of(0)["restarts_by_cause"]["silent"] == 1
     assert it.slots.spared == [(0, 1)]
 
 
@@ -147,7 +152,7 @@ async def test_drain_hears_every_worker(it: Stage) -> None:
     assert all(worker.state is WorkerState.DRAINING for worker in it.supervisor.alive)
     await it.supervisor.stop()
     assert it.supervisor.alive == []
-    assert it.supervisor.restarts == 0, "a worker that ends on request is not replaced"
+    assert it.supervisor.deaths.total == 0, "a worker that ends on request is not replaced"
 
 
 @pytest.mark.rule("S2")
@@ -208,7 +213,7 @@ async def test_workers_that_cannot_be_loaded_end_the_daemon_with_what_they_said(
     (sentence,) = it.fatal
     assert f"{FAILED_STARTS_MAX} ended one after the other" in sentence
     assert "No module named 'no_such_module'" in sentence
-    assert it.supervisor.restarts == FAILED_STARTS_MAX - 1
+    assert it.supervisor.deaths.total == FAILED_STARTS_MAX - 1
 
 
 def test_workers_that_cannot_be_loaded_any_more_leave_those_that_serve_alone(tmp_path: Path) -> None:
@@ -224,7 +229,7 @@ def test_workers_that_cannot_be_loaded_any_more_leave_those_that_serve_alone(tmp
             await stage.supervisor.wait_all_ready()
             program.write_text(half)
             stage.worker(0).signal(signal.SIGKILL)
-            await stage.until(lambda: stage.supervisor.restarts > FAILED_STARTS_MAX + 1)
+            await stage.until(lambda: stage.supervisor.deaths.total > FAILED_STARTS_MAX + 1)
             assert not stage.fatal
             assert [worker.identity.index for worker in stage.supervisor.ready] == [1]
             assert stage.supervisor.last_death.endswith("exited with status 1: ImportError: half.")
@@ -243,7 +248,7 @@ def test_the_pause_before_a_replacement_doubles_to_its_bound(caplog: pytest.LogC
         stage = Stage("crashes", 1, 60.0, (), False, restart_backoff_max_ms=300.0)
         stage.supervisor.start()
         try:
-            await stage.until(lambda: stage.supervisor.restarts >= 5)
+            await stage.until(lambda: stage.supervisor.deaths.total >= 5)
         finally:
             await stage.supervisor.stop()
 

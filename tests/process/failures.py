@@ -302,17 +302,17 @@ DISK_FULL_FOR_LETTERS = Failure(
 WORKER_KILLED = Failure(
     "worker killed",
     worker_killed,
-    r"restarts  1 of workers, the last .*: Worker 0 .* was killed by SIGKILL",
-    lambda page: "SIGKILL" in page["last_restart"]["sentence"],
-    ("worker_restarts_total", "", lambda value: value == 1),
+    r"restarts  1 of workers, .*: Worker 0 .* was killed by SIGKILL\.(?s:.)*worker 0 .*, restarts 1 \(killed 1\)",
+    lambda page: "SIGKILL" in page["workers"][0]["last_death"] and page["workers"][0]["restarts"] == 1,
+    ("worker_restarts_total", 'cause="killed",worker="0"', lambda value: value == 1),
     r"WARNING .*Worker 0 .* was killed by SIGKILL",
 )
 WORKER_STOPPED = Failure(
     "worker stopped",
     worker_stopped,
-    r"restarts  2 of workers, the last .*: Worker 0 .* was killed by SIGKILL",
-    lambda page: page["restarts"] == 2,
-    ("worker_restarts_total", "", lambda value: value == 2),
+    r"restarts  2 of workers, .*SIGKILL: it had been silent for (?s:.)*worker 0 .*, restarts 2 \(.*silent 1",
+    lambda page: page["restarts"] == 2 and page["workers"][0]["restarts_by_cause"]["silent"] == 1,
+    ("worker_restarts_total", 'cause="silent",worker="0"', lambda value: value == 1),
     r"ERROR .*Worker 0 .* has been silent for",
 )
 KAFKA_AWAY = Failure(

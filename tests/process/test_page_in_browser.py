@@ -84,7 +84,7 @@ def test_a_restart_of_a_worker_says_why(
     browser.open(http_address(daemon))
     browser.wait_for("no restarts", "#workers")
     os.kill(daemon.worker_pids()[0], signal.SIGKILL)
-    browser.wait_for("was killed by SIGKILL", "#workers")
+    browser.wait_for("was killed by SIGKILL", "#workers table")
     assert "1 restart, the last" in browser.text("#workers")
 
 

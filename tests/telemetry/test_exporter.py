@@ -73,7 +73,19 @@ STATUS: dict[str, Any] = {
             "last_ms": 1_700_000_000_000,
         }
     ],
-    "workers": [{"index": 0, "state": "ready", "pid": 8, "slot": 0, "clients": 5, "cpu": None}],
+    "workers": [
+        {
+            "index": 0,
+            "state": "ready",
+            "pid": 8,
+            "slot": 0,
+            "clients": 5,
+            "cpu": None,
+            "restarts": 2,
+            "restarts_by_cause": {"killed": 2, "silent": 0},
+            "last_death": "Worker 0 (pid 7) was killed by SIGKILL.",
+        }
+    ],
 }
 
 FAILURES = [(("orders", "TOPIC_AUTHORIZATION_FAILED"), 12.0)]
