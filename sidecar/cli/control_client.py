@@ -19,7 +19,10 @@ def ask(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any]:
     Ends the command with 69 when no daemon runs, 75 when it does not answer in time, 1 when it refuses.
     """
     daemon_info(run_dir)
-    answer = _exchange(run_dir, message, timeout_s)
+    try:
+        answer = _exchange(run_dir, message, timeout_s)
+    except UnicodeEncodeError as error:  # a word of the command line, whose bytes Python keeps as they are
+        fail(f"The name {ascii(error.object)[:80]} is not UTF-8, as all names are here.", ExitStatus.USAGE)
     if answer is None:
         fail(
             f"The daemon on run dir {run_dir.path} did not answer within {timeout_s:g} s: "
@@ -38,7 +41,8 @@ def is_answering(run_dir: RunDir, timeout_s: float) -> bool:
 
 
 def _exchange(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any] | None:
-    """The whole answer; None when there is none in time."""
+    """The whole answer; None when there is none in time. Raises UnicodeEncodeError."""
+    question = msgpack.packb(message)
     context = zmq.Context(io_threads=1)
     asking: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     try:
@@ -46,7 +50,7 @@ def _exchange(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any
         asking.setsockopt(zmq.RCVTIMEO, int(timeout_s * 1000))
         asking.setsockopt(zmq.SNDTIMEO, int(timeout_s * 1000))
         asking.connect(f"ipc://{run_dir.control_socket}")
-        asking.send(msgpack.packb(message))
+        asking.send(question)
         answer: list[Any] = msgpack.unpackb(asking.recv(), strict_map_key=False)
     except zmq.Again:
         return None

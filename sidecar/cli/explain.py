@@ -11,6 +11,8 @@ import click
 from client_stub.wire import Kind
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.control_client import ask, is_answering
+from sidecar.cli.options import timeout_option
+from sidecar.common.explanation import WAITING_ROWS_MAX
 from sidecar.common.model import ExitStatus
 from sidecar.common.one_line import printable
 from sidecar.controller.run_dir import RunDir
@@ -23,18 +25,12 @@ FAILURES_SHOWN = 5
 @run_dir_option
 @click.argument("name", default="", metavar="[TOPIC|PARTITION|CLIENT]")
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=10.0,
-    show_default=True,
-    type=click.FloatRange(0.1, 600),
-    help="Seconds to wait for the answer.",
-)
+@timeout_option(10.0, "for the answer", 0.1)
 def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None:
     """Say what waits on what, since when, what is left of its time, and the last errors.
 
-    Without a name: everything that waits, the oldest first. A partition is written as TOPIC-NUMBER. Exit 1 when no
+    Without a name, or with an empty one: everything that waits, the oldest first. At most 50 waits and 20 clients are
+    shown, and how many more there are. A partition is written as TOPIC-NUMBER. Exit 1 when no
     worker knows the name. The daemon asks its workers; of a daemon that hangs the last report and the segment are
     shown instead, and the exit status is 75.
 
@@ -106,13 +102,15 @@ def last_report(info: dict[str, Any], name: str) -> dict[str, Any]:
     ]
     mine = {each["client"]: each["topics"] for each in flows["clients"]}
     topics = {name, *mine.get(name, ())}
+    waiting = [each for each in waiting if not name or each["topic"] in topics or each.get("client") == name]
     return {
         "is_answered": False,
         "is_known": True,
-        "waiting": [
-            each for each in waiting if not name or each["topic"] in topics or each.get("client") == name
-        ],
+        "waiting": waiting[:WAITING_ROWS_MAX],
+        "waiting_count": len(waiting),
         "clients": [],
+        "client_count": 0,
+        "unread_batches": 0,
         "failures": [
             each for each in info.get("failures", ()) if name in {"", each["topic"], each["client"]}
         ],
@@ -129,17 +127,24 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
     more = found.get("waiting_count", 0) - len(found["waiting"])
     if more > 0:
         lines.append(f"and {more:,} more that wait for less long")
+    if found.get("unread_batches"):
+        lines.append(f"and {found['unread_batches']:,} batches that were not looked at")
     if not found["waiting"] and found["is_known"]:
         lines.append(f"Nothing of {name} waits." if name else "Nothing waits.")
-    lines += [
-        client_line(each) for each in found["clients"] if name or each["records"] or each["held_streams"]
-    ]
+    clients = [each for each in found["clients"] if name or each["records"] or each["held_streams"]]
+    lines += [client_line(each) for each in clients]
+    more = found.get("client_count", 0) - len(clients)
+    if more > 0 and len(clients) == len(found["clients"]):  # else only idle ones are left out
+        lines.append(f"and {more:,} more client{'' if more == 1 else 's'}")
     for each in found["failures"][:FAILURES_SHOWN]:
         ago = duration(time.time() - each["last_ms"] / 1000.0)
         lines.append(
             f"failed  {each['records']:,} of topic {each['topic']}, last {ago} ago from client "
             f"{each['client'] or 'unknown'}: {each['error']}: {each['text']}"
         )
+    more = len(found["failures"]) - FAILURES_SHOWN
+    if more > 0:
+        lines.append(f"and {more:,} more kind{'' if more == 1 else 's'} of failure: --json has them")
     lines += [f"worker {index} did not answer in time" for index in found["silent_workers"]]
     return [printable(line) for line in lines]  # a name from the segment is as its client gave it
 

@@ -285,7 +285,8 @@ class Explain:
 class Explained:
     """worker → controller: the answer to EXPLAIN ``serial``. ``row_count`` and ``client_count`` count all there are.
 
-    ``is_known``: the worker knows a topic, partition or client of that name.
+    ``is_known``: the worker knows a topic, partition or client of that name. ``unread``: batches that it did
+    not look at.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.EXPLAINED
@@ -295,6 +296,7 @@ class Explained:
     row_count: int = 0
     clients: tuple[ClientAccount, ...] = ()
     client_count: int = 0
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True)

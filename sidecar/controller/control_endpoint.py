@@ -239,7 +239,12 @@ class ControlEndpoint:
         if isinstance(name, str) and len(name) <= NAME_CHARACTERS_MAX:
             self._answer(routing_id, Kind.EXPLAIN_REPLY, self._explain, name)
         else:
-            self._refuse(routing_id, Refused("MALFORMED_FRAME", "EXPLAIN takes a name, or an empty one."))
+            self._refuse(
+                routing_id,
+                Refused(
+                    "MALFORMED_FRAME", f"EXPLAIN takes a name of at most {NAME_CHARACTERS_MAX} characters."
+                ),
+            )
 
     def _answer(
         self,

@@ -66,7 +66,7 @@ class Explanations:
             self._came.set()
 
     async def answer(self, name: str, caller: Caller) -> list[object]:
-        """One map: ``waiting``, ``clients`` and their counts, ``failures`` and ``silent_workers``.
+        """One map: ``waiting``, ``clients`` and their counts, ``unread_batches``, ``failures`` and ``silent_workers``.
 
         The daemon's user and root see all of it, other users the topics that they may send to.
         """
@@ -110,12 +110,8 @@ class Explanations:
         self, asked: Mapping[int, Asked], answers: Mapping[int, Explained], may_see: MaySee
     ) -> dict[str, Any]:
         now_ms = self._clock.now_ms()
-        waiting = [
-            _waiting(index, row, now_ms)
-            for index, answer in answers.items()
-            for row in answer.rows
-            if may_see(row.topic)
-        ]
+        rows = [(index, row) for index, answer in answers.items() for row in answer.rows]
+        waiting = [_waiting(index, row, now_ms) for index, row in rows if may_see(row.topic)]
         clients: list[dict[str, Any]] = [
             {
                 "client": masked(row.client),
@@ -137,9 +133,11 @@ class Explanations:
             "is_answered": True,
             "is_known": any(answer.is_known for answer in answers.values()),
             "waiting": waiting[:WAITING_ROWS_MAX],
-            "waiting_count": sum(answer.row_count for answer in answers.values()),
+            # Without those that this user may not see.
+            "waiting_count": sum(answer.row_count for answer in answers.values()) - len(rows) + len(waiting),
             "clients": clients[:CLIENT_ROWS_MAX],
             "client_count": sum(answer.client_count for answer in answers.values()),
+            "unread_batches": sum(answer.unread for answer in answers.values()),
             "silent_workers": sorted(asked.keys() - answers.keys()),
         }
 

@@ -84,6 +84,7 @@ class Explainer:
                 )
             ),
             client_count=len(sessions),
+            unread=max(0, len(self._incomplete) - BATCHES_READ_MAX),
         )
 
     def _knows(self, wanted: _Wanted) -> bool:

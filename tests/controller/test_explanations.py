@@ -78,6 +78,7 @@ def test_another_user_sees_the_topics_that_he_may_send_to() -> None:
     rules = ClientRules({"web": ClientRule("web", allow=("t?0",))}, denies_unlisted=True)
     workers = [Worker(0, 3)]
     assert len(ask(workers, OWNER, rules)["waiting"]) == 3
+    assert ask(workers, STRANGER, rules)["waiting_count"] == 1, "what he may not see is not counted"
     found = ask(workers, STRANGER, rules)
     assert [each["topic"] for each in found["waiting"]] == ["t?0"]
     assert [each["topic"] for each in found["failures"]] == ["t?0"]

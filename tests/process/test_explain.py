@@ -69,6 +69,15 @@ def test_a_topic_that_is_missing_and_linger(kafka: FakeBroker, start_daemon: Sta
         assert {row["topic"] for row in explained(daemon, "billing")["waiting"]} == {"missing", "orders"}
         nobody = daemon.command("explain", "nobody")
         assert nobody.returncode == 1 and "No worker knows" in nobody.stderr
+        whole, empty = (
+            [line.split()[:2] for line in text(daemon, *words).splitlines()] for words in ((), ("",))
+        )
+        assert empty == whole, "an empty name is no name"
+        odd = daemon.command("explain", os.fsdecode(b"\xff"))
+        assert (odd.returncode, odd.stderr) == (
+            2,
+            "The name '\\udcff' is not UTF-8, as all names are here.\n",
+        )
         producer.close(0)
 
 

@@ -37,12 +37,15 @@ def test_the_rows_that_wait_longest_are_there_and_all_are_counted(
         stage.submit(stage.client(), topic=topic, payload=RECORD * 3)
         stage.worker.loop.run(10.0)
     answer = explain(stage)
+    assert answer.unread == 0
     assert answer.row_count == 3 and [row.topic for row in answer.rows] == ["a", "b"]
     assert all((row.records, row.cause) == (3, "broker") for row in answer.rows)
     (row,) = explain(stage, "c").rows
     assert explain(stage, f"c-{row.partition}").rows == (row,)
     monkeypatch.setattr("sidecar.worker.explainer.BATCHES_READ_MAX", 1)
-    assert explain(stage).row_count == 1, "the oldest is looked at first"
+    answer = explain(stage)
+    assert answer.row_count == 1, "the oldest is looked at first"
+    assert answer.unread == 2
 
 
 def test_so_many_clients_are_shown_and_all_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
