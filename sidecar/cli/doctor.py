@@ -16,39 +16,27 @@ from pathlib import Path
 import click
 
 from sidecar.cli.common import run_dir_option
+from sidecar.cli.options import config_file_option, settings_option
 from sidecar.common.model import ExitStatus
+from sidecar.common.needed_packages import NEEDED_PACKAGES
 from sidecar.common.settings import ConfigError, SidecarConfig
 from sidecar.controller.run_dir import RunDir, RunDirError, process_state, read_json
 from sidecar.doctor.clock import clock_findings
 from sidecar.doctor.findings import Finding
+from sidecar.doctor.memory import memory_findings
+from sidecar.shm.disk import memory_file_system
 
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red", "skip": "bright_black"}
 OPEN_FILES_MIN = 4_096
 WORKER_TIMEOUT_S = 30.0
 SYSTEM_UID_MAX = 999
-NEEDED_PACKAGES = (
-    "click",
-    "cramjam",
-    "kio",
-    "msgpack",
-    "prometheus_client",
-    "pydantic",
-    "rich",
-    "scramp",
-    "setproctitle",
-    "uvloop",
-    "zmq",
-)
-"""Modules that `kafka-sidecar[daemon]` installs."""
-
-
 Check = Callable[[SidecarConfig, RunDir], Iterator[Finding]]
 
 
 @click.command()
 @run_dir_option
-@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Configuration file (TOML).")
-@click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one value; may be repeated.")
+@config_file_option
+@settings_option
 @click.option(
     "--topic", "topics", multiple=True, metavar="NAME", help="May it be written to? May be repeated."
 )
@@ -273,7 +261,20 @@ def _clock(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     yield from clock_findings()
 
 
-CHECKS: tuple[Check, ...] = (_installation, _worker, _memory, _limits, _clock, _run_dir, _over_tcp)
+def _cgroup(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
+    holder = None
+    with contextlib.suppress(RunDirError):  # said below
+        holder = run_dir.holder()
+    path = config.text("pool.path")
+    yield from memory_findings(
+        holder,
+        config.integer("buffer.memory"),
+        config.integer("daemon.workers"),
+        pool_is_memory=not path or bool(memory_file_system(Path(path))),
+    )
+
+
+CHECKS: tuple[Check, ...] = (_installation, _worker, _memory, _cgroup, _limits, _clock, _run_dir, _over_tcp)
 
 
 def _kafka(config: SidecarConfig, topics: Sequence[str]) -> Iterator[Finding]:
