@@ -1,6 +1,7 @@
 """A deb or an rpm of the daemon: everything in /opt/kafka-sidecar, beside the system's Python.
 
-``python deploy/packages/build.py deb|rpm FOLDER [--revision N]`` with the Python whose minor version the system's has.
+``python deploy/packages/build.py deb|rpm... FOLDER [--revision N]...`` with the Python whose minor version the system's
+has; what is built of several kinds or revisions has the same contents.
 The wheels of this tree and their packages are installed below /opt/kafka-sidecar, with the unit of deploy/systemd, and
 deploy/sidecar.example.toml as the configuration. Needs pip and a package index; dpkg-deb or rpmbuild.
 """
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import textwrap
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -57,8 +59,10 @@ def stage(root: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as folder:
         wheels = Path(folder) / "wheels"
         stub, daemon, _ = write_all(Path(folder))
+        # An environment that has what a build needs fetches nothing for it.
+        here = ["--no-build-isolation"] if find_spec("Cython") and find_spec("setuptools") else []
         for project in (stub, daemon):
-            _pip("wheel", "--no-deps", "--wheel-dir", str(wheels), str(project))
+            _pip("wheel", "--no-deps", *here, "--wheel-dir", str(wheels), str(project))
         found = [str(path) for path in wheels.glob("*.whl")]
         _pip("install", "--no-compile", "--target", str(site), *found)
     shutil.rmtree(site / "bin", ignore_errors=True)
@@ -89,15 +93,14 @@ def stage(root: Path) -> None:
         (root / target).chmod(0o644)
 
 
-def deb(folder: Path, revision: int) -> Path:
+def deb(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
+    """The deb of what is staged below ``root``."""
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
     minor = sys.version_info.minor
-    with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as work:
-        root = Path(work) / "root"
-        stage(root)
-        control = root / "DEBIAN"
-        control.mkdir()
-        kib = sum(path.lstat().st_size for path in root.rglob("*")) // 1024
+    kib = sum(path.lstat().st_size for path in root.rglob("*")) // 1024
+    control = root / "DEBIAN"
+    control.mkdir()
+    try:
         (control / "control").write_text(
             textwrap.dedent(f"""\
                 Package: kafka-sidecar
@@ -123,14 +126,22 @@ def deb(folder: Path, revision: int) -> Path:
             (control / name).write_text(f"#!/bin/sh\n{text}")
             (control / name).chmod(0o755)
         made = folder / f"kafka-sidecar_{PROJECT['version']}-{revision}_{architecture}.deb"
-        _run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(root), str(made))
+        _run(
+            "dpkg-deb",
+            "--root-owner-group",
+            f"-Z{'none' if is_plain else 'xz'}",
+            "--build",
+            str(root),
+            str(made),
+        )
+    finally:
+        shutil.rmtree(control)
     return made
 
 
-def rpm(folder: Path, revision: int) -> Path:
+def rpm(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
+    """The rpm of what is staged below ``root``."""
     with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as work:
-        root = Path(work) / "root"
-        stage(root)
         spec = Path(work) / "kafka-sidecar.spec"
         spec.write_text(spec_of(root, revision))
         places = [f"--define=_{name} {work}/{name}" for name in ("topdir", "builddir", "tmppath")]
@@ -140,6 +151,7 @@ def rpm(folder: Path, revision: int) -> Path:
             *places,
             f"--define=_rpmdir {folder}",
             "--define=staged " + str(root),
+            *(["--define=_binary_payload w0.gzdio"] if is_plain else []),
             str(spec),
         )
     (made,) = folder.glob(f"*/kafka-sidecar-{PROJECT['version']}-{revision}.*.rpm")
@@ -201,10 +213,22 @@ def _run(*words: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kind", choices=("deb", "rpm"))
+    parser.add_argument("kinds", nargs="+", choices=("deb", "rpm"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--revision", type=int, default=1)
+    parser.add_argument("--revision", type=int, action="append", help="may be repeated [default: 1]")
+    parser.add_argument(
+        "--uncompressed", action="store_true", help="for a trial: saves minutes of a busy CPU"
+    )
     arguments = parser.parse_args()
     target_folder = arguments.folder.absolute()
     target_folder.mkdir(parents=True, exist_ok=True)
-    print({"deb": deb, "rpm": rpm}[arguments.kind](target_folder, arguments.revision))
+    with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as staged_in:
+        staged = Path(staged_in) / "root"
+        stage(staged)
+        for each in arguments.revision or [1]:
+            for kind in arguments.kinds:
+                print(
+                    {"deb": deb, "rpm": rpm}[kind](
+                        staged, target_folder, each, is_plain=arguments.uncompressed
+                    )
+                )

@@ -1,12 +1,12 @@
-"""The deb in a Debian of its own: installed, started, upgraded under a running daemon, removed and purged by dpkg.
+"""Deb and rpm in a Debian of its own: installed, started, upgraded under a running daemon, removed, by dpkg and by rpm.
 
-The tree has no systemd: the scripts' calls of systemctl are not tried here, and the takeover is started by hand.
+The tree has no systemd: the scripts' calls of systemctl are not tried here, and the takeover is started by hand. What
+the rpm requires is a package of the test's, by the names that Fedora and its kin have.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +17,7 @@ import pytest
 from sidecar.testing.fake_broker import FakeBroker
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = ("mmdebstrap", "dpkg-deb", "unshare", "chroot")
+TOOLS = ("mmdebstrap", "dpkg-deb", "rpmbuild", "unshare", "chroot")
 ABSENT = [tool for tool in TOOLS if shutil.which(tool) is None]
 
 pytestmark = [
@@ -26,6 +26,9 @@ pytestmark = [
     pytest.mark.skipif(bool(ABSENT) or os.geteuid() != 0, reason=f"needs root, {', '.join(TOOLS)}"),
 ]
 
+BUILD_S = 1_200
+"""A machine that has much else to do takes minutes for a wheel of each."""
+
 ENTER = """
 set -e
 mount -t proc proc "$1/proc"
@@ -33,19 +36,33 @@ mkdir -p "$1/dev/shm"
 mount -t tmpfs tmpfs "$1/dev/shm"
 exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv sh /srv/life.sh "$2"
 """
+DEB = """
+install() { dpkg --force-unsafe-io -i /srv/kafka-sidecar_*-$1_*.deb; }
+remove() { dpkg -r kafka-sidecar; test -e /etc/kafka-sidecar/sidecar.toml; }
+purge() { dpkg -P kafka-sidecar; }
+"""
+RPM = """
+install() { rpm --force-debian -U /srv/*/kafka-sidecar-*-$1.*.rpm; }
+remove() { rpm --force-debian -e kafka-sidecar; grep -q '# edited' /etc/kafka-sidecar/sidecar.toml.rpmsave; }
+purge() { rm -r /etc/kafka-sidecar /run/kafka-sidecar /var/lib/kafka-sidecar; }
+! rpm --force-debian -U /srv/*/kafka-sidecar-*-1.*.rpm 2>/srv/lacks
+grep python /srv/lacks
+rpm --force-debian -i /srv/*/system-1-1.*.rpm
+"""
 LIFE = """
 set -e
 as() { setpriv --reuid kafka-sidecar --regid kafka-sidecar --init-groups "$@"; }
 taking() { until kafka-sidecar status >/dev/null 2>&1; do sleep 0.2; done; }
 export KAFKA_SIDECAR_RUN_DIR=/run/kafka-sidecar
 run="kafka-sidecar run -c /etc/kafka-sidecar/sidecar.toml -X http.listen= -X bootstrap.servers=$1"
-dpkg --force-unsafe-io -i /srv/kafka-sidecar_*-1_*.deb
+install 1
+stat -c '%U:%G %a %n' /etc/kafka-sidecar /etc/kafka-sidecar/sidecar.toml /run/kafka-sidecar /var/lib/kafka-sidecar
 as kafka-sidecar config check -c /etc/kafka-sidecar/sidecar.toml
 as $run 2>/srv/log.1 & first=$!
 taking
 echo one | kafka-sidecar produce orders -
 echo '# edited' >> /etc/kafka-sidecar/sidecar.toml
-dpkg --force-unsafe-io -i /srv/kafka-sidecar_*-2_*.deb
+install 2
 as $run --takeover 2>/srv/log.2 & second=$!
 wait $first
 echo "the first ended with $?"
@@ -55,17 +72,30 @@ grep -c '# edited' /etc/kafka-sidecar/sidecar.toml
 kill -TERM $(sed -n 's/.*"pid": \\([0-9]*\\),/\\1/p' /run/kafka-sidecar/daemon.json | head -n 1)
 wait $second
 echo "the second ended with $?"
-dpkg -r kafka-sidecar
-test ! -e /opt/kafka-sidecar && test ! -e /usr/bin/kafka-sidecar && test -e /etc/kafka-sidecar/sidecar.toml
+remove
+for each in /opt/kafka-sidecar /usr/bin/kafka-sidecar /usr/lib/systemd/system/kafka-sidecar.service; do
+    test ! -e $each || { find $each; exit 1; }
+done
 echo removed
-dpkg -P kafka-sidecar
+purge
 test ! -e /etc/kafka-sidecar && test ! -e /run/kafka-sidecar && test ! -e /var/lib/kafka-sidecar
 echo purged
 ls /dev/shm | wc -l
 """
+SYSTEM = """
+Name: system
+Version: 1
+Release: 1
+Summary: What a system has that the rpm requires
+License: none
+Provides: {provides}
+%description
+.
+%files
+"""
 
 
-def run(*words: str, timeout_s: float = 280) -> str:
+def run(*words: str, timeout_s: float = BUILD_S) -> str:
     done = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False
     )
@@ -73,30 +103,42 @@ def run(*words: str, timeout_s: float = 280) -> str:
     return done.stdout
 
 
-def test_the_deb_lives_a_whole_life(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Debian with two revisions of both packages in /srv."""
+    folder = tmp_path_factory.mktemp("packages")
+    made = folder / "tree"
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    run(
-        "mmdebstrap", "--quiet", "--variant=apt", f"--include={python},python3,adduser", "bookworm", str(tree)
-    )
-    run(sys.executable, str(ROOT / "deploy/packages/build.py"), "deb", str(tree / "srv"))
-    (first,) = (tree / "srv").glob("*.deb")
-    run("dpkg-deb", "--raw-extract", str(first), str(tmp_path / "second"))
-    control = tmp_path / "second" / "DEBIAN" / "control"
-    control.write_text(re.sub("(Version: .*)-1", r"\1-2", control.read_text()))
-    second = first.with_name(first.name.replace("-1_", "-2_"))
-    run("dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tmp_path / "second"), str(second))
-    (tree / "srv" / "life.sh").write_text(LIFE)
+    include = f"--include={python},python3,adduser,rpm"
+    run("mmdebstrap", "--quiet", "--variant=apt", include, "bookworm", str(made))
+    build = (sys.executable, str(ROOT / "deploy/packages/build.py"), "deb", "rpm", str(made / "srv"))
+    run(*build, "--revision", "1", "--revision", "2", "--uncompressed")
+    spec = folder / "system.spec"
+    spec.write_text(SYSTEM.format(provides=f"{python}, glibc, shadow-utils"))
+    run("rpmbuild", "-bb", f"--define=_topdir {folder}/rpm", f"--define=_rpmdir {made}/srv", str(spec))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_a_package_lives_a_whole_life(tree: Path, kind: str) -> None:
+    (tree / "srv" / "life.sh").write_text({"deb": DEB, "rpm": RPM}[kind] + LIFE)
     with FakeBroker({"orders": 1}) as kafka:
         words = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh")
-        said = run(*words, str(tree), kafka.bootstrap_servers, timeout_s=120)
+        said = run(*words, str(tree), kafka.bootstrap_servers)
         sent = [record.value for record in kafka.records("orders")]
-    assert sent == [b"one", b"two"]
+    assert sent == [b"one", b"two"], said
     lines = said.splitlines()
     for line in (
-        *("The configuration is good: 12 values set, the rest are defaults.", "the first ended with 0"),
-        *("the second ended with 0", "removed", "purged"),
+        "root:kafka-sidecar 750 /etc/kafka-sidecar",
+        "root:kafka-sidecar 640 /etc/kafka-sidecar/sidecar.toml",
+        "kafka-sidecar:kafka-sidecar 750 /run/kafka-sidecar",
+        "kafka-sidecar:kafka-sidecar 700 /var/lib/kafka-sidecar",
+        "the first ended with 0",
+        "the second ended with 0",
+        "removed",
+        "purged",
     ):
         assert line in lines, said
+    assert any(line.startswith("The configuration is good: ") for line in lines), said
     assert "usermod --append --groups kafka-sidecar USER" in said
     assert lines[-1] == "0", "no segment is left"
