@@ -58,19 +58,19 @@ help:
 	@echo "make lint       ruff and mypy alone;  make coverage  the last run's coverage again"
 	@echo "make clean      removes .demo/ and what was compiled"
 
-demo: $(STAMPS)/demo $(STAMPS)/kafka $(STAMPS)/flights
+demo: $(STAMPS)/java $(STAMPS)/demo $(STAMPS)/kafka $(STAMPS)/flights
 	@$(PY) -m sidecar demo $(DEMO_ARGS)
 
-demo-mock: $(STAMPS)/demo $(STAMPS)/flights
+demo-mock: $(STAMPS)/mock $(STAMPS)/flights
 	@$(PY) -m sidecar demo --mock $(DEMO_ARGS)
 
-bench: $(STAMPS)/dev $(STAMPS)/kafka
+bench: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 	@$(PY) -m sidecar bench $(BENCH_ARGS)
 
-quick: $(STAMPS)/dev
+quick: $(STAMPS)/java $(STAMPS)/dev
 	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(TEST_ARGS)
 
-test: $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)/flights
+test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)/flights
 	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE); mkdir -p $(COVERAGE); failed=""; export FAILED_TESTS=$(FAILED_TESTS); \
 	suite() { name=$$1; seconds=$$2; shift 2; echo "== suite: $$name (at most $$seconds s)"; \
 		ended=0; timeout --signal=INT --kill-after=30 $$seconds $(PY) "$$@" $(TEST_ARGS) || ended=$$?; \
@@ -87,10 +87,10 @@ test: $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)/flights
 	cat $(FAILED_TESTS) $(FAILED_BESIDE) 2>/dev/null || true; if [ -n "$$failed" ]; then echo "failed suites:$$failed"; exit 1; fi; echo "all suites passed"
 
 # Needs tools that no engine brings, and root: a clone that lacks them says so by a skipped test.
-test-image: $(STAMPS)/dev $(STAMPS)/kafka
+test-image: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 	@$(PY) -m pytest -s --long tests/deploy/test_image.py $(TEST_ARGS)
 
-test-systemd: $(STAMPS)/dev $(STAMPS)/kafka
+test-systemd: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 	@$(PY) -m pytest -s --long tests/deploy/test_systemd_boot.py $(TEST_ARGS)
 
 # Of what is installed with the product, not of what its tests need: an environment with the wheel and [daemon] alone.
@@ -129,20 +129,31 @@ coverage:
 lint: $(STAMPS)/dev
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy
 
-check-host: $(STAMPS)/host
+check-host: $(STAMPS)/java
 
 clean:
 	rm -rf .demo build *.egg-info sidecar/kernel/*.so sidecar/kernel/*.c client_stub/*.so client_stub/*.c
 
 $(STAMPS)/host: sidecar/demo/check_host.py
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or later found: install it (Debian: apt-get install python3)." >&2; exit 1; }
-	@$(PYTHON) sidecar/demo/check_host.py
+	@$(PYTHON) sidecar/demo/check_host.py --without-java
+	@mkdir -p $(STAMPS) && touch $@
+
+# Of all but demo-mock and the packages: first of what they need, so that a missing tool is said before any download.
+$(STAMPS)/java: sidecar/demo/check_host.py
+	@[ -z "$(PYTHON)" ] || $(PYTHON) sidecar/demo/check_host.py
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/venv: $(STAMPS)/host
 	@echo "== Python environment in $(VENV)"
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet --upgrade pip "setuptools>=77" wheel "cython>=3.1"
+	@touch $@
+
+$(STAMPS)/packages-mock: pyproject.toml sidecar/demo/requirements.py $(STAMPS)/venv
+	@echo "== Python packages for the demo without Java and Spark"
+	@$(PY) sidecar/demo/requirements.py demo --without spark > .demo/requirements-mock.txt
+	@$(PIP) install --quiet --requirement .demo/requirements-mock.txt
 	@touch $@
 
 $(STAMPS)/packages-%: pyproject.toml sidecar/demo/requirements.py $(STAMPS)/venv
@@ -158,6 +169,9 @@ $(STAMPS)/kernel: $(KERNEL) pyproject.toml $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/demo: $(STAMPS)/packages-demo $(STAMPS)/kernel
+	@touch $@
+
+$(STAMPS)/mock: $(STAMPS)/packages-mock $(STAMPS)/kernel
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/packages-dev $(STAMPS)/kernel

@@ -14,7 +14,7 @@ import sysconfig
 from pathlib import Path
 
 
-def missing() -> list[str]:
+def missing(needs_java: bool = True) -> list[str]:
     """One sentence for each thing that is missing; empty when all is there."""
     found = []
     if not sys.platform.startswith("linux"):
@@ -36,10 +36,11 @@ def missing() -> list[str]:
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if not shutil.which(compiler) and not shutil.which("cc"):
         found.append("No C compiler found (Debian: apt-get install build-essential).")
-    if java_version() < 17:
-        found.append("No JDK 17 or later found (Debian: apt-get install openjdk-17-jdk-headless).")
-    if not shutil.which("mvn"):
-        found.append("No Maven found (Debian: apt-get install maven).")
+    if needs_java:
+        if java_version() < 17:
+            found.append("No JDK 17 or later found (Debian: apt-get install openjdk-17-jdk-headless).")
+        if not shutil.which("mvn"):
+            found.append("No Maven found (Debian: apt-get install maven).")
     return found
 
 
@@ -56,7 +57,7 @@ def java_version() -> int:
 
 
 if __name__ == "__main__":
-    sentences = missing()
+    sentences = missing(needs_java="--without-java" not in sys.argv)
     for sentence in sentences:
         sys.stderr.write(sentence + "\n")
     sys.exit(1 if sentences else 0)

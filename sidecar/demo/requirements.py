@@ -1,21 +1,24 @@
 """Print what an extra of this distribution needs, one requirement a line, without building the project.
 
-``python requirements.py demo`` follows extras that name other extras (``kafka-sidecar[daemon,spark]``).
+``python requirements.py demo`` follows extras that name other extras (``kafka-sidecar[daemon,spark]``). Behind
+``--without`` stand extras that are left out wherever they are named.
 Standard library only: it runs before anything is installed.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
-def requirements(extra: str) -> list[str]:
-    """The base requirements and those of ``extra``; raises KeyError for an extra that does not exist."""
+def requirements(extra: str, without: Collection[str] = ()) -> list[str]:
+    """The base requirements and those of ``extra``, but for the extras ``without``; raises KeyError for an extra that
+    does not exist."""
     project = tomllib.loads(PROJECT.read_text())["project"]
     name, extras = project["name"], project["optional-dependencies"]
     found: dict[str, None] = dict.fromkeys(project["dependencies"])
@@ -26,12 +29,16 @@ def requirements(extra: str) -> list[str]:
             if own is None:
                 found[requirement] = None
             else:
-                for part in own.group(1).split(","):
-                    add(part.strip())
+                for part in map(str.strip, own.group(1).split(",")):
+                    if part not in without:
+                        add(part)
 
     add(extra)
     return list(found)
 
 
 if __name__ == "__main__":
-    print("\n".join(requirements(sys.argv[1])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("extra")
+    parser.add_argument("--without", nargs="*", default=())
+    print("\n".join(requirements(**vars(parser.parse_args()))))

@@ -7,6 +7,7 @@ hooks before a commit are the commands of tests/conventions/test_linters.py.
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,26 @@ def test_a_workflow_is_whole(path: Path) -> None:
 def test_hosted_ci_runs_what_a_developer_runs() -> None:
     targets = {"quick", "test", "test-image", "test-systemd", "audit", "sbom"}
     assert set(made(read(ROOT / ".github" / "workflows" / "ci.yml"))) == targets
+
+
+def commands_of(target: str, stamps: Path) -> list[str]:
+    """What make would run for it in a clone where nothing has been done."""
+    words = ["make", "-n", target, f"STAMPS={stamps}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_demo_without_java_asks_for_none_and_the_others_ask_first(tmp_path: Path) -> None:
+    check = re.compile(r"check_host\.py( --without-java)?$")
+    for target in ("demo", "demo-mock", "bench", "quick", "test", "check-host"):
+        commands = commands_of(target, tmp_path / "stamps")
+        first = next(found for each in commands if (found := check.search(each)))
+        assert bool(first[1]) is (target == "demo-mock"), target
+        before = "\n".join(commands[: next(i for i, each in enumerate(commands) if check.search(each))])
+        assert "pip" not in before, "nothing is downloaded before"
+    mock = "\n".join(commands_of("demo-mock", tmp_path / "stamps"))
+    assert "kafka_jars" not in mock and "demo --without spark" in mock
+    assert "sidecar demo --mock" in mock
 
 
 def test_the_quick_job_runs_every_python_that_is_promised() -> None:

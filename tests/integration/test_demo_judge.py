@@ -127,5 +127,7 @@ def test_requirements_follow_extras() -> None:
     assert any(each.startswith("confluent-kafka") for each in found)
     assert any(each.startswith("pyspark") for each in found)
     assert not any(each.startswith("kafka-sidecar") for each in found)
+    less = requirements("demo", without=["spark"])
+    assert {*found} > {*less} and not any(each.startswith(("pyspark", "pyarrow")) for each in less)
     with pytest.raises(KeyError):
         requirements("nonsense")
