@@ -181,14 +181,14 @@ class IoThread:
         """Hand back what the session has decided since the last call."""
         outbox, session = self._outbox, self._session
         news = False
-        if session.state is State.ATTACHED and (not outbox.attached_once or outbox.last_word):
+        if session.welcome_count != outbox.connection_count:
+            outbox.connection_count = session.welcome_count
             limits = session.limits
             outbox.max_request_bytes = limits.get("max_request_size")
             outbox.payload_bytes_max = session.payload_bytes_max
             outbox.submission_bytes = session.submission_bytes
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = news = True
-            outbox.connection_count += 1
         outbox.last_word = session.last_word
         if session.fatal is not None and outbox.fatal is None:
             outbox.fatal = session.fatal

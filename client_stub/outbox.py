@@ -257,17 +257,18 @@ class Outbox(OutboxCore):
                     stream.topic,
                     now - began,
                     self.buffered_bytes,
-                    self.why_it_waits(stream.topic) or " for the daemon to accept them",
+                    self.why_it_waits(stream.topic, for_room=True) or " for the daemon to accept them",
                 )
 
-    def why_it_waits(self, topic: str) -> str:
-        """The cause, as the end of a sentence; empty where this process does not know it."""
+    def why_it_waits(self, topic: str, *, for_room: bool = False) -> str:
+        """The cause, as the end of a sentence; empty where this process does not know it. ``for_room``: in the buffer,
+        which records of held topics fill for all others."""
         if self.last_word:
             return f": the daemon is away ({self.last_word.rstrip('.')})"
         holds = self.hold_reasons.copy()
         if topic in holds:
             return f": the daemon holds topic {topic} ({holds[topic].rstrip('.')})"
-        if holds:
+        if holds and for_room:
             other, reason = next(iter(holds.items()))
             return f": the daemon holds topic {other} ({reason.rstrip('.')})"
         return ""
@@ -286,7 +287,7 @@ class Outbox(OutboxCore):
         return BufferExhausted(
             f"Failed to allocate room for a record of topic {topic} within the configured max blocking "
             f"time {waited_ms:.0f} ms: {self.buffered_bytes} bytes wait"
-            f"{self.why_it_waits(topic) or ' for the daemon to accept them'}. "
+            f"{self.why_it_waits(topic, for_room=True) or ' for the daemon to accept them'}. "
             "Send slower, raise buffer.memory of the daemon, or raise max_block_ms."
         )
 

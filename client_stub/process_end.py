@@ -102,6 +102,9 @@ def at_exit() -> None:
     for producer in list(_living):
         try:
             producer.close(timeout=0 if producer._was_interrupted else left_s())
+        except KeyboardInterrupt:
+            ends_s = 0.0  # nobody wants to wait: what is left of all of them fails, and is logged
+            producer.close(timeout=0)
         except Exception:
             log.exception("records were not delivered when the process ended")
     for io in list(_leaving):

@@ -91,6 +91,7 @@ class Session:
         """Largest payload of one SUBMIT that the worker reads."""
         self.submission_bytes = SUBMISSION_BYTES_MAX
         """Payload bytes of records that share one SUBMIT: what the worker's pool has room for, if that is less."""
+        self.welcome_count = 0
         self.last_word = ""
         self.fatal: SidecarError | None = None
         self.effects: list[Effect] = []
@@ -349,6 +350,9 @@ class Session:
         text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
         self._forget(text, older_than_ms=oldest_ms)
         self._renew_client_id()
+        if self.state is State.ATTACH:
+            # Its WELCOME would be for the client that was given up.
+            self._away(self.last_word, now_ms, at_once=True)
 
     def ping_due(self, now_ms: float) -> list[Any] | None:
         if self.state is not State.ATTACHED or now_ms < self._ping_at_ms:
@@ -410,6 +414,7 @@ class Session:
         self._acked = 0
         self._draining = False
         self._move(SessionEvent.WELCOME)
+        self.welcome_count += 1
         self.last_word = ""
         self._patience.attached(now_ms)
         self._refusals = 0
@@ -469,6 +474,7 @@ class Session:
             return
         error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
         self.refused_topics.append((window.topic, error))
+        self.hold_reasons.pop(window.topic, None)
         self._sent_bytes -= window.rewind(0)
         self.streams.fail(window, lambda sent: _as_delivery_failure(error))
 

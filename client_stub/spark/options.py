@@ -49,7 +49,10 @@ def read_options(options: Mapping[str, str]) -> Options:
     window = _number(options, "window", WINDOW_BATCHES)
     if window < 1:
         raise ValueError(f"kafka_sidecar: option window={window} must be at least 1 (Arrow batches).")
-    return Options(topic, run_dir, window, _number(options, "max.block.ms", 60_000))
+    max_block_ms = _number(options, "max.block.ms", 60_000)
+    if max_block_ms < 0:
+        raise ValueError(f"kafka_sidecar: option max.block.ms={max_block_ms} must not be negative.")
+    return Options(topic, run_dir, window, max_block_ms)
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
@@ -88,6 +91,6 @@ def _bootstrap_of(run_dir: str) -> set[str] | None:
     """The brokers in the daemon.json of this host; None when there is none here (executors may have theirs)."""
     try:
         bootstrap = json.loads((Path(run_dir) / "daemon.json").read_text())["bootstrap"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return _servers(bootstrap) if isinstance(bootstrap, str) else {str(server) for server in bootstrap}

@@ -58,6 +58,7 @@ def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
         ("delivery", "twice", "delivery=twice is not known"),
         ("topic", " ", "option topic is empty"),
         ("window", "0", "window=0 must be at least 1"),
+        ("max.block.ms", "-1", "max.block.ms=-1 must not be negative"),
         ("window", "many", "window=many must be a whole number"),
         ("max.block.ms", "1s", "max.block.ms=1s must be a whole number"),
         ("kafka.key.serializer", "x", "keys and values are written as string or binary columns"),

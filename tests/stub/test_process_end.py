@@ -84,7 +84,13 @@ def test_the_end_of_a_process_waits_for_records_of_a_producer_that_nobody_closed
     assert sum(submit.count for submit in daemon.received) == RECORDS
 
 
-def test_all_producers_of_a_process_share_the_time_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("interrupts", "shared"), [(False, [10.0, 3.0, 0.0]), (True, [10.0, 0, 0.0, 0.0])], ids=["", "ctrl-c"]
+)
+def test_all_producers_of_a_process_share_the_time_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, interrupts: bool, shared: list[float]
+) -> None:
+    """Ctrl-C meanwhile ends the wait for all of them, and each still says what it has not delivered."""
     now_s = 100.0
     timeouts: list[float | None] = []
 
@@ -95,6 +101,8 @@ def test_all_producers_of_a_process_share_the_time_at_its_end(monkeypatch: pytes
             nonlocal now_s
             timeouts.append(timeout)
             now_s += 7.0
+            if interrupts and timeout:
+                raise KeyboardInterrupt
 
         def _forked_child(self) -> None:
             raise AssertionError("nobody forks")
@@ -104,7 +112,7 @@ def test_all_producers_of_a_process_share_the_time_at_its_end(monkeypatch: pytes
     monkeypatch.setattr(process_end, "_living", weakref.WeakSet(kept))
     monkeypatch.setattr(process_end, "_leaving", set())
     process_end.at_exit()
-    assert timeouts == [10.0, 3.0, 0.0]
+    assert timeouts == shared
 
 
 def test_what_a_dropped_producer_cannot_deliver_in_time_fails_with_a_word(

@@ -68,6 +68,37 @@ def test_hello_again_attaches_anew(producer: Producer, daemon: FakeDaemon) -> No
     assert producer.send("t", b"2").result(10).offset == 1
 
 
+def test_a_worker_that_drains_has_let_us_in_once(producer: Producer, daemon: FakeDaemon) -> None:
+    """Each turn of the io thread once counted as another connection, from the first word of the worker's end on."""
+    producer.send("t", b"1").result(10)
+    daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.DRAINING, "The daemon is draining."]))
+    eventually(lambda: producer.stats().why_away)
+    for number in range(3):
+        # Held back until the next worker is there; each wakes the io thread.
+        producer.send(f"t{number}", b"2")
+        with pytest.raises(TimeoutError):
+            producer.flush(0.01)
+    assert producer.stats().connections == 1
+    daemon.kill_worker()
+    eventually(lambda: producer.stats().connections == 2)
+
+
+def test_a_refused_topic_is_not_said_to_be_held(producer: Producer, daemon: FakeDaemon) -> None:
+    """As one that waited for a row of the table of topics and then got none."""
+
+    def refuse(client: Client, submit: Submit) -> bool:
+        daemon.tell(client, [Kind.HOLD, submit.stream, 1, "there is no row yet"])
+        daemon.tell(client, [Kind.REFUSED, "TOPIC_TABLE_FULL", "no room for another topic", submit.stream])
+        return False
+
+    daemon.accept = refuse
+    with pytest.raises(errors.DeliveryFailed):
+        producer.send("full", b"1").result(10)
+    daemon.accept = lambda client, submit: False
+    with pytest.raises(TimeoutError, match=r"yet: the daemon has not accepted it\."):
+        producer.send("other", b"1").result(0.05)
+
+
 def test_a_held_stream_waits_for_resume_and_others_go_on(producer: Producer, daemon: FakeDaemon) -> None:
     def accept(client: Client, submit: Submit) -> bool:
         if submit.topic == "full" and not client.log and submit.stream not in released:

@@ -306,6 +306,31 @@ def test_a_ticket_that_is_not_taken_brings_a_new_identity() -> None:
     assert ids[0] != ids[1] and all(i.endswith(b"\0\0\0\3") for i in ids)
 
 
+def test_a_welcome_that_comes_behind_the_end_of_patience_is_for_nobody() -> None:
+    """It brought the secret of a client id that was given up: at the next connection the daemon knew nobody by both,
+    and records that it had accepted meanwhile were in doubt."""
+    scene = Scene()
+    run, session = scene.run, scene.session
+    session._delivery_timeout_ms = 10_000
+    run.add()
+    session.next_frames()
+    session.lost("cut", run.now_ms)
+    session.take_effects()
+    for _ in range(20):
+        run.now_ms += 500
+        session.tick(run.now_ms)
+        if session.take_effects() and run.now_ms < 10_000:
+            assigned = msgpack.packb([Kind.ASSIGNED, "worker", 2, b"t"])
+            session.receive_control([assigned], run.now_ms)
+    run.now_ms += 1
+    assert session.state is State.ATTACH
+    session.tick(run.now_ms)
+    assert run.made[0][2][0].persistence == 1, "given up"
+    assert session.state is not State.ATTACH
+    session.receive_worker([msgpack.packb(run.worker.welcome(run.worker.secret))], run.now_ms)
+    assert session.state is not State.ATTACHED
+
+
 def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() -> None:
     session = Session(name="x", pid=1, fork_generation=0, token=None, delivery_timeout_ms=1e9)
     session.wake(0)

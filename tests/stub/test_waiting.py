@@ -148,6 +148,9 @@ def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
     held = producer.send("a", b"2")
     with pytest.raises(TimeoutError, match=r"the daemon holds topic a \(the buffer pool is full\)"):
         held.result(0.05)
+    daemon.accept = lambda client, submit: False
+    with pytest.raises(TimeoutError, match=r"yet: the daemon has not accepted it\."):
+        producer.send("another topic, which nobody holds", b"3").result(0.05)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.RESUME, 1, 2]))
     eventually(lambda: not producer._outbox.hold_reasons)
 
