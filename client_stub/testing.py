@@ -62,6 +62,8 @@ class FakeProducer:
         self._serializers = serializers_of(key_serializer, value_serializer)
         self._partitions = partitions
         self._offsets: dict[tuple[str, int], int] = {}
+        self._turn = 0
+        """Of records without a key."""
         self._held: list[FakeDelivery] | None = None
         self._unwatched: list[FakeBulkDelivery] = []
         self._failed_ever = 0
@@ -258,7 +260,8 @@ class FakeProducer:
         with self._lock:
             partition = record.partition
             if partition is None:
-                turn = crc32(record.key) if record.key is not None else len(self.records)
+                turn = crc32(record.key) if record.key is not None else self._turn
+                self._turn += record.key is None
                 partition = turn % self._partitions
             offset = self._offsets.get((record.topic, partition), 0)
             self._offsets[record.topic, partition] = offset + 1

@@ -59,6 +59,15 @@ def test_records_are_kept_as_they_were_sent(fake_producer: FakeProducer) -> None
     ]
 
 
+def test_records_without_a_key_go_in_turns_also_those_that_were_held() -> None:
+    producer = FakeProducer(partitions=3)
+    producer.hold()
+    held = [producer.send("a", b"%d" % number, key=b"k" if number == 2 else None) for number in range(5)]
+    producer.release()
+    assert [each.result(0).partition for each in held if each.record.key is None] == [0, 1, 2, 0]
+    assert producer.send("a", b"next").result(0).partition == 1
+
+
 def test_failures_on_demand() -> None:
     def refuse(record: FakeRecord) -> errors.SidecarError | None:
         return errors.error_for(29) if record.topic == "forbidden" else None
