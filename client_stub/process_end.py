@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import sys
+import threading
 import time
 import weakref
 from typing import Final, Protocol
@@ -27,6 +28,8 @@ class LivingProducer(Protocol):
 
     _was_interrupted: bool
     """Ctrl-C has broken off its close(): nobody wants to wait for it again."""
+
+    def flush(self, timeout: float | None = None) -> int: ...
 
     def close(self, timeout: float | None = None) -> None: ...
 
@@ -89,7 +92,20 @@ def watch() -> None:
     _watched_pid = os.getpid()
     from multiprocessing.util import Finalize
 
-    Finalize(None, at_exit, exitpriority=0)
+    Finalize(None, _at_end_of_child, exitpriority=0)
+
+
+def _at_end_of_child() -> None:
+    """multiprocessing waits for the child's threads behind this: while there are some, they may send."""
+    if any(not each.daemon for each in threading.enumerate() if each is not threading.current_thread()):
+        ends_s = time.monotonic() + EXIT_FLUSH_S
+        for producer in list(_living):
+            try:
+                producer.flush(max(0.0, ends_s - time.monotonic()))
+            except Exception:
+                log.exception("records were not delivered when the process ended")
+    else:
+        at_exit()
 
 
 def at_exit() -> None:

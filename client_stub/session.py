@@ -116,8 +116,7 @@ class Session:
         self._acked = 0
         self._unacked_bytes = 0
         self._ack_at_ms: float | None = None
-        self._ack_is_due = False
-        self._draining = False
+        self._ack_is_due = self._draining = False
         self._deadline_ms = 0.0
         self._patience = Patience()
         self._ping_at_ms = 0.0
@@ -330,8 +329,7 @@ class Session:
         """Let time act: answers that do not come, the end of a backoff, records that waited too long."""
         self._patience.tick(now_ms)
         if self.state in (State.HELLO, State.ATTACH) and now_ms >= self._deadline_ms:
-            seconds = ANSWER_TIMEOUT_MS / 1e3
-            self._away(f"no answer within {seconds:.0f} s", now_ms, at_once=False)
+            self._away(f"no answer within {ANSWER_TIMEOUT_MS / 1e3:.0f} s", now_ms, at_once=False)
         elif self.state is State.BACKOFF and now_ms >= self._deadline_ms:
             self._hello(SessionEvent.PAUSE_OVER, now_ms)
         elif self._ack_at_ms is not None and now_ms >= self._ack_at_ms:
@@ -350,8 +348,7 @@ class Session:
         text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
         self._forget(text, older_than_ms=oldest_ms)
         self._renew_client_id()
-        if self.state is State.ATTACH:
-            # Its WELCOME would be for the client that was given up.
+        if self.state is State.ATTACH:  # its WELCOME would be for the client that was given up
             self._away(self.last_word, now_ms, at_once=True)
 
     def ping_due(self, now_ms: float) -> list[Any] | None:
@@ -529,9 +526,7 @@ class Session:
         self.has_new_fates = True
 
     def _new_client_id(self) -> bytes:
-        client_id = os.urandom(CLIENT_ID_BYTES - 4) + self._fork_generation.to_bytes(4, "big")
-        assert len(client_id) == CLIENT_ID_BYTES
-        return client_id
+        return os.urandom(CLIENT_ID_BYTES - 4) + self._fork_generation.to_bytes(4, "big")
 
 
 def _pack(message: list[Any]) -> bytes:

@@ -84,6 +84,38 @@ def test_the_end_of_a_process_waits_for_records_of_a_producer_that_nobody_closed
     assert sum(submit.count for submit in daemon.received) == RECORDS
 
 
+THREAD: Final = """
+import multiprocessing, sys, threading
+from client_stub import Producer
+
+def work():
+    producer = Producer(sys.argv[1])
+    producer.send("t", b"0").result(10)
+    kept.append(producer)
+    threading.Thread(target=lambda: [producer.send("t", b"1").result(10) for _ in range(300)]).start()
+
+kept = []
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+sys.exit(child.exitcode)
+"""
+
+
+def test_a_thread_that_outlives_the_work_of_a_child_goes_on_sending(daemon: FakeDaemon) -> None:
+    """multiprocessing waits for it, but only behind what it calls at the end."""
+    ended = subprocess.run(
+        [sys.executable, "-c", THREAD, str(daemon.run_dir)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert sum(submit.count for submit in daemon.received) == 301
+
+
 @pytest.mark.parametrize(
     ("interrupts", "shared"), [(False, [10.0, 3.0, 0.0]), (True, [10.0, 0, 0.0, 0.0])], ids=["", "ctrl-c"]
 )
@@ -96,6 +128,9 @@ def test_all_producers_of_a_process_share_the_time_at_its_end(
 
     class Slow:
         _was_interrupted = False
+
+        def flush(self, timeout: float | None = None) -> int:
+            raise AssertionError("this is no child of multiprocessing")
 
         def close(self, timeout: float | None = None) -> None:
             nonlocal now_s
