@@ -80,7 +80,7 @@ class Exporter:
         self._history = History()
         budget = RenderBudget()
         self._shared = {
-            path: SharedAnswer(make, budget, time.monotonic)
+            path: SharedAnswer(make, budget, now_s=time.monotonic, cpu_s=time.thread_time)
             for path, make in {
                 "/metrics": self._metrics,
                 "/status.json": self._shown,

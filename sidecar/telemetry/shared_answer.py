@@ -16,7 +16,10 @@ Made = TypeVar("Made")
 
 
 class RenderBudget:
-    """The time that went into answers, for all of them together. Sans-IO, not thread-safe."""
+    """The CPU time that went into answers, for all of them together. Sans-IO, not thread-safe.
+
+    Not the time that passed: on a busy machine that would make answers old which cost next to nothing.
+    """
 
     def __init__(self) -> None:
         self._paid_s = 0.0
@@ -25,17 +28,25 @@ class RenderBudget:
     def allows(self, now_s: float) -> bool:
         return self._paid_s - now_s < RENDER_BURST_S / RENDER_SHARE
 
-    def spend(self, began_s: float, ended_s: float) -> None:
-        self._paid_s = max(self._paid_s, began_s) + (ended_s - began_s) / RENDER_SHARE
+    def spend(self, cpu_s: float, now_s: float) -> None:
+        self._paid_s = max(self._paid_s, now_s) + cpu_s / RENDER_SHARE
 
 
 class SharedAnswer(Generic[Made]):
-    """One kind of answer. ``now_s`` reads a clock that also ``make`` makes go on."""
+    """One kind of answer. ``now_s`` reads a monotonic clock, ``cpu_s`` that of the loop's thread."""
 
-    def __init__(self, make: Callable[[], Made], budget: RenderBudget, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Made],
+        budget: RenderBudget,
+        *,
+        now_s: Callable[[], float],
+        cpu_s: Callable[[], float],
+    ) -> None:
         self._make = make
         self._budget = budget
         self._now_s = now_s
+        self._cpu_s = cpu_s
         self._last: tuple[float, Made] | None = None
         """When the last one was made, and that one."""
 
@@ -46,8 +57,9 @@ class SharedAnswer(Generic[Made]):
             made_s, made = self._last
             if (is_crowded and now_s - made_s < LOOK_S) or not self._budget.allows(now_s):
                 return made
+        before_s = self._cpu_s()
         made = self._make()
-        ended_s = self._now_s()
-        self._budget.spend(now_s, ended_s)
-        self._last = ended_s, made
+        now_s = self._now_s()
+        self._budget.spend(self._cpu_s() - before_s, now_s)
+        self._last = now_s, made
         return made

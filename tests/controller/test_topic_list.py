@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sidecar.common.errors import Refused
-from sidecar.controller.topic_list import LIST_BURST_S, LIST_SHARE, Rows, TopicList
+from sidecar.controller.topic_list import LIST_BURST_S, LIST_KEPT_S, LIST_SHARE, Rows, TopicList
 
 COST_S = 0.1
 
@@ -16,7 +16,7 @@ class Kafka:
     """Answers when it is let, by a clock that goes on with each question."""
 
     def __init__(self) -> None:
-        self.now_s, self.asked = 50.0, 0
+        self.now_s, self.asked, self.cost_s = 50.0, 0, COST_S
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.fails = False
@@ -25,7 +25,7 @@ class Kafka:
         self.asked += 1
         number = self.asked
         await self.may_answer.wait()
-        self.now_s += COST_S
+        self.now_s += self.cost_s
         if self.fails:
             raise Refused("KAFKA_UNREACHABLE", "No broker answers.")
         return [["t", number, []]]
@@ -62,6 +62,18 @@ def test_who_asks_without_end_gets_the_last_answer_beyond_a_part_of_the_time() -
         kafka.now_s += LIST_BURST_S / LIST_SHARE
         before = kafka.asked
         assert await topics.get(kafka.ask) == [["t", before + 1, []]]
+
+    asyncio.run(live())
+
+
+def test_no_answer_is_older_than_two_seconds_however_long_questions_take() -> None:
+    async def live() -> None:
+        kafka = Kafka()
+        kafka.cost_s = 20.0
+        topics = TopicList(lambda: kafka.now_s)
+        assert await topics.get(kafka.ask) == await topics.get(kafka.ask) == [["t", 1, []]]
+        kafka.now_s += LIST_KEPT_S
+        assert await topics.get(kafka.ask) == [["t", 2, []]]
 
     asyncio.run(live())
 

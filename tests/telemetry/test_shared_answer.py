@@ -22,11 +22,18 @@ class Stage:
         self.now_s = 100.0
         self.made = 0
         budget = RenderBudget()
-        self.answers = [SharedAnswer(self._make, budget, lambda: self.now_s) for _ in range(kinds)]
+        self.cpu_s = 0.0
+        self.passes_s = 0.0
+        """Time that goes by besides while an answer is made: others have the CPU."""
+        self.answers = [
+            SharedAnswer(self._make, budget, now_s=lambda: self.now_s, cpu_s=lambda: self.cpu_s)
+            for _ in range(kinds)
+        ]
 
     def _make(self) -> int:
         self.made += 1
-        self.now_s += COST_S
+        self.now_s += COST_S + self.passes_s
+        self.cpu_s += COST_S
         return self.made
 
     def ask(self, *, is_crowded: bool = False, kind: int = 0) -> int:
@@ -38,6 +45,13 @@ def test_who_asks_alone_now_and_then_gets_an_answer_of_this_moment() -> None:
     for number in range(1, 1_000):
         assert stage.ask() == number
         stage.now_s += COST_S / RENDER_SHARE
+
+
+def test_a_busy_machine_makes_no_answer_old() -> None:
+    stage = Stage()
+    stage.passes_s = 10 * COST_S / RENDER_SHARE
+    for number in range(1, 1_000):
+        assert stage.ask() == number
 
 
 def test_those_who_ask_at_once_get_the_same_for_a_second() -> None:
