@@ -30,8 +30,14 @@ class FakeRecord(NamedTuple):
 class FakeDelivery:
     """As Delivery. Thread-safe."""
 
-    def __init__(self, record: FakeRecord, on_delivery: OnDelivery | None) -> None:
+    def __init__(
+        self,
+        record: FakeRecord,
+        on_delivery: OnDelivery | None,
+        refuse_wait_in_callback: Callable[[str], None],
+    ) -> None:
         self.record = record
+        self._refuse_wait_in_callback = refuse_wait_in_callback
         self._on_delivery = on_delivery
         self._over = threading.Event()
         self._error: SidecarError | None = None
@@ -51,6 +57,8 @@ class FakeDelivery:
         return self._metadata
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:
+        if not self._over.is_set():
+            self._refuse_wait_in_callback("result()")
         if not self._over.wait(timeout):
             raise TimeoutError(
                 f"The record for topic {self.record.topic} has no outcome after {timeout} s yet."

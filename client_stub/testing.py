@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 from zlib import crc32
@@ -64,11 +65,16 @@ class FakeProducer:
         self._offsets: dict[tuple[str, int], int] = {}
         self._turn = 0
         """Of records without a key."""
-        self._held: list[FakeDelivery] | None = None
+        self._line: deque[FakeDelivery] = deque()
+        """Without an outcome, in the order of sending."""
+        self._is_held = False
+        self._decider: int | None = None
+        """The thread that decides one of them now, and runs its callbacks."""
         self._unwatched: list[FakeBulkDelivery] = []
         self._failed_ever = 0
         self._reported = 0
         self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
 
     def send(
         self,
@@ -100,13 +106,12 @@ class FakeProducer:
         packed, _ = full_record(key, value, headers, partition, timestamp_ms)
         fields = (*packed, None, None, None)[:5]
         record = FakeRecord(topic, fields[0], fields[1], fields[2], partition, timestamp_ms)
-        delivery = FakeDelivery(record, on_delivery)
+        delivery = FakeDelivery(record, on_delivery, self._refuse_wait_in_callback)
         with self._lock:
+            self._refuse_when_closed()
             self.records.append(record)
-            if self._held is not None:
-                self._held.append(delivery)
-                return delivery
-        self._decide(delivery)
+            self._line.append(delivery)
+        self._go_on()
         return delivery
 
     def send_many(
@@ -171,7 +176,7 @@ class FakeProducer:
     def stats(self) -> ProducerStats:
         """As Producer.stats(), of a daemon that is always there."""
         with self._lock:
-            waiting, sent = len(self._held or ()), len(self.records)
+            waiting, sent = len(self._line), len(self.records)
             return ProducerStats(
                 sent=sent,
                 accepted=sent,
@@ -187,16 +192,31 @@ class FakeProducer:
 
     def hold(self) -> None:
         """Keep the outcomes of what is sent from now on, as a broker that does not answer."""
-        with self._lock:
-            if self._held is None:
-                self._held = []
+        self._is_held = True
 
     def release(self) -> None:
         """Decide all that is held, in order, and hold no more."""
-        with self._lock:
-            held, self._held = self._held or [], None
-        for delivery in held:
-            self._decide(delivery)
+        self._is_held = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Decide what is in the line, one thread at a time: another one, or a callback, leaves its records to that."""
+        while True:
+            with self._lock:
+                if self._is_held or self._decider is not None or not self._line:
+                    return
+                self._decider = threading.get_ident()
+                delivery = self._line.popleft()
+            try:
+                self._decide(delivery)
+            finally:
+                with self._lock:
+                    self._decider = None
+                    self._moved.notify_all()
+
+    def _refuse_wait_in_callback(self, what: str) -> None:
+        if self._decider == threading.get_ident():
+            raise SidecarError(f"{what} was called from an on_delivery callback and would wait for ever.")
 
     def flush(
         self, timeout: float | None = None, *, until: Literal["delivered", "accepted"] = "delivered"
@@ -208,10 +228,13 @@ class FakeProducer:
         """
         if until not in {"delivered", "accepted"}:
             raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
-        if self._held and until == "delivered":
-            raise TimeoutError(
-                f"flush() timed out after {timeout} s: {len(self._held)} records have no outcome yet."
-            )
+        self._refuse_wait_in_callback("flush()")
+        with self._lock:
+            self._moved.wait_for(lambda: self._is_held or not (self._line or self._decider), timeout)
+            if self._line and until == "delivered":
+                raise TimeoutError(
+                    f"flush() timed out after {timeout} s: {len(self._line)} records have no outcome yet."
+                )
         self._raise_unwatched()
         with self._lock:
             newly, self._reported = self._failed_ever - self._reported, self._failed_ever
@@ -230,16 +253,17 @@ class FakeProducer:
         """Held records are delivered; with ``close(0)`` they fail with DeliveryCancelled. Raises errors as flush()."""
         if timeout is not None and timeout < 0:
             raise ValueError("The timeout cannot be negative.")
-        if timeout == 0:
-            with self._lock:
-                held, self._held = self._held or [], None
-                self._failed_ever += len(held)
-            for delivery in held:
-                delivery.complete(
-                    DeliveryCancelled("The producer was closed before the record was delivered."), None
-                )
+        with self._lock:
+            self.closed = True
+            cancelled = list(self._line) if timeout == 0 else []
+            for _ in cancelled:
+                self._line.popleft()
+            self._failed_ever += len(cancelled)
+        for delivery in cancelled:
+            delivery.complete(
+                DeliveryCancelled("The producer was closed before the record was delivered."), None
+            )
         self.release()
-        self.closed = True
         if timeout != 0:
             self._raise_unwatched()
 

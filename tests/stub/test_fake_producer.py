@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
+import threading
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +68,58 @@ def test_records_without_a_key_go_in_turns_also_those_that_were_held() -> None:
     producer.release()
     assert [each.result(0).partition for each in held if each.record.key is None] == [0, 1, 2, 0]
     assert producer.send("a", b"next").result(0).partition == 1
+
+
+def test_a_callback_that_sends_has_its_record_behind_those_sent_before(either: Any) -> None:
+    """It may not wait, and a producer that is being closed takes no more of it."""
+    sent: list[Any] = []
+    refused: list[Exception] = []
+
+    def send_more(error: Any, metadata: Any) -> None:
+        try:
+            sent.append(either.send("orders", b"more"))
+            sent[-1].result(1)
+        except errors.SidecarError as refusal:
+            refused.append(refusal)
+
+    if isinstance(either, FakeProducer):
+        either.hold()
+    records = [either.send_many("orders", [(None, b"1"), (None, b"2")], on_delivery=send_more)]
+    if isinstance(either, FakeProducer):
+        either.release()
+    records[0].result(10)
+    either.flush(10)
+    assert [each.result(10).offset for each in sent] == [2, 3]
+    assert all("would wait for ever" in str(each) for each in refused) and len(refused) == 2
+    if isinstance(either, FakeProducer):
+        either.hold()
+        either.send("orders", b"3", on_delivery=send_more)
+        either.close()
+        assert len(sent) == 2 and isinstance(refused[-1], errors.ProducerClosed)
+    either.close()
+
+
+def test_threads_find_their_offsets_in_the_order_of_the_records() -> None:
+    before = sys.getswitchinterval()
+    with FakeProducer() as producer:
+        found: dict[bytes, Any] = {}
+
+        def send(name: bytes) -> None:
+            for number in range(300):
+                value = b"%s%d" % (name, number)
+                found[value] = producer.send("orders", value)
+
+        threads = [threading.Thread(target=send, args=(name,)) for name in (b"a", b"b", b"c")]
+        sys.setswitchinterval(1e-6)
+        try:
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join(10)
+        finally:
+            sys.setswitchinterval(before)
+        producer.flush(10)
+        assert [found[each.value].result(0).offset for each in producer.records] == list(range(900))
 
 
 def test_failures_on_demand() -> None:
