@@ -47,18 +47,8 @@ class AckWindow:
         self.next_seq += 1
         self.queue.append(submission)
 
-    def peek(self) -> Submission | None:
-        """The next submission to send, None when everything is sent or the stream is held."""
-        if self.held or self.sent_count >= len(self.queue):
-            return None
-        return self.queue[self.sent_count]
-
-    def mark_sent(self, submission: Submission) -> None:
-        submission.sent = True
-        self.sent_count += 1
-
     def drop_next(self) -> Submission:
-        """Take out what ``peek`` shows: nothing of it or behind it was sent to the present worker, which has none of
+        """Take out the next to send: nothing of it or behind it was sent to the present worker, which has none of
         it, so those behind close up and the stream has no hole."""
         submission = self.queue[self.sent_count]
         del self.queue[self.sent_count]
@@ -78,7 +68,7 @@ class AckWindow:
             if self.sent_count:
                 self.sent_count -= 1
             submission.was_accepted = True
-            if not submission.completed:
+            if submission.remaining > 0:  # what is sent is sealed
                 self.accepted[submission.seq] = submission
             news.append(submission)
         return news
@@ -106,9 +96,9 @@ class AckWindow:
             submission = next((s for s in self.queue if s.seq == outcome.seq), None)
             if submission is None:
                 return None
-        was_completed = submission.completed
+        was_completed = submission.remaining <= 0
         submission.apply(outcome)
-        if not submission.completed or was_completed:
+        if was_completed or submission.remaining > 0:
             return None
         self.accepted.pop(outcome.seq, None)
         return submission
@@ -120,10 +110,6 @@ class AckWindow:
         if self.sent_count < len(self.queue) and self.queue[self.sent_count].seq <= self.flush_to_seq:
             return None
         return self.flush_to_seq
-
-    def request_flush(self) -> None:
-        if self.queue or self.accepted:
-            self.flush_to_seq = self.next_seq - 1
 
     def undecided(self) -> list[Submission]:
         return [*self.accepted.values(), *self.queue]

@@ -9,19 +9,23 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
+from time import monotonic
 from typing import Any, Final
 
 from client_stub.away_log import AwayLog
 from client_stub.curve_keys import WatchedKeyFile
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.outbox import Outbox
-from client_stub.session import CloseSockets, OpenControl, OpenWorker, Session
+from client_stub.session import Session
+from client_stub.session_effects import CloseSockets, OpenControl, OpenWorker
 from client_stub.session_states import State
 from client_stub.transport import Transport
 from client_stub.wire import Format, LocalCode, Persistence
 
 log = logging.getLogger("client_stub")
+
+_ATTACHED: Final = State.ATTACHED
+"""An attribute of an enum's class costs as much as a call: this is asked twice a turn."""
 
 CLOSE: Final = "close"
 CANCEL: Final = "cancel"
@@ -83,7 +87,7 @@ class IoThread:
         self._thread = threading.current_thread()
         self._outbox.io_thread_id = threading.get_ident()
         try:
-            self._session.wake(_now_ms())
+            self._session.wake(monotonic() * 1e3)
             while self._turn():
                 pass
         except BaseException as error:
@@ -101,7 +105,7 @@ class IoThread:
         Records complete right before the sleep: a woken caller needs the GIL, which is free from then on.
         """
         outbox, session = self._outbox, self._session
-        now_ms = _now_ms()
+        now_ms = monotonic() * 1e3
         # Read once: an end asked for behind the gathering is the next turn's, else what was still filling is lost.
         ending = self._ending
         if outbox.has_gathered or ending is not None:
@@ -122,7 +126,7 @@ class IoThread:
             self._act()
         self._ship(now_ms)
         self._settle()
-        if session.state is not State.ATTACHED:
+        if session.state is not _ATTACHED:
             self._away_log.away(session.last_word, outbox.buffered_bytes, now_ms)
         elif self._away_log.is_away:
             self._away_log.back(now_ms)
@@ -133,7 +137,7 @@ class IoThread:
         messages = self._transport.poll(outbox.sleep_ms(session.wants, timeout_ms))
         outbox.awake()
         if messages:
-            now_ms = _now_ms()
+            now_ms = monotonic() * 1e3
             for kind, frames in messages:
                 self._receive(kind, frames, now_ms)
         return not outbox.forked
@@ -166,9 +170,10 @@ class IoThread:
 
     def _ship(self, now_ms: float) -> None:
         session, transport = self._session, self._transport
-        ping = session.ping_due(now_ms)
-        if ping is not None:
-            transport.send(ping)
+        if now_ms >= session.ping_at_ms:
+            ping = session.ping_due(now_ms)
+            if ping is not None:
+                transport.send(ping)
         frames = self._unsent or session.next_frames()
         while frames is not None:
             if not transport.send(frames):
@@ -212,7 +217,7 @@ class IoThread:
     def _end(self) -> None:
         outbox, session = self._outbox, self._session
         outbox.end()
-        session.add(outbox.gather(lambda _: True)[0], _now_ms())
+        session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
         cancels = self._ending == CANCEL or session.undecided
         farewell = session.cancel(_cancelled) if cancels else session.bye()
         self._settle()
@@ -226,7 +231,7 @@ class IoThread:
         outbox, session = self._outbox, self._session
         outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
         outbox.end()
-        session.add(outbox.gather(lambda _: True)[0], _now_ms())
+        session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
         session.cancel(lambda sent: _failed(error, sent))
         outbox.accepted(session.streams.released)
         outbox.completed(session.streams.finished)
@@ -234,10 +239,6 @@ class IoThread:
         outbox.notify()
         outbox.set_waker(None)
         self._transport.close(None)
-
-
-def _now_ms() -> float:
-    return time.monotonic_ns() / 1e6
 
 
 def _cancelled(sent: bool) -> DeliveryFailed:

@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.room_errors import no_room
 
 if TYPE_CHECKING:
     from client_stub.producer import Producer
@@ -298,7 +299,7 @@ class LoopLine:
                 self._timer = asyncio.get_running_loop().call_at(waiter.since + limit_s, self._expire)
                 return
             if not waiter.future.done():
-                error = self._producer._outbox.no_room(waiter.topic, limit_s * 1e3)
+                error = no_room(self._producer._outbox, waiter.topic, limit_s * 1e3)
                 waiter.future.set_exception(_explained(waiter, error))
             self._remove(waiter)
         self._timer = None

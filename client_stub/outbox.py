@@ -19,15 +19,15 @@ from typing import Any, Final
 
 from client_stub.errors import (
     FORKED_TEXT,
-    BufferExhausted,
-    DaemonUnreachable,
     ForkedProducer,
     ProducerClosed,
     SidecarError,
 )
 from client_stub.failures import Failures, OnError
-from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
+from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore
 from client_stub.packer import packed_bound
+from client_stub.room_errors import no_room
+from client_stub.spare_packers import COPIED_BYTES_MAX, SparePackers
 from client_stub.submission import BulkPart, Submission
 from client_stub.waker import Waker
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
@@ -36,10 +36,6 @@ from client_stub.zmtp import MESSAGE_BYTES_MAX
 log = logging.getLogger("client_stub")
 
 BUFFER_BYTES: Final = 8 << 20
-PACKERS_KEPT_MAX: Final = 12
-COPIED_BYTES_MAX: Final = 4096
-"""A payload up to this is copied out of its packer, so that many small submissions do not hold many buffers."""
-PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 STAY_OPEN_MS_MAX: Final = 1_000.0
 CONNECT_TIMEOUT_MS: Final = 5_000.0
 """How long the first send of a process waits for a daemon: long enough for one that is just starting."""
@@ -105,7 +101,7 @@ class Outbox(OutboxCore):
         self._released_bytes = 0
         self._gathering: list[Submission] = []
         """Submissions that the io thread knows of and has left open, oldest first."""
-        self._packers: list[RecordPacker] = []
+        self._packers = SparePackers()
 
     # --- callers: records -----------------------------------------------------------------------------
 
@@ -185,29 +181,14 @@ class Outbox(OutboxCore):
         opened = stream.open
         if opened is not None and opened.room >= size:
             return
-        packer = self._take_packer()
+        packer = self._packers.take()
         # A single larger record travels in a submission of its own.
         made = Submission(
             self, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
         )
         made.flags = SubmitFlag.WANT_INDEXES
         if not self.publish(stream, opened, made):
-            self._keep_packer(packer)
-
-    def _take_packer(self) -> RecordPacker:
-        try:
-            return self._packers.pop()
-        except IndexError:
-            return RecordPacker()
-
-    def _keep_packer(self, packer: RecordPacker) -> None:
-        if len(self._packers) >= PACKERS_KEPT_MAX or len(packer) > PACKER_KEPT_BYTES_MAX:
-            return
-        try:
-            packer.reset()
-        except BufferError:
-            return  # somebody still looks at its bytes: leave it to the garbage collector
-        self._packers.append(packer)
+            self._packers.keep(packer)
 
     # --- callers: waiting -----------------------------------------------------------------------------
 
@@ -218,13 +199,19 @@ class Outbox(OutboxCore):
 
     @property
     def has_room(self) -> bool:
-        return self.buffered_bytes < self.buffer_bytes
+        return self.closed_bytes - self._released_bytes < self.buffer_bytes
 
     def wait_for_room(self, stream: OpenStream) -> None:
         """Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or what the daemon refused the topic with."""
-        self._check_usable(stream)
-        if self.attached_once and self.has_room:
+        if (
+            self.attached_once
+            and not (self.closed or self.forked)
+            and self.fatal is None
+            and stream.refusal is None
+            and self.has_room
+        ):
             return
+        self._check_usable(stream)
         limit_ms = self.max_block_ms
         if threading.get_ident() == self.io_thread_id:
             limit_ms = 0  # a callback that waits for room would wait for itself
@@ -240,7 +227,7 @@ class Outbox(OutboxCore):
         if not self.attached_once:
             first_ms = min(limit_ms, self.connect_timeout_ms)
             if not self._wait(is_attached, first_ms / 1e3):
-                raise self.no_room(stream.topic, first_ms)
+                raise no_room(self, stream.topic, first_ms)
         self.wake()
         began = time.monotonic()
         ends = began + limit_ms / 1e3
@@ -249,7 +236,7 @@ class Outbox(OutboxCore):
         while not self._wait(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic()), for_room=True):
             now = time.monotonic()
             if now >= ends:
-                raise self.no_room(stream.topic, limit_ms)
+                raise no_room(self, stream.topic, limit_ms)
             if not warned and now - began >= WAIT_WARNING_S:
                 warned = True
                 log.warning(
@@ -272,24 +259,6 @@ class Outbox(OutboxCore):
             other, reason = next(iter(holds.items()))
             return f": the daemon holds topic {other} ({reason.rstrip('.')})"
         return ""
-
-    def no_room(self, topic: str, waited_ms: float) -> SidecarError:
-        """The error of a caller who waited so long in vain: DaemonUnreachable or BufferExhausted."""
-        if not self.attached_once:
-            from client_stub.run_dir import unreachable_text
-
-            return DaemonUnreachable(unreachable_text(self.path, waited_ms, self.last_word))
-        if self.last_word:
-            return DaemonUnreachable(
-                f"The daemon at {self.path} is away ({self.last_word}) and {self.buffered_bytes} bytes already "
-                f"wait for it; waited {waited_ms:.0f} ms (max.block.ms). No record of this call was queued."
-            )
-        return BufferExhausted(
-            f"Failed to allocate room for a record of topic {topic} within the configured max blocking "
-            f"time {waited_ms:.0f} ms: {self.buffered_bytes} bytes wait"
-            f"{self.why_it_waits(topic, for_room=True) or ' for the daemon to accept them'}. "
-            "Send slower, raise buffer.memory of the daemon, or raise max_block_ms."
-        )
 
     def may_take(self, topic: str) -> bool:
         """False: a record of ``topic`` would have to wait now. True: trying is worth it, if only for its error."""
@@ -315,17 +284,19 @@ class Outbox(OutboxCore):
 
         A forked child waits for nothing of its parent's: True at once.
         """
-        return self._wait(lambda: self.forked or ready(), timeout, for_acceptance=for_acceptance)
+        return self.forked or self._wait(ready, timeout, for_acceptance=for_acceptance)
 
     def wait_for_outcome(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """As ``wait_until``, for result(). Raises ForkedProducer in a forked child, SidecarError in a callback.
 
         Ends linger first: a caller that waits adds nothing to the batch. A timeout of 0 only looks.
         """
-        self.refuse_wait_in_callback("result()")
+        if threading.get_ident() == self.io_thread_id:
+            self.refuse_wait_in_callback("result()")
         if timeout is None or timeout > 0:
-            self.expedite()
-        is_ready = self._wait(lambda: self.forked or ready(), timeout)
+            self.flush_requested = True  # as expedite()
+            self.wake()
+        is_ready = self.forked or self._wait(ready, timeout)
         if self.forked:
             raise ForkedProducer(FORKED_TEXT)
         return is_ready
@@ -350,7 +321,7 @@ class Outbox(OutboxCore):
                     self._acceptance_awaited = True
                 if for_room:
                     self._room_awaited = True
-                if ready():
+                if ready() or self.forked:
                     return True
                 left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if deadline is not None and left <= 0:
@@ -425,7 +396,6 @@ class Outbox(OutboxCore):
         An open submission whose topic cannot be sent now (``wants(topic)`` is false) stays open and fills up,
         but not for long: its records share one base timestamp.
         """
-        self.take_in()
         flush = self.flush_requested
         if flush:
             self.flush_requested = False  # before the look at what is open: a later request is a new one
@@ -455,13 +425,10 @@ class Outbox(OutboxCore):
         return sealed, flush
 
     def _seal(self, submission: Submission) -> None:
-        if submission.sealed:
-            return
-        submission.seal()
-        if submission.payload_bytes <= COPIED_BYTES_MAX:
-            packer = submission.detach_payload()
+        if not submission.sealed:
+            packer = submission.seal(copied_bytes_max=COPIED_BYTES_MAX)
             if packer is not None:
-                self._keep_packer(packer)
+                self._packers.keep(packer)
 
     def sleep_ms(self, wants: Callable[[str], bool], most_ms: float | None) -> float | None:
         """How long the io thread may sleep (None: no limit); callers wake it from now on.
@@ -487,17 +454,18 @@ class Outbox(OutboxCore):
     def accepted(self, submissions: Iterable[Submission]) -> None:
         """The daemon has these records, or they have failed: their bytes go back."""
         for submission in submissions:
-            self._released_bytes += submission.held_bytes
             if submission.was_accepted:
                 self.accepted_count += submission.count
-            packer = submission.release()
+            held_bytes, packer = submission.release()
+            self._released_bytes += held_bytes
             if packer is not None:
-                self._keep_packer(packer)
+                self._packers.keep(packer)
         # Half, not the first free byte: a caller that wakes for one record would sleep again at once.
         if self._acceptance_awaited or (self._room_awaited and self.buffered_bytes <= self.buffer_bytes // 2):
             self._acceptance_awaited = self._room_awaited = False
             self._ring_waiters()
-        self.tell_listeners()
+        if self.listeners:
+            self.tell_listeners()
 
     def completed(self, submissions: Iterable[Submission]) -> None:
         """Every record of these has its fate."""
@@ -515,13 +483,13 @@ class Outbox(OutboxCore):
         """Something changed that callers may wait for."""
         if self._waiters:
             self._ring_waiters()
-        self.tell_listeners()
+        if self.listeners:
+            self.tell_listeners()
 
     def tell_listeners(self) -> None:
-        if self.listeners:
-            for listener in tuple(self.listeners):
-                if not listener():
-                    self.listeners.pop(listener, None)
+        for listener in tuple(self.listeners):
+            if not listener():
+                self.listeners.pop(listener, None)
 
     def _ring_waiters(self) -> None:
         waiters = self._waiters

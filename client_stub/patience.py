@@ -22,17 +22,18 @@ class Patience:
         self.away_since_ms: float | None = None
         """Since when there was no connection that was good for something; None: there is one."""
         self._backoff_ms = 0.0
-        self._attached_at_ms: float | None = None
+        self.attached_at_ms: float | None = None
+        """Since when there is a connection that has not shown what it is good for; else None."""
 
     def went_away(self, now_ms: float) -> None:
         """There is no connection, or it ends."""
         self.tick(now_ms)
-        self._attached_at_ms = None
+        self.attached_at_ms = None
         if self.away_since_ms is None:
             self.away_since_ms = now_ms
 
     def attached(self, now_ms: float) -> None:
-        self._attached_at_ms = now_ms
+        self.attached_at_ms = now_ms
 
     def progressed(self) -> None:
         """Records were accepted, or their outcomes came."""
@@ -40,9 +41,9 @@ class Patience:
         self._backoff_ms = 0.0
 
     def tick(self, now_ms: float) -> None:
-        attached_at_ms = self._attached_at_ms
+        attached_at_ms = self.attached_at_ms
         if attached_at_ms is not None and now_ms - attached_at_ms >= STEADY_MS:
-            self._attached_at_ms = None  # said once
+            self.attached_at_ms = None  # said once
             self.progressed()
 
     def next_wait_ms(self, *, at_once: bool) -> float:

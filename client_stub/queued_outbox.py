@@ -156,6 +156,10 @@ class QueuedOutbox(Outbox):
     def has_gathered(self) -> bool:
         return bool(self._inbox or self._inbox_bytes) or super().has_gathered
 
+    def gather(self, wants: Callable[[str], bool]) -> tuple[deque[Submission], bool]:
+        self.take_in()
+        return super().gather(wants)
+
     def sleep_ms(self, wants: Any, most_ms: float | None) -> float | None:
         most_ms = super().sleep_ms(wants, most_ms)
         return 0.0 if self._inbox or self._inbox_bytes else most_ms

@@ -9,22 +9,21 @@ outcome number already seen is ignored and a record keeps its first fate.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 import msgpack
 
 from client_stub.ack_window import AckWindow
+from client_stub.client_identity import ClientIdentity
 from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit, error_for
 from client_stub.patience import Patience
+from client_stub.session_effects import CloseSockets, Effect, OpenControl, OpenWorker
 from client_stub.session_states import TRANSITIONS, SessionEvent, State
 from client_stub.stream_table import StreamTable
-from client_stub.submission import Submission, lost_error
+from client_stub.submission import Submission, as_delivery_failure
 from client_stub.wire import (
-    CLIENT_ID_BYTES,
-    PROTOCOL_VERSION,
     SUBMISSION_BYTES_MAX,
     SUBMIT_HEAD_BYTES_MAX,
     Kind,
@@ -37,6 +36,12 @@ from client_stub.zmtp import MESSAGE_BYTES_MAX
 
 log = logging.getLogger("client_stub")
 
+_ATTACHED: Final = State.ATTACHED
+_FLUSH: Final = int(SubmitFlag.FLUSH)
+_SUBMIT, _OUTCOMES, _ACCEPTED = int(Kind.SUBMIT), int(Kind.OUTCOMES), int(Kind.ACCEPTED)
+_FAILED: Final = OutcomeKind.FAILED
+"""An attribute of an enum's class costs as much as a call: these are asked for each message."""
+
 ANSWER_TIMEOUT_MS: Final = 5_000.0
 UNDER_WAY_PER_STREAM: Final = 2
 PING_INTERVAL_MS: Final = 10_000.0
@@ -48,26 +53,6 @@ ACK_OUTCOMES_MAX: Final = 64
 ACK_BYTES_MAX: Final = 32 << 10
 FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
 """Asking again would get the same answer. Everything else (draining, no worker yet, table full) may pass."""
-
-
-class OpenControl(NamedTuple):
-    """Connect to the control endpoint with a fresh socket and send ``frames``."""
-
-    frames: list[Any]
-
-
-class OpenWorker(NamedTuple):
-    """Connect to a worker's endpoint with a fresh socket and a fresh routing id, and send ``frames``."""
-
-    endpoint: str
-    frames: list[Any]
-
-
-class CloseSockets(NamedTuple):
-    """Drop both sockets with whatever they still hold."""
-
-
-Effect: TypeAlias = OpenControl | OpenWorker | CloseSockets
 
 
 class Session:
@@ -84,7 +69,6 @@ class Session:
         hello_flags: int = 0,
     ) -> None:
         self.state = State.IDLE
-        self.name = name
         self.limits: dict[str, Any] = {}
         """As the last WELCOME has them; the two below are made of it."""
         self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
@@ -101,13 +85,12 @@ class Session:
         self.has_new_fates = False
         """Some record got its fate, though perhaps no whole submission; the io thread notifies and resets this."""
         self.refused_topics: list[tuple[str, SidecarError]] = []
-        self._pid = pid
-        self._fork_generation = fork_generation
-        self._token = token
-        self._hello_flags = hello_flags
+        self._pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
+        """One for all messages: ``packb`` makes its buffer for each."""
+        self._identity = ClientIdentity(
+            name=name, pid=pid, fork_generation=fork_generation, token=token, hello_flags=hello_flags
+        )
         self._delivery_timeout_ms = delivery_timeout_ms
-        self._client_id = self._new_client_id()
-        self._secret: bytes | None = None
         self._worker_epoch = 0
         self._credit_bytes = 0
         self._accepted_bytes = 0
@@ -119,7 +102,8 @@ class Session:
         self._ack_is_due = self._draining = False
         self._deadline_ms = 0.0
         self._patience = Patience()
-        self._ping_at_ms = 0.0
+        self.ping_at_ms = 0.0
+        """``ping_due`` has nothing before."""
         self._refusals = 0
 
     # --- what the caller's side brings --------------------------------------------------------------
@@ -134,14 +118,14 @@ class Session:
         for submission in submissions:
             submission.queued_ms = now_ms
             if self.fatal is not None:
-                submission.fail(_as_delivery_failure(self.fatal))
+                submission.fail(as_delivery_failure(self.fatal))
                 self.streams.finish(submission)
             else:
                 self.streams.add(submission)
 
     def wants(self, topic: str) -> bool:
         """True when a submission of ``topic`` could be sent now; else it had better go on filling."""
-        if self.state is not State.ATTACHED or self._draining:
+        if self.state is not _ATTACHED or self._draining:
             return self.state is State.CLOSED
         window = self.streams.by_topic.get(topic)
         if window is None:
@@ -150,28 +134,27 @@ class Session:
         return not window.held and window.sent_count == len(window.queue) < UNDER_WAY_PER_STREAM
 
     def request_flush(self) -> None:
-        for window in self.streams:
-            self.streams.request_flush(window)
+        self.streams.request_flush(self.streams.by_number.values())
 
     def cancel(self, error_of: Callable[[bool], DeliveryFailed]) -> list[Any] | None:
         """Give up on everything undecided: ``error_of(sent)`` makes each error. Returns the BYE frames."""
-        attached = self.state is State.ATTACHED
+        attached = self.state is _ATTACHED
         for window in self.streams:
             self.streams.fail(window, error_of)
         self._move(SessionEvent.CLOSE)
-        return [_pack([Kind.BYE, True])] if attached else None
+        return [self._pack([Kind.BYE, True])] if attached else None
 
     def bye(self) -> list[Any] | None:
         """Leave with nothing undecided; the frames of BYE when there is a worker to hear it."""
-        attached = self.state is State.ATTACHED
+        attached = self.state is _ATTACHED
         self._move(SessionEvent.CLOSE)
-        return [_pack([Kind.BYE, False])] if attached else None
+        return [self._pack([Kind.BYE, False])] if attached else None
 
     # --- what goes to the worker --------------------------------------------------------------------
 
     def next_frames(self) -> list[Any] | None:
         """The next message for the worker, None when nothing may or need be sent. The caller must send it."""
-        if self.state is not State.ATTACHED:
+        if self.state is not _ATTACHED:
             return None
         streams = self.streams
         if streams.turns and not self._draining:
@@ -181,7 +164,7 @@ class Session:
         if streams.flushing:
             flush = streams.next_flush()
             if flush is not None:
-                return [_pack([Kind.FLUSH, *flush])]
+                return [self._pack([Kind.FLUSH, *flush])]
         # An ACK that cannot wait for the next SUBMIT to carry it.
         behind = self._outcomes_seen - self._acked
         if behind and (
@@ -190,7 +173,7 @@ class Session:
             or behind >= ACK_OUTCOMES_MAX
             or self._unacked_bytes >= ACK_BYTES_MAX
         ):
-            return [_pack([Kind.ACK, self._take_ack()])]
+            return [self._pack([Kind.ACK, self._take_ack()])]
         return None
 
     def _submit(self) -> list[Any] | None:
@@ -214,14 +197,15 @@ class Session:
         alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
         if not alone and under_way + submission.payload_bytes > self._credit_bytes:
             return None
-        window.mark_sent(submission)
+        submission.sent = True
+        window.sent_count += 1
         self.streams.turns.rotate(-1)
         self._sent_bytes += submission.payload_bytes
         flags = submission.flags
         if self.streams.flushing and self.streams.flush_goes_with(window, submission):
-            flags |= SubmitFlag.FLUSH
+            flags |= _FLUSH
         header = [
-            Kind.SUBMIT,
+            _SUBMIT,
             self._worker_epoch,
             window.number,
             submission.seq,
@@ -232,7 +216,7 @@ class Session:
             submission.count,
             self._take_ack(),
         ]
-        return [_pack(header), submission.payload()]
+        return [self._pack(header), submission.payload()]
 
     def _take_ack(self) -> int:
         """The number to acknowledge up to in the message that is being made."""
@@ -253,17 +237,8 @@ class Session:
             self._worker_epoch = worker_epoch
             self._move(SessionEvent.ASSIGNED)
             self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
-            attach = [
-                Kind.ATTACH,
-                PROTOCOL_VERSION,
-                self._client_id,
-                self.name,
-                self._pid,
-                worker_epoch,
-                ticket,
-                self._secret,
-            ]
-            self.effects.append(OpenWorker(endpoint, [_pack(attach)]))
+            attach = self._identity.attach(worker_epoch, ticket)
+            self.effects.append(OpenWorker(endpoint, [self._pack(attach)]))
         elif message[0] == Kind.REFUSED:
             self._refused(str(message[1]), str(message[2]), now_ms)
 
@@ -271,23 +246,23 @@ class Session:
         """A message from the worker. Raises ValueError for one that no daemon of ours sends."""
         message = _unpack(frames)
         kind = message[0]
-        if self.state is State.ATTACHED and kind == Kind.OUTCOMES:
+        if self.state is _ATTACHED and kind == _OUTCOMES:
             if len(message) > 3:
                 self._accepted(message[3], message[4])
             self._outcomes(frames[1], message[2])
-        elif self.state is State.ATTACHED and kind == Kind.ACCEPTED:
+        elif self.state is _ATTACHED and kind == _ACCEPTED:
             self._accepted(message[1], message[2])
         elif kind == Kind.WELCOME and self.state is State.ATTACH:
             self._welcome(message, now_ms)
-        elif kind == Kind.REFUSED and self.state in (State.ATTACH, State.ATTACHED):
+        elif kind == Kind.REFUSED and self.state in (State.ATTACH, _ATTACHED):
             stream = message[3] if len(message) > 3 else None
             if stream is not None:
                 self._refuse_stream(stream, str(message[1]), str(message[2]))
             else:
                 self._refused(str(message[1]), str(message[2]), now_ms)
-        elif kind == Kind.HELLO_AGAIN and self.state in (State.ATTACH, State.ATTACHED):
-            self._away("the worker asked for a new HELLO", now_ms, at_once=self.state is State.ATTACHED)
-        elif self.state is State.ATTACHED:
+        elif kind == Kind.HELLO_AGAIN and self.state in (State.ATTACH, _ATTACHED):
+            self._away("the worker asked for a new HELLO", now_ms, at_once=self.state is _ATTACHED)
+        elif self.state is _ATTACHED:
             self._order(kind, message)
 
     def _order(self, kind: int, message: list[Any]) -> None:
@@ -322,20 +297,21 @@ class Session:
 
     def lost(self, reason: str, now_ms: float) -> None:
         """A socket broke (or could not be connected)."""
-        if self.state in (State.HELLO, State.ATTACH, State.ATTACHED):
-            self._away(reason, now_ms, at_once=self.state is State.ATTACHED)
+        if self.state in (State.HELLO, State.ATTACH, _ATTACHED):
+            self._away(reason, now_ms, at_once=self.state is _ATTACHED)
 
     def tick(self, now_ms: float) -> None:
         """Let time act: answers that do not come, the end of a backoff, records that waited too long."""
-        self._patience.tick(now_ms)
+        if self._patience.attached_at_ms is not None:
+            self._patience.tick(now_ms)
+        if self._ack_at_ms is not None and now_ms >= self._ack_at_ms:
+            self._ack_at_ms, self._ack_is_due = None, True
+        if self.state is _ATTACHED:
+            return  # there is somebody, though nothing came of it yet
         if self.state in (State.HELLO, State.ATTACH) and now_ms >= self._deadline_ms:
             self._away(f"no answer within {ANSWER_TIMEOUT_MS / 1e3:.0f} s", now_ms, at_once=False)
         elif self.state is State.BACKOFF and now_ms >= self._deadline_ms:
             self._hello(SessionEvent.PAUSE_OVER, now_ms)
-        elif self._ack_at_ms is not None and now_ms >= self._ack_at_ms:
-            self._ack_at_ms, self._ack_is_due = None, True
-        if self.state is State.ATTACHED:
-            return  # there is somebody, though nothing came of it yet
         away_since_ms = self._patience.away_since_ms
         if away_since_ms is not None and now_ms - away_since_ms > self._delivery_timeout_ms:
             self._give_up_on_the_old(now_ms)
@@ -347,27 +323,25 @@ class Session:
             return
         text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
         self._forget(text, older_than_ms=oldest_ms)
-        self._renew_client_id()
+        self._identity.renew()
         if self.state is State.ATTACH:  # its WELCOME would be for the client that was given up
             self._away(self.last_word, now_ms, at_once=True)
 
     def ping_due(self, now_ms: float) -> list[Any] | None:
-        if self.state is not State.ATTACHED or now_ms < self._ping_at_ms:
+        if self.state is not _ATTACHED or now_ms < self.ping_at_ms:
             return None
-        self._ping_at_ms = now_ms + PING_INTERVAL_MS
-        return [_pack([Kind.PING])]
+        self.ping_at_ms = now_ms + PING_INTERVAL_MS
+        return [self._pack([Kind.PING])]
 
     def next_wakeup_ms(self, now_ms: float) -> float | None:
         """When ``tick`` or ``ping_due`` is to be called next; None: only when something happens."""
-        if self.state in (State.HELLO, State.ATTACH, State.BACKOFF):
-            return self._deadline_ms
-        if self.state is State.ATTACHED:
+        if self.state is _ATTACHED:
             if self._acked == self._outcomes_seen:
                 self._ack_at_ms = None
             elif self._ack_at_ms is None:
                 self._ack_at_ms = now_ms + ACK_DELAY_MS
-            return self._ping_at_ms if self._ack_at_ms is None else min(self._ping_at_ms, self._ack_at_ms)
-        return None
+            return self.ping_at_ms if self._ack_at_ms is None else min(self.ping_at_ms, self._ack_at_ms)
+        return self._deadline_ms if self.state in (State.HELLO, State.ATTACH, State.BACKOFF) else None
 
     @property
     def undecided(self) -> bool:
@@ -386,16 +360,14 @@ class Session:
         self._move(event)
         self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
         self._patience.went_away(now_ms)
-        hello = [Kind.HELLO, PROTOCOL_VERSION, self._client_id, self.name, self._pid, self._token]
-        hello.append(self._hello_flags)
-        self.effects.append(OpenControl([_pack(hello)]))
+        self.effects.append(OpenControl([self._pack(self._identity.hello())]))
 
     def _welcome(self, message: list[Any], now_ms: float) -> None:
         _, worker_epoch, secret, known, credit_bytes, limits, streams = message[:7]
-        if self._secret is not None and not known:
+        if self._identity.secret is not None and not known:
             self._forget("The daemon no longer knows this client (it was restarted, or the client was away).")
         self._worker_epoch = worker_epoch
-        self._secret = secret
+        self._identity.secret = secret
         self.limits = dict(limits)
         limit = self.limits.get("message_bytes")
         self.payload_bytes_max = (
@@ -415,7 +387,7 @@ class Session:
         self.last_word = ""
         self._patience.attached(now_ms)
         self._refusals = 0
-        self._ping_at_ms = now_ms + PING_INTERVAL_MS
+        self.ping_at_ms = now_ms + PING_INTERVAL_MS
         positions = {stream: (position, held) for stream, _topic, position, held in streams}
         for window in self.streams:
             position, held = positions.get(window.number, (0, False))
@@ -451,7 +423,7 @@ class Session:
             # A WELCOME that was lost with its secret, or a daemon with another memory: come under another client id.
             self._refusals += 1
             self._forget("The daemon no longer knows this client.")
-            self._renew_client_id()
+            self._identity.renew()
             fatal = self._refusals > 3
         else:
             fatal = code in FATAL_REFUSALS or (code == "NOT_ADMITTED" and self.state is State.HELLO)
@@ -463,7 +435,7 @@ class Session:
         self.effects.append(CloseSockets())
         self._move(SessionEvent.FATAL)
         for window in self.streams:
-            self.streams.fail(window, lambda sent: _as_delivery_failure(self.fatal, maybe=sent))
+            self.streams.fail(window, lambda sent: as_delivery_failure(self.fatal, maybe=sent))
 
     def _refuse_stream(self, number: int, code: str, text: str) -> None:
         window = self.streams.by_number.get(number)
@@ -473,7 +445,7 @@ class Session:
         self.refused_topics.append((window.topic, error))
         self.hold_reasons.pop(window.topic, None)
         self._sent_bytes -= window.rewind(0)
-        self.streams.fail(window, lambda sent: _as_delivery_failure(error))
+        self.streams.fail(window, lambda sent: as_delivery_failure(error))
 
     def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
         """The daemon's memory of us is gone: what it may have had fails as possibly persisted.
@@ -483,10 +455,6 @@ class Session:
         self._outcomes_seen = self._acked = 0
         for window in self.streams:
             self.streams.restart(window, text, older_than_ms=older_than_ms)
-
-    def _renew_client_id(self) -> None:
-        self._client_id = self._new_client_id()
-        self._secret = None
 
     # --- acceptance and outcomes --------------------------------------------------------------------
 
@@ -512,7 +480,7 @@ class Session:
         for outcome in unpack_outcomes(data):
             if outcome.number <= seen:
                 continue
-            if outcome.kind == OutcomeKind.FAILED:
+            if outcome.kind == _FAILED:
                 self._ack_is_due = True  # the daemon keeps a failed record until its sender knows
             window = self.streams.by_number.get(outcome.stream)
             if window is not None:
@@ -525,26 +493,9 @@ class Session:
         self._unacked_bytes += len(data)
         self.has_new_fates = True
 
-    def _new_client_id(self) -> bytes:
-        return os.urandom(CLIENT_ID_BYTES - 4) + self._fork_generation.to_bytes(4, "big")
-
-
-def _pack(message: list[Any]) -> bytes:
-    packed: bytes = msgpack.packb(message)
-    return packed
-
 
 def _unpack(frames: list[bytes]) -> list[Any]:
     message = msgpack.unpackb(frames[0])
     if not isinstance(message, list) or not message:
         raise ValueError("a message is not a msgpack array")
     return message
-
-
-def _as_delivery_failure(error: SidecarError | None, *, maybe: bool = False) -> DeliveryFailed:
-    """The same sentence as an outcome of a record."""
-    failure = lost_error(str(error), maybe=maybe)
-    if error is not None:
-        failure.name = error.name
-        failure.retriable = error.retriable
-    return failure

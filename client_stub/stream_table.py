@@ -6,7 +6,7 @@ What concerns one stream, the session asks of its ``AckWindow``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
 from client_stub.ack_window import AckWindow
@@ -51,7 +51,11 @@ class StreamTable:
 
     def enlist(self, window: AckWindow) -> None:
         """Give the window a turn if it has something to send."""
-        if window.number not in self._have_turns and window.peek() is not None:
+        if (
+            window.sent_count < len(window.queue)
+            and not window.held
+            and window.number not in self._have_turns
+        ):
             self._have_turns.add(window.number)
             self.turns.append(window)
 
@@ -60,9 +64,8 @@ class StreamTable:
         turns = self.turns
         while turns:
             window = turns[0]
-            submission = window.peek()
-            if submission is not None:
-                return window, submission
+            if window.sent_count < len(window.queue) and not window.held:
+                return window, window.queue[window.sent_count]
             turns.popleft()
             self._have_turns.discard(window.number)
         return None
@@ -73,9 +76,12 @@ class StreamTable:
         submission.fail(error)
         self.finish(submission)
 
-    def request_flush(self, window: AckWindow) -> None:
-        window.request_flush()
-        self.repeat_flush(window)
+    def request_flush(self, windows: Iterable[AckWindow]) -> None:
+        """Send without linger what these windows have now."""
+        for window in windows:
+            if window.queue or window.accepted:
+                window.flush_to_seq = window.next_seq - 1
+                self.repeat_flush(window)
 
     def repeat_flush(self, window: AckWindow) -> None:
         if window.flush_to_seq > window.flush_sent_seq and (window.queue or window.accepted):
@@ -122,7 +128,7 @@ class StreamTable:
         for submission in kept:
             fresh.add(submission)
         if window.flush_to_seq:
-            self.request_flush(fresh)
+            self.request_flush((fresh,))
         self.enlist(fresh)
 
     def fail(self, window: AckWindow, error_of: Callable[[bool], DeliveryFailed]) -> None:

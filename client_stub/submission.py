@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("client_stub")
 
+_MSGPACK: Final = Format.MSGPACK
+_FAILED: Final = OutcomeKind.FAILED
+_RANGE: Final = Shape.RANGE
+_COUNT: Final = Shape.COUNT
+"""An attribute of an enum's class costs as much as a call: these are asked for each outcome."""
 WHOLE: Final = -1
 """In place of a record's index: all records of the submission."""
 
@@ -91,7 +96,7 @@ class Submission(SubmissionCore):
         self.packer = packer
         self.room = room
         self.base_timestamp_ms = base_timestamp_ms
-        self.format: int = Format.MSGPACK
+        self.format: int = _MSGPACK
         self.flags = 0
         self.seq = 0
         self.queued_ms = 0.0
@@ -114,17 +119,26 @@ class Submission(SubmissionCore):
         self.listeners: dict[int, list[list[Callable[[], object]]]] = {}
         """By index (or WHOLE): lists of one call each, which is taken out by the thread that makes it."""
 
-    def seal(self, data: bytes | None = None) -> None:
-        """It takes no more records; the payload (``data``, or what was packed) has its final size."""
+    def seal(self, data: bytes | None = None, *, copied_bytes_max: int = -1) -> RecordPacker | None:
+        """It takes no more records; the payload (``data``, or what was packed) has its final size.
+
+        What was packed is copied if it has up to ``copied_bytes_max`` bytes; then the packer goes back.
+        """
         self.is_closed = True
         self.remaining = self.count
-        self._data = data
+        packer = None
         if data is not None:
+            self._data = data
             self.payload_bytes = len(data)
         else:
             assert self.packer is not None
             self.payload_bytes = len(self.packer)
+            if self.payload_bytes <= copied_bytes_max:
+                packer = self.packer
+                self._data = bytes(packer.view())
+                self.packer = None
         self.sealed = True  # last: until then nobody takes it for accepted or over
+        return packer
 
     def payload(self) -> memoryview:
         """The bytes to send; they live in the packer until ``release``."""
@@ -133,18 +147,12 @@ class Submission(SubmissionCore):
         assert self.packer is not None
         return self.packer.view()
 
-    def release(self) -> RecordPacker | None:
-        """Give the packer back: the daemon has the records, or they have failed."""
-        packer, self.packer, self._data = self.packer, None, None
-        return packer
-
-    def detach_payload(self) -> RecordPacker | None:
-        """Copy the (small) payload out of the packer and give that back."""
+    def release(self) -> tuple[int, RecordPacker | None]:
+        """The daemon has the records, or they have failed: payload bytes that count no more, and the packer."""
         packer = self.packer
-        if packer is not None:
-            self._data = bytes(self.payload())
-            self.packer = None
-        return packer
+        held_bytes = self.payload_bytes if packer is not None or self._data is not None else 0
+        self.packer = self._data = None
+        return held_bytes, packer
 
     @property
     def held_bytes(self) -> int:
@@ -269,12 +277,13 @@ class Submission(SubmissionCore):
     def apply(self, outcome: Outcome) -> None:
         """Complete the records that ``outcome`` covers and that were not completed before; run their callbacks."""
         error = None
-        if outcome.kind == OutcomeKind.FAILED:
+        if outcome.kind == _FAILED:
             error = error_for(outcome.code, outcome.text, outcome.persistence)
-        if outcome.shape == Shape.COUNT and not self.flags:
+        shape = outcome.shape
+        if shape == _COUNT and not self.flags:
             self._count(outcome, error)
             return
-        mask = _mask_of(outcome)
+        mask = ((1 << outcome.count) - 1) << outcome.first_index if shape == _RANGE else _mask_of(outcome)
         if self._counted:
             self._uncount(mask)
         self._settle(
@@ -393,3 +402,12 @@ def lost_error(text: str, *, maybe: bool) -> DeliveryFailed:
 
     persistence = Persistence.POSSIBLY_PERSISTED if maybe else Persistence.NOT_PERSISTED
     return error_for(LocalCode.DISCONNECTED, text, persistence)
+
+
+def as_delivery_failure(error: SidecarError | None, *, maybe: bool = False) -> DeliveryFailed:
+    """The same sentence as an outcome of a record."""
+    failure = lost_error(str(error), maybe=maybe)
+    if error is not None:
+        failure.name = error.name
+        failure.retriable = error.retriable
+    return failure

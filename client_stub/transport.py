@@ -108,7 +108,8 @@ class _Link:
             self._failed(error)
             self.unsent = []
             return
-        self.unsent = unsent(buffers, sent)
+        # The usual case of a short message first.
+        self.unsent = [] if len(buffers) == 1 and sent == len(buffers[0]) else unsent(buffers, sent)
 
     def receive(self) -> list[list[bytes]]:
         """The messages that have arrived; sets ``lost_reason`` at the end of the connection."""
@@ -121,7 +122,7 @@ class _Link:
                 count = receive(self.fd, self.zmtp.space())
                 self.zmtp.received(count)
                 while (frames := self.zmtp.next_message()) is not None:
-                    messages.append([bytes(frame) for frame in frames])
+                    messages.append(list(map(bytes, frames)))
                 if not self.lost_reason and count:
                     break  # one read a turn; of what was lost, all that came before
             if not count:
@@ -214,7 +215,8 @@ class Transport:
         if link.unsent:
             return False
         link.write(link.encode(frames))
-        self._watch(link)
+        if link.unsent or link.lost_reason or link.watched != select.POLLIN:
+            self._watch(link)
         return True
 
     def control_fileno(self) -> int | None:
@@ -234,8 +236,10 @@ class Transport:
             if events & select.POLLOUT and link.unsent:
                 link.write(link.unsent)
             if events & ~select.POLLOUT:
-                messages += [(link.name, frames) for frames in link.receive()]
-            self._watch(link)
+                for frames in link.receive():
+                    messages.append((link.name, frames))
+            if link.unsent or link.lost_reason or link.watched != select.POLLIN:
+                self._watch(link)
         while self._lost:
             link = self._lost.pop()
             messages += [(link.name, frames) for frames in link.receive()]

@@ -285,8 +285,9 @@ class ZmtpConnection:
             if len(frames) == FRAMES_MAX:
                 raise ZmtpError(f"a message of more than {FRAMES_MAX} frames")
         self._wanted = at + 9 - self._start
-        if self._start == end:
-            self._give_back(view)
+        if self._start == end:  # as _give_back
+            self._view, self._wanted = None, 0
+            self._buffers.give(view)
         return None
 
     def _skip(self, view: memoryview, kept: list[bytes]) -> list[memoryview] | None:
@@ -406,8 +407,6 @@ def encode(frames: Sequence[Buffer]) -> list[Buffer]:
 
 def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
     """The rest of ``buffers`` after a write of ``sent`` bytes."""
-    if len(buffers) == 1 and sent == len(buffers[0]):
-        return []  # the usual case of a short message
     for place, buffer in enumerate(buffers):
         if sent < len(buffer):
             return [memoryview(buffer)[sent:], *buffers[place + 1 :]]

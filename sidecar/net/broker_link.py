@@ -54,6 +54,9 @@ RECEIVE_BYTES: Final = 64 << 10
 RECEIVES_MAX: Final = 8
 """Reads in one turn of the loop, so that other sockets get theirs."""
 
+_PRODUCE: Final = ApiKey.PRODUCE
+"""An attribute of an enum's class costs as much as a call: this is asked for each request."""
+
 
 class BrokerLink:
     """A connection to ``node``; made by ClusterLinks. Belongs to the loop's thread. Lives once: connect,
@@ -199,11 +202,11 @@ class BrokerLink:
             raise LinkError(f"The connection to {self.node} is not ready.")
         expected: InFlightRequest | None = None
         if expect_response:
-            version = self._versions[ApiKey.PRODUCE]
+            version = self._versions[_PRODUCE]
             if deadline_ms is not None:
                 self._on_deadline(deadline_ms)
             expected = InFlightRequest(
-                correlation_id, ApiKey.PRODUCE, version, version >= PRODUCE_FLEXIBLE_VERSION, deadline_ms
+                correlation_id, _PRODUCE, version, version >= PRODUCE_FLEXIBLE_VERSION, deadline_ms
             )
         outgoing = Outgoing(correlation_id, buffers, on_taken)
         if self._renewal is not None and self._renewal.is_holding:

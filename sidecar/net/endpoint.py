@@ -333,31 +333,31 @@ class Endpoint:
             while True:
                 while messages < MESSAGES_PER_TURN_MAX and (frames := zmtp.next_message()) is not None:
                     messages += 1
-                    self._handle(connection.routing_id, frames, zmtp.skipped_bytes)
+                    if zmtp.skipped_bytes:
+                        self._listener.read_away(connection.peer, zmtp.skipped_bytes)
+                    try:
+                        self._on_message(connection.routing_id, frames, zmtp.skipped_bytes)
+                    except Exception as error:
+                        self._say_failed(len(frames), error)
                     if connection.is_closed:
                         return
                 if zmtp.replies and not self._reply(connection):
                     return
-                if messages == MESSAGES_PER_TURN_MAX:
-                    if zmtp.has_part:
-                        self._unread[connection] = (
-                            None  # its socket need not wake us for messages that are here already
-                        )
-                    break
-                if read and (count < SHORT_READ_BYTES or read >= BYTES_PER_TURN_MAX):
+                if messages == MESSAGES_PER_TURN_MAX or (
+                    read and (count < SHORT_READ_BYTES or read >= BYTES_PER_TURN_MAX)
+                ):
                     break
                 space = zmtp.space()
                 if not space:
                     self._pause(connection)
                     break
                 if not connection.has_attached:
-                    left = UNATTACHED_BYTES_MAX - connection.came_bytes
-                    if not left:
+                    space = space[: UNATTACHED_BYTES_MAX - connection.came_bytes]
+                    if not space:
                         self._drop_for(
                             connection, f"{UNATTACHED_BYTES_MAX} bytes came and no client attached"
                         )
                         return
-                    space = space[:left]
                 count = connection.socket.recv_into(space)
                 if not count:
                     self._drop(connection)
@@ -376,13 +376,18 @@ class Endpoint:
             return
         if not connection.has_attached and not self._may_go_on(connection, messages):
             return
-        if connection.useless:
-            self._charge_useless(connection)
         if zmtp.has_part:
-            self._note_part(connection, is_new=messages > 0)
+            self._note_part(connection, messages)
         elif connection.part_since:
             connection.part_since = 0.0
             self._unattached_parts.pop(connection, None)
+        if connection.useless:
+            self._charge_useless(connection)
+
+    def _say_failed(self, frames: int, error: Exception) -> None:
+        self._sparse_log.warning(
+            "message", "a message of %d frames from a stub failed", frames, exc_info=error
+        )
 
     def _may_go_on(self, connection: StubConnection, messages: int) -> bool:
         """After so many messages of one that has not attached; False: it is closed."""
@@ -423,9 +428,14 @@ class Endpoint:
             select.EPOLLOUT if connection.unsent else 0
         )
 
-    def _note_part(self, connection: StubConnection, *, is_new: bool) -> None:
-        """Half a message stands in a buffer. Among those that have not attached the oldest gives way."""
-        if is_new or not connection.part_since:
+    def _note_part(self, connection: StubConnection, messages: int) -> None:
+        """Half a message stands in a buffer, or more than a turn takes. ``messages`` came whole before it.
+
+        Among those that have not attached the oldest gives way.
+        """
+        if messages == MESSAGES_PER_TURN_MAX:
+            self._unread[connection] = None  # its socket need not wake us for messages that are here already
+        if messages or not connection.part_since:
             connection.part_since = self._loop.time()
         if connection.has_attached:
             return
@@ -482,16 +492,6 @@ class Endpoint:
             self._relief_timer = self._loop.call_later(RELIEF_S, self._relieve)
         self._on_turn_end()
 
-    def _handle(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
-        if skipped_bytes:
-            self._listener.read_away(self.peer(routing_id), skipped_bytes)
-        try:
-            self._on_message(routing_id, frames, skipped_bytes)
-        except Exception as error:
-            self._sparse_log.warning(
-                "message", "a message of %d frames from a stub failed", len(frames), exc_info=error
-            )
-
     def _reply(self, connection: StubConnection) -> bool:
         """Answer its pings; False when it asks without reading the answers, and is closed for it."""
         replies, connection.zmtp.replies = connection.zmtp.replies, []
@@ -513,7 +513,10 @@ class Endpoint:
             connection.is_deaf = True
             connection.unsent = []
             return
-        connection.unsent = unsent(buffers, sent)
+        if len(buffers) == 1 and sent == len(buffers[0]):
+            connection.unsent = []  # the usual case of a short message
+        else:
+            connection.unsent = unsent(buffers, sent)
         if was_waiting != bool(connection.unsent) and not connection.is_paused:
             self._epoll.modify(connection.socket, self._wanted(connection))
 

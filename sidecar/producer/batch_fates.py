@@ -16,7 +16,7 @@ from sidecar.common.errors import Code, classify
 from sidecar.metadata.snapshot import LeaderHint
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.effects import AskBroker, Effect, Renumbered, Split
-from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
@@ -105,13 +105,24 @@ class BatchFates:
         self.stale_topics: set[str] = set()
 
     def answer(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
-        code = result.error_code
-        if code == Code.NONE:
-            self._succeed(batch, result.base_offset, result.append_time_ms, now_ms)
-        elif code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE:
-            self._succeed(batch, -1, -1, now_ms)  # it is there, but the broker no longer knows where
-        elif code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended:
-            self._succeed(batch, -1, -1, now_ms)  # it was there when the broker was asked
+        """The broker's word on one batch of a request that has ended."""
+        code, base_offset, append_time_ms = result.error_code, result.base_offset, result.append_time_ms
+        if code and (
+            (code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE)
+            or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended)
+        ):
+            # It is there, but the broker no longer knows where; or it was there when the broker was asked.
+            code, base_offset, append_time_ms = 0, -1, -1
+        if not code:
+            if batch.lane == IDEMPOTENT_LANE:
+                if batch.doubtful_parent is not None:
+                    self._ids.disprove_wholes(batch)
+                self._ids.acked(batch, append_time_ms, now_ms)
+            if batch.state is _DONE:
+                self.counts.late_answers += 1
+            else:
+                batch.done(base_offset=base_offset, append_time_ms=append_time_ms)
+                self.finish(batch)
         elif batch.is_done:
             self.counts.late_answers += 1
             self._hint(batch, result)
@@ -136,17 +147,6 @@ class BatchFates:
         leader, epoch = result.current_leader_id, result.current_leader_epoch
         if leader >= 0:
             self.hints.append(LeaderHint(batch.topic, batch.partition, leader, epoch))
-
-    def _succeed(self, batch: ProducerBatch, base_offset: int, append_time_ms: int, now_ms: float) -> None:
-        if batch.lane == IDEMPOTENT_LANE:
-            if batch.doubtful_parent is not None:
-                self._ids.disprove_wholes(batch)
-            self._ids.acked(batch, append_time_ms, now_ms)
-        if batch.state is _DONE:
-            self.counts.late_answers += 1
-            return
-        batch.done(base_offset=base_offset, append_time_ms=append_time_ms)
-        self.finish(batch)
 
     def error(
         self, batch: ProducerBatch, code: int, text: str, now_ms: float, *, log_start_offset: int = -1
@@ -294,7 +294,7 @@ class BatchFates:
         if (
             sequences is not None
             and sequences.in_flight
-            and batch.has_sequence
+            and batch.base_sequence != NO_SEQUENCE
             and sequences.is_overtaking(batch)
         ):
             sequences.parked.append(batch)
@@ -315,7 +315,8 @@ class BatchFates:
                     self.effects.append(Renumbered(tuple(reversed(renumbered))))
             if sequences.parked:
                 self.completed += sequences.take_parked()
-        self._accumulator.touch(queue, now_ms)
+        if queue.batches or queue.line is not None or queue.timer_serial:
+            self._accumulator.touch(queue, now_ms)
 
     def _fail_overtaken(self, queue: PartitionQueue, now_ms: float) -> None:
         """The broker said that it lacks these, and turned out to have a later one: see :meth:`_out_of_order`. The same

@@ -76,10 +76,12 @@ class BrokerDrain:
         ``has_decided``: effects of this poll are carried out before these, and may free descriptors.
         """
         poll_again = False
-        places = self._in_flight.room(node_id)
+        broker = broker_of(node_id)
+        in_flight, room = self._in_flight, self._room
+        places = in_flight.room(node_id)
         if places <= 0:
-            self._latency.blocked(broker_of(node_id), now_ms)
-            if self._config.connections_per_broker > 1 and node_id == broker_of(node_id):
+            self._latency.blocked(broker, now_ms)
+            if self._config.connections_per_broker > 1 and node_id == broker:
                 return self._widen(node_id, links, effects)
             return False
         accumulator = self._accumulator
@@ -89,14 +91,14 @@ class BrokerDrain:
             lane = lanes_left.pop(0)
             if not lines[lane]:
                 continue
-            is_first = not self._in_flight.has_unsent(node_id)
-            most_bytes = self._room.request_bytes(is_first=is_first)
-            new_batches = self._room.new_batches(accumulator.under_way[broker_of(node_id)])
-            if new_batches <= 0 and self._is_stuck(broker_of(node_id)):
+            is_first = places == in_flight.room_at_rest or not in_flight.has_unsent(node_id)
+            most_bytes = room.request_bytes(is_first=is_first)
+            new_batches = room.new_batches(accumulator.under_way[broker])
+            if new_batches <= 0 and self._is_stuck(broker):
                 if has_decided:
                     poll_again = True  # these may give halves their descriptors, or free some
                 else:
-                    new_batches = self._room.new_batches_of_stuck()
+                    new_batches = room.new_batches_of_stuck()
             batches = accumulator.drain(
                 node_id,
                 lane,
@@ -109,15 +111,15 @@ class BrokerDrain:
                 if not lines[lane]:
                     continue
                 if new_batches <= 0:
-                    self._room.lacks_descriptors = True
+                    room.lacks_descriptors = True
                 if is_first and accumulator.held_back_bytes:
-                    self._room.wait(node_id, accumulator.held_back_bytes)
+                    room.wait(node_id, accumulator.held_back_bytes)
                 continue
             lanes_left.append(lane)
             self._next_lane[node_id] = LANES_FROM[lane][1]
             places -= 1
             if self._latency.is_on:
-                self._latency.drained(broker_of(node_id))
+                self._latency.drained(broker)
             request = ProduceRequest(
                 id=next(self._request_ids),
                 node_id=node_id,
@@ -128,8 +130,8 @@ class BrokerDrain:
                 timeout_ms=int(self._config.request_timeout_ms),
                 deadline_ms=now_ms + self._config.request_timeout_ms,
             )
-            self._room.take(request)
-            self._in_flight.add(request)
+            room.take(request)
+            in_flight.add(request)
             self._counts.requests += 1
             self._counts.batches_sent += len(batches)
             effects.append(SendProduce(node_id, request))

@@ -1,4 +1,7 @@
-"""Every effect the producer core can ask for. The driver executes them in the order of the list."""
+"""Every effect the producer core can ask for. The driver executes them in the order of the list.
+
+Nobody changes one. The two of each record are not frozen, since that makes them three times as dear.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class CloseLink:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendProduce:
     """Publish descriptors of batches that have none, encode into the request's buffer, send, give the buffer back,
     report ``on_request_sent``. One that ``ended`` meanwhile is not sent.
@@ -89,7 +92,7 @@ class Renumbered:
     batches: tuple[ProducerBatch, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completed:
     """Fates decided since the last poll, in order per partition. Completed once each."""
 

@@ -91,11 +91,12 @@ class ProduceRequest:
 class InFlightRequests:
     """Per broker, oldest first. Ended requests are unknown here, so that late answers are seen to be late."""
 
-    __slots__ = ("_by_node", "_max_per_node", "_room_at_rest", "next_deadline_ms")
+    __slots__ = ("_by_node", "_max_per_node", "next_deadline_ms", "room_at_rest")
 
     def __init__(self, max_per_node: int) -> None:
         self._max_per_node = max_per_node
-        self._room_at_rest = min(UNSENT_PER_NODE_MAX, max_per_node)
+        self.room_at_rest = min(UNSENT_PER_NODE_MAX, max_per_node)
+        """:meth:`room` of a broker with nothing in flight; no other has as much unless all of it is sent."""
         self._by_node: dict[int, dict[int, ProduceRequest]] = {}
         self.next_deadline_ms = inf
         """No deadline is earlier. It may be that of a request that has ended: :meth:`timed_out` finds the next."""
@@ -105,7 +106,7 @@ class InFlightRequests:
         ``UNSENT_PER_NODE_MAX`` prepared whose bytes the kernel has not all taken."""
         requests = self._by_node.get(node_id)
         if requests is None:
-            return self._room_at_rest
+            return self.room_at_rest
         unsent = 0
         for request in requests.values():
             unsent += not request.sent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from sidecar.producer.batch_states import QUEUED, BatchEvent
+from sidecar.producer.batch_states import DRAINED, QUEUED, BatchEvent
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_sequences import PartitionSequences
 
@@ -93,8 +93,20 @@ class PartitionQueue:
                 return
         batches.append(batch)
 
+    def drain(self, batch: ProducerBatch) -> None:
+        """The batch goes into a request: out of the deque, and the partition out of its line."""
+        batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
+        self.remove(batch)
+        self.wire_count += 1
+        self.timer_serial = 0
+        if self.again is not None:
+            self.leave_line()
+        elif self.line is not None:
+            del self.line[self]
+            self.line = None
+
     def remove(self, batch: ProducerBatch) -> None:
-        """Out of the deque: the caller drains the batch, or decides its fate."""
+        """Out of the deque: the batch is drained, or its fate decided."""
         self.load -= batch.load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sidecar.metadata.snapshot import MetadataSnapshot
+    from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch
 
 
@@ -95,3 +99,15 @@ class PartitionSequences:
         self.known_until_ms = 0.0
         self.unresolved = False
         self.renumber = False
+
+
+def forget_recreated(
+    topics: Mapping[str, Mapping[int, PartitionQueue]], before: MetadataSnapshot, after: MetadataSnapshot
+) -> None:
+    """Of a topic under another id, and of one that is gone, no broker knows any producer."""
+    for name, queues in topics.items():
+        old, new = before.topics.get(name), after.topics.get(name)
+        if old is not new and (old is None or new is None or old.topic_id != new.topic_id):
+            for queue in queues.values():
+                if queue.sequences is not None:
+                    queue.sequences.forget()

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 NO_DESCRIPTOR = -1
 _IN_DEQUE = (BatchState.OPEN, BatchState.QUEUED)
 _ENDED = (BatchState.DONE, BatchState.GIVEN_UP)
+_OPEN = BatchState.OPEN
+_PERSISTED = Persistence.PERSISTED
+_NOT_PERSISTED = Persistence.NOT_PERSISTED
+"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
 
 
 class ProducerBatch:
@@ -85,7 +89,7 @@ class ProducerBatch:
         order: int,
         created_ms: float,
         deadline_ms: float,
-        state: BatchState = BatchState.OPEN,
+        state: BatchState = _OPEN,
     ) -> None:
         self.queue = queue
         self.topic = queue.topic
@@ -139,7 +143,7 @@ class ProducerBatch:
         """Its timestamps are so old that the broker may forget the producer id once it has appended it."""
 
         self.code = 0
-        self.persistence: int = Persistence.NOT_PERSISTED
+        self.persistence: int = _NOT_PERSISTED
         self.base_offset = -1
         self.append_time_ms = -1
         self.text = ""
@@ -203,7 +207,7 @@ class ProducerBatch:
         base_offset: int = -1,
         append_time_ms: int = -1,
         code: int = 0,
-        persistence: int = Persistence.PERSISTED,
+        persistence: int = _PERSISTED,
         text: str = "",
     ) -> None:
         """Decide the fate of all records at once, and once. A batch that waits leaves its partition's deque."""

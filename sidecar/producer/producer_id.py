@@ -12,12 +12,13 @@ needs the broker to remember the id at all: see :class:`BrokerMemory`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sidecar.common.errors import Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from sidecar.producer.broker_memory import IDLE_MS
-from sidecar.producer.lanes import EPOCH_MAX, SEQUENCE_MASK
+from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
@@ -107,24 +108,27 @@ class ProducerIds:
 
     # --- sending --------------------------------------------------------------------------------------------
 
-    def identify(self, queue: PartitionQueue, batch: ProducerBatch, young_from_ms: float) -> None:
-        """Number a batch at its first drain; :class:`NextBatch` has just named it.
-
-        ``young_from_ms``: see :meth:`BrokerMemory.young_from_ms`, now.
-        """
-        sequences = queue.sequences
-        assert sequences is not None
-        if sequences.identity != self.identity:
-            sequences.restart(self.identity)
-        sequence = sequences.next_sequence
-        batch.identify(*self.identity, sequence)
-        batch.goes_alone = (
-            not sequences.is_stamped_by_broker and batch.records.max_timestamp_ms < young_from_ms
-        )
-        sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
-        batch.serial = sequences.next_serial
-        sequences.next_serial += 1
-        sequences.in_flight.append(batch)
+    def identify(self, batches: Iterable[ProducerBatch]) -> None:
+        """Number those that are drained for the first time; :class:`NextBatch` has just named them."""
+        identity = self.identity
+        producer_id, epoch = identity
+        young_from_ms = self.memory.young_from_ms()
+        for batch in batches:
+            if batch.base_sequence != NO_SEQUENCE:
+                continue
+            sequences = batch.queue.sequences
+            assert sequences is not None
+            if sequences.identity != identity:
+                sequences.restart(identity)
+            batch.producer_id, batch.epoch = producer_id, epoch
+            batch.base_sequence = sequence = sequences.next_sequence
+            batch.goes_alone = (
+                not sequences.is_stamped_by_broker and batch.records.max_timestamp_ms < young_from_ms
+            )
+            sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
+            batch.serial = sequences.next_serial
+            sequences.next_serial += 1
+            sequences.in_flight.append(batch)
 
     @staticmethod
     def adopt(sequences: PartitionSequences, batch: ProducerBatch, count: int) -> None:
@@ -151,11 +155,14 @@ class ProducerIds:
         """
         sequences = batch.queue.sequences
         assert sequences is not None
-        if batch in sequences.in_flight:
-            sequences.in_flight.remove(batch)
+        in_flight = sequences.in_flight
+        if in_flight and in_flight[0] is batch:
+            del in_flight[0]
+        elif batch in in_flight:
+            in_flight.remove(batch)
         if sequences.identity == (batch.producer_id, batch.epoch) and batch.order > sequences.acked_order:
             sequences.acked_order = batch.order
-            sequences.acked_next = batch.next_sequence
+            sequences.acked_next = (batch.base_sequence + batch.records.count) & SEQUENCE_MASK
             if batch.serial >= sequences.known_from_serial:
                 if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
                     sequences.known_until_ms = now_ms + IDLE_MS  # its records were young when it was numbered

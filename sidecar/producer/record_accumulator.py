@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
-from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of, second_of
-from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, RELEASED, BatchEvent, BatchState
+from sidecar.producer.batch_states import CLOSED, QUEUED, RELEASED, BatchEvent, BatchState
 from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
-from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, NO_SEQUENCE
+from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 from sidecar.producer.next_batch import NextBatch
 from sidecar.producer.partition_queue import Line, PartitionQueue
+from sidecar.producer.partition_sequences import forget_recreated
+from sidecar.producer.partition_timers import PartitionTimers
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
@@ -33,17 +33,6 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_id import ProducerIds
 _OPEN: Final = BatchState.OPEN
 """An attribute of an enum's class costs as much as a call: these are asked for each batch."""
-
-
-class _Limits:
-    """Of one drain; ``new_batches`` counts down."""
-
-    __slots__ = ("bytes", "new_batches", "single_bytes")
-
-    def __init__(self, bytes: float, single_bytes: float, new_batches: float) -> None:
-        self.bytes = bytes
-        self.single_bytes = single_bytes
-        self.new_batches = new_batches
 
 
 class RecordAccumulator:
@@ -80,8 +69,7 @@ class RecordAccumulator:
         self.under_way: defaultdict[int, int] = defaultdict(int)
         """By broker, batches that were last drained for it, hold a descriptor and have no fate yet."""
         self._partitioners: dict[tuple[int, str], StickyPartitioner] = {}
-        self._timers: list[tuple[float, int, PartitionQueue]] = []
-        self._serial = count(1)
+        self.timers = PartitionTimers()
         self.lines = BrokerLines()
         self.held_back_bytes = 0
         """Size of the batch at the head of the line that was too large for the last drain; 0: there was none."""
@@ -120,9 +108,11 @@ class RecordAccumulator:
             growth = self._growth_by_topic[topic]
         for partition, start, stop in block.groups if groups is None else groups:
             queue = queues.get(partition) or self.queue(topic, lane, partition)
-            limit = queue.settings.batch_size
+            settings = queue.settings
+            limit = settings.batch_size
             growth = growth if growth > limit else limit
-            batch = queue.batches[-1] if queue.batches else None
+            batches = queue.batches
+            batch = batches[-1] if batches else None
             position = start
             changed = False
             while True:
@@ -130,21 +120,33 @@ class RecordAccumulator:
                     since_ms = accepted_ms(position)
                 if batch is None or batch.state is not _OPEN:
                     born_ms = now_ms if accepted_ms is None else since_ms
-                    batch = self._open_batch(queue, block, born_ms, expedited)
+                    batch = ProducerBatch(
+                        queue=queue,
+                        records=self._new_records(),
+                        chain=block.chain,
+                        order=queue.next_order,
+                        created_ms=born_ms,
+                        deadline_ms=born_ms + settings.delivery_timeout_ms,
+                    )
+                    batch.expedited = expedited
+                    if not expedited:
+                        self._opened[lane].setdefault(topic, {})[queue] = None
+                    batches.append(batch)
+                    self.incomplete.add(batch)
                     changed = True
                 taken = batch.records.try_append(block, position, stop, growth, since_ms)
                 queue.next_order += taken
                 position += taken
-                if position < stop:
+                size = batch.records.size_bytes
+                if -(-size // limit) != batch.load:
                     queue.grown(batch)
-                if position < stop or batch.records.size_bytes >= limit:
+                if position < stop or size >= limit:
                     if not batch.full:
                         batch.full = changed = True
-                    if position < stop or batch.records.size_bytes >= growth:
+                    if position < stop or size >= growth:
                         batch.state = CLOSED.get(batch.state) or batch.refuse(BatchEvent.CLOSE)
                 if position >= stop:
                     break
-            queue.grown(batch)
             if changed:
                 self.touch(queue, now_ms)
 
@@ -227,24 +229,6 @@ class RecordAccumulator:
             queue.partitioner = partitioner
             partitioner.set_queue_length(queue.partition, queue.load)
 
-    def _open_batch(
-        self, queue: PartitionQueue, block: RecordBlock, born_ms: float, expedited: bool
-    ) -> ProducerBatch:
-        batch = ProducerBatch(
-            queue=queue,
-            records=self._new_records(),
-            chain=block.chain,
-            order=queue.next_order,
-            created_ms=born_ms,
-            deadline_ms=born_ms + queue.settings.delivery_timeout_ms,
-        )
-        batch.expedited = expedited
-        if not expedited:
-            self._opened[queue.lane].setdefault(queue.topic, {})[queue] = None
-        queue.batches.append(batch)
-        self.incomplete.add(batch)
-        return batch
-
     # --- what is due, and where it stands -------------------------------------------------------------------
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
@@ -259,10 +243,12 @@ class RecordAccumulator:
         if queue.has_descriptor is not has_descriptor:
             queue.has_descriptor = has_descriptor
             queue.leave_line()
-        due_ms = self._due_ms(batch)
+        # What a flush waits for need not be asked: see _due_ms.
+        due_ms = batch.retry_at_ms if batch.expedited else self._due_ms(batch)
         if due_ms <= now_ms:
             queue.timer_serial = 0
-            self.lines.place(queue, lingers=False)
+            if queue.line is None or queue.lingers:
+                self.lines.place(queue, lingers=False)
             return
         if batch.retry_at_ms > now_ms:
             if queue.line is not None:
@@ -270,11 +256,7 @@ class RecordAccumulator:
             self._backing_off.add(queue)
         else:
             self.lines.place(queue, lingers=True)
-        if queue.timer_serial and queue.timer_due_ms == due_ms:
-            return
-        queue.timer_due_ms = due_ms
-        queue.timer_serial = next(self._serial)
-        heappush(self._timers, (due_ms, queue.timer_serial, queue))
+        self.timers.set(queue, due_ms)
 
     def _due_ms(self, batch: ProducerBatch) -> float:
         """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
@@ -289,29 +271,15 @@ class RecordAccumulator:
         """
         if self._followed:
             self._let_followers_go(now_ms)
-        timers = self._timers
-        while timers and timers[0][0] <= now_ms:
-            _, serial, queue = heappop(timers)
-            if queue.timer_serial == serial:
-                queue.timer_serial = 0
+        if self.timers.earliest_ms <= now_ms:
+            for queue in self.timers.take_due(now_ms):
                 self._backing_off.discard(queue)
                 self.touch(queue, now_ms)
         if snapshot is not self.lines.snapshot:
-            self._forget_recreated(snapshot)
+            if self.lines.snapshot is not None:
+                forget_recreated(self._topics[IDEMPOTENT_LANE], self.lines.snapshot, snapshot)
             self.lines.follow(snapshot)
             self._retry_elsewhere(snapshot, now_ms)
-
-    def _forget_recreated(self, snapshot: MetadataSnapshot) -> None:
-        """Of a topic under another id, and of one that is gone, no broker knows any producer."""
-        before = self.lines.snapshot
-        if before is None:
-            return
-        for name, queues in self._topics[IDEMPOTENT_LANE].items():
-            old, new = before.topics.get(name), snapshot.topics.get(name)
-            if old is not new and (old is None or new is None or old.topic_id != new.topic_id):
-                for queue in queues.values():
-                    if queue.sequences is not None:
-                        queue.sequences.forget()
 
     def _retry_elsewhere(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """A retry whose leader has changed need not wait any longer (KIP-951)."""
@@ -339,14 +307,6 @@ class RecordAccumulator:
                 if leader is not None and leader.id == broker:
                     return True
         return False
-
-    @property
-    def next_due_ms(self) -> float:
-        """When the next lingering or backing-off batch is due; infinity when none waits for time."""
-        timers = self._timers
-        while timers and timers[0][2].timer_serial != timers[0][1]:
-            heappop(timers)
-        return timers[0][0] if timers else inf
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -377,25 +337,22 @@ class RecordAccumulator:
         if not ready:
             return []
         batches: list[ProducerBatch] = []
-        limits = _Limits(max_bytes, single_bytes, new_batches)
-        size = self._take(ready[lane], batches, 0, limits, now_ms)
-        if limits.new_batches <= 0:
+        limits = (max_bytes, single_bytes)
+        size, new_batches = self._take(ready[lane], batches, 0, limits, new_batches, now_ms)
+        if new_batches <= 0:
             again = self.lines.again(node_id)
             if again and again[lane]:
-                size = self._take(again[lane], batches, size, limits, now_ms)
+                size, new_batches = self._take(again[lane], batches, size, limits, new_batches, now_ms)
+        if not batches:
+            return batches
         along = self.lines.lingering(node_id)
-        if (
-            batches
-            and along
-            and along[lane]
-            and size < max_bytes
-            and not any(batch.full for batch in batches)
-        ):
+        if along and along[lane] and size < max_bytes and not any(batch.full for batch in batches):
             longest_ms = max(batch.queue.settings.linger_ms for batch in batches)
-            self._take(along[lane], batches, size, limits, now_ms, longest_ms)
+            self._take(along[lane], batches, size, limits, new_batches, now_ms, longest_ms)
+        if lane == IDEMPOTENT_LANE:
+            self._ids.identify(batches)
         broker = broker_of(node_id)
         under_way = self.under_way
-        young_from_ms = self._ids.memory.young_from_ms() if batches and lane == IDEMPOTENT_LANE else 0.0
         for batch in batches:
             queue = batch.queue
             if batch.failed_node != broker:
@@ -404,8 +361,6 @@ class RecordAccumulator:
                 under_way[broker] += 1
                 batch.failed_node = broker
             queue.link_id = node_id
-            if lane == IDEMPOTENT_LANE and batch.base_sequence == NO_SEQUENCE:
-                self._ids.identify(queue, batch, young_from_ms)
             if queue.batches:
                 self.touch(queue, now_ms)  # more of the partition goes to the end of the line
         return batches
@@ -415,20 +370,26 @@ class RecordAccumulator:
         line: Line,
         batches: list[ProducerBatch],
         size: int,
-        limits: _Limits,
+        limits: tuple[float, float],
+        new_batches: float,
         now_ms: float,
         longest_linger_ms: float | None = None,
-    ) -> int:
-        """Move what may go from the head of ``line`` to ``batches``; the bytes of all of these.
+    ) -> tuple[int, float]:
+        """Move what may go from the head of ``line`` to ``batches``; the bytes of all of these, and how many
+        ``new_batches`` are left. ``limits``: bytes of all, and of a single one.
 
         ``longest_linger_ms``: the partitions linger; those whose topics linger for longer stay. None: they are due.
         """
+        max_bytes, single_bytes = limits
         for _ in range(len(line)):
             queue = next(iter(line))
             batch = self._next_batch.of(queue, now_ms) if queue.batches else None
             goes_at_ms = inf
             if batch is not None:
-                goes_at_ms = self._due_ms(batch) if longest_linger_ms is None else batch.retry_at_ms
+                if batch.expedited or longest_linger_ms is not None:
+                    goes_at_ms = batch.retry_at_ms
+                else:
+                    goes_at_ms = self._due_ms(batch)
             if batch is None or goes_at_ms > now_ms:
                 self.touch(queue, now_ms)
                 continue
@@ -439,21 +400,17 @@ class RecordAccumulator:
                 continue
             batch_bytes = batch.records.size_bytes
             is_new = batch.descriptor == NO_DESCRIPTOR
-            if is_new and limits.new_batches <= 0:
+            if is_new and new_batches <= 0:
                 break
-            if size + batch_bytes > limits.bytes and (batches or batch_bytes > limits.single_bytes):
+            if size + batch_bytes > max_bytes and (batches or batch_bytes > single_bytes):
                 if not batches:
                     self.held_back_bytes = batch_bytes
                 break
-            limits.new_batches -= is_new
+            new_batches -= is_new
             size += batch_bytes
-            queue.leave_line()
-            queue.timer_serial = 0
-            queue.remove(batch)
-            batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
-            queue.wire_count += 1
+            queue.drain(batch)
             batches.append(batch)
-        return size
+        return size, new_batches
 
     def release(self, batch: ProducerBatch) -> None:
         """The batch's request has ended, however."""
@@ -486,8 +443,9 @@ class RecordAccumulator:
 
     def forget(self, batch: ProducerBatch) -> None:
         """The batch's fate is decided, or its pieces take its place: it is incomplete no more."""
-        if self.incomplete.discard(batch):
-            self.back_to_start(batch)
+        if self.incomplete.discard(batch) and batch.failed_node is not None:
+            self.under_way[batch.failed_node] -= 1  # as back_to_start
+            batch.failed_node = None
         if batch.queue.follower is not None:
             self._followed.append(batch.queue)
 
@@ -517,9 +475,8 @@ class RecordAccumulator:
         self._touch_lingering(now_ms)
 
     def _touch_lingering(self, now_ms: float) -> None:
-        for _, serial, queue in list(self._timers):
-            if queue.timer_serial == serial:
-                self.touch(queue, now_ms)
+        for queue in self.timers.waiting():
+            self.touch(queue, now_ms)
 
     def touch_all(self, lane: int, now_ms: float) -> None:
         """Something all partitions of a lane wait for has changed (a producer id has come)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class RequestRoom:
         other request for the connection holds a buffer."""
         if self._is_closed:
             return 0
+        if not self.buffers.taken_bytes and (is_first or not self.is_shared):
+            return inf
         return self.buffers.room_bytes(reserve_requests=0 if is_first or not self.is_shared else 1)
 
     def take(self, request: ProduceRequest) -> None:

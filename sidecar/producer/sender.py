@@ -165,8 +165,9 @@ class Sender:
         if self._wake_now or self._fates.effects or self._fates.completed or self._fates.hints:
             return 0.0
         accumulator = self._accumulator
+        timers = accumulator.timers
         wakeup_ms = min(
-            accumulator.next_due_ms,
+            timers.next_due_ms if timers.earliest_ms < inf else inf,
             accumulator.incomplete.next_expiry_ms,
             self._in_flight.next_deadline_ms,
             self._relief_ms,
@@ -301,6 +302,7 @@ class Sender:
             self.counts.late_answers += 1
             return
         open_batches: dict[tuple[str, int], ProducerBatch] = {}
+        accumulator, fates = self._accumulator, self._fates
         for batch in request.batches:
             open_batches[batch.topic, batch.partition] = batch
         try:
@@ -310,16 +312,16 @@ class Sender:
                     topic = request.topic_names.get(result.topic_id)
                 found = open_batches.pop((topic or "", result.partition), None)
                 if found is not None:
-                    self._accumulator.release(found)
-                    self._fates.answer(found, result, now_ms)
-                    self._fates.settled(found.queue, now_ms)
+                    accumulator.release(found)
+                    fates.answer(found, result, now_ms)
+                    fates.settled(found.queue, now_ms)
         finally:
             # What the broker left out, or what a fault of ours above left behind, must not stay on the wire for ever.
             for batch in open_batches.values():
-                self._accumulator.release(batch)
+                accumulator.release(batch)
                 text = f"Broker {broker_of(request.node_id)} left {batch.topic}-{batch.partition} out of its answer."
-                self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
-                self._fates.settled(batch.queue, now_ms)
+                fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
+                fates.settled(batch.queue, now_ms)
         self._wake_now = True
 
     def on_disconnect(

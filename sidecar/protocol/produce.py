@@ -24,6 +24,7 @@ PRODUCE_VERSION_MIN: Final = 3
 """The first version that carries v2 record batches."""
 PRODUCE_VERSION_MAX: Final = 13
 
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 _HEADER: Final = struct.Struct(">ihhih")
 _LENGTH_AND_ID: Final = struct.Struct(">ihhi")
 _I16: Final = struct.Struct(">h")
@@ -133,7 +134,14 @@ def encode_produce(
             size = len(records)
             if flexible:
                 small += _I32.pack(partition)
-                small += _uvarint(size + 1)
+                more = size + 1
+                # As _uvarint, without a call for each batch: it has 61 bytes at least.
+                if 0x7F < more < 0x4000:
+                    small += bytes((more & 0x7F | 0x80, more >> 7))
+                elif 0x4000 <= more < 0x200000:
+                    small += bytes((more & 0x7F | 0x80, more >> 7 & 0x7F | 0x80, more >> 14))
+                else:
+                    small += _uvarint(more)
             else:
                 small += _PARTITION_LEGACY.pack(partition, size)
             buffers += (small, records)
@@ -146,5 +154,5 @@ def encode_produce(
     if small:
         buffers.append(small)
         total += len(small)
-    _LENGTH_AND_ID.pack_into(first, 0, total - 4, ApiKey.PRODUCE, version, correlation_id)
+    _LENGTH_AND_ID.pack_into(first, 0, total - 4, _PRODUCE, version, correlation_id)
     return buffers

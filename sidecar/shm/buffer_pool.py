@@ -60,6 +60,8 @@ class BufferPool:
             floor_pages = int(segment.page_count * FLOOR_SHARE) // workers
         self.floor_pages = min(floor_pages, segment.page_count // workers)
         self._lendable = segment.page_count - self.floor_pages * workers
+        self.pages_max = self.floor_pages + self._lendable
+        """The most one worker can ever hold; a request above it fails at once."""
         self.taken_count = 0
         self._hint = (segment.page_count // layout.SLOT_COUNT) * self._slot
         self.waiters: deque[Waiter] = deque()
@@ -72,11 +74,6 @@ class BufferPool:
     @property
     def waiting_count(self) -> int:
         return len(self.waiters)
-
-    @property
-    def pages_max(self) -> int:
-        """The most one worker can ever hold; a request above it fails at once."""
-        return self.floor_pages + self._lendable
 
     @property
     def entry_bytes_max(self) -> int:
@@ -149,7 +146,7 @@ class BufferPool:
 
     def _acquire(self, count: int) -> list[int] | None:
         self._count(count)
-        if self._borrowed_by_all() > self._lendable and self._borrowed(self.taken_count):
+        if self.taken_count > self.floor_pages and sum(self._borrowed_words.tolist()) > self._lendable:
             self._count(-count)
             return None
         pages = take_pages(self._owners, self._incarnation, count, self._hint)
@@ -162,18 +159,12 @@ class BufferPool:
 
     def _count(self, pages: int) -> None:
         """Our part is stored before the sum of all is read: two who borrow at once both see both."""
-        before = self._borrowed(self.taken_count)
-        self.taken_count += pages
-        change = self._borrowed(self.taken_count) - before
-        if change:
+        before, floor = self.taken_count, self.floor_pages
+        self.taken_count = taken = before + pages
+        if taken > floor or before > floor:
+            change = max(0, taken - floor) - max(0, before - floor)
             fetch_add_u64(self._header, layout.SLOT_BORROWED_OFFSET + 8 * self._slot, change)
         self._store(layout.SLOT_TAKEN_OFFSET, self.taken_count)
-
-    def _borrowed(self, taken: int) -> int:
-        return max(0, taken - self.floor_pages)
-
-    def _borrowed_by_all(self) -> int:
-        return sum(self._borrowed_words.tolist())
 
     def _is_my_turn(self, count: int, now_ms: float | None = None) -> bool:
         if self.taken_count + count <= self.floor_pages:
@@ -205,7 +196,9 @@ class BufferPool:
             self._wake_who_waits()
 
     def _wake_who_waits(self) -> None:
-        if any(slot != self._slot for slot, _ in self._tickets()):
+        words = self._ticket_words.tolist()
+        words[self._slot] = 0
+        if any(words):
             self._wake_others()
 
     def _store(self, table: int, value: int) -> None:

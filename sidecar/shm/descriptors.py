@@ -7,7 +7,7 @@ word, stored after everything that it makes true.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -87,6 +87,8 @@ class DescriptorTable:
         # Also of free ones: a serial is never given twice.
         serials = self._words[_SERIAL_OFFSET // 8 :: _WORDS]
         self._serial = max(serials.tolist())
+        self.serial: Callable[[int], int] = serials.__getitem__
+        """By index, the number of its publication: one that no other descriptor of the slot ever had."""
 
     def __iter__(self) -> Iterator[Descriptor]:
         """Every descriptor that is not free."""
@@ -105,10 +107,6 @@ class DescriptorTable:
 
     def state(self, index: int) -> DescriptorState:
         return DescriptorState(load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES))
-
-    def serial(self, index: int) -> int:
-        """The number of its publication: one that no other descriptor of the slot ever had."""
-        return self._words[index * _WORDS + _SERIAL_OFFSET // 8]
 
     def take(self) -> int | None:
         """A free descriptor's index, None when all are in use. Its state stays free until it is published."""

@@ -37,6 +37,7 @@ from sidecar.producer.effects import (
     Split,
 )
 from sidecar.shm.slots import RunningTotals
+from sidecar.worker.turns import NEVER_MS
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -120,6 +121,7 @@ class Driver:
         self._drained = False
         self._forced = False
         self._idle_since_ms: float | None = None
+        self._wakeups = 0
         self._totals = RunningTotals(memory.counters)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._settlement.settle,
@@ -249,7 +251,7 @@ class Driver:
                 self._turns.wake()
         if self._inquiry.unanswered:
             self._inquiry.step(now_ms)
-        self._counters.inc("wakeups_total")
+        self._wakeups += 1
         for effect in sender.poll(self._cache.current, self._links, now_ms):
             try:
                 self._handlers[type(effect)](effect, now_ms)
@@ -273,8 +275,10 @@ class Driver:
             self._serve_pool_waiters(now_ms)
         if self._commit is not None:
             self._commit.step()
-        if outboxes.pending or outboxes.later:
+        later_ms = outboxes.next_due_ms if outboxes.later else NEVER_MS
+        if outboxes.pending or later_ms <= now_ms:
             self._stub_port.end_turn(now_ms)
+            later_ms = outboxes.next_due_ms if outboxes.later else NEVER_MS
         if self._drain_deadline_ms is not None:
             self._drain_step(now_ms)
         if sender.room.lacks_descriptors:
@@ -286,8 +290,7 @@ class Driver:
             due_ms = min(due_ms, sender.next_lateness_ms(now_ms))
         if outboxes.pending:  # not taken by their sockets
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
-        if outboxes.later:
-            due_ms = min(due_ms, outboxes.next_due_ms)
+        due_ms = min(due_ms, later_ms)
         if self._drain_deadline_ms is not None and not self._drained:
             due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
         return due_ms
@@ -443,6 +446,7 @@ class Driver:
         counters.set("produce_throttle_avg_ms", self._sender.throttle_times.average_ms(now_ms))
         counters.set("produce_throttle_max_ms", self._sender.throttle_times.max_ms(now_ms))
         counts_by_row = {
+            "wakeups_total": self._wakeups,
             "requests_total": counts.requests,
             "request_errors_total": counts.request_errors,
             "batches_sent_total": counts.batches_sent,

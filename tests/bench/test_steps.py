@@ -22,12 +22,12 @@ class Bound(NamedTuple):
 
 
 BOUNDS: Final = {
-    (WAITED_FOR, "stub"): Bound(126, 93, 12, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(187, 164, 46, "Sender.poll"),
-    (BULK, "stub"): Bound(153, 105, 15, "Producer.send_many"),
-    (BULK, "worker"): Bound(237, 192, 49, "Sender.on_produce_response"),
-    (SPREAD, "stub"): Bound(187, 105, 15, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(479, 191, 49, "Sender.on_produce_response"),
+    (WAITED_FOR, "stub"): Bound(89, 68, 13, "ProducerCore.send"),
+    (WAITED_FOR, "worker"): Bound(160, 139, 45, "Sender.poll"),
+    (BULK, "stub"): Bound(117, 84, 16, "Producer.send_many"),
+    (BULK, "worker"): Bound(198, 162, 49, "Sender.on_produce_response"),
+    (SPREAD, "stub"): Bound(139, 85, 16, "Producer.send_many"),
+    (SPREAD, "worker"): Bound(374, 162, 49, "Sender.on_produce_response"),
 }
 
 

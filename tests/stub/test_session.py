@@ -11,14 +11,8 @@ import pytest
 
 from client_stub.errors import DaemonLost
 from client_stub.outbox import Outbox
-from client_stub.session import (
-    ACK_DELAY_MS,
-    ACK_OUTCOMES_MAX,
-    CloseSockets,
-    OpenControl,
-    OpenWorker,
-    Session,
-)
+from client_stub.session import ACK_DELAY_MS, ACK_OUTCOMES_MAX, Session
+from client_stub.session_effects import CloseSockets, OpenControl, OpenWorker
 from client_stub.session_states import State
 from client_stub.submission import Submission
 from client_stub.wire import Kind, Outcome, OutcomeKind, Shape, SubmitFlag, pack_outcome

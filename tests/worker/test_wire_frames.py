@@ -46,9 +46,15 @@ def payload(packer: Any) -> bytes:
 
 def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     """By a session, from its first message to its last."""
-    it = Session(name="app", pid=42, fork_generation=0, token="t0ken", delivery_timeout_ms=120_000)
-    it._client_id = CLIENT
-    it._hello_flags = RELATIVE_ENDPOINTS
+    it = Session(
+        name="app",
+        pid=42,
+        fork_generation=0,
+        token="t0ken",
+        delivery_timeout_ms=120_000,
+        hello_flags=RELATIVE_ENDPOINTS,
+    )
+    it._identity._client_id = CLIENT
     it.wake(0.0)
     yield "HELLO", it.take_effects()[0].frames
     it.receive_control([msgpack.packb([Kind.ASSIGNED, "worker-0.3.sock", 3, b"ticket"])], 0.0)
@@ -77,7 +83,7 @@ def lookup_frames() -> Iterator[tuple[str, Frames]]:
     opened: list[Frames] = []
 
     class Recording:
-        def __init__(self, path: str, keys: object) -> None: ...
+        def __init__(self, path: str, keys: object, tries: int = 0) -> None: ...
 
         def open_control(self, frames: Frames) -> None:
             opened.append(frames)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of
 from sidecar.kernel import SendMeter
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
+
+_PRODUCE: Final = ApiKey.PRODUCE
+"""An attribute of an enum's class costs as much as a call."""
 
 
 class _Prepared:
@@ -80,7 +83,7 @@ class ProducePort:
         self._histograms = histograms
         self._meter = SendMeter(histograms.queue_times, histograms.batch_sizes, histograms.batch_counts)
         self._answer_times: dict[int, Histogram] = {}
-        """By broker."""
+        """By connection; the two of a broker share its histogram."""
         self.bytes_sent = 0
         """Of Produce requests, as compressed."""
         self._sender = sender
@@ -152,23 +155,23 @@ class ProducePort:
     # --- events of the links -----------------------------------------------------------------------------------
 
     def on_response(self, link: BrokerLink, correlation_id: int, body: bytes, now_ms: float) -> None:
-        request, version = self._awaited.pop((link.node.id, correlation_id))
+        node_id = link.node.id
+        request, version = self._awaited.pop((node_id, correlation_id))
         # kill point: answer.read
-        broker = broker_of(link.node.id)
-        times = self._answer_times.get(broker)
+        times = self._answer_times.get(node_id)
         if times is None:
-            times = self._answer_times[broker] = self._histograms.of_broker(broker)
+            times = self._answer_times[node_id] = self._histograms.of_broker(broker_of(node_id))
         times.observe((now_ms - request.created_ms) * 10)
         try:
             response = decode_produce_response(version, body)
         except ProtocolError as error:
-            self._awaited[link.node.id, correlation_id] = request, version
+            self._awaited[node_id, correlation_id] = request, version
             link.close(f"{link.node} answered a Produce request with something unreadable: {error}")
             return
         for node in response.node_endpoints:
             self._leader_endpoints[node.id] = node
         if response.throttle_ms:
-            self.throttles[broker_of(link.node.id)] = response.throttle_ms, now_ms
+            self.throttles[broker_of(node_id)] = response.throttle_ms, now_ms
         self._sender.on_produce_response(request, response.results, response.throttle_ms, now_ms)
         self._turns.wake()
 
@@ -221,7 +224,7 @@ class ProducePort:
         if link is None:
             self._not_sent(request, buffer, now_ms)
             return
-        version = link.version(ApiKey.PRODUCE)
+        version = link.version(_PRODUCE)
         if version is None:
             self._not_sent(request, buffer, now_ms)
             link.close(f"{link.node} offers no Produce version that this daemon speaks.")
@@ -278,4 +281,7 @@ class ProducePort:
                 named = [ProduceTopic(topic, ids[topic], found) for topic, found in by_topic.items()]
                 return named, version
             version = PRODUCE_TOPIC_ID_VERSION - 1  # a broker that offers ids still understands names
-        return [ProduceTopic(topic, None, found) for topic, found in by_topic.items()], version
+        topics = []
+        for topic, found in by_topic.items():
+            topics.append(ProduceTopic(topic, None, found))
+        return topics, version

@@ -7,7 +7,7 @@ acknowledged it: until then its records keep their pages, so that they can go to
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import NO_PARTITION, Outcome, OutcomeKind, Shape, pack_outcome
 from sidecar.deadletter.letters import Undelivered, persistence_of
@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _TEXT_BYTES = 512
 """Of the text of an outcome; the rest is cut off."""
+_DELIVERED: Final = OutcomeKind.DELIVERED
+_FAILED: Final = OutcomeKind.FAILED
+"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
 
 
 class SharedBatch:
@@ -67,7 +70,7 @@ class BatchCompletion:
         data = batch.records.outcomes(
             self.index,
             number=row.next_number,
-            kind=OutcomeKind.FAILED if self.is_failure else OutcomeKind.DELIVERED,
+            kind=_FAILED if self.is_failure else _DELIVERED,
             persistence=batch.persistence,
             code=batch.code,
             partition=batch.partition,

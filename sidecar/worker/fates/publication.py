@@ -18,16 +18,16 @@ def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], 
     False when there are not enough: then none is taken. A batch that held one while it waits would keep it from all
     others.
     """
-    without = []
+    free = descriptors.free_indexes
+    missing = 0
     for batch in batches:
-        if batch.descriptor == NO_DESCRIPTOR:
-            without.append(batch)
-    if len(without) > len(descriptors.free_indexes):
+        missing += batch.descriptor == NO_DESCRIPTOR
+    if missing > len(free):
         return False
-    for batch in without:
-        index = descriptors.take()
-        assert index is not None
-        _publish_under(descriptors, batch, index, published_ms)
+    if missing:
+        for batch in batches:
+            if batch.descriptor == NO_DESCRIPTOR:
+                _publish_under(descriptors, batch, free.pop(), published_ms)
     return True
 
 

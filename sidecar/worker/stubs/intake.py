@@ -44,6 +44,12 @@ log = logging.getLogger(__name__)
 
 SUBMIT_FIELDS: Final = 8
 """Without the ACK that may stand behind them."""
+_MSGPACK: Final = Format.MSGPACK
+_ARROW: Final = Format.ARROW
+_FORMATS: Final = (_MSGPACK, _ARROW)
+_FLUSH: Final = int(SubmitFlag.FLUSH)
+_KEPT_FLAGS: Final = 0xFF & ~_FLUSH
+"""An attribute of an enum's class costs as much as a call: these are asked for each submission."""
 TIMESTAMP_MS_MAX: Final = 2**63 - 1
 ERROR_HOLD_MS: Final = 1_000.0
 """A stream that an error of ours stopped tries again after this time."""
@@ -139,7 +145,14 @@ class Intake:
         if self.draining:
             return
         payload_bytes = skipped_bytes or len(payload)
-        self._check(count, format_, base_timestamp_ms, flags, payload_bytes)
+        if not (
+            0 < count <= SUBMISSION_RECORDS_MAX
+            and count <= payload_bytes
+            and format_ in _FORMATS
+            and 0 <= base_timestamp_ms <= TIMESTAMP_MS_MAX
+            and 0 <= flags <= 0xFF
+        ):
+            raise MalformedFrame(_what_is_wrong(count, format_, base_timestamp_ms, flags, payload_bytes))
         if stream is None:
             stream = self.openings.open(session, stream_id, topic, now_ms)
             if stream is None:
@@ -192,7 +205,7 @@ class Intake:
                 return False
         if refusal is not None:
             payload = _UNREADABLE * count
-        elif format_ == Format.ARROW:
+        elif format_ == _ARROW:
             # Columns become rows once, natively, before they are accepted: the journal has one reader.
             payload = records_from_columns(payload, count)
         payload_bytes = len(payload)
@@ -212,8 +225,8 @@ class Intake:
             stream=stream.stream,
             seq=seq,
             base_timestamp_ms=base_timestamp_ms,
-            format=Format.MSGPACK,
-            flags=flags & ~SubmitFlag.FLUSH,
+            format=_MSGPACK,
+            flags=flags & _KEPT_FLAGS,
             accepted_ms=now_ms + self._clock_ahead_ms,
         )
         if needed:
@@ -240,7 +253,7 @@ class Intake:
         self._submission_sizes.observe(payload_bytes)
         # kill point: accept.counted
         if refusal is None:
-            self._topics.on_entry(queue, entry, now_ms, bool(flags & SubmitFlag.FLUSH))
+            self._topics.on_entry(queue, entry, now_ms, bool(flags & _FLUSH))
         else:
             self._counters.inc("submissions_refused_total")
             self._settlement.refuse(queue, entry, refusal, now_ms)
@@ -314,15 +327,15 @@ class Intake:
             self.holds.open_again(HoldCause.DISK)
         self._turns.wake()
 
-    @staticmethod
-    def _check(count: int, format_: Any, base_timestamp_ms: int, flags: int, payload_bytes: int) -> None:
-        if not 0 < count <= SUBMISSION_RECORDS_MAX:
-            raise MalformedFrame(f"record count {count!r} is not between 1 and {SUBMISSION_RECORDS_MAX}")
-        if count > payload_bytes:
-            raise MalformedFrame(f"{count} records cannot stand in {payload_bytes} payload bytes")
-        if format_ not in (Format.MSGPACK, Format.ARROW):
-            raise MalformedFrame(f"payload format {format_!r} is not known")
-        if not 0 <= base_timestamp_ms <= TIMESTAMP_MS_MAX:
-            raise MalformedFrame(f"base timestamp {base_timestamp_ms!r} is negative or over 63 bits")
-        if not 0 <= flags <= 0xFF:
-            raise MalformedFrame(f"flags {flags!r} are no byte")
+
+def _what_is_wrong(count: int, format_: Any, base_timestamp_ms: int, flags: int, payload_bytes: int) -> str:
+    """For a SUBMIT whose fields are out of their bounds."""
+    if not 0 < count <= SUBMISSION_RECORDS_MAX:
+        return f"record count {count!r} is not between 1 and {SUBMISSION_RECORDS_MAX}"
+    if count > payload_bytes:
+        return f"{count} records cannot stand in {payload_bytes} payload bytes"
+    if format_ not in _FORMATS:
+        return f"payload format {format_!r} is not known"
+    if not 0 <= base_timestamp_ms <= TIMESTAMP_MS_MAX:
+        return f"base timestamp {base_timestamp_ms!r} is negative or over 63 bits"
+    return f"flags {flags!r} are no byte"

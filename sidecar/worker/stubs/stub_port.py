@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SUBMIT: Final = Kind.SUBMIT
+_OUTCOMES: Final = Kind.OUTCOMES
+_FLUSH: Final = int(SubmitFlag.FLUSH)
+"""An attribute of an enum's class costs as much as a call: these are asked for each message."""
 ATTACH_FIELDS = 7
 POSITION_DELAY_MS = 2.0
 """How long ACCEPTED waits to travel with the outcomes of a submission that was flushed."""
@@ -122,7 +126,7 @@ class StubPort:
                     self._blame(routing_id)
                 return
             session.last_heard_ms = now_ms
-            if kind == Kind.SUBMIT:
+            if kind == _SUBMIT:
                 payload = frames[1] if len(frames) > 1 else b""
                 self._on_submit(session, fields, payload, now_ms, skipped_bytes)
             elif handler := self._handlers.get(kind):
@@ -354,8 +358,10 @@ class StubPort:
             if acked > session.row.acked_number:
                 self._acked(session, acked, now_ms)
         self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
-        if fields[6] & SubmitFlag.FLUSH:
-            self._on_flush_message(session, [fields[1]], now_ms)
+        if fields[6] & _FLUSH:
+            stream = session.streams.get(fields[1])
+            if stream is not None and stream.refusal is None:
+                self._topics.flush(stream.topic_queue.topic, now_ms)
             if session not in self._outboxes.pending:
                 # Its stub waits for outcomes: a position alone would only wake it for nothing.
                 if session not in self._outboxes.later:
@@ -372,7 +378,8 @@ class StubPort:
             written = session.row.next_number - 1
             raise MalformedFrame(f"ACK of outcome {up_to_number}, but only {written} were written")
         session.row.ring_ack(up_to_number)
-        self._acker.acked(session, now_ms)
+        if session.unacked or session.unwritten or session.ring_full_since_ms is not None:
+            self._acker.acked(session, now_ms)
         if self._intake.holds.ring_held:
             self._intake.holds.ring_acked(session)
 
@@ -410,7 +417,7 @@ class StubPort:
         news = session.row.ring_slice_from(session.sent_number + 1)
         if news is not None:
             first, last, data = news
-            head = [Kind.OUTCOMES, first, last]
+            head = [_OUTCOMES, first, last]
             if streams:
                 head += self._intake.acceptance(session)
             frames = [self._pack(head), data]

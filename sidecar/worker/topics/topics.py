@@ -231,7 +231,17 @@ class Topics:
             queue.waiting.append(entry.ordinal, now_ms)
             self._waits(queue)
         else:
-            self._partition(queue, entry, now_ms, now_ms, expedited=flush_follows)
+            # kill point: index.begin of self._in_work, queue.chain, entry.ordinal
+            block = index(
+                queue.chain,
+                entry,
+                queue.partitioner,
+                self._config.max_request_size,
+                WORD_UNPARTITIONED,
+                self._in_work,
+                queue.work_word,
+            )
+            self._distribute(queue, block, now_ms, now_ms, expedited=flush_follows)
 
     def _waits(self, queue: TopicQueue) -> None:
         self.waiting_queues[queue.topic] = queue
@@ -252,7 +262,7 @@ class Topics:
         if queue is None:
             return
         self._accumulator.expedite(topic, queue.lane, now_ms)
-        if queue.waiting or queue.out_of_range:
+        if topic in self.waiting_queues:
             self._flush_asked.add(topic)
 
     def on_snapshot(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
@@ -409,36 +419,6 @@ class Topics:
         """Topics with records that have no end yet."""
         return {name for name, queue in self._queues.items() if queue.chain.live_entries and queue.is_wanted}
 
-    def _partition(
-        self,
-        queue: TopicQueue,
-        entry: Entry,
-        accepted_ms: float,
-        now_ms: float,
-        *,
-        is_second_look: bool = False,
-        expedited: bool = False,
-    ) -> None:
-        """Give an entry's records their partitions; ``is_second_look``: those that named one not there before.
-
-        A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
-        KafkaProducer.waitOnMetadata; the other records of its entry go on.
-        """
-        assert queue.partitioner is not None
-        # An entry that a dead worker had begun: the records that have their place are in batches already.
-        retry_code = int(LocalCode.INVALID_PARTITION) if is_second_look else WORD_UNPARTITIONED
-        # kill point: index.begin of self._in_work, queue.chain, entry.ordinal
-        block = index(
-            queue.chain,
-            entry,
-            queue.partitioner,
-            self._config.max_request_size,
-            retry_code,
-            self._in_work,
-            queue.work_word,
-        )
-        self._distribute(queue, block, accepted_ms, now_ms, expedited=expedited)
-
     def _distribute(
         self,
         queue: TopicQueue,
@@ -448,7 +428,11 @@ class Topics:
         *,
         expedited: bool = False,
     ) -> None:
-        """Into batches what has its partition. What failed is of the last entry, accepted at ``accepted_ms``."""
+        """Into batches what has its partition. What failed is of the last entry, accepted at ``accepted_ms``.
+
+        A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
+        KafkaProducer.waitOnMetadata; the other records of its entry go on.
+        """
         if block.groups:
             self._accumulator.append(
                 queue.topic, queue.lane, block, now_ms, expedited=expedited, since_ms=accepted_ms
@@ -467,7 +451,19 @@ class Topics:
 
     def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
         """At the records of an entry that named a partition which was not there."""
-        self._partition(queue, queue.chain.entry(ordinal), accepted_ms, now_ms, is_second_look=True)
+        assert queue.partitioner is not None
+        entry = queue.chain.entry(ordinal)
+        # kill point: index.begin of self._in_work, queue.chain, entry.ordinal
+        block = index(
+            queue.chain,
+            entry,
+            queue.partitioner,
+            self._config.max_request_size,
+            int(LocalCode.INVALID_PARTITION),
+            self._in_work,
+            queue.work_word,
+        )
+        self._distribute(queue, block, accepted_ms, now_ms)
 
     def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
         """A part of what waited when the topic was refused; the rest in the next turns."""

@@ -1,0 +1,57 @@
+"""ClientIdentity: who a stub says that it is, to the controller and to a worker."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, Kind
+
+
+class ClientIdentity:
+    """Of one session: its client id, and the secret by which a worker knows it again. Io thread only."""
+
+    __slots__ = ("_client_id", "_fork_generation", "_hello_flags", "_name", "_pid", "_token", "secret")
+
+    def __init__(
+        self, *, name: str, pid: int, fork_generation: int, token: str | None, hello_flags: int
+    ) -> None:
+        self._name = name
+        self._pid = pid
+        self._fork_generation = fork_generation
+        self._token = token
+        self._hello_flags = hello_flags
+        self.renew()
+
+    def renew(self) -> None:
+        """Be another client: nobody knows the new id."""
+        client_id = os.urandom(CLIENT_ID_BYTES - 4) + self._fork_generation.to_bytes(4, "big")
+        assert len(client_id) == CLIENT_ID_BYTES
+        self._client_id = client_id
+        self.secret: bytes | None = None
+        """From the first WELCOME for this id."""
+
+    def hello(self) -> list[Any]:
+        """HELLO, for the control endpoint."""
+        return [
+            Kind.HELLO,
+            PROTOCOL_VERSION,
+            self._client_id,
+            self._name,
+            self._pid,
+            self._token,
+            self._hello_flags,
+        ]
+
+    def attach(self, worker_epoch: int, ticket: bytes) -> list[Any]:
+        """ATTACH, for the worker that the controller named."""
+        return [
+            Kind.ATTACH,
+            PROTOCOL_VERSION,
+            self._client_id,
+            self._name,
+            self._pid,
+            worker_epoch,
+            ticket,
+            self.secret,
+        ]

@@ -1,0 +1,25 @@
+"""Effects of a session: what its io thread is to do with the sockets."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+
+class OpenControl(NamedTuple):
+    """Connect to the control endpoint with a fresh socket and send ``frames``."""
+
+    frames: list[Any]
+
+
+class OpenWorker(NamedTuple):
+    """Connect to a worker's endpoint with a fresh socket and a fresh routing id, and send ``frames``."""
+
+    endpoint: str
+    frames: list[Any]
+
+
+class CloseSockets(NamedTuple):
+    """Drop both sockets with whatever they still hold."""
+
+
+Effect: TypeAlias = OpenControl | OpenWorker | CloseSockets
