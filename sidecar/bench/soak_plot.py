@@ -24,7 +24,7 @@ def plot_soak(report: Mapping[str, Any], path: Path) -> None:
     samples = report["samples"]
     figure, axes = plt.subplots(3, 2, figsize=(13, 10), sharex=True)
     for axis, name, label in (
-        (axes[0][0], "rss_mb", "private memory, MB"),
+        (axes[0][0], "rss_mb", "anonymous memory, MB"),
         (axes[1][0], "fds", "file descriptors"),
         (axes[2][0], "threads", "threads"),
     ):

@@ -17,7 +17,7 @@ from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.segment import Segment
 from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.process_stats import private_rss_mb
+from sidecar.testing.process_stats import anonymous_rss_mb
 
 CALM_AFTER_S = 4.0
 """So long after a disturbance ended the probe's latency is still that of the disturbance."""
@@ -29,7 +29,7 @@ class ProcessSample:
     role: str
     pid: int
     rss_mb: float
-    """Private: without the pages of the segment."""
+    """Anonymous: without the segment, and without a client's mapped journal, which grows by design."""
     fds: int
     threads: int
 
@@ -159,7 +159,7 @@ class Sampler:
 def process_sample(role: str, pid: int) -> ProcessSample:
     """Raises OSError for a process that is gone."""
     fds, threads = (len(list(Path(f"/proc/{pid}/{name}").iterdir())) for name in ("fd", "task"))
-    return ProcessSample(role, pid, round(private_rss_mb(pid), 3), fds, threads)
+    return ProcessSample(role, pid, round(anonymous_rss_mb(pid), 3), fds, threads)
 
 
 def _percentile_ms(ordered_s: Sequence[float], share: float) -> float | None:

@@ -190,8 +190,8 @@ class Soak:
                 kill(_ready_worker(daemon, VICTIM))
             case SoakStep.BROKER_RESTARTED | SoakStep.BROKER_KILLED:
                 assert cluster is not None
-                recovery = watch.begin(step, workload.live)
                 (cluster.kill_node if step is SoakStep.BROKER_KILLED else cluster.stop_node)(0)
+                recovery = watch.begin(step, workload.live)
                 cluster.restart_node(0)
                 return recovery
         return watch.begin(step, workload.live)

@@ -57,7 +57,10 @@ def _trends(samples: Sequence[Sample]) -> Iterator[Trend | None]:
         of_it = [
             (sample.at_s, process) for sample in seen for process in sample.processes if process.pid == pid
         ]
-        yield trend_of(f"{role}: memory", "MB", [(at_s, each.rss_mb) for at_s, each in of_it], RSS_BOUND)
+        # Beside a broker that is away memory is a backlog: the calm times show whether all of it comes back.
+        calm_s = {sample.at_s for sample in seen if sample.is_calm}
+        memory = [(at_s, each.rss_mb) for at_s, each in of_it if at_s in calm_s]
+        yield trend_of(f"{role}: memory in calm times", "MB", memory, RSS_BOUND)
         yield trend_of(f"{role}: fds", "", [(at_s, float(each.fds)) for at_s, each in of_it], FDS_BOUND)
         yield trend_of(
             f"{role}: threads", "", [(at_s, float(each.threads)) for at_s, each in of_it], THREADS_BOUND

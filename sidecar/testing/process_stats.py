@@ -25,11 +25,19 @@ def main_thread_cpu_seconds(pid: int) -> float:
 
 def private_rss_mb(pid: int | str) -> float:
     """Resident memory beyond the shared segment: RssAnon + RssFile, in MB (10^6 bytes)."""
-    wanted = {"RssAnon", "RssFile"}
+    return _rss_mb(pid, "RssAnon", "RssFile")
+
+
+def anonymous_rss_mb(pid: int) -> float:
+    """Resident memory that is no file's: RssAnon, in MB."""
+    return _rss_mb(pid, "RssAnon")
+
+
+def _rss_mb(pid: int | str, *kinds: str) -> float:
     kilobytes = 0
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name in wanted:
+        if name in kinds:
             kilobytes += int(value.split()[0])
     return kilobytes * 1024 / 1e6
 

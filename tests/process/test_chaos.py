@@ -57,7 +57,7 @@ def test_a_soak_in_its_short_form(kafka: KafkaCluster, tmp_path: Path) -> None:
     assert {"controller", "worker 0", "worker 1", "resident client", "probe"} <= roles
     assert any(sample["p50_ms"] for sample in found["samples"])
     judged = {trend["what"] for trend in found["trends"]}
-    assert {"controller: memory", "worker 1: fds"} <= judged
+    assert {"controller: fds", "worker 1: threads"} <= judged
     assert picture.stat().st_size > 10_000
 
 
