@@ -25,6 +25,7 @@ pytestmark = [
         CHROMIUM is None, reason="no Chromium here: install it (Debian: apt-get install chromium)"
     ),
 ]
+PAGE_BYTES_MAX = 100_000
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 
@@ -94,7 +95,12 @@ def test_it_is_there_at_once_and_fits_a_phone_in_the_dark(browser: Browser, daem
     browser.wait_for("running", "#state")
     timing = browser.run("performance.getEntriesByType('resource').map((each) => each.duration)")
     navigation = browser.run("performance.getEntriesByType('navigation')[0].responseEnd")
-    print(f"page {navigation:.0f} ms, state {timing[0]:.0f} ms")
+    size = browser.run("performance.getEntriesByType('navigation')[0].decodedBodySize")
+    print(f"page {navigation:.0f} ms and {size:,} bytes, state {timing[0]:.0f} ms")
+    assert 0 < size <= PAGE_BYTES_MAX
+    assert {urlsplit(each)[1:3] for each in browser.requests} == {
+        (urlsplit(http_address(daemon)).netloc, path) for path in ("/", "/api/status")
+    }, "the page, its state, and nothing of anybody else"
     assert navigation + timing[0] < 3000, "300 ms on a quiet machine"
     assert browser.run("document.documentElement.scrollWidth") <= 390
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(16, 19, 25)"
