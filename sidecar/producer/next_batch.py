@@ -35,7 +35,7 @@ class NextBatch:
         With sequences retries go one at a time, oldest first, and no new batch passes them: a failed first batch holds
         those behind it. Whether the batch is due (linger, backoff) is not asked here.
         """
-        if queue.behind is not None or queue.settings.is_paused:
+        if queue.behind is not None or (queue.settings.is_paused and queue.rests):
             return None
         sequences = queue.sequences
         if sequences is None:

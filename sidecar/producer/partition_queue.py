@@ -42,6 +42,7 @@ class PartitionQueue:
         "next_order",
         "partition",
         "partitioner",
+        "pauses_from",
         "sequences",
         "settings",
         "timer_due_ms",
@@ -64,6 +65,8 @@ class PartitionQueue:
         self.follower: PartitionQueue | None = None
         """The one that is behind this one."""
         self.next_order = 0
+        self.pauses_from = 0
+        """A pause of its topic holds the records of this order and later ones: those before were in a request."""
         self.wire_count = 0
         self.line: Line | None = None
         self.again: Line | None = None
@@ -123,6 +126,11 @@ class PartitionQueue:
             batch.load = load
             if self.partitioner is not None:
                 self.partitioner.set_queue_length(self.partition, self.load)
+
+    @property
+    def rests(self) -> bool:
+        """Nothing in the deque was in a request before the topic was paused."""
+        return not self.batches or self.batches[0].order >= self.pauses_from
 
     def leave_line(self) -> None:
         if self.line is not None:

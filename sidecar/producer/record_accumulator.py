@@ -159,6 +159,7 @@ class RecordAccumulator:
         batch.state = QUEUED.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
         batch.retry_at_ms = inf
         batch.queue.batches.append(batch)
+        batch.queue.pauses_from = batch.order + count
         self.incomplete.add(batch)
         if batch.queue.sequences is not None:
             self._ids.adopt(batch.queue.sequences, batch, count)
@@ -209,9 +210,13 @@ class RecordAccumulator:
     def use_rules(self, rules: TopicRules, now_ms: float) -> None:
         """From now on these hold for all topics, also for partitions and open batches that are here.
 
-        A batch keeps the deadline it was made with.
+        A batch keeps the deadline it was made with. A pause holds what was never in a request: a batch that waits to be
+        sent again has a descriptor, and nothing but its answer gives it back.
         """
         self._rules = rules
+        for batch in self.incomplete:
+            if batch.failed_node is not None or batch.has_sequence:
+                batch.queue.pauses_from = max(batch.queue.pauses_from, batch.order + batch.count)
         for topics in self._topics:
             for topic, queues in topics.items():
                 settings = rules.of(topic)

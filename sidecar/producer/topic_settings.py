@@ -30,7 +30,7 @@ class TopicSettings:
     """Payload bytes per second that may be accepted, over all workers."""
     rate_records: int | None = None
     is_paused: bool = False
-    """Its batches wait, by an operator's order; their time goes on."""
+    """Its records that were never in a request wait, by an operator's order; their time goes on."""
 
     @classmethod
     def of(cls, config: ProducerConfig, own: Mapping[str, Any]) -> TopicSettings:

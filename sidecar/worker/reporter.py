@@ -227,7 +227,7 @@ class Reporter:
     def why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
         """Why a batch is still here, and the error that goes with it. ``broker``: its leader; -1: none."""
         error = batch.last_error or ""
-        if batch.queue.settings.is_paused and batch.state is not BatchState.ON_WIRE:
+        if batch.queue.settings.is_paused and batch.order >= batch.queue.pauses_from:
             return WaitCause.PAUSED, ""
         if broker < 0:
             return WaitCause.NO_LEADER, error

@@ -13,9 +13,10 @@ from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, PLAIN_LANE
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
 from sidecar.producer.sender import STALLED_MS_MAX
+from sidecar.producer.topic_settings import TopicRules
 from sidecar.worker.fates.publication import publish_all
 
-from .harness import Core, answer, descriptor_table, payloads_of
+from .harness import TOPIC, Core, answer, descriptor_table, payloads_of, snapshot_of
 
 NOT_LEADER = 6
 NOT_ENOUGH_REPLICAS = 19
@@ -106,6 +107,58 @@ def test_a_broker_that_does_not_answer_leaves_descriptors_to_the_others() -> Non
             told += payloads_of(request.batches)
             core.acknowledge(request)
     assert len(told) == 60, "both others got all of theirs through"
+
+
+def pause(core: Core, *topics: str) -> None:
+    core.accumulator.use_rules(TopicRules(core.config, paused=topics), core.now_ms)
+    core.sender.wake()
+
+
+@pytest.mark.rule("S1")
+def test_a_paused_topic_gives_the_descriptors_back_that_its_retries_have() -> None:
+    """Found by reading: halves of a batch had the whole table, and the pause kept them from their broker."""
+    core = Core(leaders=[1], descriptors=3 - DESCRIPTORS_RESERVED)
+    core.snapshot = snapshot_of({TOPIC: [1], "other": [1]})
+    core.append(*"abcd")
+    (whole,) = core.poll()
+    core.respond(whole, answer(code=10))
+    core.poll()
+    (half,) = core.poll()
+    core.respond(half, answer(code=10))
+    pause(core, TOPIC)
+    core.append("new")
+    core.append("x", topic="other")
+    for requests in core.turns():
+        for request in requests:
+            core.acknowledge(request)
+    assert sorted(payloads_of(core.completed)) == ["a", "b", "c", "d", "x"]
+    assert core.descriptors.free_count == 3
+    pause(core)
+    (resumed,) = core.poll()
+    assert payloads_of(resumed.batches) == ["new"]
+
+
+@pytest.mark.rule("S1")
+@pytest.mark.parametrize("lane", [IDEMPOTENT_LANE, PLAIN_LANE], ids=["idempotent", "plain"])
+def test_retries_of_a_paused_topic_leave_others_more_than_a_batch_at_a_time(lane: int) -> None:
+    make = Core if lane == IDEMPOTENT_LANE else plain_core
+    core = make(leaders=[1] * 9, descriptors=8)
+    core.snapshot = snapshot_of({TOPIC: [1] * 9, "other": [1] * 9})
+    everywhere(core, "a", 9)
+    assert count(core.poll()) == 8
+    core.sender.on_disconnect(1, core.now_ms)
+    pause(core, TOPIC)
+    for partition in range(9):
+        core.append(f"x{partition}", partition=partition, topic="other")
+    core.clock.advance(200)
+    sent: list[list[object]] = []
+    for requests in core.turns():
+        for request in requests:
+            sent.append(payloads_of(request.batches))
+            core.acknowledge(request)
+    told = payloads_of(core.completed)
+    assert sorted(told) == sorted([*(f"a{each}" for each in range(8)), *(f"x{each}" for each in range(9))])
+    assert max(len(each) for each in sent if str(each[0]).startswith("x")) > 1, sent
 
 
 @pytest.mark.rule("A7")

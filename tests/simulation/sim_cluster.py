@@ -5,16 +5,15 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from math import inf
 
 from producer.harness import answer
 
 from sidecar.common.model import broker_of
-from sidecar.producer.broker_memory import IDLE_MS, TIMESTAMP_AGE_MS
 from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
 
 from .broker_model import Answer, PartitionLog, WireBatch
+from .sim_theme import SimTheme
 
 NOT_LEADER = 6
 UNKNOWN_TOPIC = 3
@@ -27,29 +26,23 @@ SILENCE_MS = 1_000.0
 """A partition that got nothing for so long may lack in-sync replicas by the time that it gets something."""
 HEALTHY = 1.0
 """No fault is drawn: more than a random number can be."""
-NEVER_MS = inf
-SANE_MS = TIMESTAMP_AGE_MS + IDLE_MS + 1_000.0
-"""The shortest expiration that the producer's rules are made for: a batch may be under way for a second."""
-TINY_MS = (30.0, 300.0, 2_500.0)
-"""Shorter than records may wait, or than a batch may be under way: nobody can keep order or prevent doubles there, but
-what is told must still be true."""
 
 
 class SimCluster:
     """Leaders and logs of one topic. ``happened`` counts each kind of fault."""
 
-    def __init__(self, rng: random.Random, happened: Counter[str]) -> None:
+    def __init__(self, rng: random.Random, happened: Counter[str], theme: SimTheme) -> None:
         self.random = rng
         self.happened = happened
         self.nodes = list(range(1, rng.randint(1, 3) + 1))
-        self.partitions = rng.randint(1, 4)
+        self.partitions = rng.choice(theme.partitions)
         self.leaders = [rng.choice(self.nodes) for _ in range(self.partitions)]
-        self.fault_rate = rng.choice((0.0, 0.02, 0.1, 0.3))
-        self.records_max = rng.choice((3, 5, 1000, 1000))
-        self.expiration_ms = rng.choice((NEVER_MS, NEVER_MS, SANE_MS, SANE_MS, rng.choice(TINY_MS)))
-        self.check_ms = rng.choice((0.0, 20.0, 500.0))
-        self.has_topic_ids = rng.random() < 0.5
-        self.loses_ids = rng.random() < 0.5
+        self.fault_rate = rng.choice(theme.fault_rates)
+        self.records_max = rng.choice(theme.records_max)
+        self.expiration_ms = rng.choice(theme.expirations_ms)
+        self.check_ms = rng.choice(theme.checks_ms)
+        self.has_topic_ids = rng.choice(theme.has_topic_ids)
+        self.loses_ids = rng.choice(theme.loses_ids)
         """Between two batches that are under way, as a leader may after a crash of its host."""
         self.generations: list[dict[int, PartitionLog]] = []
         """Logs by partition; the last is the topic that is there, the others were deleted."""
@@ -90,6 +83,10 @@ class SimCluster:
         self.happened["topic made anew"] += 1
         self._make_topic()
         self._absent_until_ms = now_ms + self.random.choice((0.0, 5.0, 40.0))
+        for partition in self._short_of_replicas_ms:
+            self._short_of_replicas_ms[partition] = self._absent_until_ms + self.random.choice(
+                (0.0, 20.0, 100.0)
+            )
 
     def lose_replicas(self, now_ms: float) -> None:
         """min.insync.replicas is not reached for a while."""

@@ -43,6 +43,7 @@ from sidecar.producer.effects import (
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.worker.brokers.inquiry import Verdict, judge
 from sidecar.worker.fates.publication import free_descriptor, publish_all, split
@@ -50,10 +51,13 @@ from tests.configs import producer_config
 
 from .broker_model import WireBatch
 from .sim_calm import PATIENCE_MS, SimCalm
-from .sim_cluster import NEVER_MS, SANE_MS, SimCluster
+from .sim_cluster import SimCluster
 from .sim_ledger import Payload, SimLedger
+from .sim_theme import NEVER_MS, RECREATED, SANE_MS, THEMES
 
 START_MS = 10_000_000.0
+PAUSE_MS_MAX = 1_500.0
+"""Over before the faults are."""
 LATE_MS_MAX = 50.0
 """What a dead connection had delivered is processed within this time: less than the shortest retry
 backoff."""
@@ -82,30 +86,31 @@ class SimWorld:
         self.ledger = SimLedger()
         self.happened: Counter[str] = Counter()
         """How often each kind of fault struck."""
-        self.idempotent = rng.random() < 0.75
+        self.theme = theme = THEMES[seed % len(THEMES)]
+        self.idempotent = rng.choice(theme.idempotent)
         self.lane = IDEMPOTENT_LANE if self.idempotent else PLAIN_LANE
-        self.cluster = SimCluster(rng, self.happened)
+        self.cluster = SimCluster(rng, self.happened, theme)
         self.cluster.may_check = self.may_check
         self.asked: dict[ProducerBatch, int] = {}
         """Batches that were asked about and are sent again, with the attempts they had."""
         self.asked_late = 0
         """Requests with such batches that are still to arrive from dead connections."""
-        self.when_unknown = rng.choice(("resend", "fail"))
+        self.when_unknown = rng.choice(theme.when_unknown)
         self.fault_rate = self.cluster.fault_rate
-        self.bad_rate = rng.choice((0.0, 0.0, 0.03))
-        self.keyless_rate = rng.choice((0.0, 0.0, 0.1))
-        self.old_rate = rng.choice((0.0, 0.0, 0.1, 1.0))
+        self.bad_rate = rng.choice(theme.bad_rates)
+        self.keyless_rate = rng.choice(theme.keyless_rates)
+        self.old_rate = rng.choice(theme.old_rates)
         self.config = producer_config(
-            linger_ms=rng.choice((0.0, 5.0, 40.0)),
-            batch_size=rng.choice((0, 361, 861)),
+            linger_ms=rng.choice(theme.lingers_ms),
+            batch_size=rng.choice(theme.batch_sizes),
             max_request_size=rng.choice((400, 2000)),
             enable_idempotence=self.idempotent,
             acks=-1 if self.idempotent else rng.choice((-1, 1)),
             retries=rng.choice((2**31 - 1, 2**31 - 1, 3)),
-            max_in_flight_requests_per_connection=rng.choice((1, 2, 5)),
+            max_in_flight_requests_per_connection=rng.choice(theme.in_flight),
             connections_per_broker=rng.choice((1, 2)),
             request_timeout_ms=rng.choice((500.0, 500.0, 2_000.0)),
-            delivery_timeout_ms=rng.choice((700.0, 3_000.0, 120_000.0)),
+            delivery_timeout_ms=rng.choice(theme.delivery_ms),
         )
         # Few enough to run out: a request waits for a descriptor, or for another's buffer.
         self.descriptors = descriptor_table(rng.choice((1, 2, 4, 4000)))
@@ -119,7 +124,7 @@ class SimWorld:
             records_factory=FakeRecords,  # type: ignore[arg-type]
         )
         self.descriptors_free = self.descriptors.free_count
-        self.codec_ms = rng.choice((0.0, 0.0, 5.0, 300.0))
+        self.codec_ms = rng.choice(theme.codecs_ms)
         """How long a request is compressed, at most; those of one connection leave in order all the same."""
         self.prepared_ms: dict[int, float] = {}
         self.connections: dict[int, Connection] = {}
@@ -153,7 +158,7 @@ class SimWorld:
         at = START_MS
         pause_ms = rng.choice((0.0, 0.0, 2_000.0, SANE_MS + 1_000.0))
         for _ in range(submissions):
-            at += rng.choice((0.0, 1.0, 20.0, 200.0)) * rng.random()
+            at += rng.choice(self.theme.gaps_ms) * rng.random()
             if rng.random() < 0.05:
                 if self.rests_in_pauses and pause_ms > PATIENCE_MS:
                     self.at(at + 2_000.0, self.heal)
@@ -161,12 +166,13 @@ class SimWorld:
                 at += pause_ms
             self.at(at, self.submit)
         faults = (
-            self.cut_connection,
+            *[self.cut_connection] * self.theme.cut_weight,
             cluster.move_leader,
             self.silence_leader,
             lambda: cluster.lose_replicas(self.now_ms),
             lambda: cluster.make_stricter(self.now_ms),
-            self.make_topic_anew,
+            *[self.make_topic_anew] * self.theme.anew_weight,
+            self.pause_topic,
         )
         for _ in range(int(submissions * self.fault_rate)):
             self.at(rng.uniform(START_MS, at), rng.choice(faults))
@@ -202,7 +208,9 @@ class SimWorld:
             told_in_order=in_order,
             single=self.idempotent and not may_go_again,
             ordered=in_order or self.config.max_in_flight_requests_per_connection == 1,
-            remembered=in_order and cluster.generation == 1 and not cluster.loses_ids,
+            remembered=in_order
+            and not cluster.loses_ids
+            and (cluster.generation == 1 or self.theme is RECREATED),
             fenced=self.producer_ids_used == 1 and not forgets and cluster.generation == 1,
         )
 
@@ -291,6 +299,16 @@ class SimWorld:
         self.cluster.make_topic_anew(self.now_ms)
         if self.random.random() < 0.5:
             self.after(self.random.uniform(5.0, 100.0), self.refresh_metadata)
+
+    def pause_topic(self) -> None:
+        """By an operator; what was sent before goes on meanwhile."""
+        self.happened["topic paused"] += 1
+        self.use_rules(TOPIC)
+        self.after(self.random.uniform(1.0, PAUSE_MS_MAX), self.use_rules)
+
+    def use_rules(self, *paused: str) -> None:
+        self.accumulator.use_rules(TopicRules(self.config, paused=paused), self.now_ms)
+        self.sender.wake()
 
     def heal(self) -> None:
         self.calm.begin(self.now_ms)
@@ -506,7 +524,7 @@ class SimWorld:
         del connection.unprocessed[request.id]
         results = self.cluster.process(connection.node, copies, self.now_ms, faulty=self.faulty)
         fault = rng.random() if self.faulty else 1.0
-        stalled = fault < self.fault_rate * 0.1
+        stalled = fault < self.fault_rate * self.theme.stall_rate
         connection.answer_ms = max(connection.answer_ms, self.now_ms + rng.uniform(0.5, 20.0))
         if stalled:
             self.happened["answer stalled"] += 1

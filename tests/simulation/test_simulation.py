@@ -54,6 +54,7 @@ FAULTS = {
     "topic compacted",
     "topic made anew",
     "topic not there",
+    "topic paused",
     "topic takes no older records",
     "topic's limit lowered",
 }
