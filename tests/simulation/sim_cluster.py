@@ -43,6 +43,7 @@ class SimCluster:
         self.check_ms = rng.choice(theme.checks_ms)
         self.has_topic_ids = rng.choice(theme.has_topic_ids)
         self.loses_ids = rng.choice(theme.loses_ids)
+        self.is_only_short = theme.is_only_short
         """Between two batches that are under way, as a leader may after a crash of its host."""
         self.generations: list[dict[int, PartitionLog]] = []
         """Logs by partition; the last is the topic that is there, the others were deleted."""
@@ -157,8 +158,10 @@ class SimCluster:
             return Answer(UNKNOWN_TOPIC_ID)
         if fault < self.fault_rate / 2:
             happened["refused before append"] += 1
-            return Answer(self.random.choice(REFUSED_BEFORE_APPEND))
-        if fault < self.fault_rate * 0.55:
+            return Answer(
+                NOT_ENOUGH_REPLICAS if self.is_only_short else self.random.choice(REFUSED_BEFORE_APPEND)
+            )
+        if fault < self.fault_rate * 0.55 and not self.is_only_short:
             happened["refused for good"] += 1
             return Answer(self.random.choice(REFUSED_FOR_GOOD))
         if now_ms < self._short_of_replicas_ms[partition]:
@@ -169,7 +172,7 @@ class SimCluster:
             return Answer(NOT_ENOUGH_REPLICAS)
         forgets = self.loses_ids and fault < HEALTHY and self.random.random() < self.fault_rate
         done = self.logs[partition].append(batch, now_ms, forgets=forgets)
-        if done.code == 0 and fault < self.fault_rate:
+        if done.code == 0 and fault < self.fault_rate and not self.is_only_short:
             happened["error after append"] += 1
             return Answer(self.random.choice(ERROR_AFTER_APPEND))
         return done

@@ -48,6 +48,8 @@ class SimTheme:
     """Of the faults of an answer, those that it never comes."""
     cut_weight: int = 1
     anew_weight: int = 1
+    is_only_short: bool = False
+    """All that goes wrong, beside what the weights bring, is that partitions lack replicas."""
 
 
 EVERYTHING: Final = SimTheme()
@@ -83,10 +85,12 @@ RECREATED: Final = SimTheme(
     in_flight=(5,),
     codecs_ms=(0.0,),
     gaps_ms=(0.0, 0.0, 0.0, 0.0, 800.0),
+    cut_weight=0,
     anew_weight=10,
+    is_only_short=True,
 )
-"""The topic is recreated under load, again and again. Nothing is set apart or compressed meanwhile: what was drained
-for the old topic could be sent to the new one, and overtake."""
+"""The topic is recreated under load, again and again. Nothing else brings batches into doubt, sets records apart or
+delays a request: what belongs to the old topic could then go to the new one, and overtake others."""
 LOST_TWICE: Final = SimTheme(
     idempotent=(True,),
     partitions=(1,),

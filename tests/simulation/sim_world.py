@@ -165,12 +165,11 @@ class SimWorld:
                     self.at(at + pause_ms, lambda: self.calm.end(self.now_ms))
                 at += pause_ms
             self.at(at, self.submit)
+        general = [cluster.move_leader, self.silence_leader, lambda: cluster.make_stricter(self.now_ms)]
         faults = (
             *[self.cut_connection] * self.theme.cut_weight,
-            cluster.move_leader,
-            self.silence_leader,
+            *([] if self.theme.is_only_short else general),
             lambda: cluster.lose_replicas(self.now_ms),
-            lambda: cluster.make_stricter(self.now_ms),
             *[self.make_topic_anew] * self.theme.anew_weight,
             self.pause_topic,
         )
@@ -504,7 +503,7 @@ class SimWorld:
             connection.taken_ms = self.now_ms
         connection.untaken[request.id] = request
         copies = connection.unprocessed[request.id] = [self.on_wire_copy(batch) for batch in request.batches]
-        is_stuck = self.faulty and rng.random() < self.fault_rate * 0.05
+        is_stuck = self.faulty and rng.random() < self.fault_rate * 0.05 and not self.theme.is_only_short
         self.happened["kernel takes no byte"] += is_stuck
         taken_ms = 10_000.0 if is_stuck else rng.choice((0.0, 0.5, 3.0))
         self.after(taken_ms, lambda: self.taken(connection, request))
@@ -524,7 +523,7 @@ class SimWorld:
         del connection.unprocessed[request.id]
         results = self.cluster.process(connection.node, copies, self.now_ms, faulty=self.faulty)
         fault = rng.random() if self.faulty else 1.0
-        stalled = fault < self.fault_rate * self.theme.stall_rate
+        stalled = fault < self.fault_rate * self.theme.stall_rate and not self.theme.is_only_short
         connection.answer_ms = max(connection.answer_ms, self.now_ms + rng.uniform(0.5, 20.0))
         if stalled:
             self.happened["answer stalled"] += 1
