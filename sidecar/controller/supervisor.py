@@ -356,7 +356,9 @@ class Supervisor:
             return
         self.held_slots.add(slot)
         self.last_death = worker.exit_sentence()
-        if not worker.is_warm and worker.exit_code not in {-signal.SIGKILL, -signal.SIGTERM}:
+        # One that we ended was slow, perhaps for a full CPU: that says nothing about the next one.
+        is_its_own = worker.death_cause in {DeathCause.EXITED, DeathCause.KILLED}
+        if is_its_own and not worker.is_warm and worker.exit_code not in {-signal.SIGKILL, -signal.SIGTERM}:
             self._failed_starts += 1
         if worker.exit_code in FATAL_EXITS:
             self._owner.fail(self.last_death)

@@ -207,6 +207,16 @@ async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> Non
     assert process_state(second) is None
 
 
+@on_stage(heartbeat_timeout_s=0.15, worker_command=(sys.executable, "-c", "import time; time.sleep(3600)"))
+async def test_workers_that_are_too_slow_to_load_do_not_end_the_daemon(it: Stage) -> None:
+    """Found by chaos on a host of twenty busy processes a CPU: three were ended by us while they were loaded."""
+    it.slots.silent.add(0)
+    with mock.patch("sidecar.controller.heartbeats.START_SILENCE_MS", 100.0):
+        await it.until(lambda: it.supervisor.deaths.total > FAILED_STARTS_MAX or it.fatal)
+    assert it.fatal == []
+    assert it.supervisor.deaths.of(0)["restarts_by_cause"]["silent"] > FAILED_STARTS_MAX
+
+
 @on_stage(worker_command=(sys.executable, "-c", "import no_such_module"))
 async def test_workers_that_cannot_be_loaded_end_the_daemon_with_what_they_said(it: Stage) -> None:
     await it.until(lambda: it.fatal)
