@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
-from sidecar.bench.bed import Bed, Site, daemon_before
+from sidecar.bench.bed import PARTITIONS, Bed, Site, daemon_before
+from sidecar.bench.caller import FLOOD_VALUE_BYTES
 from sidecar.bench.hostile import measure_hostile
 from sidecar.bench.latency import SIDES, add_percentiles, behind
 from sidecar.bench.measurement import Results
 from sidecar.bench.runner import begin, go, outcome, started
 from sidecar.bench.workload import Workload
+from sidecar.testing.kafka_topics import create_topics
 
 ALONE, BESIDE = "a quiet client alone", "a quiet client beside a bulk client"
 BESIDE_FLOODS = "a quiet client beside six that flood topics nobody made"
@@ -19,6 +22,8 @@ SECONDS = 8.0
 BULK_MB_PER_S = 100.0
 BULK_VALUE_BYTES = 1_000
 KEY_BYTES = 16
+RUNAWAY = "a quiet client beside a runaway one at the same worker"
+OTHER_TOPIC = "bench-runaway"
 FLOODS = 6
 FLOOD_TOPICS = 3
 FLOOD_SETTINGS = {"daemon.shutdown_timeout_s": 1}
@@ -50,8 +55,52 @@ def measure_interference(bed: Bed, results: Results) -> None:
         at_most=1.0,
     )
     if bed.is_embedded:
+        measure_runaway(bed, results)
         measure_floods(bed, results)
         measure_hostile(bed, results)
+
+
+def measure_runaway(bed: Bed, results: Results) -> None:
+    """Latency of a quiet client alone, and beside one whose ``send_many()`` knows no limit, to its topic and another.
+
+    One worker, so that both have the same. A confluent-kafka client as the quiet one shows what the brokers and the
+    cores are for everybody under that load.
+    """
+    create_topics(bed.site.bootstrap_servers, {OTHER_TOPIC: PARTITIONS})
+    with bed.steps.step(f"{RUNAWAY.capitalize()}, {bed.rounds} rounds"):
+        for _ in range(bed.rounds):
+            with daemon_before(bed.site.bootstrap_servers, {"daemon.workers": 1}) as site:
+                for side in SIDES:
+                    beside = replace(bed, site=site)
+                    shown = add_percentiles(results, f"{RUNAWAY}: alone", side, _alone(beside, side))
+                    bed.steps.say(f"{side}, alone: {shown}")
+                    for name, topic in (("its topic", bed.topic), ("another topic", OTHER_TOPIC)):
+                        shown = _beside_runaway(beside, results, side, name, topic)
+                        bed.steps.say(f"{side}, the runaway one sends to {name}: {shown}")
+    for name in ("its topic", "another topic"):
+        for other, baseline in (("alone", "sidecar"), (name, "confluent")):
+            results.compare(
+                f"p99 of a quiet client beside a runaway one that sends to {name}, against {baseline}'s: {other}",
+                (f"{RUNAWAY}: {name}", "p99", "sidecar"),
+                (f"{RUNAWAY}: {other}", "p99", baseline),
+                at_most=2.0,
+            )
+
+
+def _beside_runaway(bed: Bed, results: Results, side: str, name: str, topic: str) -> str:
+    words = {
+        "mode": "flood",
+        "target": bed.site.target("sidecar"),
+        "seconds": SECONDS + 1,
+        "topics": [topic],
+    }
+    probe = _words(bed, side, 100, PROBE_RECORDS_PER_S, SECONDS)
+    with started(probe) as probes, started(words) as runaways:
+        begin([*runaways, *probes])
+        found: list[float] = outcome(probes[0])["latencies_us"]
+        mb_per_s = outcome(runaways[0])["sent"] * FLOOD_VALUE_BYTES / (SECONDS + 1) / 1e6
+    results.add(f"{RUNAWAY}: {name}", "MB/s of the runaway client", side, "MB/s", [mb_per_s])
+    return f"{add_percentiles(results, f'{RUNAWAY}: {name}', side, found)}, {mb_per_s:.0f} MB/s"
 
 
 def measure_floods(bed: Bed, results: Results) -> None:
