@@ -34,6 +34,8 @@ END_SECONDS: Final = 120
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # A long test that began last would leave the other CPUs idle.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if config.getoption("--long"):
         for item in items:
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
