@@ -86,6 +86,7 @@ def _stub(place: Path, source: dict[str, Any], made: dict[str, Any]) -> None:
         "scripts": project["scripts"],
     }
     _copy(place, "client_stub", "pyspark_kafka_sidecar")
+    (place / "MANIFEST.in").write_text("recursive-include client_stub *.pyx *.pxi *.pxd\n")
     _write(place, source, made, ["client_stub*", "pyspark_kafka_sidecar*"], "client_stub._native")
 
 
@@ -106,7 +107,9 @@ def _daemon(place: Path, source: dict[str, Any], made: dict[str, Any]) -> None:
     )
     for folder in ("docs", "tests", "deploy"):
         shutil.copytree(ROOT / folder, place / folder, ignore=IGNORED)
-    (place / "MANIFEST.in").write_text("graft docs\ngraft tests\ngraft deploy\n")
+    (place / "MANIFEST.in").write_text(
+        "graft docs\ngraft tests\ngraft deploy\nrecursive-include sidecar *.pyx *.pxi *.pxd\n"
+    )
     _write(place, source, made, ["sidecar*"], "sidecar.kernel._kernel")
 
 

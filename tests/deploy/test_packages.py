@@ -114,7 +114,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = (sys.executable, str(ROOT / "deploy/packages/build.py"), "deb", "rpm", str(made / "srv"))
     run(*build, "--revision", "1", "--revision", "2", "--uncompressed")
     spec = folder / "system.spec"
-    spec.write_text(SYSTEM.format(provides=f"{python}, glibc, shadow-utils"))
+    spec.write_text(SYSTEM.format(provides=f"{python}, glibc, shadow-utils, /bin/sh"))
     run("rpmbuild", "-bb", f"--define=_topdir {folder}/rpm", f"--define=_rpmdir {made}/srv", str(spec))
     return made
 

@@ -27,13 +27,14 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the three wheels and of the daemon's source distribution."""
+    """The folder of the three wheels, and of the source distributions of stub and daemon."""
     folder = tmp_path_factory.mktemp("wheels")
     run(sys.executable, str(ROOT / "deploy/packages/distributions.py"), str(folder / "projects"))
     for project in sorted((folder / "projects").iterdir()):
         pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(project))
     build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-    run(sys.executable, "-c", build, str(folder), cwd=folder / "projects" / "kafka-sidecar-daemon")
+    for project in ("kafka-sidecar", "kafka-sidecar-daemon"):
+        run(sys.executable, "-c", build, str(folder), cwd=folder / "projects" / project)
     return folder
 
 
@@ -147,6 +148,23 @@ def test_a_stub_is_small_and_compiled_and_says_how_to_get_the_daemon(stub_only: 
     assert (shown.returncode, shown.stdout) == (1, "")
     assert shown.stderr.endswith("pip install 'kafka-sidecar[daemon]'.\n")
     assert shown.stderr.count("\n") == 1
+
+
+def test_the_stub_s_source_needs_no_compiler(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no wheel: its twin in Python is installed, and sends."""
+    (source,) = wheels.glob("kafka_sidecar-*.tar.gz")
+    (tmp_path / "no-compiler").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path / "no-compiler"))
+        patched.setenv("CC", "no-such-compiler")
+        pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source))
+    made = Installation(tmp_path / "venv")
+    made.install(*tmp_path.glob("*.whl"))
+    ask = "from client_stub import Producer, hot; print(hot.native, Producer().stats().sent)"
+    done = made.run(str(made.python), "-c", ask)
+    assert done.stdout == "None 0\n", done.stdout + done.stderr
 
 
 def test_a_daemon_from_wheels_delivers(with_daemon: Installation, tmp_path: Path) -> None:
