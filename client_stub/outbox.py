@@ -353,6 +353,10 @@ class Outbox(OutboxCore):
         """Records that callers have queued and that stand in no submission yet."""
         return 0
 
+    def queued_topic(self, delivery: Delivery) -> str:
+        """The topic of a queued record that stands in no submission yet; empty when it stands in one by now."""
+        return ""
+
     def expedite(self) -> None:
         """Ask for what is open to be sent, and for no linger in the daemon. Where nothing is left to flush, the io
         thread finds that out by itself and sends nothing."""

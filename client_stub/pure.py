@@ -313,9 +313,14 @@ class Delivery:
 
     def _wait(self, timeout: float | None) -> tuple[SidecarError | None, RecordMetadata | None]:
         if self._submission is None:
-            is_done = self._outbox.wait_for_outcome(self.done, timeout)
-            if not is_done or self._submission is None:
-                why = self._outbox.why_it_waits("")
+            outbox = self._outbox
+            is_done = outbox.wait_for_outcome(self.done, timeout)
+            submission = self._submission
+            if not is_done or submission is None:
+                if submission is not None:
+                    why = submission._why_it_waits()
+                else:
+                    why = outbox.why_it_waits(outbox.queued_topic(self)) or ": the daemon has not accepted it"
                 raise TimeoutError(f"The record has no outcome after {timeout} s yet{why}.")
         return self._submission.wait_for(self._index, timeout)
 

@@ -146,6 +146,10 @@ class QueuedOutbox(Outbox):
                 count += entry[1][-1].count
         return count
 
+    def queued_topic(self, delivery: Delivery) -> str:
+        found = (each[0].topic for each in list(self._inbox) if each[-1] is delivery)
+        return next(found, "")
+
     @property
     def has_room(self) -> bool:
         return self.buffered_bytes + self._inbox_bytes < self.buffer_bytes
