@@ -16,6 +16,7 @@ import pytest
 from client_stub.wire import (
     SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
+    SUBMIT_HEAD_BYTES_MAX,
     Format,
     Kind,
     LocalCode,
@@ -356,6 +357,18 @@ def test_frames_that_are_no_message_are_refused(stage: PortStage, frame: bytes) 
     stage.port.on_message(peer.routing_id, [memoryview(frame)])
     assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["MALFORMED_FRAME"]
     assert stage.counted("malformed_frames_total") == 1
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_first_frame_above_its_bound_is_not_unpacked(stage: PortStage, beyond: int) -> None:
+    """A good message but for its size: an unknown kind's text fills it up."""
+    peer = stage.client()
+    filler = "x" * (SUBMIT_HEAD_BYTES_MAX - len(msgpack.packb([255, "x" * 500])) + 500 + beyond)
+    frame = msgpack.packb([255, filler])
+    assert len(frame) == SUBMIT_HEAD_BYTES_MAX + beyond
+    stage.port.on_message(peer.routing_id, [memoryview(frame)])
+    (refused,) = peer.heard(Kind.REFUSED)
+    assert ("a first frame of" in refused[2]) == bool(beyond)
 
 
 def test_values_at_the_edge_are_taken(stage: PortStage) -> None:
