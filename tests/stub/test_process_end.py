@@ -9,7 +9,7 @@ import threading
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -216,21 +216,37 @@ def test_a_transport_is_given_up_any_number_of_times(run_dir: Path) -> None:
     transport.close(None)
 
 
+FORKS: Final = """
+import os, sys, threading
+from client_stub import Producer
+
+def fork(*_):
+    children.append(os.fork())
+    forked.set()
+
+children, forked = [], threading.Event()
+producer = Producer(sys.argv[1])
+producer.send("t", b"1", on_delivery=fork)
+del producer
+print("left", flush=True)
+forked.wait(10)
+print(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+"""
+
+
 def test_a_callback_that_forks_leaves_the_child_nothing_of_a_dropped_producer(daemon: FakeDaemon) -> None:
     """The child once went on as the io thread of its parent's producer, on the same connection."""
-    children: list[int] = []
-
-    def fork(*_: Any) -> None:
-        children.append(os.fork())
-
     daemon.accept = lambda client, submit: False
-    producer = Producer(daemon.run_dir)
-    producer.send("t", b"1", on_delivery=fork)
-    eventually(lambda: daemon.received)
-    del producer
-    daemon.accept = lambda client, submit: True
-    daemon.kill_worker()
-    (child,) = eventually(lambda: children)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS, str(daemon.run_dir)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"left\n"
+        eventually(lambda: daemon.received)
+        daemon.accept = lambda client, submit: True
+        daemon.kill_worker()
+        assert process.stdout.readline() == b"0\n", "how the child ended"
+        assert process.wait(WAIT_S) == 0
     assert eventually(lambda: daemon.byes) == [False], "only the parent's"
