@@ -194,13 +194,14 @@ class BatchFates:
         ``canRetry``).
 
         With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. Nor
+        does it end a doubt behind a later one that was given up in doubt, which may be in the log so. Nor
         with old records where nothing is missing before them: the broker has forgotten what it acknowledged. Sent under
         another number the batch would stand behind later ones, or twice, so it fails, as possibly
         persisted if an earlier attempt may have been appended. With young records it is the log that lacks what was
         acknowledged (an unclean election cut it back), and it lacks the batch, too.
         """
         ids = self._ids
-        if ids.is_overtaken(batch):
+        if ids.is_overtaken(batch) or (batch.may_be_in_log and ids.may_be_overtaken(batch)):
             return False
         if batch.in_doubt and ids.follows_the_acked(batch) and ids.may_be_forgotten(batch):
             return False
@@ -320,12 +321,17 @@ class BatchFates:
 
     def _fail_overtaken(self, queue: PartitionQueue, now_ms: float) -> None:
         """The broker said that it lacks these, and turned out to have a later one: see :meth:`_out_of_order`. The same
-        holds for what a refused batch left behind to be sent again (:meth:`_fail_records`)."""
+        holds for what a refused batch left behind to be sent again (:meth:`_fail_records`). Whether it has a later one
+        that was given up in doubt, nobody will find out: what was in doubt before it gets no other number."""
         sequences = queue.sequences
         assert sequences is not None
         earlier = takewhile(lambda batch: batch.order < sequences.acked_order, queue.batches)
         left_behind = [batch for batch in earlier if not batch.has_sequence]
-        refuted = [batch for batch in sequences.in_flight if sequences.is_overtaken(batch)]
+        refuted = [
+            batch
+            for batch in sequences.in_flight
+            if sequences.is_overtaken(batch) or (batch.doubt_refuted and sequences.may_be_overtaken(batch))
+        ]
         for batch in left_behind + refuted:
             if batch.state is BatchState.QUEUED and not batch.has_open_doubt:
                 self.fail(batch, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, _FORGOTTEN_TEXT, now_ms)

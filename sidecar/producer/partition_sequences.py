@@ -30,6 +30,7 @@ class PartitionSequences:
         "is_stamped_by_broker",
         "known_from_serial",
         "known_until_ms",
+        "lost_order",
         "next_sequence",
         "next_serial",
         "parked",
@@ -44,6 +45,8 @@ class PartitionSequences:
         """Batches numbered so far: how far ahead of the oldest unsettled one the next would be."""
         self.acked_next = 0
         self.acked_order = -1
+        self.lost_order = -1
+        """The latest numbered batch that was given up in doubt: it may be in the log."""
         self.known_until_ms = 0.0
         """Until when (monotonic) the broker surely remembers the identity here. Without that it takes any first
         sequence, so nothing may be under way beside the batch that introduces it (again)."""
@@ -83,6 +86,11 @@ class PartitionSequences:
             each.appended and each.order > batch.order for each in self.in_flight
         )
 
+    def may_be_overtaken(self, batch: ProducerBatch) -> bool:
+        """A later batch of the same identity was given up in doubt: it is not in the log if this one is missing there,
+        or it is because the broker had forgotten the identity."""
+        return self.lost_order > batch.order and self.identity == (batch.producer_id, batch.epoch)
+
     def forget(self) -> None:
         """The topic was recreated: its broker knows nothing of earlier acknowledgements."""
         self.known_until_ms = 0.0
@@ -96,6 +104,7 @@ class PartitionSequences:
         self.next_sequence = 0
         self.acked_next = 0
         self.acked_order = -1
+        self.lost_order = -1
         self.known_until_ms = 0.0
         self.unresolved = False
         self.renumber = False

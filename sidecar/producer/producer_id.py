@@ -181,6 +181,7 @@ class ProducerIds:
             return
         if batch.in_doubt:
             sequences.unresolved = True
+            sequences.lost_order = max(sequences.lost_order, batch.order)
         else:
             sequences.renumber = True
 
@@ -222,6 +223,13 @@ class ProducerIds:
         sequences = batch.queue.sequences
         assert sequences is not None
         return sequences.is_overtaken(batch)
+
+    @staticmethod
+    def may_be_overtaken(batch: ProducerBatch) -> bool:
+        """A later batch of the identity was given up in doubt."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        return sequences.may_be_overtaken(batch)
 
     @staticmethod
     def follows_the_acked(batch: ProducerBatch) -> bool:

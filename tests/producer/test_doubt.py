@@ -12,6 +12,7 @@ from sidecar.producer.in_flight import ProduceRequest
 
 from .harness import Core, answer, payloads_of
 
+UNKNOWN_SERVER_ERROR = -1
 UNSUPPORTED_COMPRESSION = 76
 JUDGES_RECORDS = (Code.INVALID_RECORD, Code.INVALID_TIMESTAMP)
 TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
@@ -239,3 +240,36 @@ def test_half_behind_a_batch_that_waits_for_its_doubt_is_asked_about_once() -> N
         ("before", Code.NONE, Persistence.PERSISTED),
     }
     assert core.sender.is_idle
+
+
+@pytest.mark.parametrize("is_given_up", ["first", "last"])
+def test_a_batch_in_doubt_gets_no_other_number_behind_a_later_one_given_up_in_doubt(is_given_up: str) -> None:
+    """Both answers were lost. The broker had taken "a", lost the producer id, and taken "c" without "b". It refuses "a"
+    as out of order. With "c" there that proves nothing, and whether it is there nobody will find out: under another
+    number "a" would be there twice. "b" was refused, so it is in no doubt. Found by the simulation."""
+    core = Core()
+    core.acknowledge(core.send("known"))
+    first, refused, last = core.send("a"), core.send("b"), core.send("c")
+    core.respond(first, answer(0, Code.REQUEST_TIMED_OUT))
+    core.respond(refused, answer(0, Code.NOT_ENOUGH_REPLICAS))
+    core.respond(last, answer(0, UNKNOWN_SERVER_ERROR if is_given_up == "first" else Code.REQUEST_TIMED_OUT))
+    (again,) = core.poll(400)
+    assert payloads_of(again.batches) == ["a"]
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (after,) = core.poll(400)
+    if is_given_up == "last":
+        assert payloads_of(after.batches) == ["c"]
+        core.respond(after, answer(0, UNKNOWN_SERVER_ERROR))
+    else:
+        assert payloads_of(after.batches) == ["b"]
+        core.respond(after, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (after,) = core.poll(400)
+    assert payloads_of(after.batches) == ["b"] and after.batches[0].epoch == 1
+    core.acknowledge(after)
+    core.poll()
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+        ("known", Persistence.PERSISTED),
+        ("a", Persistence.POSSIBLY_PERSISTED),
+        ("b", Persistence.PERSISTED),
+        ("c", Persistence.POSSIBLY_PERSISTED),
+    }
