@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from typing import Final
+
+REFRESH_MS_MIN: Final = 1_000.0
+"""From one token to the next, however short its life is. Each token lets all links try their logins again, so this
+bounds what an endpoint with a wrong clock, or tokens of milliseconds, costs endpoint and brokers. librdkafka looks once
+a second, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +31,13 @@ def refresh_at_ms(
     """When to fetch the successor of a token that was got now; ``inf``: it does not end.
 
     After a part of its life, plus jitter. The buffer before its end and the shortest period count only for a token
-    that lives longer than both together, and of the two the period wins.
+    that lives longer than both together, and of the two the period wins. REFRESH_MS_MIN counts always.
     """
     if expires_at_ms is None:
         return inf
     life_ms = max(0.0, expires_at_ms - now_ms)
     part = config.sasl_login_refresh_window_factor + config.sasl_login_refresh_window_jitter * random()
-    due_ms = now_ms + life_ms * min(part, 1.0)
+    due_ms = now_ms + max(REFRESH_MS_MIN, life_ms * min(part, 1.0))
     period_ms = config.sasl_login_refresh_min_period_seconds * 1000.0
     buffer_ms = config.sasl_login_refresh_buffer_seconds * 1000.0
     if period_ms + buffer_ms > life_ms:

@@ -107,13 +107,16 @@ HOUR_MS = 3_600_000.0
         (360_000, 0.0, 60_000),  # the period of 60 s
         (359_000, 0.0, 0.8 * 359_000),  # too short for both: neither counts
         (8_000, 0.0, 6_400),
-        (0, 0.0, 0),
-        (-5_000, 1.0, 0),
+        (1_250, 0.0, 1_000),
+        (20, 0.0, 1_000),  # of milliseconds, or ended already by our clock
+        (0, 0.0, 1_000),
+        (-5_000, 1.0, 1_000),
     ],
 )
 def test_a_token_is_renewed_ahead_of_its_end(life_ms: float, chance: float, expected_ms: float) -> None:
     config = config_with(TokenRefreshConfig)
-    assert refresh_at_ms(config, 1e12, 1e12 + life_ms, lambda: chance) == pytest.approx(1e12 + expected_ms)
+    due_ms = refresh_at_ms(config, 1e12, 1e12 + life_ms, lambda: chance)
+    assert due_ms - 1e12 == pytest.approx(expected_ms, abs=0.01)
 
 
 def test_a_token_without_an_end_is_not_renewed() -> None:
