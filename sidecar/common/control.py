@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from sidecar.common.condition import BrokerRow, HoldRow, ShareRow, WaitRow
-from sidecar.common.explanation import ClientAccount, WaitingRow
+from sidecar.common.explanation import EVERY_USER, ClientAccount, WaitingRow
 from sidecar.common.model import Node
 
 
@@ -274,11 +274,15 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """controller → worker: what waits on what here? ``name``: a topic, a partition or a client; empty: everything."""
+    """controller → worker: what waits on what here? ``name``: a topic, a partition or a client; empty: everything.
+
+    ``uid``: only clients of this user, or key, are named and counted; EVERY_USER: all of them.
+    """
 
     kind: ClassVar[ControlKind] = ControlKind.EXPLAIN
     serial: int
     name: str = ""
+    uid: int = EVERY_USER
 
 
 @dataclass(frozen=True, slots=True)

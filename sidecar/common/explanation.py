@@ -9,6 +9,8 @@ WAITING_ROWS_MAX: Final = 50
 """Partitions, topics and held streams in one explanation: those that wait longest."""
 CLIENT_ROWS_MAX: Final = 20
 """Clients in one explanation: those with most records without an outcome."""
+EVERY_USER: Final = -1
+"""In place of a uid."""
 NAME_CHARACTERS_MAX: Final = 300
 """Of a question: a topic's name and a partition, or a client's name."""
 

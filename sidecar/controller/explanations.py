@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import ControlMessage, Explain, Explained
-from sidecar.common.explanation import CLIENT_ROWS_MAX, WAITING_ROWS_MAX, WaitingRow
+from sidecar.common.explanation import CLIENT_ROWS_MAX, EVERY_USER, WAITING_ROWS_MAX, WaitingRow
 from sidecar.common.one_line import masked
 from sidecar.controller.failure_book import FailureBook
 
@@ -68,28 +69,32 @@ class Explanations:
     async def answer(self, name: str, caller: Caller) -> list[object]:
         """One map: ``waiting``, ``clients`` and their counts, ``unread_batches``, ``failures`` and ``silent_workers``.
 
-        The daemon's user and root see all of it, other users the topics that they may send to.
+        The daemon's user and root see all of it, other users the topics that they may send to, and their own clients.
         """
         is_owner = caller.uid in {0, os.geteuid()}
 
         def may_see(topic: str) -> bool:
             return is_owner or self._rules().lookup_refusal(topic, caller) is None
 
-        found = await self._ask(name, may_see)
-        found["failures"] = [
-            each
+        found = await self._ask(Explain(0, name, EVERY_USER if is_owner else caller.uid), may_see)
+        own = {each["client"] for each in found["clients"]}
+        failures = [
+            each if is_owner or each["client"] in own else {**each, "client": ""}
             for each in self._failures.last()
-            if may_see(each["topic"]) and name in {"", each["topic"], each["client"]}
+            if may_see(each["topic"])
         ]
+        found["failures"] = [each for each in failures if name in {"", each["topic"], each["client"]}]
+        if not is_owner and not found["waiting"] and not found["clients"]:
+            found["is_known"] &= may_see(name) or may_see(name.rpartition("-")[0])
         return [found]
 
-    async def _ask(self, name: str, may_see: MaySee) -> dict[str, Any]:
+    async def _ask(self, question: Explain, may_see: MaySee) -> dict[str, Any]:
         async with self._asking:
             self._serial += 1
             self._answers.clear()
             asked = {each.identity.index: each for each in self._workers()}
             for worker in asked.values():
-                worker.channel.send(Explain(self._serial, name))
+                worker.channel.send(replace(question, serial=self._serial))
             try:
                 async with asyncio.timeout(ANSWER_S):
                     while not self._has_all(asked):

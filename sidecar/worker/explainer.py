@@ -11,6 +11,7 @@ from sidecar.common.condition import WaitCause
 from sidecar.common.control import Explain, Explained
 from sidecar.common.explanation import (
     CLIENT_ROWS_MAX,
+    EVERY_USER,
     WAITING_ROWS_MAX,
     ClientAccount,
     OwnCause,
@@ -18,7 +19,7 @@ from sidecar.common.explanation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from sidecar.metadata.cache import MetadataCache
     from sidecar.producer.config import ProducerConfig
@@ -68,9 +69,10 @@ class Explainer:
     def explain(self, question: Explain, now_ms: float) -> Explained:
         """The answer: of one topic, partition (``orders-3``) or client, or of everything (an empty name)."""
         name = question.name
-        sessions = [each for each in self._sessions if not name or each.name == name]
+        own = [each for each in self._sessions if question.uid in {EVERY_USER, each.caller.uid}]
+        sessions = [each for each in own if not name or each.name == name]
         wanted = _Wanted(name, {each.topic_queue.topic for one in sessions for each in one.streams.values()})
-        rows = [*self._unknown(wanted), *self._held(wanted, now_ms), *self._batches(wanted, now_ms)]
+        rows = [*self._unknown(wanted), *_held(own, wanted, now_ms), *self._batches(wanted, now_ms)]
         return Explained(
             serial=question.serial,
             is_known=not name or bool(sessions) or self._knows(wanted),
@@ -119,15 +121,6 @@ class Explainer:
                         line.first_ms,
                         line.first_ms + self._config.max_block_ms,
                     )
-
-    def _held(self, wanted: _Wanted, now_ms: float) -> Iterator[WaitingRow]:
-        """Streams that may not go on."""
-        for session in self._sessions:
-            for stream in session.streams.values():
-                if stream.held or stream.position != stream.accepted:
-                    topic = stream.topic_queue.topic
-                    if wanted.name in {"", session.name, topic}:
-                        yield _stream_row(session, stream, now_ms)
 
     def _batches(self, wanted: _Wanted, now_ms: float) -> Iterator[WaitingRow]:
         partitions: dict[tuple[str, int, int], _Partition] = {}
@@ -199,6 +192,16 @@ class _Wanted:
 
     def covers(self, topic: str, partition: int) -> bool:
         return self.has_topic(topic) or (self.name.startswith(topic) and self.name == f"{topic}-{partition}")
+
+
+def _held(sessions: Iterable[ClientSession], wanted: _Wanted, now_ms: float) -> Iterator[WaitingRow]:
+    """Streams that may not go on."""
+    for session in sessions:
+        for stream in session.streams.values():
+            if stream.held or stream.position != stream.accepted:
+                topic = stream.topic_queue.topic
+                if wanted.name in {"", session.name, topic}:
+                    yield _stream_row(session, stream, now_ms)
 
 
 def _stream_row(session: ClientSession, stream: StreamState, now_ms: float) -> WaitingRow:

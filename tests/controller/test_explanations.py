@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.common.client_rules import Caller, ClientRule, ClientRules
 from sidecar.common.control import Explain, Explained, FailureRow
-from sidecar.common.explanation import WAITING_ROWS_MAX, ClientAccount, WaitingRow
+from sidecar.common.explanation import EVERY_USER, WAITING_ROWS_MAX, ClientAccount, WaitingRow
 from sidecar.controller.explanations import INTERVAL_S, Explanations
 from sidecar.controller.failure_book import FailureBook
 
@@ -26,16 +26,20 @@ class Worker:
         self.index = index
         self.rows, self.is_silent = rows, is_silent
         self.explanations: Explanations | None = None
+        self.asked_for: list[int] = []
 
     def send(self, question: Explain) -> None:
         if self.is_silent:
             return
         assert self.explanations is not None
+        self.asked_for.append(question.uid)
         rows = tuple(
             WaitingRow(f"t\n{each}", 0, "", "linger", "x", 1, 1, 0, 1, 0.0, 0.0) for each in range(self.rows)
         )
         clients = (ClientAccount("a\nb", 1, True, self.index, 0, 1, 0, 0.0),)
-        answer = Explained(question.serial, True, rows, self.rows, clients, 1)
+        if question.uid != EVERY_USER:
+            clients = ()
+        answer = Explained(question.serial, True, rows, self.rows, clients, len(clients))
         self.explanations.answered(cast(Any, self), Explained(question.serial - 1))  # to an earlier question
         self.explanations.answered(cast(Any, self), answer)
 
@@ -81,7 +85,19 @@ def test_another_user_sees_the_topics_that_he_may_send_to() -> None:
     assert ask(workers, STRANGER, rules)["waiting_count"] == 1, "what he may not see is not counted"
     found = ask(workers, STRANGER, rules)
     assert [each["topic"] for each in found["waiting"]] == ["t?0"]
-    assert [each["topic"] for each in found["failures"]] == ["t?0"]
+    assert [(each["topic"], each["client"]) for each in found["failures"]] == [("t?0", "")]
+
+
+def test_another_user_sees_no_client_of_others() -> None:
+    """Without any table every topic is everybody's, and yet the clients are not."""
+    worker = Worker(0)
+    found = ask([worker], OWNER)
+    assert [each["client"] for each in found["clients"]] == ["a?b"]
+    assert {each["client"] for each in found["failures"]} == {"a"}
+    found = ask([worker], STRANGER)
+    assert worker.asked_for == [EVERY_USER, STRANGER.uid]
+    assert (found["clients"], found["client_count"]) == ([], 0)
+    assert {each["client"] for each in found["failures"]} == {""}
 
 
 def test_who_asks_all_the_time_is_answered_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

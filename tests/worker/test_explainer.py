@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from client_stub.wire import Kind
 from sidecar.common.control import Explain, Explained
 from sidecar.common.control_codec import decode_message, encode_message
+from sidecar.common.explanation import EVERY_USER
 
 from .port_stage import RECORD
 from .test_reporter import Stage
@@ -21,8 +23,10 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage.scene.close()
 
 
-def explain(stage: Stage, name: str = "") -> Explained:
-    answer = stage.scene.rooms.explainer.explain(Explain(7, name), stage.clock.now_ms())
+def explain(stage: Stage, name: str = "", uid: int = EVERY_USER) -> Explained:
+    question = Explain(7, name, uid)
+    assert decode_message(encode_message(question)[4:]) == question, "as the worker reads it"
+    answer = stage.scene.rooms.explainer.explain(question, stage.clock.now_ms())
     assert decode_message(encode_message(answer)[4:]) == answer, "as the controller reads it"
     assert answer.serial == 7
     return answer
@@ -67,3 +71,22 @@ def test_a_name_that_nobody_has_is_said(stage: Stage) -> None:
     (row,) = explain(stage, "unknown").rows
     assert (row.cause, row.submissions, row.records) == ("unknown_topic", 1, -1)
     assert row.deadline_ms > row.since_ms
+
+
+def test_a_user_sees_the_clients_of_that_user_alone(stage: Stage) -> None:
+    """Also of a key, whose number is beyond all uids."""
+    key = 1 << 47
+    for uid, name in ((1_000, "mine"), (2_000, "theirs"), (key, "remote")):
+        peer = stage.connect(name)
+        stage.endpoint.users[peer.routing_id] = uid
+        assert peer.attach()[0] == Kind.WELCOME
+        stage.submit(peer, topic=f"of-{name}")
+        stage.worker.loop.run(10.0)
+    assert explain(stage).client_count == 3
+    for uid, name in ((1_000, "mine"), (key, "remote")):
+        answer = explain(stage, uid=uid)
+        assert ([row.client for row in answer.clients], answer.client_count) == ([name], 1)
+        assert {row.client for row in answer.rows} <= {"", name}
+        assert explain(stage, name, uid).is_known
+        answer = explain(stage, "theirs", uid)
+        assert (answer.is_known, answer.rows, answer.clients) == (False, (), ())
