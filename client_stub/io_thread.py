@@ -171,9 +171,11 @@ class IoThread:
     def _ship(self, now_ms: float) -> None:
         session, transport = self._session, self._transport
         if now_ms >= session.ping_at_ms:
-            ping = session.ping_due(now_ms)
+            ping = session.ping_due(now_ms, is_moving=transport.is_moving())
             if ping is not None:
                 transport.send(ping)
+            elif session.effects:
+                self._act()  # it is silent and was given up
         frames = self._unsent or session.next_frames()
         while frames is not None:
             if not transport.send(frames):

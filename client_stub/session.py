@@ -45,6 +45,8 @@ _FAILED: Final = OutcomeKind.FAILED
 ANSWER_TIMEOUT_MS: Final = 5_000.0
 UNDER_WAY_PER_STREAM: Final = 2
 PING_INTERVAL_MS: Final = 10_000.0
+PINGS_UNANSWERED_MAX: Final = 2
+"""With so many, and nothing that moves, the next one would not be answered either: the connection is given up."""
 ACK_DELAY_MS: Final = 50.0
 """An ACK travels with the next SUBMIT, or after this time, or when one of the two below is reached. The outcome
 ring of a client holds 252 KiB, and a message for each acknowledgement alone costs both sides more than all else
@@ -104,6 +106,7 @@ class Session:
         self._patience = Patience()
         self.ping_at_ms = 0.0
         """``ping_due`` has nothing before."""
+        self._pings_unanswered = 0
         self._refusals = 0
 
     # --- what the caller's side brings --------------------------------------------------------------
@@ -244,6 +247,7 @@ class Session:
 
     def receive_worker(self, frames: list[bytes], now_ms: float) -> None:
         """A message from the worker. Raises ValueError for one that no daemon of ours sends."""
+        self._pings_unanswered = 0
         message = _unpack(frames)
         kind = message[0]
         if self.state is _ATTACHED and kind == _OUTCOMES:
@@ -327,9 +331,18 @@ class Session:
         if self.state is State.ATTACH:  # its WELCOME would be for the client that was given up
             self._away(self.last_word, now_ms, at_once=True)
 
-    def ping_due(self, now_ms: float) -> list[Any] | None:
+    def ping_due(self, now_ms: float, *, is_moving: bool) -> list[Any] | None:
+        """PING's frames when it is time. ``is_moving``: the connection would show a far end that is gone, or it takes
+        our bytes; else two pings that nothing answered end it. What was read since the last call is received before."""
         if self.state is not _ATTACHED or now_ms < self.ping_at_ms:
             return None
+        if is_moving:
+            self._pings_unanswered = 0
+        elif self._pings_unanswered >= PINGS_UNANSWERED_MAX:
+            seconds = PINGS_UNANSWERED_MAX * PING_INTERVAL_MS / 1e3
+            self._away(f"the daemon has answered nothing for {seconds:g} s", now_ms, at_once=True)
+            return None
+        self._pings_unanswered += 1
         self.ping_at_ms = now_ms + PING_INTERVAL_MS
         return [self._pack([Kind.PING])]
 
@@ -387,7 +400,7 @@ class Session:
         self.last_word = ""
         self._patience.attached(now_ms)
         self._refusals = 0
-        self.ping_at_ms = now_ms + PING_INTERVAL_MS
+        self.ping_at_ms, self._pings_unanswered = now_ms + PING_INTERVAL_MS, 0
         positions = {stream: (position, held) for stream, _topic, position, held in streams}
         for window in self.streams:
             position, held = positions.get(window.number, (0, False))

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import select
 import socket
+import struct
+import termios
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -37,7 +40,12 @@ _IN_HANDSHAKE: Final = (
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
 UNACKED_MS: Final = 30_000
-"""Of TCP: a daemon whose host is gone is noticed within half a minute."""
+"""Of TCP: a daemon whose host is gone is noticed within half a minute. Behind a proxy that stands, the pings do it."""
+_U32: Final = struct.Struct("=I")
+_U64: Final = struct.Struct("=Q")
+_ACKED_AT: Final = 120
+"""Of tcpi_bytes_acked in struct tcp_info (Linux 4.1)."""
+_TCP_INFO_BYTES: Final = _ACKED_AT + 8
 
 Message: TypeAlias = tuple[str, list[bytes]]
 """("control" | "worker", frames) or ("lost", [reason])."""
@@ -86,6 +94,8 @@ class _Link:
         self._first: Sequence[Any] | None = first
         """The first message: libzmq takes none before it has sent its own READY, so this waits for that."""
         self.watched = select.POLLIN
+        self.acked_bytes = 0
+        """Of TCP, when ``is_moving`` last looked."""
         self._is_broken = False
         """The peer has broken the protocol: what stands behind that is not looked at."""
         if not self.lost_reason:
@@ -218,6 +228,17 @@ class Transport:
         if link.unsent or link.lost_reason or link.watched != select.POLLIN:
             self._watch(link)
         return True
+
+    def is_moving(self) -> bool:
+        """False over TCP when the worker's connection has taken none of our bytes since the last call, or all that
+        there were: a proxy takes them though nobody is behind it. The end of a local socket always shows."""
+        link = self._links.get("worker")
+        if self._keys is None or link is None:
+            return True
+        unacked_bytes = _U32.unpack(fcntl.ioctl(link.fd, termios.TIOCOUTQ, bytes(_U32.size)))[0]
+        info = link.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        before, link.acked_bytes = link.acked_bytes, _U64.unpack_from(info, _ACKED_AT)[0]
+        return bool(unacked_bytes) and link.acked_bytes > before
 
     def control_fileno(self) -> int | None:
         """Of the connection that ``open_control`` made; None once it is gone."""

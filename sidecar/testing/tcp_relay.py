@@ -32,6 +32,9 @@ class TcpRelay:
         self.port = int(self._listener.getsockname()[1])
         self.accepted_s: list[float] = []
         self._open: set[socket.socket] = set()
+        self._dropping: set[socket.socket] = set()
+        self._frozen: set[socket.socket] = set()
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._is_refusing = False
         self._thread = threading.Thread(target=self._accept, daemon=True, name=f"relay-{self.port}")
@@ -52,10 +55,17 @@ class TcpRelay:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def refuse(self) -> None:
-        """Close the open connections, and every new one at once, until :meth:`go_on`."""
+    def silence(self, *, drops: bool) -> None:
+        """No byte passes the connections that are open now, and none of them ends; new ones work. With ``drops`` what
+        their ends send is taken and forgotten, else not read."""
+        with self._lock:
+            (self._dropping if drops else self._frozen).update(self._open)
+
+    def refuse(self, *, cuts: bool = True) -> None:
+        """Close the open connections, and every new one at once, until :meth:`go_on`. Without ``cuts`` the new ones."""
         self._is_refusing = True
-        self.cut()
+        if cuts:
+            self.cut()
 
     def go_on(self) -> None:
         self._is_refusing = False
@@ -65,6 +75,7 @@ class TcpRelay:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._stopped.set()
         self.refuse()
 
     def _accept(self) -> None:
@@ -92,24 +103,27 @@ class TcpRelay:
                     self._open |= {client, server}
                 if self._is_refusing:
                     self.cut()
-                back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+                back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
                 back.start()
                 heard: list[bytes] = []
                 if self._tap is not None:
                     self._tap.append(heard)
-                _pump(client, server, heard if self._tap is not None else None)
+                self._pump(client, server, heard if self._tap is not None else None)
                 back.join()
                 with self._lock:
                     self._open -= {client, server}
 
-
-def _pump(source: socket.socket, target: socket.socket, heard: list[bytes] | None = None) -> None:
-    """Pass bytes until either end is closed, then close both."""
-    with contextlib.suppress(OSError):
-        while chunk := source.recv(_CHUNK_BYTES):
-            if heard is not None:
-                heard.append(chunk)
-            target.sendall(chunk)
-    for end in (source, target):
+    def _pump(self, source: socket.socket, target: socket.socket, heard: list[bytes] | None = None) -> None:
+        """Pass bytes until either end is closed, then close both."""
         with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+            while chunk := source.recv(_CHUNK_BYTES):
+                if source in self._frozen:
+                    self._stopped.wait()
+                if source in self._dropping:
+                    continue
+                if heard is not None:
+                    heard.append(chunk)
+                target.sendall(chunk)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

@@ -11,7 +11,7 @@ import pytest
 
 from client_stub.errors import DaemonLost
 from client_stub.outbox import Outbox
-from client_stub.session import ACK_DELAY_MS, ACK_OUTCOMES_MAX, Session
+from client_stub.session import ACK_DELAY_MS, ACK_OUTCOMES_MAX, PINGS_UNANSWERED_MAX, Session
 from client_stub.session_effects import CloseSockets, OpenControl, OpenWorker
 from client_stub.session_states import State
 from client_stub.submission import Submission
@@ -443,6 +443,32 @@ def test_the_last_ack_is_said_again_to_a_new_worker() -> None:
     scene.run.pass_time(1.0)
     assert scene.session.state is State.ATTACHED
     assert scene.drain()[0][9] == 1
+
+
+def test_a_worker_that_answers_no_ping_is_given_up_unless_bytes_still_move() -> None:
+    """Behind a TCP proxy nothing else shows it. A slow line that takes our bytes, or any word of the worker, counts."""
+    scene = Scene()
+    run, session = scene.run, scene.session
+
+    def pings(count: int, *, is_moving: bool = False) -> int:
+        """How many of so many came, each when it was due."""
+        sent = 0
+        for _ in range(count):
+            run.now_ms = max(run.now_ms, session.ping_at_ms)
+            sent += session.ping_due(run.now_ms, is_moving=is_moving) is not None
+        return sent
+
+    assert pings(5, is_moving=True) == 5
+    for _ in range(5):
+        run.tell([Kind.PONG])
+        assert pings(1) == 1
+    run.tell([Kind.PONG])
+    assert pings(5) == PINGS_UNANSWERED_MAX
+    assert (session.state, session.last_word) == (State.BACKOFF, "the daemon has answered nothing for 20 s")
+    assert CloseSockets() in session.take_effects()
+    run.pass_time(1.0)
+    assert session.state is State.ATTACHED
+    assert pings(5) == PINGS_UNANSWERED_MAX, "counted from zero"
 
 
 @pytest.mark.rule("A9")

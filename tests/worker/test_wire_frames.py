@@ -75,7 +75,7 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     failed = Outcome(2, 0, 0, 9, 1, int(LocalCode.EXPIRED), 1, 3, 0, 1, -1, -1, b"", "expired")
     it.receive_worker([msgpack.packb([Kind.OUTCOMES, 9, 9]), pack_outcome(failed)], 0.0)
     yield "ACK", it.next_frames() or []
-    yield "PING", it.ping_due(session.PING_INTERVAL_MS) or []
+    yield "PING", it.ping_due(session.PING_INTERVAL_MS, is_moving=True) or []
     yield "BYE", it.bye() or []
 
 
