@@ -17,6 +17,7 @@ from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_request_log import logged_requests
 from sidecar.testing.ledger import Ledger
 from sidecar.testing.reading import ReadRecord, read_topic
+from sidecar.testing.waiting import wait_until
 
 from .flow import PATIENCE_S, Flow, check
 
@@ -116,6 +117,8 @@ def test_the_best_version_of_each_api_is_used(versioned: Versioned, start_daemon
     daemon = start_daemon(cluster.bootstrap_servers, settings={"client.id": "negotiator"})
     with Producer(run_dir=str(daemon.run_dir)) as producer:
         producer.send("negotiated", value=b"x").result(timeout=PATIENCE_S)
+    # The broker writes its log of a request after it has sent the answer.
+    wait_until(lambda: logged_requests(cluster.nodes, "negotiator", "PRODUCE"), "the request to be logged")
     asked = logged_requests(cluster.nodes, "negotiator")
     expected = NEGOTIATED[versioned.release]
     used = {(each.api, each.version) for each in asked}

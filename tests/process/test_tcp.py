@@ -272,6 +272,11 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def is_open(port: int) -> bool:
+    with socket.socket() as raw:
+        return not raw.connect_ex((HOST, port))
+
+
 def test_half_open_connections_cost_little_and_end(on_mock: SidecarDaemon, access: TcpAccess) -> None:
     """Half a greeting, half a HELLO, and a frame of 60 MiB that is announced before READY: by hundreds."""
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -281,6 +286,10 @@ def test_half_open_connections_cost_little_and_end(on_mock: SidecarDaemon, acces
         greeting + b"\x04\xc8\x05HELLO\x01",
         greeting + b"\x06" + (60 << 20).to_bytes(8, "big") + b"\x05HELLO",
     ]
+    # The daemon takes records as soon as its first worker does.
+    wait_until(
+        lambda: all(map(is_open, (access.port + 1, access.port + 2))), "both workers' ports to be open"
+    )
     pids = on_mock.worker_pids()
     before = {pid: resident_bytes(pid) for pid in pids}
     opened: list[socket.socket] = []
