@@ -207,28 +207,31 @@ class DescriptorTable:
         store_release_u64(self._table, position, follows)
         # kill point: done.state
 
-    def complete(self, index: int, *, failed_counted: int = 0, dead_counted: int = 0) -> None:
-        """Every outcome of it is in its client's outcome ring, or acknowledged if it is a failure; repeatable.
+    def complete(self, *indexes: int, failed_counted: int = 0, dead_counted: int = 0) -> None:
+        """Every outcome of these is in its client's outcome ring, or acknowledged if it is a failure; repeatable.
 
         A failed batch brings the slot's counters as they are with it in them.
         """
-        position = index * layout.DESCRIPTOR_BYTES
-        state = self._words[index * _WORDS]
-        follows = _COMPLETE.get(state)
-        assert follows is not None, self._cannot(index, DescriptorEvent.COMPLETE)
-        if follows != state:
-            if failed_counted or dead_counted:
-                struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, failed_counted, dead_counted)
-            store_release_u64(self._table, position, follows)
-            # kill point: completed.state
+        for index in indexes:
+            position = index * layout.DESCRIPTOR_BYTES
+            state = self._words[index * _WORDS]
+            follows = _COMPLETE.get(state)
+            assert follows is not None, self._cannot(index, DescriptorEvent.COMPLETE)
+            if follows != state:
+                if failed_counted or dead_counted:
+                    counted = failed_counted, dead_counted
+                    struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, *counted)
+                store_release_u64(self._table, position, follows)
+                # kill point: completed.state
 
-    def free(self, index: int) -> None:
-        """Give it back: complete and its words done, or the batch is renumbered or was split."""
-        follows = _FREE.get(self._words[index * _WORDS])
-        assert follows is not None, self._cannot(index, DescriptorEvent.FREE)
-        store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
-        # kill point: free.state
-        self.free_indexes.append(index)
+    def free(self, *indexes: int) -> None:
+        """Give these back: complete and their words done, or the batch is renumbered or was split."""
+        for index in indexes:
+            follows = _FREE.get(self._words[index * _WORDS])
+            assert follows is not None, self._cannot(index, DescriptorEvent.FREE)
+            store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
+            # kill point: free.state
+            self.free_indexes.append(index)
 
     def read(self, index: int) -> Descriptor:
         position = index * layout.DESCRIPTOR_BYTES

@@ -260,8 +260,7 @@ class SlotStage:
                 self.broker.next_producer_id += 1
                 self.sender.on_producer_id(self.broker.next_producer_id, 0, self.now_ms)
             elif isinstance(effect, Completed):
-                for batch in effect.batches:
-                    self.settlement.settle_batch(batch, self.now_ms)
+                self.settlement.settle(effect, self.now_ms)
             elif isinstance(effect, Split):
                 self.settlement.split(effect.parent, effect.pieces)
                 self.sender.on_descriptors_changed(effect.parent.queue, self.now_ms)

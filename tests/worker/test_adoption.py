@@ -11,6 +11,7 @@ import pytest
 
 from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
 from sidecar.common.errors import Code
+from sidecar.producer.effects import Completed
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
 from sidecar.shm.client_index import ClientIndex
@@ -273,13 +274,13 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
     accept(first, session, range(1))
     settled: list[ProducerBatch] = []
     first.settlement._acker.complete = lambda completions, now_ms: None  # type: ignore[method-assign]
-    settle = first.settlement.settle_batch
+    settle = first.settlement.settle
 
-    def settle_and_note(batch: ProducerBatch, now_ms: float) -> None:
-        settle(batch, now_ms)
-        settled.append(batch)
+    def settle_and_note(effect: Completed, now_ms: float) -> None:
+        settle(effect, now_ms)
+        settled.extend(effect.batches)
 
-    first.settlement.settle_batch = settle_and_note  # type: ignore[method-assign]
+    first.settlement.settle = settle_and_note  # type: ignore[method-assign]
     for _ in range(4):
         first.turn()
     assert len(settled) == 2

@@ -13,6 +13,7 @@ from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import spool_files
 from sidecar.kernel import BatchRecords, fail_remaining, index
 from sidecar.producer.batch_states import BatchState
+from sidecar.producer.effects import Completed
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
@@ -142,7 +143,7 @@ def test_a_batch_of_two_clients_of_which_one_is_gone(scene: Scene, office: Offic
     scene.counters.add({"records_accepted_total": 5, "records_held": 5})
     batch = scene.batch(scene.accept(gone, 1, 3), scene.accept(here, 1, 2))
     batch.done(code=29, text="not allowed")
-    scene.settlement.settle_batch(batch, 1.0)
+    scene.settlement.settle(Completed((batch,)), 1.0)
     scene.sessions.detach(gone, 0.0, for_good=True)
     scene.acker.abandon(gone)
     office.run()
@@ -162,7 +163,7 @@ def test_deliveries_of_a_gone_client_count_as_told(scene: Scene, office: Office)
     scene.sessions.detach(client, 0.0, for_good=True)
     scene.acker.abandon(client)
     batch.done(base_offset=5)
-    scene.settlement.settle_batch(batch, 1.0)
+    scene.settlement.settle(Completed((batch,)), 1.0)
     office.run()
     assert ledger(scene) == (2, 2, 0, 0, 0)
     assert office.found() == []

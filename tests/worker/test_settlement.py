@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from client_stub.wire import LocalCode, OutcomeKind, Persistence
+from client_stub.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
 from sidecar.deadletter.letters import Undelivered
 from sidecar.kernel import entry_words, fail_remaining
 from sidecar.producer.effects import Completed
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
+from sidecar.shm.client_table import ClientRow
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
+from sidecar.worker.fates.completions import SLICES_MAX
 from sidecar.worker.fates.settlement import BEAT_BATCHES
+from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.worker.scene import Scene, told
 
@@ -25,7 +28,7 @@ def test_a_delivered_batch_is_told_to_each_of_its_clients_with_its_own_offsets(s
     batch = scene.batch(first, second)
     descriptor = batch.descriptor
     batch.done(base_offset=100, append_time_ms=-1)
-    scene.settlement.settle_batch(batch, 1.0)
+    scene.settlement.settle(Completed((batch,)), 1.0)
 
     (to_one,), (to_two,) = told(one.row), told(two.row)
     assert (to_one.kind, to_one.seq, to_one.base_offset, to_one.count) == (OutcomeKind.DELIVERED, 1, 100, 3)
@@ -38,15 +41,14 @@ def test_a_delivered_batch_is_told_to_each_of_its_clients_with_its_own_offsets(s
     assert describe_undelivered(scene.segment) == []
 
 
-@pytest.mark.rule("A6")
-def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(scene: Scene) -> None:
-    deaf, other = scene.client("deaf"), scene.client("other")
-    filler = scene.accept(deaf, 1, 1)
-    size = 64
-    while deaf.row.ring_free_bytes >= size:  # fill the ring with copies of a legal outcome
-        data = scene.batch(filler, publish=False).records.outcomes(
+def fill_ring(scene: Scene, client: ClientSession, *, room: int) -> None:
+    """With copies of a legal outcome, up to ``room`` of them."""
+    filler = scene.batch(scene.accept(client, 1, 1), publish=False)
+    is_full = False
+    while not is_full:
+        data = filler.records.outcomes(
             0,
-            number=deaf.row.next_number,
+            number=client.row.next_number,
             kind=1,
             persistence=2,
             code=0,
@@ -54,14 +56,18 @@ def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(scene: Scene
             base_offset=0,
             append_time_ms=-1,
         )
-        size = len(data)
-        if not deaf.row.ring_append(data):
-            break
+        is_full = client.row.ring_free_bytes < (room + 1) * len(data) or not client.row.ring_append(data)
+
+
+@pytest.mark.rule("A6")
+def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(scene: Scene) -> None:
+    deaf, other = scene.client("deaf"), scene.client("other")
+    fill_ring(scene, deaf, room=0)
     mine, theirs = scene.accept(deaf, 2, 1), scene.accept(other, 1, 1)
     shared = scene.batch(mine, theirs)
     descriptor = shared.descriptor
     shared.done(base_offset=7)
-    scene.settlement.settle_batch(shared, 1.0)
+    scene.settlement.settle(Completed((shared,)), 1.0)
 
     assert [outcome.base_offset for outcome in told(other.row)] == [8]
     assert len(deaf.unwritten) == 1
@@ -77,6 +83,91 @@ def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(scene: Scene
     assert mine.remaining == 0
 
 
+@pytest.mark.rule("A6")
+def test_batches_that_are_decided_together_reach_each_client_by_one_store(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = scene.client("one"), scene.client("two")
+    batches = []
+    for partition in range(4):
+        entries = scene.accept(one, partition + 1, 2), scene.accept(two, partition + 1, 1)
+        batches.append(scene.batch(*entries, partition=partition))
+        batches[-1].done(base_offset=10 * partition)
+    stores: list[str] = []
+    append = ClientRow.ring_append
+
+    def noted(row: ClientRow, outcomes: bytes) -> bool:
+        stores.append(row.name)
+        return append(row, outcomes)
+
+    monkeypatch.setattr(ClientRow, "ring_append", noted)
+    scene.settlement.settle(Completed(tuple(batches)), 1.0)
+    assert sorted(stores) == ["one", "two"]
+    assert [each.base_offset for each in told(one.row)] == [0, 10, 20, 30]
+    assert [each.base_offset for each in told(two.row)] == [2, 12, 22, 32]
+    assert list(scene.descriptors) == []
+    assert scene.counters.get("records_delivered_total") == 12
+    assert (one.unsettled_records, two.unsettled_records) == (0, 0)
+    assert describe_undelivered(scene.segment) == []
+
+
+@pytest.mark.parametrize(
+    ("submissions", "stores"), [(SLICES_MAX, [SLICES_MAX]), (SLICES_MAX + 1, [SLICES_MAX, 1])]
+)
+def test_outcomes_of_many_submissions_go_into_the_ring_in_bounded_parts(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, submissions: int, stores: list[int]
+) -> None:
+    client = scene.client()
+    batch = scene.batch(*(scene.accept(client, seq, 1) for seq in range(1, submissions + 1)))
+    batch.done(base_offset=0)
+    found: list[int] = []
+    append = ClientRow.ring_append
+
+    def noted(row: ClientRow, outcomes: bytes) -> bool:
+        found.append(len(unpack_outcomes(outcomes)))
+        return append(row, outcomes)
+
+    monkeypatch.setattr(ClientRow, "ring_append", noted)
+    scene.settlement.settle(Completed((batch,)), 1.0)
+    assert found == stores
+    assert [each.base_offset for each in told(client.row)] == list(range(submissions))
+    assert list(scene.descriptors) == []
+    assert client.unsettled_records == 0
+
+
+@pytest.mark.rule("A6")
+def test_a_failure_between_deliveries_keeps_its_place(scene: Scene) -> None:
+    """All of one partition: their outcomes stand in the ring in the order in which they were decided."""
+    client = scene.client()
+    batches = [scene.batch(scene.accept(client, seq, 1)) for seq in (1, 2, 3)]
+    batches[0].done(base_offset=5)
+    batches[1].done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
+    batches[2].done(base_offset=6)
+    scene.settlement.settle(Completed(tuple(batches)), 1.0)
+    assert [(each.seq, each.code) for each in told(client.row)] == [(1, 0), (2, LocalCode.EXPIRED), (3, 0)]
+    assert [each.state for each in scene.descriptors] == [DescriptorState.SETTLED], "until its client's ack"
+
+
+@pytest.mark.rule("A6")
+def test_a_ring_with_room_for_some_outcomes_takes_these_and_the_others_after_an_ack(scene: Scene) -> None:
+    client = scene.client()
+    fill_ring(scene, client, room=2)
+    batches = [scene.batch(scene.accept(client, seq, 1), partition=seq) for seq in (2, 3, 4)]
+    for batch in batches:
+        batch.done(base_offset=batch.partition)
+    last = client.row.next_number - 1
+    scene.settlement.settle(Completed(tuple(batches)), 1.0)
+    assert [each.base_offset for each in told(client.row, last + 1)] == [2, 3]
+    assert client in scene.outboxes.pending, "it has something to hear"
+    assert client.ring_full_since_ms == 1.0
+    assert len(list(scene.descriptors)) == 3
+    client.row.ring_ack(last)
+    scene.acker.acked(client, 2.0)
+    assert [each.base_offset for each in told(client.row, last + 1)] == [2, 3, 4]
+    assert list(scene.descriptors) == []
+    assert client.ring_full_since_ms is None
+
+
 def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> None:
     deaf = scene.client("deaf")
     entry = scene.accept(deaf, 1, 1)
@@ -84,7 +175,7 @@ def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> Non
     descriptor = batch.descriptor
     batch.done(base_offset=7)
     deaf.unwritten.append(_Blocked())
-    scene.settlement.settle_batch(batch, 1.0)
+    scene.settlement.settle(Completed((batch,)), 1.0)
     assert told(deaf.row) == []
     scene.acker.abandon(deaf)
     assert not scene.worker.host.work, "nothing for the dead letters"
@@ -93,7 +184,7 @@ def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> Non
 
 
 class _Blocked:
-    row = generation = 0
+    row = generation = outcomes = 0
     is_failure = False
 
     def write(self, row: object) -> bool:
@@ -116,7 +207,7 @@ def test_an_outcome_for_a_row_given_to_somebody_else_is_not_written(scene: Scene
     heir = scene.client("heir")
     assert heir.row.index == gone.row.index
     batch.done(base_offset=7)
-    scene.settlement.settle_batch(batch, 1.0)
+    scene.settlement.settle(Completed((batch,)), 1.0)
     assert told(heir.row) == []
     assert entry.remaining == 0
 
@@ -127,7 +218,7 @@ def test_a_batch_that_fails_before_it_was_drained_is_a_fact_by_its_words(scene: 
     batch = scene.batch(entry, publish=False)
     assert batch.descriptor == NO_DESCRIPTOR
     batch.done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
-    scene.settlement.settle_batch(batch, 1.0)
+    scene.settlement.settle(Completed((batch,)), 1.0)
     (outcome,) = told(client.row)
     assert (outcome.kind, outcome.code, outcome.text) == (OutcomeKind.FAILED, LocalCode.EXPIRED, "too late")
     assert outcome.persistence == Persistence.NOT_PERSISTED
@@ -175,7 +266,7 @@ def test_pages_go_back_when_all_their_records_are_told(scene: Scene) -> None:
     for entry in entries:
         batch = scene.batch(entry)
         batch.done(base_offset=0)
-        scene.settlement.settle_batch(batch, 1.0)
+        scene.settlement.settle(Completed((batch,)), 1.0)
         client.row.ring_ack(client.row.next_number - 1)
     for chain in scene.settlement.take_finished_chains():
         scene.pool.give(chain.release_pages())
@@ -188,7 +279,7 @@ def test_the_heartbeat_moves_while_many_batches_are_settled(
 ) -> None:
     client = scene.client()
     batches = []
-    for seq in range(1, 2 * BEAT_BATCHES + 1):
+    for seq in range(1, 2 * BEAT_BATCHES + 2):
         batches.append(scene.batch(scene.accept(client, seq, 1)))
         batches[-1].done(base_offset=seq)
     settled: list[int] = []
@@ -198,4 +289,4 @@ def test_the_heartbeat_moves_while_many_batches_are_settled(
         lambda: settled.append(scene.counters.get("records_delivered_total")),
     )
     scene.settlement.settle(Completed(tuple(batches)), 1.0)
-    assert settled == [BEAT_BATCHES - 1, 2 * BEAT_BATCHES - 1]
+    assert settled == [BEAT_BATCHES, 2 * BEAT_BATCHES]

@@ -19,13 +19,19 @@ from tests.worker.hand import no_limits
 TIMEOUT_MS = 30_000.0
 
 
+class Unwritten:
+    def __init__(self, outcomes: int) -> None:
+        self.outcomes = outcomes
+
+
 class FullSession:
     """As a ClientSession whose ring has been full since a time (None: it has room)."""
 
     def __init__(self, name: str, full_since_ms: float | None, unwritten: int) -> None:
         self.name = name
         self.ring_full_since_ms = full_since_ms
-        self.unwritten = [object()] * unwritten
+        # In as many completions as the others have, or fewer.
+        self.unwritten = [Unwritten(unwritten)]
         self.unacked: list[Any] = []
         self.outbox: list[Any] = []
 

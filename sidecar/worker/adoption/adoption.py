@@ -19,6 +19,7 @@ from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
 from sidecar.kernel import BatchRecords, StickyPartitioner, index_run
 from sidecar.producer.batch_states import BatchState
+from sidecar.producer.effects import Completed
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.client_table import ClientTable
@@ -426,7 +427,7 @@ class Adoption:
                 persistence=descriptor.persistence if descriptor.code else Persistence.PERSISTED,
                 text=_text_of(descriptor.code),
             )
-            self._settlement.complete(batch, now_ms)
+            self._settlement.complete((batch,), now_ms)
         for number, (queue, entry, failures) in enumerate(self._failures):
             if number % COMPLETED_BEAT == 0:
                 self._memory.beat()
@@ -455,7 +456,7 @@ class Adoption:
                 text=_LOST_TEXT,
             )
             self._accumulator.withdraw(batch, now_ms)
-            self._settlement.settle_batch(batch, now_ms)
+            self._settlement.settle(Completed((batch,)), now_ms)
         return sent
 
     def _alarm(self, each: Range) -> None:

@@ -53,6 +53,7 @@ class Acker:
                     each.finish()
             else:
                 session.unwritten.append(each)
+                self._outboxes.pending.add(session)  # for some of its outcomes there was room, it may be
                 if session.ring_full_since_ms is None:
                     session.ring_full_since_ms = now_ms
         if gone:
@@ -82,9 +83,8 @@ class Acker:
         dead letters, unless it said itself that it does not wait for them."""
         session.is_gone = True
         if session.unwritten:
-            log.warning(
-                "client %s is gone with %d outcomes it never read", session.name, len(session.unwritten)
-            )
+            unread = sum(each.outcomes for each in session.unwritten)
+            log.warning("client %s is gone with %d outcomes it never read", session.name, unread)
         completions = [each for _, each, _ in session.unacked] + list(session.unwritten)
         session.unacked.clear()
         session.unwritten.clear()

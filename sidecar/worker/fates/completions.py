@@ -1,4 +1,4 @@
-"""Completions: decided fates on their way to the clients that wait for them, one for each client and fate.
+"""Completions: decided fates on their way to the clients that wait for them, one for each client and kind of fate.
 
 A delivery is complete when its outcome stands in the client's outcome ring. A failure is complete when the client has
 acknowledged it: until then its records keep their pages, so that they can go to the dead letters if it never does.
@@ -7,7 +7,8 @@ acknowledged it: until then its records keep their pages, so that they can go to
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from client_stub.wire import NO_PARTITION, Outcome, OutcomeKind, Shape, pack_outcome
 from sidecar.deadletter.letters import Undelivered, persistence_of
@@ -24,76 +25,99 @@ log = logging.getLogger(__name__)
 
 _TEXT_BYTES = 512
 """Of the text of an outcome; the rest is cut off."""
+SLICES_MAX: Final = 256
+"""Of one completion. Its batches and their pages are held until the last of its outcomes is in the outcome ring."""
 _DELIVERED: Final = OutcomeKind.DELIVERED
 _FAILED: Final = OutcomeKind.FAILED
 """An attribute of an enum's class costs as much as a call: these are asked for each batch."""
 
 
 class SharedBatch:
-    """Counts the clients of a batch that has several: it is complete when each of them is."""
+    """Counts the slices of a batch that has several: it is complete when each of them is."""
 
     __slots__ = ("dead", "remaining")
 
-    def __init__(self, clients: int) -> None:
-        self.remaining = clients
+    def __init__(self, slices: int) -> None:
+        self.remaining = slices
         self.dead = 0
         """Records that went to the dead letters."""
 
 
-class BatchCompletion:
-    """One slice of a settled ProducerBatch: the records of one submission, for the one client that sent it."""
+Slice: TypeAlias = "tuple[ProducerBatch, int, int, int, SharedBatch | None]"
+"""The records of one submission in one batch: (batch, index of the slice, records, their share, the batch's others)."""
 
-    __slots__ = (
-        "_settlement",
-        "_share",
-        "_shared",
-        "batch",
-        "count",
-        "generation",
-        "index",
-        "is_failure",
-        "row",
-    )
+
+class BatchCompletion:
+    """Slices of batches that were decided together, all of one client, and all delivered or all failed.
+
+    A failure is one slice: it waits for the ack of its own outcome.
+    """
+
+    __slots__ = ("_settlement", "_slices", "_written", "generation", "is_failure", "outcomes", "row")
 
     def __init__(
-        self, settlement: Settlement, batch: ProducerBatch, index: int, shared: SharedBatch | None
+        self, settlement: Settlement, row: int, generation: int, slices: Sequence[Slice], *, is_failure: bool
     ) -> None:
         self._settlement = settlement
-        self._shared = shared
-        self.batch = batch
-        self.index = index
-        self.is_failure = batch.code != 0
-        self.row, self.generation, self.count, self._share = batch.records.slice_share(index)
+        self.row = row
+        self.generation = generation
+        self.is_failure = is_failure
+        self._slices = slices
+        self.outcomes = len(slices)
+        self._written = 0
+        """Slices whose outcomes are in the outcome ring."""
 
     def write(self, row: ClientRow) -> bool:
-        batch = self.batch
-        data = batch.records.outcomes(
-            self.index,
-            number=row.next_number,
-            kind=_FAILED if self.is_failure else _DELIVERED,
-            persistence=batch.persistence,
-            code=batch.code,
-            partition=batch.partition,
-            base_offset=batch.base_offset,
-            append_time_ms=batch.append_time_ms,
-            text=batch.text.encode()[:_TEXT_BYTES] if batch.text else b"",
-        )
-        return row.ring_append(data)
+        """As many as the outcome ring has room for, by one store."""
+        room = row.ring_free_bytes
+        number = row.next_number
+        outcomes: list[bytes] = []
+        for batch, index, _, _, _ in self._slices[self._written :]:
+            data = batch.records.outcomes(
+                index,
+                number=number + len(outcomes),
+                kind=_FAILED if self.is_failure else _DELIVERED,
+                persistence=batch.persistence,
+                code=batch.code,
+                partition=batch.partition,
+                base_offset=batch.base_offset,
+                append_time_ms=batch.append_time_ms,
+                text=batch.text.encode()[:_TEXT_BYTES] if batch.text else b"",
+            )
+            room -= len(data)
+            if room < 0:
+                break
+            outcomes.append(data)
+        if outcomes:
+            row.ring_append(b"".join(outcomes))
+            self._written += len(outcomes)
+        return self._written == self.outcomes
 
     def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
-        return [batch_undelivered(self.batch, self.index, row, name_of)]
+        return [batch_undelivered(batch, index, row, name_of) for batch, index, _, _, _ in self._slices]
 
     def finish(self, *, dead: bool = False) -> None:
-        settlement, shared = self._settlement, self._shared
-        settlement.sessions.records_settled(self.row, self.generation, self.count, self._share)
-        dead_count = self.count if dead else 0
-        if shared is not None:
-            shared.remaining -= 1
-            shared.dead += dead_count
-            if shared.remaining:
-                return
-            dead_count = shared.dead
-        settlement.end_batch(self.batch, dead_count)
+        records = share = dead_count = 0
+        ended: list[ProducerBatch] = []
+        for batch, _, its_records, its_share, shared in self._slices:
+            records += its_records
+            share += its_share
+            dead_count = its_records if dead else 0
+            if shared is not None:
+                shared.remaining -= 1
+                shared.dead += dead_count
+                if shared.remaining:
+                    continue
+                dead_count = shared.dead
+            ended.append(batch)
+        settlement = self._settlement
+        settlement.sessions.records_settled(self.row, self.generation, records, share)
+        if not ended:
+            return
+        if self.is_failure:
+            settlement.end_failed(ended[0], dead_count)
+        else:
+            settlement.end_delivered(ended)
 
 
 class RecordsCompletion:
@@ -106,6 +130,7 @@ class RecordsCompletion:
         "entry",
         "failures",
         "generation",
+        "outcomes",
         "row",
         "text",
         "topic",
@@ -127,6 +152,7 @@ class RecordsCompletion:
         self.row = entry.client_row
         self.generation = entry.client_generation
         self.failures = failures
+        self.outcomes = len(failures)
         self.text = text
         self.topic = topic
         self._done_to = 0

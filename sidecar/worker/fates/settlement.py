@@ -1,21 +1,24 @@
 """Settlement: the facts that a decided batch owes the journal, in the one order that survives a crash.
 
 descriptor settled (code, base offset, append time) → outcomes in the clients' outcome rings (Acker) → descriptor
-completed → words done → descriptor free → pages back to the pool. A crash between any two steps
-leaves a state from which the next reader goes on; at worst a client gets an outcome twice and completes it once.
+completed → words done → descriptor free → pages back to the pool. Batches that were decided together take each step
+together. A crash between any two stores leaves a state from which the next reader goes on; at worst a client gets an
+outcome twice and completes it once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
-from sidecar.worker.fates.completions import BatchCompletion, RecordsCompletion, SharedBatch
+from sidecar.worker.fates.completions import SLICES_MAX, BatchCompletion, RecordsCompletion, SharedBatch
 from sidecar.worker.fates.failure_tally import FailureTally
 from sidecar.worker.fates.failure_texts import local_failure_text
 from sidecar.worker.fates.publication import free_descriptor, split
@@ -27,11 +30,13 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.slots import SlotView
     from sidecar.worker.fates.acker import Acker
+    from sidecar.worker.fates.completions import Slice
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.streams.refusal import Refusal
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.streams.topic_queue import TopicQueue
 
+_CODE_OF: Final[Callable[[ProducerBatch], int]] = attrgetter("code")
 _BY_CLUSTER: Final = frozenset({LocalCode.METADATA_TIMEOUT, LocalCode.UNAUTHENTICATED})
 """Failures to which the cluster's sentence belongs."""
 
@@ -64,53 +69,79 @@ class Settlement:
         """Chains in which something became done since :meth:`take_finished_chains`."""
 
     def settle(self, effect: Completed, now_ms: float) -> None:
-        """Batches whose fate the core has decided. A backlog that expires at once is minutes of work: no silence."""
-        for number, batch in enumerate(effect.batches):
-            if number % BEAT_BATCHES == BEAT_BATCHES - 1:
-                self._memory.beat()
-            self.settle_batch(batch, now_ms)
+        """Make the fates that the core has decided facts, then complete them. Batches of a partition keep their order.
 
-    def settle_batch(self, batch: ProducerBatch, now_ms: float) -> None:
-        """A batch's fate is decided: make it a fact, then complete it."""
-        count = batch.records.count
-        if batch.descriptor != NO_DESCRIPTOR:
-            delivered = 0 if batch.code else self._counters.get("records_delivered_total") + count
+        A backlog that expires at once is minutes of work: no silence."""
+        for start in range(0, len(effect.batches), BEAT_BATCHES):
+            if start:
+                self._memory.beat()
+            for code, run in groupby(effect.batches[start : start + BEAT_BATCHES], _CODE_OF):
+                alike = tuple(run)
+                if code:
+                    self._settle_failed(alike, code)
+                else:
+                    self._settle_delivered(alike, now_ms)
+                # kill point: done.counted
+                self.complete(alike, now_ms)
+
+    def _settle_delivered(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
+        delivered = before = self._counters.get("records_delivered_total")
+        for batch in batches:
+            delivered += batch.records.count
             self._descriptors.settle(
                 batch.descriptor,
-                code=batch.code,
+                code=0,
                 base_offset=batch.base_offset,
                 append_time_ms=batch.append_time_ms,
                 persistence=batch.persistence,
                 counted=delivered,
             )
-        elif batch.code:
-            # Never drained: the failure is a fact by its words, which hold our own codes only.
-            own = WORD_FAILED_MIN <= batch.code < WORD_DONE
-            batch.records.mark_failed(batch.code if own else int(LocalCode.ABORTED))
-        if not batch.code:
-            self._counters.count_delivered(count)
             self._delivery_times.observe_ages(batch.records, now_ms)
-        else:
-            self._note_failed(batch, count)
-        # kill point: done.counted
-        self.complete(batch, now_ms)
+        self._counters.count_delivered(delivered - before)
 
-    def _note_failed(self, batch: ProducerBatch, count: int) -> None:
-        if batch.persistence == Persistence.POSSIBLY_PERSISTED:
-            self._counters.inc("records_possibly_persisted_total", count)
-        row, generation, _, _ = batch.records.slice_share(0)
-        client = self.sessions.name_of(row, generation)
-        self.failures.note(batch.topic, batch.code, batch.text, batch.persistence, count, client)
+    def _settle_failed(self, batches: Sequence[ProducerBatch], code: int) -> None:
+        for batch in batches:
+            if batch.descriptor != NO_DESCRIPTOR:
+                self._descriptors.settle(
+                    batch.descriptor,
+                    code=code,
+                    base_offset=batch.base_offset,
+                    append_time_ms=batch.append_time_ms,
+                    persistence=batch.persistence,
+                )
+            else:
+                # Never drained: the failure is a fact by its words, which hold our own codes only.
+                own = WORD_FAILED_MIN <= code < WORD_DONE
+                batch.records.mark_failed(code if own else int(LocalCode.ABORTED))
+            count = batch.records.count
+            if batch.persistence == Persistence.POSSIBLY_PERSISTED:
+                self._counters.inc("records_possibly_persisted_total", count)
+            row, generation, _, _ = batch.records.slice_share(0)
+            client = self.sessions.name_of(row, generation)
+            self.failures.note(batch.topic, code, batch.text, batch.persistence, count, client)
 
-    def complete(self, batch: ProducerBatch, now_ms: float) -> None:
-        """Give the clients of a batch their outcomes, its fate being a fact; also once more, after a death."""
-        if batch.descriptor != NO_DESCRIPTOR:
-            self._incomplete += 1
-        clients = batch.records.slice_count
-        shared = SharedBatch(clients) if clients > 1 else None
-        completions = []
-        for index in range(clients):
-            completions.append(BatchCompletion(self, batch, index, shared))
+    def complete(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
+        """Give the clients of these batches their outcomes, their fates being facts and all delivered or all failed;
+        also once more, after a death."""
+        by_client: dict[tuple[int, int], list[Slice]] = {}
+        most = SLICES_MAX
+        for batch in batches:
+            if batch.code:
+                most = 1
+            if batch.descriptor != NO_DESCRIPTOR:
+                self._incomplete += 1
+            records = batch.records
+            count = records.slice_count
+            shared = SharedBatch(count) if count > 1 else None
+            for index in range(count):
+                row, generation, its_records, share = records.slice_share(index)
+                slices = by_client.setdefault((row, generation), [])
+                slices.append((batch, index, its_records, share, shared))
+        completions: list[BatchCompletion] = []
+        for (row, generation), slices in by_client.items():
+            for start in range(0, len(slices), most):
+                some = slices[start : start + most]
+                completions.append(BatchCompletion(self, row, generation, some, is_failure=most == 1))
         self._acker.complete(completions, now_ms)
 
     @property
@@ -163,26 +194,38 @@ class Settlement:
         chains, self.finished_chains = self.finished_chains, set()
         return chains
 
-    def end_batch(self, batch: ProducerBatch, dead: int) -> None:
-        """Every client of the batch has its outcomes; ``dead`` of its records are dead letters."""
+    def end_delivered(self, batches: Sequence[ProducerBatch]) -> None:
+        """Every client of these batches has its outcomes."""
+        indexes: list[int] = []
+        for batch in batches:
+            indexes.append(batch.descriptor)
+        self._descriptors.complete(*indexes)
+        for batch in batches:
+            finished = batch.records.mark_done()
+            # kill point: words.done
+            if finished:
+                assert batch.chain is not None
+                self.finished_chains.add(batch.chain)
+            batch.descriptor = NO_DESCRIPTOR
+        self._descriptors.free(*indexes)
+        self._incomplete -= len(indexes)
+
+    def end_failed(self, batch: ProducerBatch, dead: int) -> None:
+        """Every client of the batch has acknowledged its outcomes; ``dead`` of its records are dead letters."""
         index = batch.descriptor
         if index == NO_DESCRIPTOR:
             with _WordsThenCounted(self._slot, batch.records.count, dead):
                 finished = batch.records.mark_done()
                 # kill point: words.done
         else:
-            if batch.code:
-                self._complete_failed(index, batch.records.count - dead, dead)
-            else:
-                self._descriptors.complete(index)
+            self._complete_failed(index, batch.records.count - dead, dead)
             finished = batch.records.mark_done()
             # kill point: words.done
-        assert batch.chain is not None
-        if index != NO_DESCRIPTOR:
             self._descriptors.free(index)
             batch.descriptor = NO_DESCRIPTOR
             self._incomplete -= 1
         if finished:
+            assert batch.chain is not None
             self.finished_chains.add(batch.chain)
 
     def _complete_failed(self, index: int, failed: int, dead: int) -> None:

@@ -15,10 +15,12 @@ NameOf: TypeAlias = Callable[["Entry"], bytes]
 
 
 class Completion(Protocol):
-    """The outcomes of one fate for one client: at most one entry of the outcome ring at a time, resumable."""
+    """Outcomes for one client that are complete together. Writing them can be resumed."""
 
     row: int
     generation: int
+    outcomes: int
+    """How many; records of one entry that failed before sending may share them."""
 
     @property
     def is_failure(self) -> bool: ...

@@ -246,7 +246,7 @@ class StubPort:
         if not late and descriptors_are_scarce:
             # Not at once: an outcome ring that is full for an instant is a busy client's, not a deaf one's.
             deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]
-            late = [max(deaf, key=lambda session: len(session.unwritten))] if deaf else []
+            late = [max(deaf, key=_unwritten_outcomes)] if deaf else []
         for session in late:
             log.warning(
                 "client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s)",
@@ -463,3 +463,7 @@ def _number(value: Any = None) -> int:
     if type(value) is not int:
         raise MalformedFrame(f"a number is missing, or {value!r:.40} is none")
     return value
+
+
+def _unwritten_outcomes(session: ClientSession) -> int:
+    return sum(each.outcomes for each in session.unwritten)

@@ -45,7 +45,7 @@ if "sidecar.worker" in sys.orig_argv:
     _raise_at(Sender, "poll", "iteration")
     _raise_at(Sender, "on_produce_response", "answer")
     _raise_at(Sender, "on_producer_id", "producer id")
-    _raise_at(Settlement, "settle_batch", "settlement")
+    _raise_at(Settlement, "settle", "settlement")
     _raise_at(Topics, "on_entry", "submission")
     _raise_at(ProducePort, "send", "request")
     _raise_at(Driver, "_publish_gauges", "housekeeping")
