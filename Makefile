@@ -52,7 +52,7 @@ help:
 	@echo "make sbom       the product's bill of materials (CycloneDX), in .demo/sbom"
 	@echo "make wheels     wheels and source distributions of stub, daemon and tools, in dist/"
 	@echo "make deb, make rpm  the daemon as a package for this system's Python, in dist/ (dpkg-deb, rpmbuild)"
-	@echo "make test-packages  the deb installed, upgraded and removed in a Debian of its own (root, mmdebstrap)"
+	@echo "make test-packages  deb and rpm installed, upgraded and removed in a Debian of their own (root, mmdebstrap, rpm)"
 	@echo "make bench      speed and memory against confluent-kafka, on a real Kafka"
 	@echo "make demo-mock  the short demo without Java"
 	@echo "make lint       ruff and mypy alone;  make coverage  the last run's coverage again"
