@@ -1,5 +1,8 @@
 """Transport: the sockets of one client, and the only file of the stub with any. Used by the io thread alone.
 
+The name of a daemon's host is looked up for each connection, since the daemon may have moved; nobody waits for that
+but the connection.
+
 Every attachment is a new connection: what was left unsent in one is never delivered to a restarted peer out of the
 middle. What arrived before a connection ended is handed over before its end is reported.
 """
@@ -14,9 +17,11 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from time import monotonic
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from client_stub.curve_keys import KeyFile, WatchedKeyFile, join_address, split_address
+from client_stub.host_lookup import HostLookup, look_up
 from client_stub.hot import clear_wakes, receive
 from client_stub.run_dir import NOBODY_LISTENS, worker_path
 from client_stub.waker import Waker
@@ -39,6 +44,8 @@ _IN_HANDSHAKE: Final = (
 )
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
+LOOKUP_S: Final = 4.0
+"""A connection waits so long for its host's addresses: less than the session for an answer, so that it says why."""
 UNACKED_MS: Final = 30_000
 """Of TCP: a daemon whose host is gone is noticed within half a minute. Behind a proxy that stands, the pings do it."""
 _U32: Final = struct.Struct("=I")
@@ -61,15 +68,19 @@ class _Link:
         first: Sequence[Any],
         buffers: Buffers,
         keys: KeyFile | None,
+        lookup: HostLookup | None = None,
         turn: int = 0,
     ) -> None:
-        """``turn``: which of the addresses behind a host's name. Raises OSError and ValueError."""
+        """``lookup``: of the host in ``address``, and over; ``turn``: which of its addresses.
+
+        Raises OSError and ValueError.
+        """
         self.name = name
         self.lost_reason = ""
         """Why nothing more can be sent; what has arrived is still read."""
         self.encode: Callable[[Sequence[Buffer]], list[Buffer]] = encode
         place: Any = address
-        family, begin = socket.AF_UNIX, _OPENING
+        family, begin = int(socket.AF_UNIX), _OPENING
         if keys is None:
             self.zmtp = ZmtpConnection(_PEER_TYPES, buffers)
         else:
@@ -77,12 +88,12 @@ class _Link:
 
             curve = CurveClient(_PEER_TYPES, buffers, KeyPair.of_secret(keys.secret_key), keys.server_key)
             self.zmtp, self.encode, begin = curve, curve.encode, curve.opening
-            try:
-                # Asked each time: the daemon may have moved.
-                found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
-                family, _, _, _, place = found[turn % len(found)]
-            except OSError as error:
-                family, self.lost_reason = socket.AF_INET, f"its host cannot be found ({error.strerror})"
+            assert lookup is not None
+            found = lookup.addresses
+            if found:
+                family, place = found[turn % len(found)]
+            else:
+                family, self.lost_reason = int(socket.AF_INET), f"its host cannot be found ({lookup.why_not})"
         self.socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.fd = self.socket.fileno()
         if keys is None:
@@ -173,6 +184,17 @@ class _Link:
             self.write(buffers)
 
 
+class _Unresolved(NamedTuple):
+    """A connection to be made once its host is found."""
+
+    name: str
+    address: str
+    frames: Sequence[Any]
+    lookup: HostLookup
+    turn: int
+    until_s: float
+
+
 class Transport:
     """Control and worker connections behind one poll, with a waker for other threads."""
 
@@ -187,6 +209,7 @@ class Transport:
         """Connections whose end the next ``poll`` reports, behind their last messages."""
         self._not_made = ""
         """Why there is no connection at all; the next ``poll`` reports it."""
+        self._unresolved: _Unresolved | None = None
         self._turn = turn
         """Moves on with each address that does not answer."""
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
@@ -241,19 +264,25 @@ class Transport:
         return bool(unacked_bytes) and link.acked_bytes > before
 
     def control_fileno(self) -> int | None:
-        """Of the connection that ``open_control`` made; None once it is gone."""
+        """Readable when ``poll`` has something of the connection that ``open_control`` made; None once it is gone."""
+        if self._unresolved is not None:
+            return self._unresolved.lookup.waker.fd
         link = self._links.get("control")
         return None if link is None else link.fd
 
     def poll(self, timeout_ms: float | None) -> list[Message]:
         """Wait for messages, broken connections, room to write, or the waker; at most one bounded turn."""
+        if self._unresolved is not None:
+            timeout_ms = self._look_at_host(timeout_ms)
         wait_ms = None if timeout_ms is None else max(0, int(timeout_ms + 0.999))
         messages: list[Message] = []
         for fd, events in self._poller.poll(0 if self._lost or self._not_made else wait_ms):
             if fd == self._waker_fd:
                 clear_wakes(fd)
                 continue
-            link = self._by_fd[fd]
+            link = self._by_fd.get(fd)
+            if link is None:
+                continue  # the host is found: the next call connects
             if events & select.POLLOUT and link.unsent:
                 link.write(link.unsent)
             if events & ~select.POLLOUT:
@@ -273,6 +302,7 @@ class Transport:
 
     def close_sockets(self) -> None:
         self._not_made = ""
+        self._end_lookup()
         self._drop("control")
         self._drop("worker")
 
@@ -282,6 +312,7 @@ class Transport:
             link.socket.close()
         self._links.clear()
         self._by_fd.clear()
+        self._unresolved = None
         self._lost.clear()
         self._give_up_waker()
 
@@ -300,9 +331,50 @@ class Transport:
         self.__dict__.pop("waker", None)
 
     def _open(self, name: str, path: str, frames: Sequence[Any]) -> None:
+        if self._keys is None:
+            self._connect(name, path, frames)
+            return
+        try:
+            lookup = look_up(*split_address(path))
+        except (OSError, ValueError) as error:
+            self._could_not(name, error)
+            return
+        self._end_lookup()
+        if lookup.is_over:
+            self._connect(name, path, frames, lookup, self._turn)
+            return
+        self._unresolved = _Unresolved(name, path, frames, lookup, self._turn, monotonic() + LOOKUP_S)
+        self._poller.register(lookup.waker.fd, select.POLLIN)
+
+    def _look_at_host(self, timeout_ms: float | None) -> float | None:
+        """Connect if the host is found, and give it up if its time is over; how long ``poll`` may wait then."""
+        unresolved = self._unresolved
+        assert unresolved is not None
+        left_ms = (unresolved.until_s - monotonic()) * 1e3
+        if unresolved.lookup.is_over:
+            self._end_lookup()
+            self._connect(
+                unresolved.name, unresolved.address, unresolved.frames, unresolved.lookup, unresolved.turn
+            )
+        elif left_ms <= 0:
+            self._end_lookup()
+            self._not_made = f"{unresolved.name} connection: its host was not found within {LOOKUP_S:g} s"
+        elif timeout_ms is None or left_ms < timeout_ms:
+            return left_ms
+        return timeout_ms
+
+    def _end_lookup(self) -> None:
+        """Nobody waits for it any more. It goes on by itself, for the next who asks for that host."""
+        if self._unresolved is not None:
+            self._poller.unregister(self._unresolved.lookup.waker.fd)
+            self._unresolved = None
+
+    def _connect(
+        self, name: str, path: str, frames: Sequence[Any], lookup: HostLookup | None = None, turn: int = 0
+    ) -> None:
         try:
             keys = None if self._keys is None else self._keys.keys()
-            link = _Link(name, path, frames, self._buffers, keys, self._turn)
+            link = _Link(name, path, frames, self._buffers, keys, lookup, turn)
         except (OSError, ValueError) as error:  # no descriptor is left, or an address that is none
             self._could_not(name, error)
             return

@@ -184,7 +184,7 @@ NEVER: dict[str, tuple[str, ...]] = {
     "client_stub.curve": ("socket", "time", "threading"),
 }
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "socket": ("client_stub/transport.py", "client_stub/spark"),
+    "socket": ("client_stub/transport.py", "client_stub/host_lookup.py", "client_stub/spark"),
     "pyarrow": (
         "client_stub/columnar.py",
         "client_stub/columnar_sizes.py",

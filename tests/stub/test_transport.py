@@ -169,6 +169,42 @@ def test_each_address_behind_a_hosts_name_gets_its_turn(
         transport.close(None)
 
 
+def test_a_name_server_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch, key_file: Path) -> None:
+    """Neither the io thread nor an event loop that asks for partitions. However often, it is asked once at a time."""
+    answers, asked = threading.Event(), []
+    resolve = socket.getaddrinfo
+
+    def hang(host: str, port: int, **more: int) -> object:
+        if not more["flags"]:
+            asked.append(host)
+            assert answers.wait(30)
+            host = "127.0.0.1"
+        return resolve(host, port, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        door.settimeout(10)
+        address = f"tcp://daemon.example:{door.getsockname()[1]}"
+        one, other = (Transport(address, keys_for(address, key_file)) for _ in range(2))
+        one.open_control([b"hello"])
+        other.open_control([b"hello"])
+        assert (one.poll(0), one.poll(20)) == ([], []), "it waits no longer than it may"
+        assert one.control_fileno() is not None, "what an event loop watches"
+        monkeypatch.setattr("client_stub.transport.LOOKUP_S", 0.01)
+        one.open_control([b"hello"])
+        lost = [("lost", [b"control connection: its host was not found within 0.01 s"])]
+        eventually(lambda: one.poll(0) == lost)
+        one.open_control([b"hello"])
+        one.close_sockets()
+        answers.set()
+        other.poll(10_000)
+        other.poll(0)
+        door.accept()[0].close()
+        assert asked == ["daemon.example"]
+        for each in (one, other):
+            each.close(None)
+
+
 def test_what_stands_behind_a_box_that_does_not_open_is_not_read(key_file: Path) -> None:
     """Who changes bytes on the way could else leave messages out, and those behind them would count."""
 
