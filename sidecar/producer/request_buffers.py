@@ -17,12 +17,14 @@ _SMALLEST: Final = 64 * 1024
 class RequestBuffer:
     """``view`` is what may be written to; it is the whole buffer, at least as large as asked for."""
 
-    __slots__ = ("lent", "size", "view")
+    __slots__ = ("lent", "size", "trims", "view")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.view = memoryview(bytearray(size))
         self.lent = False
+        self.trims = 0
+        """How often the pool had been trimmed when it was given back."""
 
 
 class RequestBufferPool:
@@ -33,6 +35,7 @@ class RequestBufferPool:
     __slots__ = (
         "_free",
         "_largest_bytes",
+        "_trims",
         "free_bytes",
         "limit_bytes",
         "max_request_size",
@@ -54,6 +57,7 @@ class RequestBufferPool:
         self.free_bytes = 0
         self._free: defaultdict[int, list[RequestBuffer]] = defaultdict(list)
         self._largest_bytes = self._class_of(max_request_size)
+        self._trims = 0
 
     def take(self, size_bytes: int) -> RequestBuffer | None:
         """A buffer of at least ``size_bytes``, or None when the limit is reached.
@@ -96,11 +100,20 @@ class RequestBufferPool:
         self.taken_count -= 1
         if buffer.size <= self.max_request_size:  # a larger one has a size of its own that hardly comes again
             self.free_bytes += buffer.size
+            buffer.trims = self._trims
             self._free[buffer.size].append(buffer)
 
-    def trim(self) -> None:
-        """Let the memory of free buffers go (an idle daemon keeps none)."""
-        self._shrink_to(0)
+    def trim_unused(self) -> None:
+        """Let the memory of free buffers go that were not lent since the trim before: those of a backlog that is over,
+        and all of an idle worker."""
+        for size, buffers in self._free.items():
+            # The last that was given back is lent first, so those that nobody needs are the first ones here.
+            unused = 0
+            while unused < len(buffers) and buffers[unused].trims < self._trims:
+                unused += 1
+            del buffers[:unused]
+            self.free_bytes -= unused * size
+        self._trims += 1
 
     def _shrink_to(self, free_bytes: int) -> None:
         for size in sorted(self._free, reverse=True):

@@ -37,6 +37,7 @@ from sidecar.producer.effects import (
     Split,
 )
 from sidecar.shm.slots import RunningTotals
+from sidecar.worker.spare_memory import SpareMemory
 from sidecar.worker.turns import NEVER_MS
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ HOUSEKEEPING_S = 0.5
 """Heartbeat, silent stubs, row grace, gauges. An idle worker wakes for this and for nothing else."""
 ACKS_WAIT_MS_MAX = 1_000.0
 """How long a drained worker waits for its stubs to acknowledge their last outcomes."""
-IDLE_TRIM_MS = 10_000.0
-"""A worker that has had nothing to send for so long keeps no memory for request buffers."""
 UNSENT_RETRY_MS = 20.0
 """How soon a stub that did not read is tried again."""
 UNREPEATED: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
@@ -120,7 +119,7 @@ class Driver:
         self._acks_deadline_ms: float | None = None
         self._drained = False
         self._forced = False
-        self._idle_since_ms: float | None = None
+        self._spare_memory = SpareMemory(core.buffers)
         self._wakeups = 0
         self._totals = RunningTotals(memory.counters)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
@@ -391,7 +390,7 @@ class Driver:
             for session in self._sessions:
                 self._holds.reclaim_reservations(list(session.streams.values()), now_ms)
             self._release_idle(now_ms)
-            self._trim_buffers(now_ms)
+            self._spare_memory.step(now_ms)
             self._shares.count_all(now_ms)
             if self._shares.look_is_due:
                 self._look_at_held(now_ms)
@@ -421,15 +420,6 @@ class Driver:
                 pages = chain.release_idle()
                 if pages:
                     self._give(pages)
-
-    def _trim_buffers(self, now_ms: float) -> None:
-        """After a time without anything to send the memory of free request buffers goes back to the system."""
-        if not self._sender.is_idle:
-            self._idle_since_ms = None
-        elif self._idle_since_ms is None:
-            self._idle_since_ms = now_ms
-        elif now_ms - self._idle_since_ms >= IDLE_TRIM_MS:
-            self._sender.room.buffers.trim()
 
     def _give(self, pages: list[int]) -> None:
         # kill point: pages.released

@@ -1,4 +1,4 @@
-"""Goal: a daemon that has nothing to do does next to nothing, and clients that came and went leave nothing.
+"""Goal: a daemon that has nothing to do does next to nothing. Clients that have left and a backlog leave nothing.
 
 Judged from outside, by what the kernel counts for each process: context switches, descriptors, threads, memory.
 """
@@ -16,7 +16,9 @@ from client_stub import Producer
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.metrics import metric
 from sidecar.testing.mock_broker import MockBroker
+from sidecar.testing.process_stats import anonymous_rss_mb
 from sidecar.testing.waiting import wait_until
+from sidecar.worker.spare_memory import TRIM_MS
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
@@ -25,6 +27,8 @@ IDLE_S = 5.0
 WARM_UP_CONNECTS = 100
 """What grows only once (pools, caches, the allocator's arenas) has grown by then."""
 GROWTH_BYTES_MAX = 3 << 20
+BACKLOG_RECORDS = 600_000
+RETURNED_S = 4 * TRIM_MS / 1000
 TIMEOUT_S = 30.0
 
 
@@ -121,3 +125,47 @@ def test_clients_that_came_and_went_leave_nothing(
     )
     delivered = metric(daemon, "kafka_sidecar_records_delivered_total")
     assert delivered == WARM_UP_CONNECTS + connects
+
+
+def test_the_memory_of_a_backlog_goes_back_while_records_flow(
+    mock_broker: MockBroker, start_daemon: StartDaemon
+) -> None:
+    """All brokers are away for a while. What the worker took meanwhile for requests and small records goes back to the
+    system, also when it has no idle moment after that."""
+    daemon = start_daemon(
+        mock_broker.bootstrap_servers, settings={"daemon.workers": 1, "buffer.memory": 128 << 20}
+    )
+    (worker,) = daemon.worker_pids()
+    rows = [(None, b"x" * 16)] * BACKLOG_RECORDS
+    with Producer(run_dir=str(daemon.run_dir)) as producer:
+
+        def trickle() -> float:
+            producer.send("smoke", value=b"x").result(timeout=TIMEOUT_S)
+            return anonymous_rss_mb(worker)
+
+        producer.send_many("smoke", rows[:10_000]).result(timeout=TIMEOUT_S)
+        before_mb = trickle()
+        for broker in range(1, 4):
+            mock_broker.command(f"down {broker}")
+        backlog = producer.send_many("smoke", rows)
+        wait_until(
+            lambda: metric(daemon, "kafka_sidecar_records_held") >= BACKLOG_RECORDS,
+            "the backlog",
+            timeout_s=TIMEOUT_S,
+        )
+        full_mb = anonymous_rss_mb(worker)
+        for broker in range(1, 4):
+            mock_broker.command(f"up {broker}")
+        backlog.result(timeout=TIMEOUT_S)
+        most_mb = trickle()
+        wait_until(
+            lambda: trickle() < before_mb + GROWTH_BYTES_MAX / 1e6,
+            f"the memory of the backlog to go back ({before_mb:.1f} MB before, {full_mb:.1f} with it, {most_mb:.1f} "
+            "after)",
+            timeout_s=RETURNED_S,
+            interval_s=0.1,
+            describe=lambda: f"{trickle():.1f} MB",
+        )
+        print(
+            f"{before_mb:.1f} MB before, {full_mb:.1f} with the backlog, {most_mb:.1f} after, {trickle():.1f} now"
+        )

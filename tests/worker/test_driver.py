@@ -18,7 +18,8 @@ from sidecar.common.control import (
 )
 from sidecar.common.model import Node
 from sidecar.shm.share_words import ShareWords
-from sidecar.worker.driver import IDLE_TRIM_MS, UNSENT_RETRY_MS
+from sidecar.worker.driver import UNSENT_RETRY_MS
+from sidecar.worker.spare_memory import TRIM_MS
 from sidecar.worker.stubs.stub_port import POSITION_DELAY_MS
 from tests.configs import producer_config
 
@@ -167,22 +168,22 @@ def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(
     assert stage.host.woken > woken
 
 
-def test_an_idle_worker_keeps_no_memory_for_request_buffers(stage: Stage) -> None:
-    stage.know("t")
+def test_request_buffers_that_nothing_uses_go_back_while_others_are_used(stage: Stage) -> None:
     buffers = stage.driver._sender.room.buffers
-    lent = buffers.take(1_000)
-    assert lent is not None
-    buffers.give(lent)
-    for now_ms in (0.0, IDLE_TRIM_MS - 1):
-        stage.driver._trim_buffers(now_ms)
-    stage.submit(stage.client())  # the broker cannot be reached: it stays
-    for now_ms in (IDLE_TRIM_MS, 2 * IDLE_TRIM_MS):
-        stage.driver._trim_buffers(now_ms)
-    assert buffers.free_bytes > 0, "there is something to send"
-    stage.driver._sender.force_close(stage.clock.now_ms())
-    stage.turns.wake()
-    stage.loop.run()
-    for now_ms in (3 * IDLE_TRIM_MS, 4 * IDLE_TRIM_MS):
-        assert buffers.free_bytes > 0
-        stage.driver._trim_buffers(now_ms)
-    assert buffers.free_bytes == 0
+    spare_memory = stage.driver._spare_memory
+    lent = [buffers.take(1_000) for _ in range(8)]
+    for buffer in lent:
+        assert buffer is not None
+        buffers.give(buffer)
+    one_bytes = buffers.free_bytes // 8
+    spare_memory.step(TRIM_MS)
+    assert buffers.free_bytes == 8 * one_bytes, "all of them were used"
+    for now_ms in (2 * TRIM_MS - 1, 2 * TRIM_MS):
+        assert buffers.free_bytes == 8 * one_bytes
+        used = buffers.take(1_000)
+        assert used is not None
+        buffers.give(used)
+        spare_memory.step(now_ms)
+    assert buffers.free_bytes == one_bytes, "one was enough"
+    spare_memory.step(3 * TRIM_MS)
+    assert buffers.free_bytes == 0, "an idle worker keeps none"
