@@ -9,15 +9,18 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 
 REMEMBERED_MAX = 65_536
+REMEMBERED_MS = 600_000.0
+"""Longer than an ATTACH may wait at a worker that hangs. Once the client has a row, that says where it is."""
 RECENT_MS = 2_000.0
 """So long an assigned client counts as one that is on its way to attach, and is not in the loads yet."""
 
 
 class Assignment:
-    """Client id → worker index. A client keeps its worker over reconnects, so its order holds."""
+    """Client id → worker index, for clients that have no row yet: one that asks twice is sent to one worker."""
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
-        self._worker_of: OrderedDict[bytes, int] = OrderedDict()
+        self._worker_of: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+        """With the time of the last question, oldest first."""
         self._recent: deque[tuple[float, int]] = deque()
         self._coming: Counter[int] = Counter()
         """How many of them each worker has. Counted as they come and go: anybody may say HELLO many times a second."""
@@ -30,24 +33,29 @@ class Assignment:
         """
         if not loads:
             return None
+        while self._worker_of and next(iter(self._worker_of.values()))[1] <= now_ms - REMEMBERED_MS:
+            self._worker_of.popitem(last=False)
         had = self._worker_of.get(client_id)
-        if had is not None and had in loads:
-            self._worker_of.move_to_end(client_id)
-            return had
+        if had is not None and had[0] in loads:
+            self._remember(client_id, had[0], now_ms)
+            return had[0]
         while self._recent and self._recent[0][0] <= now_ms - RECENT_MS:
             self._coming[self._recent.popleft()[1]] -= 1
         chosen = min(loads, key=lambda index: (loads[index] + self._coming[index], index))
         self._recent.append((now_ms, chosen))
         self._coming[chosen] += 1
-        self._worker_of[client_id] = chosen
-        self._worker_of.move_to_end(client_id)
+        self._remember(client_id, chosen, now_ms)
         if len(self._worker_of) > self._remembered_max:
             self._worker_of.popitem(last=False)
         return chosen
 
     def worker_left(self, index: int) -> None:
         """Its clients will ask again and be spread over the others."""
-        for client_id in [each for each, worker in self._worker_of.items() if worker == index]:
+        for client_id in [each for each, (worker, _) in self._worker_of.items() if worker == index]:
             del self._worker_of[client_id]
         self._recent = deque(each for each in self._recent if each[1] != index)
         del self._coming[index]
+
+    def _remember(self, client_id: bytes, index: int, now_ms: float) -> None:
+        self._worker_of[client_id] = index, now_ms
+        self._worker_of.move_to_end(client_id)

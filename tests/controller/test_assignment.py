@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from sidecar.controller.assignment import RECENT_MS, Assignment
+import pytest
+
+from sidecar.controller.assignment import RECENT_MS, REMEMBERED_MS, Assignment
 
 
 def client(number: int) -> bytes:
@@ -63,3 +65,23 @@ def test_forgets_the_oldest_beyond_its_bound() -> None:
         assignment.assign(client(n), {0: 0}, 0.0)
     assert assignment.assign(client(2), {0: 9, 1: 0}, 0.0) == 0, "remembered"
     assert assignment.assign(client(0), {0: 9, 1: 0}, 0.0) == 1, "forgotten"
+
+
+@pytest.mark.parametrize(("away_ms", "found"), [(REMEMBERED_MS - 1, 0), (REMEMBERED_MS, 1)])
+def test_a_client_without_a_row_is_forgotten_when_it_has_not_asked_for_a_while(
+    away_ms: float, found: int
+) -> None:
+    """Else a host on which a client begins every second would fill the table to its bound."""
+    assignment = Assignment()
+    assert assignment.assign(client(1), {0: 0}, 0.0) == 0
+    assignment.assign(client(2), {0: 0}, away_ms)
+    assert assignment.assign(client(1), {0: 90, 1: 0}, away_ms) == found
+
+
+def test_a_client_that_goes_on_asking_keeps_its_worker_however_long() -> None:
+    assignment = Assignment()
+    first = assignment.assign(client(1), {0: 0, 1: 0}, 0.0)
+    for number in range(1, 20):
+        now_ms = number * (REMEMBERED_MS - 1)
+        assignment.assign(client(1 + number), {0: 0, 1: 0}, now_ms)
+        assert assignment.assign(client(1), {0: 90, 1: 90}, now_ms) == first
