@@ -26,6 +26,7 @@ from sidecar.net.connector import (
     open_connection,
 )
 from sidecar.net.link_security import LinkSecurity, SecurityError
+from sidecar.net.name_lookup import addresses_of
 from sidecar.net.questions import Questions
 from sidecar.net.transport import TlsTransport
 from sidecar.protocol.messages import ApiKey
@@ -109,7 +110,7 @@ class BrokerWalk:
             return "", "ok"
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
+            found = await addresses_of(loop, node.host, node.port)
         except OSError as error:
             raise _StepFailed(
                 f"The name {node.host} cannot be resolved ({error.strerror or error}): correct bootstrap.servers, "
@@ -128,9 +129,7 @@ class BrokerWalk:
         """To the first address that takes us."""
         loop = asyncio.get_running_loop()
         failures: dict[str, None] = {}
-        for family, kind, protocol, _, address in await loop.getaddrinfo(
-            node.host, node.port, type=socket.SOCK_STREAM
-        ):
+        for family, kind, protocol, _, address in await addresses_of(loop, node.host, node.port):
             sock = socket.socket(family, kind, protocol)
             sock.setblocking(False)
             try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.model import Node
 from sidecar.net.link_security import LinkSecurity, SecurityError
+from sidecar.net.name_lookup import addresses_of
 from sidecar.net.questions import EndedEarly, Questions
 from sidecar.net.transport import LinkTransport
 from sidecar.protocol.api_versions import (
@@ -98,7 +99,7 @@ async def open_connection(
         await _credentials(node, authenticator, timeout_ms)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            addresses = await loop.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
+            addresses = await addresses_of(loop, node.host, node.port)
     except TimeoutError:
         raise LinkError(f"{node.host} was not resolved within {timeout_ms:.0f} ms.") from None
     except OSError as error:

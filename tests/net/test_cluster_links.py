@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
-from typing import Any
+import threading
+from time import monotonic
 
 import pytest
 
 from sidecar.common.model import Node, second_of
 from sidecar.net import cluster_links
+from sidecar.net.name_lookup import AddressInfo
 
 from .conftest import Run
 from .fake_broker import FakeBroker
@@ -27,23 +28,13 @@ def free_port() -> int:
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *first: str) -> list[str]:
     """``broker.test`` has these addresses, in this order; later those that the list has then."""
-    loop = asyncio.get_running_loop()
     addresses = list(first)
 
-    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+    async def addresses_of(_: object, host: str, port: int) -> list[AddressInfo]:
         assert host == "broker.test"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
-    class Loop:
-        """The running loop, but for names (uvloop's cannot be patched)."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getaddrinfo if name == "getaddrinfo" else getattr(loop, name)
-
-    import sidecar.net.broker_link as module
-
-    real = module.open_connection
-    monkeypatch.setattr(module, "open_connection", lambda _, *rest: real(Loop(), *rest))  # type: ignore[arg-type]
+    monkeypatch.setattr("sidecar.net.connector.addresses_of", addresses_of)
     return addresses
 
 
@@ -149,6 +140,45 @@ def test_a_name_that_does_not_resolve_says_so(run: Run) -> None:
         noting.links.close_all()
 
     run(test)
+
+
+def test_a_name_server_that_hangs_holds_up_neither_the_loop_nor_its_end(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker whose address is known is reached meanwhile; a name is asked for once at a time."""
+    answers, asked = threading.Event(), []
+    resolve = socket.getaddrinfo
+
+    def hang(host: str, port: int, **more: int) -> object:
+        if not more.get("flags"):
+            asked.append(host)
+            answers.wait(20)
+        return resolve(host, port, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+
+    async def test() -> None:
+        noting = NotingLinks(socket_connection_setup_timeout_ms=50.0, reconnect_backoff_ms=1.0)
+        unknown = node_of(9092, "broker.example")._replace(id=7)
+        async with FakeBroker(answer_anything) as good:
+            await noting.connect(node_of(good.port))
+            for tries in range(1, 4):
+                await until(lambda: noting.links.next_attempt_delay_ms(7, monotonic() * 1e3) == 0)
+                noting.links.ready(unknown)
+                await until(lambda count=tries: len(failures(noting)) == count)  # type: ignore[misc]
+            assert all("broker.example was not resolved within" in each for each in failures(noting))
+            noting.links.close_all()
+        assert asked == ["broker.example"]
+
+    def failures(noting: NotingLinks) -> list[str]:
+        return [str(error) for node_id, _, error in noting.states if node_id == 7]
+
+    before = set(threading.enumerate())
+    run(test)
+    (hanging,) = set(threading.enumerate()) - before
+    assert hanging.daemon, "neither the loop nor the process waits for it"
+    answers.set()
+    hanging.join(10)
 
 
 @pytest.mark.rule("S6")

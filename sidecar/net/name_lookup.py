@@ -1,0 +1,66 @@
+"""The addresses behind a broker's name, found by a thread that nothing waits for at the end.
+
+A name server that hangs holds getaddrinfo() for 10 s and more. The loop's own getaddrinfo() has few threads for all
+names, and the loop cannot be closed before they have ended: a daemon would end, and hand over, so much later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from typing import Any, Final, TypeAlias
+
+AddressInfo: TypeAlias = tuple[Any, Any, int, str, Any]
+"""As socket.getaddrinfo() has it: family, kind, protocol, canonical name, address."""
+_Found: TypeAlias = "list[AddressInfo] | OSError"
+
+_under_way: Final[dict[tuple[asyncio.AbstractEventLoop, str, int], asyncio.Future[_Found]]] = {}
+"""However often a broker is tried while a name server hangs, one thread hangs with it."""
+
+
+async def addresses_of(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[AddressInfo]:
+    """For stream sockets. An address is its own name and asks nobody. Raises OSError, also for no name at all."""
+    with contextlib.suppress(OSError):
+        return list(_resolve(host, port, socket.AI_NUMERICHOST))
+    key = loop, host, port
+    future = _under_way.get(key)
+    if future is None:
+        future = _under_way[key] = loop.create_future()
+        thread = threading.Thread(target=_look_up, args=(key, future), name="name-lookup", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            del _under_way[key]
+            raise OSError(str(error)) from None
+    found = await asyncio.shield(future)  # others may wait for it, too
+    if isinstance(found, OSError):
+        raise found
+    return found
+
+
+def _resolve(host: str, port: int, flags: int = 0) -> list[AddressInfo]:
+    try:
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+    except UnicodeError:
+        raise OSError(f"{host!r} is no name of a host") from None
+
+
+def _look_up(key: tuple[asyncio.AbstractEventLoop, str, int], future: asyncio.Future[_Found]) -> None:
+    loop, host, port = key
+    found: _Found
+    try:
+        found = _resolve(host, port)
+    except OSError as error:
+        found = error
+
+    def settle() -> None:
+        del _under_way[key]
+        if not future.done():
+            future.set_result(found)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop has been closed meanwhile
+        _under_way.pop(key, None)
