@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from confluent_kafka import KafkaException
 
 from sidecar.chaos.ledger import Account, ChaosLedger
+from sidecar.chaos.side_thread import SideThread
 from sidecar.chaos.workload import Workload
 from sidecar.testing.reading import ReadTimeout, iterate_messages
 
@@ -24,32 +25,22 @@ class Follower:
         self._topic = topic
         self._workload = workload
         self._positions = dict(starts)
-        self._end = threading.Event()
         self.ledger = ChaosLedger(workload.run)
-        self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Repeatable."""
-        self._end.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self.thread = SideThread("follower", self._follow)
 
     def finish(self) -> ChaosLedger:
         """All clients have ended: read the rest, and close the ledger. Raises as read_topic() does."""
-        self.stop()
+        self.thread.stop()
         self._read(None)
         self.ledger.close(self._workload.killed)
         return self.ledger
 
-    def _follow(self) -> None:
-        while not self._end.is_set():
+    def _follow(self, end: threading.Event) -> None:
+        while not end.is_set():
             try:
-                self._read(self._end.is_set)
+                self._read(end.is_set)
             except (KafkaException, ReadTimeout):
-                self._end.wait(AGAIN_S)  # the broker is away
+                end.wait(AGAIN_S)  # the broker is away
 
     def _read(self, is_over: Callable[[], bool] | None) -> None:
         accounts, clients, positions = self.ledger.accounts, self._workload.clients, self._positions

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from sidecar.chaos.client_journal import Head
+from sidecar.chaos.side_thread import SideThread
 from sidecar.chaos.workload import ClientRun
 
 LOOK_S = 0.003
@@ -64,8 +65,7 @@ class RecoveryWatch(Generic[Kind]):
         self._pending: list[Recovery[Kind]] = []
         self._done: dict[Kind, list[float]] = defaultdict(list)
         self._lock = threading.Lock()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="recovery-watch", daemon=True)
+        self._thread = SideThread("recovery-watch", self._run)
         self._thread.start()
 
     def begin(self, kind: Kind, clients: Sequence[ClientRun]) -> Recovery[Kind]:
@@ -83,11 +83,10 @@ class RecoveryWatch(Generic[Kind]):
             }
 
     def stop(self) -> None:
-        self._end.set()
-        self._thread.join()
+        self._thread.stop()
 
-    def _run(self) -> None:
-        while not self._end.wait(LOOK_S):
+    def _run(self, end: threading.Event) -> None:
+        while not end.wait(LOOK_S):
             with self._lock:
                 for recovery in [each for each in self._pending if each.look()]:
                     self._pending.remove(recovery)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sidecar.chaos.faults import children
 from sidecar.chaos.probe import LatencyReader
+from sidecar.chaos.side_thread import SideThread
 from sidecar.chaos.workload import Workload
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable
@@ -76,20 +77,10 @@ class Sampler:
         self._start_s = time.monotonic()
         self._disturbed_until_s = self._start_s
         self._disturbances = 0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="soak-sampler", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Repeatable."""
-        self._end.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self.thread = SideThread("soak-sampler", self._run)
 
     def close(self) -> None:
-        self.stop()
+        self.thread.stop()
         self._segment.close()
 
     @contextlib.contextmanager
@@ -117,10 +108,10 @@ class Sampler:
             ),
         )
 
-    def _run(self) -> None:
+    def _run(self, end: threading.Event) -> None:
         latencies = LatencyReader(self.workload.at(self.probe).journal.path)
         from_s = time.monotonic()
-        while not self._end.wait(max(0.0, from_s + self.every_s - time.monotonic())):
+        while not end.wait(max(0.0, from_s + self.every_s - time.monotonic())):
             now_s = time.monotonic()
             is_calm = not self._disturbances and self._disturbed_until_s <= from_s
             found = sorted(latencies.read())

@@ -97,7 +97,7 @@ class Soak:
             watch = RecoveryWatch[SoakStep]()
             stack.callback(watch.stop)
             follower = Follower(broker.bootstrap_servers, self._topic, starts, workload)
-            stack.callback(follower.stop)
+            stack.callback(follower.thread.stop)
             sampler = Sampler(daemon, workload, self._probe, RESIDENT, min(SAMPLE_S, self._every_s / 4))
             stack.callback(sampler.close)
             wait_until(
@@ -106,11 +106,11 @@ class Soak:
                 timeout_s=RECOVERY_S_MAX,
             )
         self._start_s = time.monotonic()
-        follower.start()
-        sampler.start()
+        follower.thread.start()
+        sampler.thread.start()
         with steps.step(f"{self._duration_s:g} s of load, something every {self._every_s:g} s"):
             self._disturb(broker.cluster, daemon, workload, watch, sampler)
-        sampler.stop()
+        sampler.thread.stop()
         with steps.step("The clients end: every record has its outcome, and nothing is left in the segment"):
             workload.finish()
             seconds = time.monotonic() - self._start_s
