@@ -30,7 +30,7 @@ WARM_UP_SHARE = 0.2
 """The first part of the samples is shown and not judged: caches fill."""
 LIFE_SHARE = 0.5
 """Processes that lived for so much of the judged time are judged."""
-RSS_BOUND = Bound(per_hour=4.0, step=1.0)
+RSS_BOUND = Bound(per_hour=2.0, step=1.0)
 FDS_BOUND = THREADS_BOUND = Bound(per_hour=1.0, step=0.5)
 TABLE_BOUNDS: Mapping[str, Bound] = {
     "pages": Bound(per_hour=40.0, step=10.0),
@@ -149,13 +149,22 @@ class SoakReport:
 
     def _trends_table(self) -> Table:
         table = Table(title=self.verdict, title_justify="left")
-        for column in ("what", "first fifth", "median", "last fifth", "per hour", "at most per hour"):
+        for column in (
+            "what",
+            "first fifth",
+            "median",
+            "last fifth",
+            "floors rose by",
+            "per hour",
+            "at most",
+        ):
             table.add_column(column, justify="left" if column == "what" else "right")
         for trend in self.trends:
             style = "bold red" if trend.grows else ""
             table.add_row(
                 trend.what,
                 *(f"{value:.4g} {trend.unit}" for value in (trend.first, trend.median, trend.last)),
+                f"{trend.rise:+.2f} {trend.unit}",
                 f"{trend.per_hour:+.2f} {trend.unit}",
                 f"{trend.bound.per_hour:g} {trend.unit}",
                 style=style,

@@ -1,7 +1,8 @@
 """Trends of a soak: does a series of samples grow? Sans-IO.
 
-The slope is the median of the slopes between all pairs of points (Theil-Sen). Up to 29 % of the points may lie
-anywhere: a restart of the broker, or a sample taken on a busy machine, moves nothing.
+Of each part of the time the least value counts, its floor. A leak lifts all floors. A backlog that comes and goes, a
+free list and a busy machine lift single samples, and the next event leaves a floor as before. The slope is the median
+of the slopes between all pairs of floors (Theil-Sen), so up to 29 % of them may lie anywhere.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 HOUR_S = 3_600.0
 JUDGED_S_MIN = 300.0
 """A shorter series says nothing of an hour."""
-POINTS_MAX = 400
-"""Of a longer series every k-th point is taken: pairs grow with the square."""
+PARTS = 12
+"""Of the time, with a floor each. Of half an hour's soak they have two minutes each: six events."""
 
 Points = Sequence[tuple[float, float]]
 """(seconds, value), in order."""
@@ -22,7 +23,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Bound:
-    """Growth is more than ``per_hour`` and more than ``step`` in all: a cache may fill, a page may be touched."""
+    """Growth is more than ``per_hour``, with a rise of more than ``step``: a cache may fill, a page may be touched."""
 
     per_hour: float
     step: float
@@ -38,6 +39,8 @@ class Trend:
     first: float
     last: float
     per_hour: float
+    rise: float
+    """From the first quarter of the floors to the last one."""
     seconds: float
     bound: Bound
 
@@ -47,8 +50,7 @@ class Trend:
 
     @property
     def grows(self) -> bool:
-        grown = self.per_hour * self.seconds / HOUR_S
-        return self.is_judged and self.per_hour > self.bound.per_hour and grown > self.bound.step
+        return self.is_judged and self.per_hour > self.bound.per_hour and self.rise > self.bound.step
 
 
 def trend_of(what: str, unit: str, points: Points, bound: Bound) -> Trend | None:
@@ -57,25 +59,39 @@ def trend_of(what: str, unit: str, points: Points, bound: Bound) -> Trend | None
         return None
     values = [value for _, value in points]
     part = max(1, len(values) // 5)
+    floors = floors_of(points)
+    least = [value for _, value in floors]
+    quarter = max(1, len(least) // 4)
     return Trend(
         what,
         unit,
         statistics.median(values),
         statistics.median(values[:part]),
         statistics.median(values[-part:]),
-        HOUR_S * slope_of(points),
+        HOUR_S * slope_of(floors),
+        statistics.median(least[-quarter:]) - statistics.median(least[:quarter]),
         points[-1][0] - points[0][0],
         bound,
     )
 
 
+def floors_of(points: Points) -> Points:
+    """The least point of each part of the time that has any."""
+    start_s, seconds = points[0][0], points[-1][0] - points[0][0]
+    least: dict[int, tuple[float, float]] = {}
+    for at_s, value in points:
+        part = min(int((at_s - start_s) / seconds * PARTS), PARTS - 1) if seconds else 0
+        if part not in least or value < least[part][1]:
+            least[part] = at_s, value
+    return list(least.values())
+
+
 def slope_of(points: Points) -> float:
     """Units a second; 0 where no two points differ in time."""
-    chosen = points[:: -(-len(points) // POINTS_MAX)]
     slopes = [
         (value - before) / (at_s - before_s)
-        for index, (at_s, value) in enumerate(chosen)
-        for before_s, before in chosen[:index]
+        for index, (at_s, value) in enumerate(points)
+        for before_s, before in points[:index]
         if at_s > before_s
     ]
     return statistics.median(slopes) if slopes else 0.0

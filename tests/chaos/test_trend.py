@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sidecar.chaos.trend import HOUR_S, JUDGED_S_MIN, POINTS_MAX, Bound, slope_of, trend_of
+from sidecar.chaos.trend import HOUR_S, JUDGED_S_MIN, PARTS, Bound, floors_of, slope_of, trend_of
 
 BOUND = Bound(per_hour=4.0, step=1.0)
 EVERY_S = 5.0
@@ -75,7 +75,38 @@ def test_too_few_points() -> None:
     assert slope_of([(1.0, 5.0), (1.0, 7.0)]) == 0.0
 
 
-@pytest.mark.parametrize("count", [POINTS_MAX, POINTS_MAX + 1, 5 * POINTS_MAX])
-def test_a_long_series_is_thinned(count: int) -> None:
-    points = [(float(number), 3.0 * number) for number in range(count)]
-    assert slope_of(points) == pytest.approx(3.0)
+def backlogs(per_hour: float, *, seed: int) -> list[tuple[float, float]]:
+    """30 MB, and a backlog every 20 s on a machine that is ever busier: each takes up to 20 MB more than the last."""
+    source = random.Random(seed)
+    points = []
+    for number in range(HALF_AN_HOUR):
+        at_s = number * EVERY_S
+        height = source.uniform(0.0, 1.0 + 20.0 * number / HALF_AN_HOUR)
+        points.append(
+            (at_s, 30.0 + per_hour * at_s / HOUR_S + height * (number % 4 != 3 or number % 24 > 20))
+        )
+    return points
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("per_hour", "grows"), [(0.0, False), (6.0, True)])
+def test_backlogs_that_become_larger_are_no_growth_where_all_of_it_comes_back(
+    seed: int, per_hour: float, grows: bool
+) -> None:
+    trend = trend_of("memory", "MB", backlogs(per_hour, seed=seed), BOUND)
+    assert trend is not None
+    assert trend.last > trend.first + 2.0, "what is shown has grown"
+    assert trend.grows is grows
+
+
+@pytest.mark.parametrize("count", [1, PARTS - 1, PARTS, PARTS + 1, 1_000])
+def test_each_part_of_the_time_has_one_floor(count: int) -> None:
+    floors = floors_of([(float(number), 3.0 * number) for number in range(count)])
+    assert len(floors) == min(count, PARTS)
+    assert floors[0] == (0.0, 0.0)
+    assert all(value == 3.0 * at_s for at_s, value in floors)
+
+
+def test_parts_without_a_sample_have_no_floor() -> None:
+    """All of them were taken beside a restart."""
+    assert floors_of([(0.0, 2.0), (1.0, 1.0), (119.0, 5.0), (120.0, 4.0)]) == [(1.0, 1.0), (120.0, 4.0)]
