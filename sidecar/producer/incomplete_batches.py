@@ -65,6 +65,12 @@ class IncompleteBatches:
         self.add(piece)
         heappush(self._pieces, (piece.deadline_ms, next(self._serial), piece))
 
+    def put_in_order(self) -> None:
+        """Adopted batches were added topic by topic, each as old as its first record: from now on oldest first."""
+        for line in self._lines.values():
+            for batch in sorted(line, key=lambda batch: batch.deadline_ms):
+                line.move_to_end(batch)
+
     def discard(self, batch: ProducerBatch) -> bool:
         """Its fate is decided, or its pieces take its place. False when it was not here any more."""
         line = self._lines[batch.lifetime_ms]

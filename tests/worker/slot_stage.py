@@ -21,7 +21,7 @@ from sidecar.common.tickets import attach_ticket
 from sidecar.deadletter.letters import Undelivered
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.config import ProducerConfig
-from sidecar.producer.effects import Completed, InitProducerId, Renumbered, SendProduce, Split
+from sidecar.producer.effects import Completed, Effect, InitProducerId, Renumbered, SendProduce, Split
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
@@ -41,7 +41,13 @@ STAMP_MS = 1_700_000_000_000
 CLIENT_ID = b"c" * 20
 NODE = Node(1, "broker", 9092)
 TOPIC_STATE = TopicState(TOPIC, partitions=tuple(PartitionState(1) for _ in range(PARTITIONS)))
-SNAPSHOT = MetadataSnapshot.build(1, "cluster", {1: NODE}, {TOPIC: TOPIC_STATE})
+OTHER_TOPIC = "u"
+SNAPSHOT = MetadataSnapshot.build(
+    1,
+    "cluster",
+    {1: NODE},
+    {TOPIC: TOPIC_STATE, OTHER_TOPIC: dataclasses.replace(TOPIC_STATE, name=OTHER_TOPIC)},
+)
 
 
 class _Appended:
@@ -62,6 +68,8 @@ class MemoryBroker:
     refuse_once: dict[int, int] = field(default_factory=dict)
     refuse_value: bytes | None = None
     """A batch with this value in it is refused for good."""
+    invalid_value: bytes | None = None
+    """A record of this value is refused, by its place in its batch (INVALID_RECORD)."""
     next_producer_id: int = 4000
     spool: list[Undelivered] = field(default_factory=list)
     """Dead letters: they stand outside of the segment, too."""
@@ -87,6 +95,8 @@ class MemoryBroker:
         code = self.refuse_once.pop(batch.partition, 0)
         if code:
             return code, -1
+        if self.invalid_records(batch):
+            return Code.INVALID_RECORD, -1
         if self.refuse_value is not None and self.refuse_value in _values(batch):
             return Code.TOPIC_AUTHORIZATION_FAILED, -1
         values = _values(batch)
@@ -116,6 +126,13 @@ class MemoryBroker:
         log += values
         known.batches = [*known.batches, (batch.base_sequence, batch.count, offset)][-5:]
         return 0, offset
+
+    def invalid_records(self, batch: ProducerBatch) -> tuple[tuple[int, str | None], ...]:
+        if self.invalid_value is None:
+            return ()
+        return tuple(
+            (index, None) for index, value in enumerate(_values(batch)) if value == self.invalid_value
+        )
 
     def describe(self, partition: int) -> dict[int, ProducerState]:
         return {
@@ -201,13 +218,13 @@ class SlotStage:
         for session in self.sessions.reclaim(float("inf")):
             self.acker.abandon(session)
 
-    def ask(self, now_wall_ms: int = 1) -> None:
-        """As Inquiry does, with the broker's answer at hand."""
+    def ask(self, now_wall_ms: int = 1, *, may_ask: bool = True) -> None:
+        """As Inquiry does, with the broker's answer at hand, or without the right to ask."""
         by_partition: dict[int, list[tuple[ProducerBatch, int]]] = {}
         for batch, published_ms in self.adopted:
             by_partition.setdefault(batch.partition, []).append((batch, published_ms))
         for partition, batches in by_partition.items():
-            producers = self.broker.describe(partition)
+            producers = self.broker.describe(partition) if may_ask else None
             take_acked(batches[0][0], producers)
             self.verdicts.append(judge(batches, producers, now_wall_ms))
             for batch, _ in batches:
@@ -217,15 +234,22 @@ class SlotStage:
         ticket = attach_ticket(KEY, CLIENT_ID, "client", EPOCH)
         return self.sessions.attach(b"route", [1, CLIENT_ID, "client", 1, EPOCH, ticket, secret], self.now_ms)
 
-    def accept(self, session: ClientSession, values: list[bytes], partitions: list[int | None]) -> None:
+    def accept(
+        self,
+        session: ClientSession,
+        values: list[bytes],
+        partitions: list[int | None],
+        topic: str = TOPIC,
+    ) -> None:
         """One submission, as Intake takes it."""
-        queue = self.topics.get(TOPIC)
+        queue = self.topics.get(topic)
         assert queue is not None
         chain = queue.chain
-        stream = session.streams.get(1)
+        number = 1 if topic == TOPIC else 2
+        stream = session.streams.get(number)
         if stream is None:
-            session.row.place_stream(1, chain.chain_id)
-            stream = session.streams[1] = StreamState(session, 1, queue, 0)
+            session.row.place_stream(number, chain.chain_id)
+            stream = session.streams[number] = StreamState(session, number, queue, 0)
         payload = b"".join(
             msgpack.packb([None, value, None, partition])
             for value, partition in zip(values, partitions, strict=True)
@@ -240,7 +264,7 @@ class SlotStage:
             count=len(values),
             client_row=session.row.index,
             client_generation=session.row.generation,
-            stream=1,
+            stream=number,
             seq=stream.position + 1,
             base_timestamp_ms=STAMP_MS,
             format=1,
@@ -249,11 +273,12 @@ class SlotStage:
         )
         session.unsettled_records += len(values)
         stream.position += 1
-        session.row.store_position(1, stream.position)
+        session.row.store_position(number, stream.position)
         self.counters.add({"records_accepted_total": len(values), "records_held": len(values)})
         self.topics.on_entry(queue, entry, self.now_ms)
 
-    def turn(self) -> None:
+    def turn(self, stop_after: type[Effect] | None = None) -> None:
+        """``stop_after``: the worker dies behind the first effect of that kind."""
         self.now_ms += 5.0
         for effect in self.sender.poll(SNAPSHOT, _AllReady(), self.now_ms):
             if isinstance(effect, InitProducerId):
@@ -280,6 +305,8 @@ class SlotStage:
                 self.sender.on_request_sent(request, self.now_ms)
                 if not self.broker.is_silent:
                     self.sender.on_produce_response(request, results, 0, self.now_ms)
+            if stop_after is not None and isinstance(effect, stop_after):
+                return
         for chain in self.settlement.take_finished_chains():
             pages = chain.release_pages()
             if pages:
@@ -297,7 +324,8 @@ class SlotStage:
 
     def _result(self, batch: ProducerBatch) -> PartitionResult:
         code, offset = self.broker.append(batch)
-        return PartitionResult(TOPIC, None, batch.partition, code, offset, -1, -1, (), None, -1, -1)
+        errors = self.broker.invalid_records(batch) if code == Code.INVALID_RECORD else ()
+        return PartitionResult(TOPIC, None, batch.partition, code, offset, -1, -1, errors, None, -1, -1)
 
     def know_topic(self) -> None:
         self.topics.on_snapshot(SNAPSHOT, self.now_ms)

@@ -24,7 +24,7 @@ from sidecar.worker.brokers.inquiry import Verdict
 from tests.configs import producer_config
 from tests.reading_back import row_of, stream_position
 
-from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+from .slot_stage import CLIENT_ID, OTHER_TOPIC, MemoryBroker, SlotStage
 
 
 def submission(number: int, count: int = 4) -> tuple[list[bytes], list[int | None]]:
@@ -477,6 +477,24 @@ def test_delivery_timeout_goes_on_at_adoption(segment: Segment) -> None:
     third.ask()
     third.run()
     assert third.broker.log == {0: [b"sent"], 1: [b"not sent"]}
+
+
+def test_old_records_expire_in_time_behind_younger_ones_of_another_topic(segment: Segment) -> None:
+    """Topics are read one after the other, each from its oldest record on."""
+    config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)
+    first = SlotStage(segment, MemoryBroker(), 1, config=config, now_ms=10_000.0)
+    session, _ = first.attach()
+    first.know_topic()
+    assert first.topics.get("t") is not None, "it has the first chain"
+    first.accept(session, [b"old"], [0], OTHER_TOPIC)
+    first.now_ms += 100_000.0
+    first.accept(session, [b"young"], [0])
+    segment.slot(0).store_heartbeat(int(first.now_ms * 1e6))
+    second = SlotStage(segment, first.broker, 2, config=config, now_ms=first.now_ms)
+    assert [20 <= left <= 22 for left in deadlines(second)] == [True, False], "oldest first"
+    second.now_ms += 30_000.0
+    expired = second.accumulator.incomplete.expired(second.now_ms)
+    assert [batch.topic for batch in expired] == [OTHER_TOPIC]
 
 
 def test_a_submission_accepted_after_the_last_heartbeat_is_new(segment: Segment) -> None:

@@ -138,6 +138,7 @@ class Adoption:
         self._poison.forget_ended(chains, self._descriptors)
         for chain in chains:
             self._give_back(chain)
+        self._accumulator.incomplete.put_in_order()
         self._counters.set("clients_connected", 0)
         if names:
             self._counters.inc("adoptions_total")
