@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.producer.request_room import RequestRoom
     from sidecar.protocol.produce_answer import PartitionResult
 
 log = logging.getLogger(__name__)
 
 _DONE: Final = BatchState.DONE
 """An attribute of an enum's class costs as much as a call: these are asked for each batch."""
+_WAITING: Final = (BatchState.OPEN, BatchState.QUEUED)
 _FORGOTTEN_TEXT: Final = "The broker forgot the producer id while batches of the partition were under way."
 
 
@@ -76,6 +78,7 @@ class BatchFates:
         "_backoff",
         "_config",
         "_ids",
+        "_room",
         "completed",
         "counts",
         "effects",
@@ -90,10 +93,12 @@ class BatchFates:
         accumulator: RecordAccumulator,
         ids: ProducerIds,
         backoff: ExponentialBackoff,
+        room: RequestRoom,
     ) -> None:
         self._config = config
         self._accumulator = accumulator
         self._ids = ids
+        self._room = room
         self._backoff = backoff
         self.counts = SenderCounts()
         self.effects: list[Effect] = []
@@ -127,7 +132,13 @@ class BatchFates:
             self.counts.late_answers += 1
             self._hint(batch, result)
         elif code in (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE) and batch.count > 1:
-            self._split(batch, now_ms)
+            is_in_doubt = batch.has_sequence and batch.may_be_in_log
+            if is_in_doubt and not self._room.has_room_for_halves(self.splits) and batch.last_chance is None:
+                # Its halves would have no descriptor before they are sent, and a successor would take them for records
+                # that never left. A retry needs none.
+                self._try_again(batch, now_ms)
+            else:
+                self._split(batch, now_ms)
         elif (
             result.record_errors
             and batch.count > 1
@@ -176,17 +187,21 @@ class BatchFates:
         if retry and batch.last_chance is not None:
             self.fail(batch, *batch.last_chance, now_ms)
         elif retry and tries_left:
-            batch.attempts += 1
-            self.counts.batches_retried += 1
-            retry_at_ms = now_ms + self._backoff.backoff_ms(batch.attempts - 1)
-            if idempotent and batch.may_be_in_log and self._ids.may_be_forgotten(batch):
-                self.effects.append(AskBroker(batch, retry_at_ms))
-                retry_at_ms = inf
-            self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
+            self._try_again(batch, now_ms)
         else:
             if code == Code.TOPIC_AUTHORIZATION_FAILED and not text:
                 text = f"Not authorized to write to topic {batch.topic}."
             self.fail(batch, code, text or row.text, now_ms)
+
+    def _try_again(self, batch: ProducerBatch, now_ms: float) -> None:
+        """After its backoff, as it is. Of old records in doubt its broker is asked first."""
+        batch.attempts += 1
+        self.counts.batches_retried += 1
+        retry_at_ms = now_ms + self._backoff.backoff_ms(batch.attempts - 1)
+        if batch.lane == IDEMPOTENT_LANE and batch.may_be_in_log and self._ids.may_be_forgotten(batch):
+            self.effects.append(AskBroker(batch, retry_at_ms))
+            retry_at_ms = inf
+        self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
 
     def _out_of_order(self, batch: ProducerBatch) -> bool:
         """The broker lacks the batch and misses something before it. With an earlier one unsettled that is
@@ -333,5 +348,5 @@ class BatchFates:
             if sequences.is_overtaken(batch) or (batch.doubt_refuted and sequences.may_be_overtaken(batch))
         ]
         for batch in left_behind + refuted:
-            if batch.state is BatchState.QUEUED and not batch.has_open_doubt:
+            if batch.state in _WAITING and not batch.has_open_doubt:
                 self.fail(batch, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, _FORGOTTEN_TEXT, now_ms)

@@ -228,6 +228,21 @@ class ProducerBatch:
         self.epoch = epoch
         self.base_sequence = base_sequence
 
+    def doubt_whole(self) -> None:
+        """It was split from a batch that may be in the log as a whole, by a worker that has died since: that one is
+        known by nothing else any more."""
+        whole = ProducerBatch(
+            queue=self.queue,
+            records=self.records,
+            chain=self.chain,
+            order=self.order,
+            created_ms=self.created_ms,
+            deadline_ms=self.deadline_ms,
+            state=BatchState.DONE,
+        )
+        whole.in_doubt = True
+        self.doubtful_parent = whole
+
     def clear_identity(self) -> None:
         assert self.state is not BatchState.ON_WIRE and not self.has_open_doubt, (
             "only records the broker surely lacks may be renumbered"

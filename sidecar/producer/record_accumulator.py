@@ -154,8 +154,10 @@ class RecordAccumulator:
         """Take over a batch that a dead worker sent and got no answer for, behind what is in its queue already.
 
         It keeps its identity and is sent again, oldest first, when :meth:`resume` says so. Its ``count`` records
-        are still being put into it.
+        are still being put into it. Behind records without a number it is behind what a refused batch left: the broker
+        lacks those, and has this one only if it had forgotten the producer id.
         """
+        follows_a_gap = bool(batch.queue.batches) and not batch.queue.batches[-1].has_sequence
         batch.state = QUEUED.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
         batch.retry_at_ms = inf
         batch.queue.batches.append(batch)
@@ -163,6 +165,8 @@ class RecordAccumulator:
         self.incomplete.add(batch)
         if batch.queue.sequences is not None:
             self._ids.adopt(batch.queue.sequences, batch, count)
+            if follows_a_gap:
+                self._ids.request_renumbering(batch)
 
     def withdraw(self, batch: ProducerBatch, now_ms: float) -> None:
         """An adopted batch that turned out not to be whole: as if it had never been here. What is accepted for its

@@ -113,6 +113,11 @@ class RequestRoom:
         free = len(self._descriptors.free_indexes) - self._promised
         return max(self.new_batches(0), min(free, 1))
 
+    def has_room_for_halves(self, splits: int) -> bool:
+        """Whether one more split finds two descriptors, after ``splits`` that are to be carried out before it: each
+        takes two and gives one back."""
+        return len(self._descriptors.free_indexes) >= splits + 2
+
     def request_bytes(self, *, is_first: bool) -> float:
         """The largest request that finds a buffer now: 0 when none does, infinity when any does. ``is_first``: no
         other request for the connection holds a buffer."""

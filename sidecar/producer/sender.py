@@ -72,7 +72,7 @@ class Sender:
         self._ids = ids
         self.room = room
         self._wants_identity = config.enable_idempotence
-        self._fates = BatchFates(config, accumulator, ids, backoff)
+        self._fates = BatchFates(config, accumulator, ids, backoff, room)
         self.counts = self._fates.counts
         self.in_flight = self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._closing_links: set[int] = set()

@@ -61,6 +61,7 @@ class Descriptor:
     append_time_ms: int
     code: int
     persistence: int
+    """Of a failure; sent under: POSSIBLY_PERSISTED for half of a batch that may be in the log as a whole."""
     serial: int
     published_ms: int
     """Wall clock of the publication, 0 where it is not known."""
@@ -129,10 +130,12 @@ class DescriptorTable:
         base_sequence: int,
         published_ms: int = 0,
         pending_on: int | None = None,
+        whole_in_doubt: bool = False,
     ) -> None:
         """Fact 2: from here on these records go out under this identity and no other.
 
-        ``pending_on``: not before the descriptor of that index is switched (see :meth:`switch`).
+        ``pending_on``: not before the descriptor of that index is switched (see :meth:`switch`). ``whole_in_doubt``:
+        they are half of a batch that may be in the log as a whole.
         """
         position = index * layout.DESCRIPTOR_BYTES
         follows = (_PUBLISH if pending_on is None else _PUBLISH_HALF).get(self._words[index * _WORDS])
@@ -153,7 +156,7 @@ class DescriptorTable:
             producer_id,
             epoch,
             base_sequence,
-            *(-1, -1, 0, 0),
+            *(-1, -1, 0, Persistence.POSSIBLY_PERSISTED if whole_in_doubt else Persistence.NOT_PERSISTED),
             *(self._serial, published_ms, 0, 0),
         )
         # kill point: publish.content

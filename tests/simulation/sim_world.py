@@ -84,6 +84,8 @@ class SimWorld:
         self.random = rng = random.Random(seed)
         self.now_ms = START_MS
         self.ledger = SimLedger()
+        self.accepted: dict[Payload, tuple[float, int]] = {}
+        """When each record was, and its timestamp."""
         self.happened: Counter[str] = Counter()
         """How often each kind of fault struck."""
         self.theme = theme = THEMES[seed % len(THEMES)]
@@ -230,11 +232,17 @@ class SimWorld:
             effects = self.sender.poll(self.snapshot, self, self.now_ms)
             for effect in effects:
                 self.carry_out(effect)
+            if self.dies():
+                continue
             self.sender.look_for_descriptors()
             if self.sender.next_wakeup_ms > self.now_ms:
                 self.check_bounds()
                 return
         raise AssertionError("the sender asks to be polled again and again without anything due")
+
+    def dies(self) -> bool:
+        """Whether another worker has taken the place of this one. See MortalWorld."""
+        return False
 
     def check_bounds(self) -> None:
         """No deadline lies before the time at which the core looks for one; it looks for none when there is none."""
@@ -266,7 +274,9 @@ class SimWorld:
         self.ledger.accepted.extend(payload for _, payload in records)
         flush = rng.random() < 0.1
         age_ms = rng.choice((TIMESTAMP_AGE_MS + 1, 5_000_000.0)) if rng.random() < self.old_rate else 0.0
-        block = FakeBlock(records, 100, int(self.now_ms - age_ms))
+        stamp_ms = int(self.now_ms - age_ms)
+        self.accepted.update((payload, (self.now_ms, stamp_ms)) for _, payload in records)
+        block = FakeBlock(records, 100, stamp_ms)
         self.accumulator.append(
             TOPIC,
             self.lane,

@@ -67,11 +67,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="sidecar")
 
 
-def run_seeds(seeds: range) -> Counter[str]:
+def run_seeds(seeds: range, make: type[SimWorld] = SimWorld) -> Counter[str]:
     """How often each kind of fault struck."""
     happened: Counter[str] = Counter()
     for seed in seeds:
-        world = SimWorld(seed)
+        world = make(seed)
         try:
             world.run()
         except Exception as error:

@@ -11,7 +11,7 @@ import pytest
 
 from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
 from sidecar.common.errors import Code
-from sidecar.producer.effects import Completed
+from sidecar.producer.effects import Completed, Split
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
 from sidecar.shm.client_index import ClientIndex
@@ -21,6 +21,7 @@ from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from sidecar.worker.adoption import adoption
 from sidecar.worker.brokers.inquiry import Verdict
+from sidecar.worker.fates.publication import publish_all
 from tests.configs import producer_config
 from tests.reading_back import row_of, stream_position
 
@@ -553,3 +554,79 @@ def test_a_partition_keeps_its_order_when_acks_is_changed_with_a_backlog(segment
     second.run()
     assert second.broker.log == {0: [b"1", b"2"], 1: [b"other"]}
     assert describe_undelivered(segment) == []
+
+
+@pytest.mark.parametrize("may_ask", [True, False])
+@pytest.mark.parametrize("table", ["with room", "full"])
+def test_half_of_a_batch_that_is_there_whole_is_not_doubled_by_a_successor(
+    segment: Segment, may_ask: bool, table: str
+) -> None:
+    """The whole was appended and its answer lost, then the topic took smaller batches only, then the worker died. A
+    broker refuses the halves as out of order, whether it has the whole or lacks what is before them."""
+    config = producer_config(batch_size=1_000, linger_ms=0)
+    broker = MemoryBroker(is_silent=True)
+    first = SlotStage(segment, broker, 1, config=config)
+    session, _ = first.attach()
+    first.know_topic()
+    values = [b"%d" % number for number in range(4)]
+    first.accept(session, values, [0] * 4)
+    first.turn()
+    first.turn()
+    assert broker.log == {0: values}
+    broker.records_max, broker.is_silent = 2, False
+    if table == "full":
+        first.descriptors.free_indexes = first.descriptors.free_indexes[:1]
+    first.cut()
+    first.turn()
+    broker.is_silent = True
+    first.turn()
+    second = SlotStage(segment, broker, 2, config=config)
+    assert {batch.count for batch, _ in second.adopted} == {4 if table == "full" else 2}
+    broker.is_silent = False
+    second.ask(may_ask=may_ask)
+    second.run()
+    assert broker.log == {0: values}
+
+
+@pytest.mark.parametrize("refused", ["too large with a full table", "invalid"])
+def test_a_half_that_never_left_does_not_pass_what_is_before_it_at_a_successor(
+    segment: Segment, refused: str
+) -> None:
+    """A successor sends what has a descriptor first, and a broker that does not know the producer id takes any
+    sequence."""
+    config = producer_config(batch_size=1_000, linger_ms=0)
+    values = [b"%d" % number for number in range(4)]
+    is_invalid = refused == "invalid"
+    broker = MemoryBroker(records_max=2 if is_invalid else 1, invalid_value=values[0] if is_invalid else None)
+    first = SlotStage(segment, broker, 1, config=config)
+    session, _ = first.attach()
+    first.know_topic()
+    first.accept(session, values, [0] * 4)
+    while len(list(first.descriptors)) != 2:
+        first.turn()
+    if not is_invalid:
+        first.descriptors.free_indexes = first.descriptors.free_indexes[:1]
+    first.turn(stop_after=Split)
+    assert not broker.log and not first.sender.is_idle
+    second = heir(first)
+    second.run()
+    assert second.broker.log == {0: values[1:] if refused == "invalid" else values}
+
+
+def test_what_a_refused_batch_left_does_not_go_behind_a_later_one_at_a_successor(segment: Segment) -> None:
+    """A batch with invalid records was set apart, a later one is in doubt, and the worker died. The broker takes the
+    later one: it has forgotten the producer id."""
+    config = producer_config(batch_size=1, linger_ms=0)
+    first = SlotStage(segment, MemoryBroker(), 1, config=config)
+    session, _ = first.attach()
+    first.know_topic()
+    for value in (b"left", b"in doubt", b"new"):
+        first.accept(session, [value], [0])
+    _, later, _ = first.accumulator.incomplete.oldest_first()
+    later.identify(4000, 0, 7)
+    assert publish_all(first.descriptors, [later], 1)
+    second = SlotStage(segment, first.broker, 2, config=config)
+    second.ask(may_ask=False)
+    second.run()
+    assert second.broker.log == {0: [b"in doubt", b"new"]}
+    assert second.counters.get("records_failed_total") == 0, "not told before its client asks"

@@ -350,6 +350,8 @@ class Adoption:
                 batch.attempts = 1
                 batch.in_doubt = True
                 batch.last_error = "the death of the worker that had sent it"
+                if each.descriptor.persistence == Persistence.POSSIBLY_PERSISTED:
+                    batch.doubt_whole()
                 self._accumulator.adopt(batch, each.descriptor.count)
                 topic_queue = self._topics.get(queue.topic)
                 assert topic_queue is not None

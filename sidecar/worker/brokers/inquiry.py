@@ -85,15 +85,22 @@ def judge(
             is_of_epoch = state.epoch == batch.epoch
             ahead = (batch.base_sequence - state.last_sequence) & SEQUENCE_MASK
             batch.appended = is_of_epoch and state.last_sequence == batch.last_sequence
-            batch.was_absent = is_of_epoch and 0 < ahead <= SEQUENCE_MASK // 2
+            _note_absent(batch, is_of_epoch and 0 < ahead <= SEQUENCE_MASK // 2)
         return Verdict.SEND_AGAIN
     # Sequence 0 is unsettled, so nothing of this identity was ever acknowledged there (or 2^31 records were): there is
     # nothing to forget but the batch itself, and that was sent too lately to be forgotten.
     if first.base_sequence == 0 and (state is not None or is_fresh):
         for batch, _ in batches:
-            batch.was_absent = True
+            _note_absent(batch, True)
         return Verdict.SEND_AGAIN
     return Verdict.UNKNOWN
+
+
+def _note_absent(batch: ProducerBatch, is_absent: bool) -> None:
+    """Whether the batch is surely not in the log: then none is that it is half of."""
+    batch.was_absent = is_absent
+    if is_absent:
+        batch.doubtful_parent = None
 
 
 def take_acked(first: ProducerBatch, producers: Mapping[int, ProducerState] | None) -> None:

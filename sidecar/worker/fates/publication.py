@@ -55,6 +55,7 @@ def _publish_under(
         base_sequence=batch.base_sequence,
         published_ms=published_ms,
         pending_on=pending_on,
+        whole_in_doubt=batch.doubtful_parent is not None,
     )
     batch.descriptor = index
 
@@ -67,10 +68,10 @@ def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[
     Where the table has no room for both (new batches leave some free) the halves get theirs when they are sent.
     """
     index = parent.descriptor
-    if index == NO_DESCRIPTOR or not all(each.has_sequence for each in pieces):
-        free_descriptor(descriptors, parent)  # set apart record by record: what is left gets new numbers
-        return
-    if len(pieces) > descriptors.free_count:
+    keeps_identity = all(each.has_sequence for each in pieces)
+    if index == NO_DESCRIPTOR or not keeps_identity or len(pieces) > descriptors.free_count:
+        # Set apart record by record, what is left gets new numbers; else the halves are published when they are sent.
+        _unpublish_behind(descriptors, parent)
         free_descriptor(descriptors, parent)
         return
     taken = [place for place in (descriptors.take() for _ in pieces) if place is not None]
@@ -79,6 +80,16 @@ def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[
         _publish_under(descriptors, piece, place, published_ms, pending_on=index)
     descriptors.switch(index, taken)
     parent.descriptor = NO_DESCRIPTOR
+
+
+def _unpublish_behind(descriptors: DescriptorTable, parent: ProducerBatch) -> None:
+    """A successor sends what has a descriptor first. Once a batch has none any more, no half behind it that never left
+    may keep one: it is published again when it is sent. Nor may what is renumbered for the batch's sake."""
+    for batch in reversed(parent.queue.batches):
+        if batch.order <= parent.order:
+            return
+        if batch.failed_node is None and not batch.may_be_in_log:
+            free_descriptor(descriptors, batch)
 
 
 def free_descriptor(descriptors: DescriptorTable, batch: ProducerBatch) -> None:
