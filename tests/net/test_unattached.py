@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.zmtp import Buffers, encode
+from client_stub.zmtp import SHORT_BUFFER_BYTES, Buffers, encode
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import listener as listener_module
 from sidecar.net.endpoint import RECEIVE_BUFFER_BYTES
@@ -118,5 +118,36 @@ def test_half_messages_of_one_user_leave_buffers_to_others(
             await until(lambda: 1002 in users and users[1002].held_bytes)
             assert users[1002].held_bytes == RECEIVE_BUFFER_BYTES, "a whole buffer, no short one"
             assert desk.endpoint._user_bytes_max >= 4 * MESSAGE_BYTES_MAX
+
+    run(test)
+
+
+def test_half_messages_of_many_users_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them keeps to its own, and all together would take three times as much."""
+    monkeypatch.setattr(endpoint_module, "UNFINISHED_BYTES_MAX", 1)
+    users = [1001 + number // 20 for number in range(120)]
+    as_users(monkeypatch, [*users, 1])
+
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
+            peers = [stack.enter_context(stub_at(desk)) for _ in users]
+            for peer in peers:
+                peer.sendall(b"".join(encode([b"hello"])))
+            await until(lambda: len(desk.messages) == len(peers))
+            for peer in peers:
+                peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
+            whole, bound = desk.endpoint._buffers, 2 * desk.endpoint._user_bytes_max
+            highest = 0
+
+            def is_tight() -> bool:
+                nonlocal highest
+                highest = max(highest, whole.held_bytes)
+                return all(desk.endpoint._buffers_of[user].held_bytes for user in set(users))
+
+            await until(is_tight)
+            with stub_at(desk) as other:
+                other.sendall(b"".join(encode([b"hello"])))
+                await until(lambda: is_tight() and len(desk.messages) == len(peers) + 1)
+            assert bound / 2 < highest <= bound + len(peers) * SHORT_BUFFER_BYTES
 
     run(test)

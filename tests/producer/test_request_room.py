@@ -283,6 +283,7 @@ def test_nothing_new_is_drained_for_a_link_that_is_about_to_be_closed() -> None:
     core.append("b", partition=1)
     assert core.poll(3000) == []
     assert [effect.node_id for effect in core.of(CloseLink)] == [1]
+    assert not core.of(SendProduce), "not even to be taken back"
     (request,) = core.poll()
     (batch,) = request.batches
     assert payloads_of([batch]) == ["b"]

@@ -368,6 +368,23 @@ def test_a_cancelled_send_leaves_nothing_behind(make_stage: MakeStage) -> None:
     run(main())
 
 
+def test_a_send_cancelled_just_before_the_line_looks_is_not_sent(make_stage: MakeStage) -> None:
+    stage = make_stage()
+
+    async def main() -> None:
+        await fill(stage)
+        waits = asyncio.create_task(stage.producer.send("t", b"v"))
+        await settle()
+        stage.accept()
+        waits.cancel()  # there is room, and neither the line nor the task has run since
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        await stage.accept_all()
+        assert "t" not in stage.log
+
+    run(main())
+
+
 def test_a_send_cancelled_in_the_step_that_queues_it_is_sent(make_stage: MakeStage) -> None:
     stage = make_stage()
 

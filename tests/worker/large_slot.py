@@ -1,7 +1,8 @@
 """A slot with many submissions of one record, as a dead worker left it; and what its successor costs.
 
 Run as a process, so that the memory is its own: ``python -m tests.worker.large_slot SUBMISSIONS placed|waiting`` prints
-{"bytes": private memory for each submission, "calls": Python calls of the adoption, "batches": ...}.
+{"bytes": private memory for each submission, "calls": Python calls of the adoption, "batches": ...}. With a third word,
+``accepted``, the worker itself has accepted them: "calls" is 0.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from sidecar.bench.adoption import fill_slot
+from sidecar.shm.segment import Segment
 from tests.configs import producer_config
 
 from .slot_stage import PARTITIONS, TOPIC, MemoryBroker, SlotStage
@@ -43,6 +45,36 @@ def main(submissions: int, is_placed: bool) -> dict[str, float]:
     return {"bytes": (after - before) / submissions, "calls": calls, "batches": len(batches)}
 
 
+def accepted(submissions: int, is_placed: bool) -> dict[str, float]:
+    config = producer_config(batch_growth_bytes=1 << 20)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        segment = Segment.create(
+            Path(folder) / "segment",
+            page_bytes=16_384,
+            buffer_memory_bytes=submissions * 512 + (1 << 20),
+            clients_max=64,
+            instance_id=b"large",
+        )
+        segment.prepare_slot(0)
+        stage = SlotStage(segment, MemoryBroker(), 1, config=config)
+        session, _ = stage.attach()
+        if is_placed:
+            stage.know_topic()
+        before = _private_bytes()
+        for _ in range(submissions):
+            stage.accept(session, [b"x"], [None])
+        after = _private_bytes()
+        if not is_placed:
+            assert stage.topics.waiting_entries == submissions
+            stage.know_topic()
+            while stage.topics.go_on(stage.now_ms):
+                pass
+            after = max(after, _private_bytes())
+        batches = stage.accumulator.incomplete.oldest_first()
+        assert sum(batch.count for batch in batches) == submissions
+    return {"bytes": (after - before) / submissions, "calls": 0, "batches": len(batches)}
+
+
 def _private_bytes() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
@@ -51,4 +83,5 @@ def _private_bytes() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), sys.argv[2] == "placed")))
+    measured = accepted if sys.argv[3:] == ["accepted"] else main
+    print(json.dumps(measured(int(sys.argv[1]), sys.argv[2] == "placed")))

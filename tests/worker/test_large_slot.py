@@ -14,9 +14,9 @@ SUBMISSIONS = 60_000
 PRIVATE_BYTES_MAX = 150
 
 
-def adopt(submissions: int, state: str) -> dict[str, float]:
+def adopt(submissions: int, state: str, *how: str) -> dict[str, float]:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "tests.worker.large_slot", str(submissions), state],
+        [sys.executable, "-P", "-m", "tests.worker.large_slot", str(submissions), state, *how],
         env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
         stdout=subprocess.PIPE,
         text=True,
@@ -27,10 +27,11 @@ def adopt(submissions: int, state: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.parametrize("how", [(), ("accepted",)], ids=["adopted", "accepted"])
 @pytest.mark.parametrize("state", ["placed", "waiting"])
-def test_a_waiting_submission_costs_little_private_memory(state: str) -> None:
-    """Measured in a process of its own, from before the adoption until all stand in batches."""
-    found = adopt(SUBMISSIONS, state)
+def test_a_waiting_submission_costs_little_private_memory(state: str, how: tuple[str, ...]) -> None:
+    """Measured in a process of its own, from before the adoption, or the first of them, until all stand in batches."""
+    found = adopt(SUBMISSIONS, state, *how)
     assert found["bytes"] <= PRIVATE_BYTES_MAX
     # What it counts for against the pool is what it costs, but for what every worker has anyway.
     assert found["bytes"] <= ENTRY_INDEX_BYTES + RECORD_INDEX_BYTES + 4_000_000 / SUBMISSIONS
