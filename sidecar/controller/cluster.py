@@ -217,6 +217,10 @@ class Cluster:
             if now_ms - since_ms >= SILENT_MS
         )
 
+    def look(self) -> None:
+        """Once a second: a start that takes long is said."""
+        self._fetcher.say_slow_start()
+
     def refresh(self) -> None:
         """Ask the cluster again as soon as it may be asked."""
         self._fetcher.request_update()

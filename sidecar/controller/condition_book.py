@@ -155,7 +155,7 @@ class ConditionBook:
     def _reason(self, row: WaitRow) -> str:
         broker = f"broker {row.broker}"
         return {
-            WaitCause.BROKER: f"{broker} {self.brokers.state_of(row.broker) or 'not known'}",
+            WaitCause.BROKER: f"{broker} {self.brokers.state_of(row.broker) or 'not known'}{_why(row.error)}",
             WaitCause.NO_LEADER: "no leader",
             WaitCause.REFUSED: f"{broker} refuses: {row.error}",
             WaitCause.THROTTLED: f"{broker} throttles",
@@ -272,6 +272,10 @@ class ConditionBook:
             }
             for name, (share, pages, is_full) in largest
         ]
+
+
+def _why(error: str) -> str:
+    return f": {masked(error).rstrip('.')}" if error else ""
 
 
 def _sentence(words: str) -> str:

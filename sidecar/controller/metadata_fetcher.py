@@ -163,6 +163,19 @@ class MetadataFetcher:
         self.wake()
         return version
 
+    def say_slow_start(self) -> None:
+        """Before the first answer ever: say which wait has lasted SILENT_MS.
+
+        Without it nothing is said until every address of bootstrap.servers has had its time to connect, 10 s each.
+        """
+        now_ms = self._clock.now_ms()
+        if self.last_error or self.snapshot.nodes:
+            return
+        slow = (self._links.slow_step(node.id, now_ms) for node in self._bootstrap)
+        step = next(filter(None, slow), "")
+        if step:
+            self._report_error(f"{step}.")
+
     def unanswered(self) -> list[tuple[int, float]]:
         """(broker, since when) of each question that has no answer yet."""
         return [

@@ -50,6 +50,7 @@ class Overview:
         changes by itself."""
         self._clock_watch.tick(self._clock.now_ms(), self._clock.timestamp_ms(), LOOK_S * 1e3)
         self._certificates.tick(self._cluster.expiries, time.time())
+        self._cluster.look()
         self._judge()
         return self._conditions.is_eventful or bool(self._clock_watch.notices())
 

@@ -95,6 +95,8 @@ class BrokerLink:
         """Closed because the connection could not be protected."""
         self.close_reason: str | None = None
         self.last_used_ms = clock.now_ms()
+        self.step = ""
+        """A phrase for the wait that it is in while it is being set up."""
         self.untouched_at_close: tuple[int, ...] = ()
         """Correlation ids of which the kernel had taken no byte when the link closed: surely never sent."""
         self._loop = loop
@@ -319,6 +321,7 @@ class BrokerLink:
                 self._security,
                 self._buffers,
                 self._authenticator,
+                self._note_step,
             )
         except LoginRefused as error:
             self._setup_task = None
@@ -350,6 +353,9 @@ class BrokerLink:
         if opened.transport.has_pending:
             self._loop.call_soon(self._read_on)
         self._on_ready(self)
+
+    def _note_step(self, step: str) -> None:
+        self.step = step
 
     def _watch_session(self, lifetime_ms: float) -> None:
         from sidecar.net.authentication import SessionRenewal

@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from sidecar.common.clock import MonotonicClock
+from sidecar.common.condition import SILENT_MS
 from sidecar.common.model import Node, broker_of
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.connector import SocketBuffers
@@ -253,6 +254,13 @@ class ClusterLinks:
     def has_refused(self, node_id: int) -> bool:
         """Whether the last attempt to connect to it failed."""
         return self._states.has_refused(node_id)
+
+    def slow_step(self, node_id: int, now_ms: float) -> str:
+        """The wait of an attempt to connect that has lasted so long that the broker cannot be used; else empty."""
+        link = self._links.get(node_id)
+        if link is None or link.is_ready or now_ms - link.last_used_ms < SILENT_MS:
+            return ""
+        return link.step
 
     def is_refused(self, node_id: int) -> bool:
         """Whether the node refused our login when it was last tried."""

@@ -88,15 +88,19 @@ async def open_connection(
     security: LinkSecurity,
     buffers: SocketBuffers = SYSTEM_BUFFERS,
     authenticator: Authenticator | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> OpenedConnection:
     """Connect to ``node``, protect the connection, negotiate and log in; each address of its name is tried in order.
 
     Each address gets ``timeout_ms`` from connect to the end of the login (socket.connection.setup.timeout.ms), so a
     port that accepts and never answers is given up as fast as one that drops packets. Raises LinkError
     naming the node and what each address said, of them TlsFailed, and LoginRefused as soon as one refuses.
+    ``on_step`` gets a phrase for each wait that begins.
     """
     if authenticator is not None:
+        on_step("no OAuth token has come yet")
         await _credentials(node, authenticator, timeout_ms)
+    on_step(f"the name {node.host} has not been resolved yet")
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             addresses = await addresses_of(loop, node.host, node.port)
@@ -114,8 +118,10 @@ async def open_connection(
         sock = socket.socket(family, kind, protocol)
         try:
             _prepare(sock, buffers)
+            on_step(f"{address[0]} has not accepted the connection yet")
             async with asyncio.timeout(timeout_ms / 1000):
                 await loop.sock_connect(sock, address)
+                on_step(f"{address[0]} has accepted the connection and not answered yet")
                 transport = await security.protect(sock, node)
                 questions = Questions(loop, sock, transport, client_id)
                 versions = await _negotiate(questions.ask)

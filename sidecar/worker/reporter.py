@@ -146,7 +146,10 @@ class Reporter:
             unanswered_ms = min(in_flight.oldest_ms(node_id), in_flight.oldest_ms(second))
             waits = held.get(node_id)
             before = self._states.get(node_id)
+            slow_step = self._links.slow_step(node_id, now_ms) if waits is not None else ""
             state = self._state(node_id, unanswered_ms, waits is not None, before, now_ms)
+            if slow_step:
+                state = BrokerState.DOWN
             if state is None:
                 continue  # never needed by this worker
             if before is not None and before[0] is state:
@@ -160,7 +163,7 @@ class Reporter:
                     node_id,
                     str(state),
                     since_ms,
-                    self._links.last_error(node_id) or "",
+                    slow_step or self._links.last_error(node_id) or "",
                     in_flight.count(node_id) + in_flight.count(second),
                     throttle_ms if now_ms - at_ms < THROTTLE_SHOWN_MS else 0,
                     waits.records if waits else 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -348,6 +349,32 @@ def test_fetching_all_topics_from_nobody_says_who_was_asked() -> None:
                     LinkError, match=rf"bootstrap.servers 127.0.0.1:{port}.*Connection refused"
                 ):
                     await fetcher.fetch_all_topics(150)
+
+    run(test)
+
+
+def test_a_start_that_takes_long_is_said_before_an_attempt_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An attempt may last 10 s and more, for each address of bootstrap.servers."""
+
+    async def test() -> None:
+        cluster = FakeCluster()
+        async with cluster.running(1):
+            with socket.create_server(("127.0.0.1", 0)) as mute:
+                async with fetching([mute.getsockname()]) as (fetcher, told):
+                    await until(lambda: bool(fetcher._links.slow_step(-1, float("inf"))))
+                    fetcher.say_slow_start()
+                    assert told.errors == [], "not at once"
+                    monkeypatch.setattr("sidecar.net.cluster_links.SILENT_MS", 0.0)
+                    for _ in range(2):
+                        fetcher.say_slow_start()
+                    (error,) = told.errors
+                    assert "127.0.0.1 has accepted the connection and not answered yet" in error
+                    fetcher.use(cluster.bootstrap(1), config_with(ConnectionConfig))
+                    await until(lambda: told.errors[-1] == "")
+                    fetcher.say_slow_start()
+                    assert told.errors[-1] == ""
 
     run(test)
 

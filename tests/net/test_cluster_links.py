@@ -9,6 +9,7 @@ from time import monotonic
 
 import pytest
 
+from sidecar.common.condition import SILENT_MS
 from sidecar.common.model import Node, second_of
 from sidecar.net import cluster_links
 from sidecar.net.name_lookup import AddressInfo
@@ -114,7 +115,13 @@ def test_an_address_that_drops_packets_is_given_up_at_the_setup_timeout(run: Run
                 filler.connect_ex(full.getsockname())
             noting = NotingLinks(socket_connection_setup_timeout_ms=150.0)
             assert noting.links.ready(node_of(full.getsockname()[1])) is None
+            soon_ms = monotonic() * 1e3 + SILENT_MS + 1
+            await until(
+                lambda: noting.links.slow_step(1, soon_ms) == "127.0.0.1 has not accepted the connection yet"
+            )
+            assert not noting.links.slow_step(1, soon_ms - SILENT_MS)
             await until(lambda: bool(noting.states))
+            assert not noting.links.slow_step(1, soon_ms)
             assert "not connected and negotiated within" in (noting.states[0][2] or "")
             noting.links.close_all()
 
@@ -165,6 +172,9 @@ def test_a_name_server_that_hangs_holds_up_neither_the_loop_nor_its_end(
             for tries in range(1, 4):
                 await until(lambda: noting.links.next_attempt_delay_ms(7, monotonic() * 1e3) == 0)
                 noting.links.ready(unknown)
+                soon_ms = monotonic() * 1e3 + SILENT_MS + 1
+                step = "the name broker.example has not been resolved yet"
+                await until(lambda at_ms=soon_ms, step=step: noting.links.slow_step(7, at_ms) == step)  # type: ignore[misc]
                 await until(lambda count=tries: len(failures(noting)) == count)  # type: ignore[misc]
             assert all("broker.example was not resolved within" in each for each in failures(noting))
             noting.links.close_all()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -92,10 +94,7 @@ class Scene:
                 stage.begin(*failures)
                 for failure in failures:
                     failure.cause(stage)
-                caused_s = time.monotonic()
-                for failure in failures:
-                    wait_shown(stage, failure, SEEN_S)
-                    seen[failure.name] = time.monotonic() - caused_s
+                seen |= wait_shown(stage, *failures, timeout_s=SEEN_S)
         return seen
 
 
@@ -123,20 +122,34 @@ def on_a_small_disk(settings: Mapping[str, object], closing: contextlib.ExitStac
     )
 
 
-def by_name(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Stage:
+def by_name(settings: Mapping[str, object], closing: contextlib.ExitStack, more: Sequence[str] = ()) -> Stage:
     """The brokers have a name, in a hosts file that only the daemon reads."""
     folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="ks-hosts-")))
     hosts, services = folder / "hosts", folder / "nsswitch.conf"
     hosts.write_text(f"127.0.0.1 localhost {NAME}\n")
     services.write_text("hosts: files\n")
-    stage = on_fake_brokers(
-        settings,
-        closing,
-        prefix=privately(f"mount --bind {hosts} /etc/hosts", f"mount --bind {services} /etc/nsswitch.conf"),
-        advertised_host=NAME,
-    )
+    mounts = [f"mount --bind {hosts} /etc/hosts", f"mount --bind {services} /etc/nsswitch.conf", *more]
+    stage = on_fake_brokers(settings, closing, prefix=privately(*mounts), advertised_host=NAME)
     stage.hosts = hosts
     return stage
+
+
+def silent_dns(closing: contextlib.ExitStack) -> list[str]:
+    """Commands by which a daemon's name server is one that takes questions and answers none."""
+    folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="ks-dns-")))
+    mute = closing.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    host = (
+        f"127.53.{random.randrange(256)}.{random.randrange(1, 255)}"  # each has its own: there is one port 53
+    )
+    mute.bind((host, 53))
+    resolver, services = folder / "resolv.conf", folder / "nsswitch.conf"
+    resolver.write_text(f"nameserver {host}\n")
+    services.write_text("hosts: files dns\n")
+    return [f"mount --bind {resolver} /etc/resolv.conf", f"mount --bind {services} /etc/nsswitch.conf"]
+
+
+def by_silent_dns(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Stage:
+    return by_name(settings, closing, silent_dns(closing))
 
 
 def name_vanishes(stage: Stage) -> None:
@@ -164,6 +177,16 @@ DNS_GONE = Failure(
     rf"WARNING .*Broker 1 \({NAME}:\d+\) is down: .*[Nn]ame or service not known",
 )
 
+
+NOT_RESOLVED = rf"the name {NAME} has not been resolved yet"
+DNS_SILENT = Failure(
+    "DNS silent while running",
+    name_vanishes,
+    rf"degraded: (?s:.)*broker 1 down: {NOT_RESOLVED}",
+    lambda page: page["state"] == "degraded" and NOT_RESOLVED in broker(page, 1)["last_error"],
+    ("broker_up", 'broker="1"', lambda value: value == 0),
+    rf"WARNING .*Broker 1 \({NAME}:\d+\) is down: {NOT_RESOLVED}; 1 record waits",
+)
 
 # ---- other ways to begin
 
@@ -224,7 +247,8 @@ SCENES = (
     Scene(((CLOCK_STEP,),), open=with_a_clock),
     Scene(((DISK_FULL_FOR_LETTERS,),), {"max.block.ms": 1_000}, open=on_a_small_disk),
     Scene(((DNS_GONE,),), open=by_name),
+    Scene(((DNS_SILENT,),), open=by_silent_dns),
 )
 """The longest first."""
-OF_ROOT = (DISK_FULL_FOR_LETTERS, DNS_GONE)
+OF_ROOT = (DISK_FULL_FOR_LETTERS, DNS_GONE, DNS_SILENT)
 """Only root may mount."""

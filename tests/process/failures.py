@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -379,21 +380,28 @@ def shown(stage: Stage, failure: Failure) -> Iterator[str]:
             yield f"status:\n{text.stdout}{text.stderr}"
 
 
-def wait_shown(stage: Stage, failure: Failure, timeout_s: float) -> None:
-    """Until status, page, metrics and log show it."""
-    missing: list[str] = []
+def wait_shown(stage: Stage, *failures: Failure, timeout_s: float) -> dict[str, float]:
+    """Until status, page, metrics and log show each of them; seconds that each took."""
+    begun_s = time.monotonic()
+    missing: dict[str, list[str]] = {}
+    seen: dict[str, float] = {}
 
-    def is_shown() -> bool:
-        missing[:] = shown(stage, failure)
-        return not missing
+    def are_shown() -> bool:
+        for failure in failures:
+            if failure.name not in seen:
+                missing[failure.name] = list(shown(stage, failure))
+                if not missing[failure.name]:
+                    seen[failure.name] = time.monotonic() - begun_s
+        return len(seen) == len(failures)
 
     wait_until(
-        is_shown,
-        f"{failure.name} in all four places",
+        are_shown,
+        f"{', '.join(each.name for each in failures)} in all four places",
         timeout_s=timeout_s,
         interval_s=0.2,
-        describe=lambda: "\n".join(missing),
+        describe=lambda: "\n".join(text for texts in missing.values() for text in texts),
     )
+    return seen
 
 
 def _json(text: str) -> dict[str, Any]:

@@ -90,23 +90,23 @@ def test_a_quota_and_a_broker_that_stands_still(kafka: KafkaCluster) -> None:
 
         kafka.set_quota("metered", 20_000)
         producer.send_many("plain", [(None, b"x" * 1_000)] * 400)
-        wait_shown(stage, QUOTA, SEEN_S)
+        wait_shown(stage, QUOTA, timeout_s=SEEN_S)
         kafka.set_quota("metered", None)
         assert producer.flush(60) == 0
 
         stage.begin(HUNG)
         kafka.pause_node(1)
         alone = producer.send("alone", b"x")
-        wait_shown(stage, HUNG, SEEN_S)
-        wait_shown(stage, NO_LEADER, FENCED_S)
+        wait_shown(stage, HUNG, timeout_s=SEEN_S)
+        wait_shown(stage, NO_LEADER, timeout_s=FENCED_S)
         assert daemon.command("status").returncode == 0, "the other brokers take records"
         kafka.resume_node(1)
-        wait_shown(stage, BACK, FENCED_S)
+        wait_shown(stage, BACK, timeout_s=FENCED_S)
         assert alone.result(60).offset >= 0
 
         stage.begin(MIN_ISR)
         kafka.kill_node(1)
         strict = producer.send("strict", b"x")
-        wait_shown(stage, MIN_ISR, FENCED_S)
+        wait_shown(stage, MIN_ISR, timeout_s=FENCED_S)
         kafka.restart_node(1)
         assert strict.result(90).offset >= 0

@@ -24,7 +24,7 @@ from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_listeners import Listener
 from sidecar.testing.waiting import wait_until
 
-from .failure_scenes import OF_ROOT, SCENES, SEEN_S, SETTINGS, Scene
+from .failure_scenes import OF_ROOT, SCENES, SEEN_S, SETTINGS, Scene, privately, silent_dns
 from .failures import Failure, Stage, broker, wait_shown
 
 pytestmark = [pytest.mark.process]
@@ -79,8 +79,29 @@ def test_a_name_that_no_dns_knows_is_seen() -> None:
         daemon.spawn()
         stage = Stage(nobody, daemon, closing)
         wait_until((daemon.run_dir / "daemon.json").exists, "daemon.json", describe=daemon.log_tail)
-        wait_shown(stage, failure, SEEN_S)
+        seen = wait_shown(stage, failure, timeout_s=SEEN_S)
+        print(f"\n{failure.name}: {seen[failure.name]:.1f} s")
         assert daemon.command("status", "--alive").returncode == 0, "a restart would not help"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason=NOT_ROOT)
+def test_a_name_server_that_says_nothing_is_seen_from_the_start() -> None:
+    failure = Failure(
+        "DNS silent",
+        lambda _: None,
+        r"unreachable: .*broker-of-nobody\.example:9092.*the name .* has not been resolved yet",
+        lambda page: page["accepts_records"] and "has not been resolved yet" in page["sentence"],
+        ("kafka_reachable", "", lambda value: value == 0),
+        r"WARNING .*Kafka is not reachable .*the name broker-of-nobody\.example has not been resolved yet",
+    )
+    with contextlib.ExitStack() as closing, FakeBroker() as nobody:
+        prefix = privately(*silent_dns(closing))
+        daemon = SidecarDaemon("broker-of-nobody.example:9092", settings=SETTINGS, prefix=prefix)
+        closing.callback(daemon.remove)
+        daemon.spawn()
+        wait_until((daemon.run_dir / "daemon.json").exists, "daemon.json", describe=daemon.log_tail)
+        seen = wait_shown(Stage(nobody, daemon, closing), failure, timeout_s=SEEN_S)
+        print(f"\n{failure.name}: {seen[failure.name]:.1f} s")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +138,8 @@ def test_a_certificate_that_expires_in_seven_days_is_seen(kafka: KafkaCluster, t
         daemon = SidecarDaemon(kafka.servers("SSL"), settings={**SETTINGS, **settings})
         closing.callback(daemon.remove)
         daemon.start()
-        wait_shown(Stage(FakeBroker(), daemon, closing), failure, SEEN_S)
+        seen = wait_shown(Stage(FakeBroker(), daemon, closing), failure, timeout_s=SEEN_S)
+        print(f"\n{failure.name}: {seen[failure.name]:.1f} s")
 
 
 @pytest.mark.kafka
@@ -148,7 +170,8 @@ def test_a_restart_of_kafka_is_seen_when_it_goes_and_when_it_is_back(kafka: Kafk
             stage.begin(away)
             kafka.kill_node(0)
             delivery = producer.send("orders", b"x")
-            wait_shown(stage, away, SEEN_S)
+            seen = wait_shown(stage, away, timeout_s=SEEN_S)
             kafka.restart_node(0)
-            wait_shown(stage, back, SEEN_S)
+            seen |= wait_shown(stage, back, timeout_s=SEEN_S)
+            print("".join(f"\n{name}: {seconds:.1f} s" for name, seconds in seen.items()))
             assert delivery.result(30).offset >= 0

@@ -219,6 +219,9 @@ class NoLinks:
     def stalled_since_ms(self, node_id: int) -> None: ...
     def last_error(self, node_id: int) -> str | None: ...
 
+    def slow_step(self, node_id: int, now_ms: float) -> str:
+        return ""
+
     def has_refused(self, node_id: int) -> bool:
         return False
 

@@ -29,6 +29,10 @@ class ScriptedLinks(NoLinks):
     def __init__(self) -> None:
         self.is_connected = False
         self.error: str | None = None
+        self.step = ""
+
+    def slow_step(self, node_id: int, now_ms: float) -> str:
+        return self.step
 
     def link(self, node_id: int) -> object:  # type: ignore[override]
         return self if self.is_connected else None
@@ -121,6 +125,22 @@ def test_records_that_wait_name_their_broker_and_why(stage: Stage) -> None:
     assert condition is not None
     assert condition.brokers[0].state == "up"
     assert condition.waits[0].cause == "linger"
+
+
+def test_a_broker_that_cannot_be_connected_to_for_long_is_down_before_the_attempt_has_failed(
+    stage: Stage,
+) -> None:
+    """The attempt may last 10 s and more. A broker that no record waits for is not judged by it."""
+    stage.know("t")
+    stage.links.step = "the name broker.example has not been resolved yet"
+    assert stage.report() == Condition()
+    stage.submit(stage.client())
+    condition = stage.report()
+    assert condition is not None
+    assert [(row.state, row.last_error) for row in condition.brokers] == [("down", stage.links.step)]
+    assert condition.waits[0].error == stage.links.step
+    stage.links.step, stage.links.is_connected = "", True
+    assert stage.broker().state == "up"
 
 
 def test_a_lost_link_is_no_broker_down_before_it_could_not_be_made_again(stage: Stage) -> None:
