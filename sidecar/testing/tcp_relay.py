@@ -9,6 +9,7 @@ import time
 
 CONNECT_TIMEOUT_S = 10.0
 _CHUNK_BYTES = 1 << 16
+_SLOW_CHUNK_BYTES = 1 << 13
 
 
 class TcpRelay:
@@ -37,6 +38,7 @@ class TcpRelay:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._is_refusing = False
+        self._bytes_per_s = 0
         self._thread = threading.Thread(target=self._accept, daemon=True, name=f"relay-{self.port}")
 
     def start(self) -> None:
@@ -60,6 +62,11 @@ class TcpRelay:
         their ends send is taken and forgotten, else not read."""
         with self._lock:
             (self._dropping if drops else self._frozen).update(self._open)
+
+    def slow_down(self, bytes_per_s: int) -> None:
+        """New connections get no more than that from their clients, and what waits stays with those."""
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_CHUNK_BYTES)  # theirs as well
+        self._bytes_per_s = bytes_per_s
 
     def refuse(self, *, cuts: bool = True) -> None:
         """Close the open connections, and every new one at once, until :meth:`go_on`. Without ``cuts`` the new ones."""
@@ -116,7 +123,9 @@ class TcpRelay:
     def _pump(self, source: socket.socket, target: socket.socket, heard: list[bytes] | None = None) -> None:
         """Pass bytes until either end is closed, then close both."""
         with contextlib.suppress(OSError):
-            while chunk := source.recv(_CHUNK_BYTES):
+            while chunk := source.recv(_SLOW_CHUNK_BYTES if self._bytes_per_s else _CHUNK_BYTES):
+                if self._bytes_per_s:
+                    time.sleep(len(chunk) / self._bytes_per_s)
                 if source in self._frozen:
                     self._stopped.wait()
                 if source in self._dropping:

@@ -63,6 +63,20 @@ def test_records_go_on_by_a_new_connection(
     assert [record.value for record in kafka.records("orders")] == sent
 
 
+def test_a_slow_line_is_not_taken_for_a_dead_one(
+    kafka: FakeBroker, start_daemon: StartDaemon, access: Relayed
+) -> None:
+    """A submission is under way for longer than it takes to give up a silent daemon, and nothing answers meanwhile."""
+    start_daemon(kafka.bootstrap_servers, settings=access.settings, config=access.config)
+    for relay in access.relays:
+        relay.slow_down(400_000)
+    with Producer(access.address, "billing") as producer:
+        assert producer.send("orders", b"before").result(30).offset >= 0
+        connections = sum(len(relay.accepted_s) for relay in access.relays)
+        assert producer.send("orders", bytes(1_000_000)).result(60).offset >= 0
+        assert sum(len(relay.accepted_s) for relay in access.relays) == connections
+
+
 def test_records_fail_when_the_daemon_does_not_come_back(
     kafka: FakeBroker, start_daemon: StartDaemon, access: Relayed
 ) -> None:
