@@ -238,6 +238,12 @@ class RecordAccumulator:
             queue.partitioner = partitioner
             partitioner.set_queue_length(queue.partition, queue.load)
 
+    def follow_no_loads(self, topic: str, lane: int) -> None:
+        """The topic has no records here, and its partitioner is gone."""
+        if self._partitioners.pop((lane, topic), None) is not None:
+            for queue in self._topics[lane].get(topic, {}).values():
+                queue.partitioner = None
+
     # --- what is due, and where it stands -------------------------------------------------------------------
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:

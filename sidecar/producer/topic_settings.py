@@ -70,7 +70,7 @@ class TopicRules:
         self._found: dict[str, TopicSettings] = {}
 
     def of(self, topic: str) -> TopicSettings:
-        """Resolved at the first call for a topic, and the same object from then on."""
+        """Resolved at the first call for a topic, and the same object until :meth:`forget`."""
         found = self._found.get(topic)
         if found is None:
             own = next((own for pattern, own in self._patterns if fnmatchcase(topic, pattern)), None)
@@ -79,3 +79,7 @@ class TopicRules:
                 found = replace(found, is_paused=True)
             self._found[topic] = found
         return found
+
+    def forget(self, topic: str) -> None:
+        """Nothing uses the topic any more."""
+        self._found.pop(topic, None)

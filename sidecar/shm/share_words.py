@@ -48,8 +48,12 @@ class _Slot:
     def _follow(self, chain_id: int) -> None:
         row = layout.CHAINS_OFFSET + chain_id * layout.CHAIN_ROW_BYTES
         place = row + layout.CHAIN_HELD_OFFSET
-        if self._topics[chain_id]:
-            self._places[self._topics[chain_id]].remove(place)
+        before = self._topics[chain_id]
+        if before:
+            places = self._places[before]
+            places.remove(place)
+            if not places:
+                del self._places[before]
         used = load_acquire_u64(self.area, row + 8)
         name = bytes(self.area[row + layout.CHAIN_ROW.size :][: used >> 48])
         self._topics[chain_id] = topic = name.decode("utf-8", "replace")

@@ -269,6 +269,8 @@ def test_a_row_with_another_topic_is_known_as_such(hands: MakeHands) -> None:
     assert two.resumed() == [sum(map(ord, "t"))]
     assert not two.submit("late", client="another")
     assert two.submit("t", client="another")
+    ((_, seen),) = two.shares._words._others
+    assert list(seen._places) == ["late"], "nothing is kept of a topic that no row names"
 
 
 def test_a_worker_with_nothing_of_a_topic_always_takes_one_entry_of_it(hands: MakeHands) -> None:

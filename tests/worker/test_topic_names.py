@@ -255,6 +255,27 @@ def test_names_that_nothing_uses_are_given_again(stage: PortStage) -> None:
     assert opens(stays, 1_000, "new-0-0") == "HOLD"
 
 
+def test_a_name_that_is_given_again_leaves_neither_settings_nor_a_partitioner(stage: PortStage) -> None:
+    """A job that begins a topic of its own each hour, for years."""
+    accumulator = stage.scene.rooms.core.accumulator
+    for number in range(5):
+        name = f"hour-{number}"
+        knows(stage, name)
+        queue = stage.topics.get(name)
+        assert queue is not None and queue.partitioner is not None
+        partition = accumulator.queue(name, queue.lane, 0)
+        assert partition.partitioner is queue.partitioner
+        while name in agrees(stage):
+            stage.topics._vacate_unused()
+        assert partition.partitioner is None
+    assert not accumulator._partitioners
+    assert not stage.topics._rules._found
+    knows(stage, "hour-0")
+    again = stage.topics.get("hour-0")
+    assert again is not None
+    assert accumulator.queue("hour-0", again.lane, 0).partitioner is again.partitioner is not None
+
+
 def test_a_name_is_kept_while_records_of_it_wait_though_its_client_is_gone(scene: Scene) -> None:
     stage = PortStage(scene)
     peer = stage.client()

@@ -172,6 +172,8 @@ class Topics:
             if queue is not None:
                 del self._queues[queue.topic]
                 self._brought_less(queue.brought_by)
+                self._accumulator.follow_no_loads(topic, lane)
+                self._rules.forget(topic)
             self.missing.discard(topic)
             self._kept_lanes.pop(topic, None)
 
