@@ -7,6 +7,7 @@ S4).
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -69,7 +70,7 @@ class BatchFates:
     """Decides; what it decides is gathered in ``effects`` and ``completed`` until the sender's next poll
     takes it.
 
-    A batch is given to :meth:`answer` or :meth:`error` after it was released from its request, and
+    A batch is given to :meth:`delivered`, :meth:`refused` or :meth:`error` after it was released from its request, and
     :meth:`settled` is called for its partition after that.
     """
 
@@ -109,25 +110,27 @@ class BatchFates:
         """Of these effects, splits whose halves get descriptors."""
         self.stale_topics: set[str] = set()
 
-    def answer(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
-        """The broker's word on one batch of a request that has ended."""
-        code, base_offset, append_time_ms = result.error_code, result.base_offset, result.append_time_ms
-        if code and (
-            (code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE)
-            or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended)
-        ):
-            # It is there, but the broker no longer knows where; or it was there when the broker was asked.
-            code, base_offset, append_time_ms = 0, -1, -1
-        if not code:
-            if batch.lane == IDEMPOTENT_LANE:
-                if batch.doubtful_parent is not None:
-                    self._ids.disprove_wholes(batch)
-                self._ids.acked(batch, append_time_ms, now_ms)
+    def delivered(self, answers: Sequence[tuple[ProducerBatch, int, int]], now_ms: float) -> None:
+        """The broker has these batches of a request: (batch, base offset, the broker's timestamp), -1 for not known."""
+        if answers and answers[0][0].lane == IDEMPOTENT_LANE:
+            self._ids.acked(answers, now_ms)
+        finished: list[ProducerBatch] = []
+        for batch, base_offset, append_time_ms in answers:
             if batch.state is _DONE:
                 self.counts.late_answers += 1
             else:
                 batch.done(base_offset=base_offset, append_time_ms=append_time_ms)
-                self.finish(batch)
+                finished.append(batch)
+        self.finish(finished)
+
+    def refused(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
+        """The broker's word on one batch is an error."""
+        code = result.error_code
+        if (code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE) or (
+            code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended
+        ):
+            # It is there, but the broker no longer knows where; or it was there when the broker was asked.
+            self.delivered(((batch, -1, -1),), now_ms)
         elif batch.is_done:
             self.counts.late_answers += 1
             self._hint(batch, result)
@@ -249,7 +252,7 @@ class BatchFates:
         log.info("splitting %r: it is too large for the topic's max.message.bytes", batch)
         self.counts.batches_split += 1
         self._accumulator.limit_growth(batch.topic, batch.size_bytes // 2)
-        self._accumulator.forget(batch)
+        self._accumulator.forget((batch,))
         if batch.has_sequence:
             self._ids.replace(batch, pieces)
             self.splits += 1
@@ -271,7 +274,7 @@ class BatchFates:
         bad, good = batch.isolate(texts)
         if batch.has_sequence:
             self._ids.failed(batch)
-        self._accumulator.forget(batch)
+        self._accumulator.forget((batch,))
         self.effects.append(Split(batch, batch.children))
         self.counts.record_errors += len(texts)
         for piece, piece_text in bad:
@@ -294,8 +297,8 @@ class BatchFates:
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
             self._ids.failed(batch)
         batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text)
-        self.finish(batch)
-        self.settled(batch.queue, now_ms)
+        self.finish((batch,))
+        self.settled((batch,), now_ms)
 
     @staticmethod
     def _persistence(batch: ProducerBatch, *, doubtful: bool) -> Persistence:
@@ -303,36 +306,42 @@ class BatchFates:
             return Persistence.POSSIBLY_PERSISTED
         return Persistence.NOT_PERSISTED
 
-    def finish(self, batch: ProducerBatch) -> None:
-        """Its fate is decided: it completes now, or behind earlier batches of its partition that have none yet."""
-        self._accumulator.forget(batch)
-        sequences = batch.queue.sequences
-        if (
-            sequences is not None
-            and sequences.in_flight
-            and batch.base_sequence != NO_SEQUENCE
-            and sequences.is_overtaking(batch)
-        ):
-            sequences.parked.append(batch)
-        else:
-            self.completed.append(batch)
+    def finish(self, batches: Sequence[ProducerBatch]) -> None:
+        """Their fates are decided: each completes now, or behind earlier ones of its partition that have none yet."""
+        self._accumulator.forget(batches)
+        for batch in batches:
+            sequences = batch.queue.sequences
+            if (
+                sequences is not None
+                and sequences.in_flight
+                and batch.base_sequence != NO_SEQUENCE
+                and sequences.is_overtaking(batch)
+            ):
+                sequences.parked.append(batch)
+            else:
+                self.completed.append(batch)
 
-    def settled(self, queue: PartitionQueue, now_ms: float) -> None:
-        """After any change to a partition's batches: settle its sequences, put it where it belongs now."""
-        sequences = queue.sequences
-        if sequences is not None:
-            if sequences.renumber and not queue.wire_count:
-                self._fail_overtaken(queue, now_ms)
-            if sequences.unresolved or sequences.renumber:
-                renumbered = self._ids.resolve(queue)
-                for batch in renumbered:
-                    self._accumulator.back_to_start(batch)
-                if renumbered:
-                    self.effects.append(Renumbered(tuple(reversed(renumbered))))
-            if sequences.parked:
-                self.completed += sequences.take_parked()
-        if queue.batches or queue.line is not None or queue.timer_serial:
-            self._accumulator.touch(queue, now_ms)
+    def settled(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
+        """After any change to these: settle the sequences of their partitions, put each where it belongs now."""
+        for batch in batches:
+            queue = batch.queue
+            sequences = queue.sequences
+            if sequences is not None:
+                if sequences.renumber and not queue.wire_count:
+                    self._fail_overtaken(queue, now_ms)
+                if sequences.unresolved or sequences.renumber:
+                    self._resolve(queue)
+                if sequences.parked:
+                    self.completed += sequences.take_parked()
+            if queue.batches or queue.line is not None or queue.timer_serial:
+                self._accumulator.touch(queue, now_ms)
+
+    def _resolve(self, queue: PartitionQueue) -> None:
+        renumbered = self._ids.resolve(queue)
+        for batch in renumbered:
+            self._accumulator.back_to_start(batch)
+        if renumbered:
+            self.effects.append(Renumbered(tuple(reversed(renumbered))))
 
     def _fail_overtaken(self, queue: PartitionQueue, now_ms: float) -> None:
         """The broker said that it lacks these, and turned out to have a later one: see :meth:`_out_of_order`. The same

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
-
-
-_NOT_HERE: Final = object()
 
 
 class IncompleteBatches:
@@ -71,13 +68,13 @@ class IncompleteBatches:
             for batch in sorted(line, key=lambda batch: batch.deadline_ms):
                 line.move_to_end(batch)
 
-    def discard(self, batch: ProducerBatch) -> bool:
-        """Its fate is decided, or its pieces take its place. False when it was not here any more."""
-        line = self._lines[batch.lifetime_ms]
-        was_here = line.pop(batch, _NOT_HERE) is None
-        if not line and not any(self._lines.values()):
-            self.next_expiry_ms = inf
-        return was_here
+    def discard(self, batches: Iterable[ProducerBatch]) -> None:
+        """Their fates are decided, or their pieces take their place. Nothing for one that is not here any more."""
+        for batch in batches:
+            line = self._lines[batch.lifetime_ms]
+            line.pop(batch, None)
+            if not line and not any(self._lines.values()):
+                self.next_expiry_ms = inf
 
     def expired(self, now_ms: float) -> list[ProducerBatch]:
         """Those past delivery.timeout.ms, oldest first; they stay until they are discarded."""

@@ -149,18 +149,22 @@ class ProducerIds:
         assert sequences is not None
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
-    def acked(self, batch: ProducerBatch, append_time_ms: int, now_ms: float) -> None:
-        """The broker has the batch. Also right for one given up earlier: the late answer resolves its
-        partition. ``append_time_ms``: the broker's timestamp of it, -1 when it sent none.
+    def acked(self, answers: Iterable[tuple[ProducerBatch, int, int]], now_ms: float) -> None:
+        """The broker has these batches. Also right for one given up earlier: the late answer resolves its
+        partition. Each with its base offset and the broker's timestamp of it, -1 when it sent none.
         """
-        sequences = batch.queue.sequences
-        assert sequences is not None
-        in_flight = sequences.in_flight
-        if in_flight and in_flight[0] is batch:
-            del in_flight[0]
-        elif batch in in_flight:
-            in_flight.remove(batch)
-        if sequences.identity == (batch.producer_id, batch.epoch) and batch.order > sequences.acked_order:
+        for batch, _, append_time_ms in answers:
+            if batch.doubtful_parent is not None:
+                self._disprove_wholes(batch)
+            sequences = batch.queue.sequences
+            assert sequences is not None
+            in_flight = sequences.in_flight
+            if in_flight and in_flight[0] is batch:
+                del in_flight[0]
+            elif batch in in_flight:
+                in_flight.remove(batch)
+            if sequences.identity != (batch.producer_id, batch.epoch) or batch.order <= sequences.acked_order:
+                continue
             sequences.acked_order = batch.order
             sequences.acked_next = (batch.base_sequence + batch.records.count) & SEQUENCE_MASK
             if batch.serial >= sequences.known_from_serial:
@@ -196,7 +200,7 @@ class ProducerIds:
         sequences.next_serial += len(children) - 1
 
     @staticmethod
-    def disprove_wholes(half: ProducerBatch) -> None:
+    def _disprove_wholes(half: ProducerBatch) -> None:
         """The half is in the log by itself, so none of the wholes that it is of is: a broker that had one of them would
         have taken the half for out of order. The other halves are in no doubt for their sake.
 

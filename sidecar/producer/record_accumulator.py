@@ -171,7 +171,7 @@ class RecordAccumulator:
     def withdraw(self, batch: ProducerBatch, now_ms: float) -> None:
         """An adopted batch that turned out not to be whole: as if it had never been here. What is accepted for its
         partition goes on under a new identity, once the other adopted batches are settled."""
-        self.forget(batch)
+        self.forget((batch,))
         if batch.queue.sequences is not None:
             self._ids.failed(batch)
             renumbered = self._ids.resolve(batch.queue)
@@ -427,12 +427,13 @@ class RecordAccumulator:
             batches.append(batch)
         return size, new_batches
 
-    def release(self, batch: ProducerBatch) -> None:
-        """The batch's request has ended, however."""
-        batch.state = RELEASED.get(batch.state) or batch.refuse(BatchEvent.RELEASE)
-        batch.queue.wire_count -= 1
-        if batch.queue.follower is not None:
-            self._followed.append(batch.queue)
+    def release(self, batches: Iterable[ProducerBatch]) -> None:
+        """The request of these batches has ended, however."""
+        for batch in batches:
+            batch.state = RELEASED.get(batch.state) or batch.refuse(BatchEvent.RELEASE)
+            batch.queue.wire_count -= 1
+            if batch.queue.follower is not None:
+                self._followed.append(batch.queue)
 
     def reenqueue(self, batch: ProducerBatch, *, retry_at_ms: float, now_ms: float) -> None:
         """Back into its place, to be sent again not before ``retry_at_ms``."""
@@ -442,7 +443,7 @@ class RecordAccumulator:
 
     def replace(self, batch: ProducerBatch, pieces: Iterable[ProducerBatch], now_ms: float) -> None:
         """Put the pieces of a split batch in its place (Kafka: ``splitAndReenqueue``)."""
-        self.incomplete.discard(batch)
+        self.incomplete.discard((batch,))
         for piece in pieces:
             self.incomplete.add_piece(piece)
             batch.queue.insert(piece)
@@ -456,13 +457,15 @@ class RecordAccumulator:
             self.under_way[batch.failed_node] -= 1
             batch.failed_node = None
 
-    def forget(self, batch: ProducerBatch) -> None:
-        """The batch's fate is decided, or its pieces take its place: it is incomplete no more."""
-        if self.incomplete.discard(batch) and batch.failed_node is not None:
-            self.under_way[batch.failed_node] -= 1  # as back_to_start
-            batch.failed_node = None
-        if batch.queue.follower is not None:
-            self._followed.append(batch.queue)
+    def forget(self, batches: Sequence[ProducerBatch]) -> None:
+        """The fates of these are decided, or their pieces take their place: they are incomplete no more."""
+        self.incomplete.discard(batches)
+        for batch in batches:
+            if batch.failed_node is not None:
+                self.under_way[batch.failed_node] -= 1  # as back_to_start
+                batch.failed_node = None
+            if batch.queue.follower is not None:
+                self._followed.append(batch.queue)
 
     # --- flush, exhaustion, close ---------------------------------------------------------------------------
 

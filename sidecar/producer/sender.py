@@ -252,12 +252,12 @@ class Sender:
         """
         request.sent = True
         if request.acks == 0 and self._in_flight.end(request):
-            for batch in request.batches:
-                self._accumulator.release(batch)
-                if batch.state is not BatchState.DONE:
-                    batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
-                    self._fates.finish(batch)
-                self._fates.settled(batch.queue, now_ms)
+            self._accumulator.release(request.batches)
+            undecided = [batch for batch in request.batches if batch.state is not BatchState.DONE]
+            for batch in undecided:
+                batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
+            self._fates.finish(undecided)
+            self._fates.settled(request.batches, now_ms)
         # The way to that broker is free again: of interest only if something waits for one.
         if request.acks == 0 or self._accumulator.lines.ready_nodes():
             self._wake_now = True
@@ -283,10 +283,10 @@ class Sender:
         (then report it by :meth:`on_request_not_sent`).
         """
         request.batches.remove(batch)
-        self._accumulator.release(batch)
+        self._accumulator.release((batch,))
         batch.in_doubt = True
         self._fates.fail(batch, LocalCode.ENCODE_MISMATCH, text, now_ms)
-        self._fates.settled(batch.queue, now_ms)  # also when it had its fate before: one fewer is in flight
+        self._fates.settled((batch,), now_ms)  # also when it had its fate before: one fewer is in flight
 
     def on_produce_response(
         self, request: ProduceRequest, results: Iterable[PartitionResult], throttle_ms: int, now_ms: float
@@ -301,27 +301,31 @@ class Sender:
         if not self._in_flight.end(request):
             self.counts.late_answers += 1
             return
-        open_batches: dict[tuple[str, int], ProducerBatch] = {}
-        accumulator, fates = self._accumulator, self._fates
+        fates = self._fates
+        self._accumulator.release(request.batches)
+        unanswered: dict[tuple[str, int], ProducerBatch] = {}
         for batch in request.batches:
-            open_batches[batch.topic, batch.partition] = batch
+            unanswered[batch.topic, batch.partition] = batch
+        delivered: list[tuple[ProducerBatch, int, int]] = []
         try:
             for result in results:
                 topic = result.topic
                 if topic is None and result.topic_id is not None:
                     topic = request.topic_names.get(result.topic_id)
-                found = open_batches.pop((topic or "", result.partition), None)
-                if found is not None:
-                    accumulator.release(found)
-                    fates.answer(found, result, now_ms)
-                    fates.settled(found.queue, now_ms)
+                found = unanswered.pop((topic or "", result.partition), None)
+                if found is None:
+                    continue
+                if result.error_code:
+                    fates.refused(found, result, now_ms)
+                else:
+                    delivered.append((found, result.base_offset, result.append_time_ms))
         finally:
-            # What the broker left out, or what a fault of ours above left behind, must not stay on the wire for ever.
-            for batch in open_batches.values():
-                accumulator.release(batch)
+            # A fault of ours over one of them takes nothing from the others, and none stays behind for ever.
+            for batch in unanswered.values():
                 text = f"Broker {broker_of(request.node_id)} left {batch.topic}-{batch.partition} out of its answer."
                 fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
-                fates.settled(batch.queue, now_ms)
+            fates.delivered(delivered, now_ms)
+            fates.settled(request.batches, now_ms)
         self._wake_now = True
 
     def on_disconnect(
@@ -345,24 +349,23 @@ class Sender:
             self.counts.request_errors += 1
             ended = f"The connection to broker {broker_of(node_id)} ended before it answered"
             text = f"{ended}: {reason or 'closed by it'}."
+            self._accumulator.release(request.batches)
             for batch in request.batches:
-                self._accumulator.release(batch)
                 self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
-            for batch in request.batches:
-                self._fates.settled(batch.queue, now_ms)
+            self._fates.settled(request.batches, now_ms)
         if node_id != broker_of(node_id):
             self._accumulator.lines.narrow(broker_of(node_id))
         if requests or self._fates.stale_topics:
             self._wake_now = True
 
     def _take_back(self, request: ProduceRequest, now_ms: float) -> None:
+        self._accumulator.release(request.batches)
         for batch in request.batches:
-            self._accumulator.release(batch)
             if not batch.is_done:
                 if batch.descriptor == NO_DESCRIPTOR:
                     self._accumulator.back_to_start(batch)
                 self._accumulator.reenqueue(batch, retry_at_ms=0.0, now_ms=now_ms)
-            self._fates.settled(batch.queue, now_ms)
+        self._fates.settled(request.batches, now_ms)
 
     def _time_out_requests(self, now_ms: float) -> None:
         for node_id in self._in_flight.timed_out(now_ms):

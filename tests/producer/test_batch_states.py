@@ -44,7 +44,7 @@ def _queue(core: Core, batch: ProducerBatch) -> None:
 STEPS: Final[dict[BatchEvent, Callable[[Core, ProducerBatch], object]]] = {
     BatchEvent.CLOSE: _close,
     BatchEvent.DRAIN: _drain,
-    BatchEvent.RELEASE: lambda core, batch: core.accumulator.release(batch),
+    BatchEvent.RELEASE: lambda core, batch: core.accumulator.release((batch,)),
     BatchEvent.QUEUE: _queue,
     BatchEvent.FINISH: lambda core, batch: batch.done(base_offset=1),
     BatchEvent.SPLIT: lambda core, batch: batch.split(),
@@ -88,7 +88,7 @@ def test_a_batch_takes_the_steps_of_the_table_and_no_other(state: BatchState, ev
 def test_pieces_begin_between_and_a_batch_set_apart_is_split() -> None:
     core = Core(lane=PLAIN_LANE, enable_idempotence=False, acks=1)
     (batch,) = core.send("a", "b", "c").batches
-    core.accumulator.release(batch)
+    core.accumulator.release((batch,))
     ((bad, _),), good = batch.isolate({1: "no key"})
     assert good is not None
     assert [each.state for each in (batch, bad, good)] == ["split", "between", "between"]
