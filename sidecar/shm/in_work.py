@@ -21,6 +21,8 @@ KILLS_MAX: Final = 3
 ENTRY: Final = 1
 BATCH: Final = 2
 _KIND_SHIFT: Final = 60
+BATCH_WORDS: Final = BATCH << _KIND_SHIFT
+"""With a descriptor's serial added: the word of a batch."""
 NUMBER_BITS: Final = 50
 _CHAIN_SHIFT: Final = NUMBER_BITS
 _NUMBER_MASK: Final = (1 << _CHAIN_SHIFT) - 1
@@ -33,7 +35,7 @@ def entry_word(chain_id: int, ordinal: int) -> int:
 
 def batch_word(serial: int) -> int:
     """A batch by its descriptor's serial, which no other descriptor of the slot ever has."""
-    return BATCH << _KIND_SHIFT | serial & _NUMBER_MASK
+    return BATCH_WORDS | serial & _NUMBER_MASK
 
 
 def name_of(word: int) -> str:
@@ -45,32 +47,26 @@ def name_of(word: int) -> str:
 
 
 class InWork:
-    """The owner's side. :meth:`begin_beside` belongs to a codec thread, the rest to the loop."""
+    """The owner's side. :meth:`begin_beside` belongs to a codec thread, ``words[0]`` to the loop."""
 
     def __init__(self, slot: SlotView) -> None:
-        self._words = slot.area[layout.IN_WORK_OFFSET :][: 8 * layout.IN_WORK_WORDS].cast("Q")
+        self.words = slot.area[layout.IN_WORK_OFFSET :][: 8 * layout.IN_WORK_WORDS].cast("Q")
         self.loop_word = slot.area[layout.IN_WORK_OFFSET :][:8]
         """The loop's own, for the kernel, which stores each entry there that it walks."""
         self._free = list(range(1, layout.IN_WORK_WORDS))
         self._lock = threading.Lock()
-
-    def begin_batch(self, serial: int) -> None:
-        self._words[0] = BATCH << _KIND_SHIFT | serial & _NUMBER_MASK
-
-    def end(self) -> None:
-        self._words[0] = 0
 
     def begin_beside(self, word: int) -> int:
         """In another thread than the loop's; the place for :meth:`end_beside`, 0 when all are taken: then not noted."""
         with self._lock:
             place = self._free.pop() if self._free else 0
         if place:
-            self._words[place] = word
+            self.words[place] = word
         return place
 
     def end_beside(self, place: int) -> None:
         if place:
-            self._words[place] = 0
+            self.words[place] = 0
             with self._lock:
                 self._free.append(place)
 

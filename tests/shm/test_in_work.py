@@ -57,7 +57,7 @@ def test_three_deaths_make_poison_whatever_was_between(slot: SlotView) -> None:
 def test_what_was_over_is_not_blamed(slot: SlotView) -> None:
     work = InWork(slot)
     begin(work, batch_word(9))
-    work.end()
+    work.words[0] = 0
     work.end_beside(work.begin_beside(batch_word(10)))
     assert die_and_adopt(slot) == {}
 
@@ -79,7 +79,7 @@ def test_a_death_that_its_controller_willed_is_nobodys(slot: SlotView) -> None:
         begin(InWork(slot), innocent)
         slot.spared = slot.incarnation
         assert die_and_adopt(slot) == {}
-        assert InWork(slot)._words.tolist() == [0] * layout.IN_WORK_WORDS
+        assert InWork(slot).words.tolist() == [0] * layout.IN_WORK_WORDS
     begin(InWork(slot), innocent)
     slot.spared = slot.incarnation - 1  # one of before was ended; this one died by itself
     assert die_and_adopt(slot) == {innocent: 1}

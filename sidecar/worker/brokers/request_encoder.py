@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sidecar.kernel import write_batch_header
-from sidecar.shm.in_work import batch_word
+from sidecar.shm.in_work import BATCH_WORDS, batch_word
 from sidecar.worker.brokers.compression import CODEC_ATTRIBUTES, compress
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ class RequestEncoder:
         """
         encoded: list[EncodedBatch] = []
         unsendable: list[tuple[ProducerBatch, str]] = []
+        words = self._in_work.words
         position = 0
         for batch in batches:
-            self._in_work.begin_batch(self._serial(batch.descriptor))
+            words[0] = BATCH_WORDS + self._serial(batch.descriptor)
             # kill point: encode.begin of batch
             try:
                 size = batch.records.encode_into(
@@ -96,7 +97,7 @@ class RequestEncoder:
             encoded.append((batch, buffer[position : position + size]))
             position += size
             # kill point: encode.batch
-        self._in_work.end()
+        words[0] = 0
         return encoded, unsendable
 
     def copy_records(
@@ -109,9 +110,9 @@ class RequestEncoder:
         """
         plain: list[CopiedBatch] = []
         unsendable: list[tuple[ProducerBatch, str]] = []
+        words = self._in_work.words
         for batch in batches:
-            serial = self._serial(batch.descriptor)
-            self._in_work.begin_batch(serial)
+            words[0] = word = batch_word(self._serial(batch.descriptor))
             # kill point: encode.begin of batch
             try:
                 records_bytes = batch.records.encode_records_into(buffer)
@@ -119,8 +120,8 @@ class RequestEncoder:
                 unsendable.append((batch, str(error)))
                 continue
             data = bytes(buffer[:records_bytes])
-            plain.append(CopiedBatch(batch, batch_word(serial), data, batch.queue.settings))
-        self._in_work.end()
+            plain.append(CopiedBatch(batch, word, data, batch.queue.settings))
+        words[0] = 0
         return plain, unsendable
 
     async def compress(self, plain: list[CopiedBatch], buffer: memoryview) -> list[EncodedBatch]:

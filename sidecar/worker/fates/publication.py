@@ -19,45 +19,45 @@ def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], 
     others.
     """
     free = descriptors.free_indexes
-    missing = 0
+    unpublished: list[ProducerBatch] = []
     for batch in batches:
-        missing += batch.descriptor == NO_DESCRIPTOR
-    if missing > len(free):
+        if batch.descriptor == NO_DESCRIPTOR:
+            unpublished.append(batch)
+    if len(unpublished) > len(free):
         return False
-    if missing:
-        for batch in batches:
-            if batch.descriptor == NO_DESCRIPTOR:
-                _publish_under(descriptors, batch, free.pop(), published_ms)
+    if unpublished:
+        _publish(descriptors, unpublished, [free.pop() for _ in unpublished], published_ms)
     return True
 
 
-def _publish_under(
+def _publish(
     descriptors: DescriptorTable,
-    batch: ProducerBatch,
-    index: int,
+    batches: Sequence[ProducerBatch],
+    indexes: Sequence[int],
     published_ms: int,
     *,
     pending_on: int | None = None,
 ) -> None:
-    """Write the batch's range and identity into the descriptor of that index (:meth:`DescriptorTable.publish`)."""
-    assert batch.chain is not None
-    records = batch.records
-    descriptors.publish(
-        index,
-        chain_id=batch.chain.chain_id,
-        lane=batch.lane,
-        partition=batch.partition,
-        first_cursor=records.first_cursor,
-        last_cursor=records.last_cursor,
-        count=records.count,
-        producer_id=batch.producer_id,
-        epoch=batch.epoch,
-        base_sequence=batch.base_sequence,
-        published_ms=published_ms,
-        pending_on=pending_on,
-        whole_in_doubt=batch.doubtful_parent is not None,
-    )
-    batch.descriptor = index
+    """Write each batch's range and identity into the descriptor of its index (:meth:`DescriptorTable.publish`)."""
+    for batch, index in zip(batches, indexes, strict=True):
+        assert batch.chain is not None
+        records = batch.records
+        descriptors.publish(
+            index,
+            chain_id=batch.chain.chain_id,
+            lane=batch.lane,
+            partition=batch.partition,
+            first_cursor=records.first_cursor,
+            last_cursor=records.last_cursor,
+            count=records.count,
+            producer_id=batch.producer_id,
+            epoch=batch.epoch,
+            base_sequence=batch.base_sequence,
+            published_ms=published_ms,
+            pending_on=pending_on,
+            whole_in_doubt=batch.doubtful_parent is not None,
+        )
+        batch.descriptor = index
 
 
 def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
@@ -76,8 +76,7 @@ def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[
         return
     taken = [place for place in (descriptors.take() for _ in pieces) if place is not None]
     published_ms = descriptors.read(index).published_ms
-    for piece, place in zip(pieces, taken, strict=True):
-        _publish_under(descriptors, piece, place, published_ms, pending_on=index)
+    _publish(descriptors, pieces, taken, published_ms, pending_on=index)
     descriptors.switch(index, taken)
     parent.descriptor = NO_DESCRIPTOR
 
