@@ -52,14 +52,15 @@ class IncompleteBatches:
             return list(lines[0])
         return sorted((batch for line in lines for batch in line), key=lambda batch: batch.created_ms)
 
-    def add(self, batch: ProducerBatch) -> None:
+    def add(self, batches: Iterable[ProducerBatch]) -> None:
         """Behind those that live as long."""
-        self._lines[batch.lifetime_ms][batch] = None
-        self.next_expiry_ms = min(self.next_expiry_ms, batch.deadline_ms)
+        for batch in batches:
+            self._lines[batch.lifetime_ms][batch] = None
+            self.next_expiry_ms = min(self.next_expiry_ms, batch.deadline_ms)
 
     def add_piece(self, piece: ProducerBatch) -> None:
         """Of a batch that was split: it has that one's deadline."""
-        self.add(piece)
+        self.add((piece,))
         heappush(self._pieces, (piece.deadline_ms, next(self._serial), piece))
 
     def put_in_order(self) -> None:

@@ -23,9 +23,10 @@ class PartitionQueue:
 
     ``wire_count`` counts batches that are prepared or sent and whose request has not ended, among them
     batches that have expired meanwhile: completing a batch does not call bytes back from a socket.
-    ``load`` counts what waits in batches of batch.size; ``partitioner`` hears of each change when the choice of
-    partitions follows it. ``line`` is the line the partition stands in (a broker's, or that of partitions without a
-    leader); ``again`` is the broker's index of those in it whose next batch has its descriptor already.
+    ``load`` counts what waits in batches of batch.size: the sum of the loads of the deque's. ``partitioner`` hears of
+    each change when the choice of partitions follows it. ``line`` is the line the partition stands in (a broker's, or
+    that of partitions without a leader); ``again`` is the broker's index of those in it whose next batch has its
+    descriptor already.
     """
 
     __slots__ = (
@@ -117,15 +118,6 @@ class PartitionQueue:
             self.batches.popleft()
         else:
             self.batches.remove(batch)
-
-    def grown(self, batch: ProducerBatch) -> None:
-        """A queued batch is new, or has taken records: count it in whole batches of batch.size."""
-        load = -(-batch.records.size_bytes // self.settings.batch_size)
-        if load != batch.load:
-            self.load += load - batch.load
-            batch.load = load
-            if self.partitioner is not None:
-                self.partitioner.set_queue_length(self.partition, self.load)
 
     @property
     def rests(self) -> bool:

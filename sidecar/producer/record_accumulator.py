@@ -103,6 +103,7 @@ class RecordAccumulator:
         """
         since_ms = now_ms if since_ms is None else since_ms
         queues = self._topics[lane].get(topic) or {}
+        opened: list[ProducerBatch] = []
         growth = self._growth_bytes
         if topic in self._growth_by_topic:
             growth = self._growth_by_topic[topic]
@@ -132,14 +133,18 @@ class RecordAccumulator:
                     if not expedited:
                         self._opened[lane].setdefault(topic, {})[queue] = None
                     batches.append(batch)
-                    self.incomplete.add(batch)
+                    opened.append(batch)
                     changed = True
                 taken = batch.records.try_append(block, position, stop, growth, since_ms)
                 queue.next_order += taken
                 position += taken
                 size = batch.records.size_bytes
-                if -(-size // limit) != batch.load:
-                    queue.grown(batch)
+                load = -(-size // limit)
+                if load != batch.load:
+                    queue.load += load - batch.load
+                    batch.load = load
+                    if queue.partitioner is not None:
+                        queue.partitioner.set_queue_length(partition, queue.load)
                 if position < stop or size >= limit:
                     if not batch.full:
                         batch.full = changed = True
@@ -149,6 +154,8 @@ class RecordAccumulator:
                     break
             if changed:
                 self.touch(queue, now_ms)
+        if opened:
+            self.incomplete.add(opened)
 
     def adopt(self, batch: ProducerBatch, count: int) -> None:
         """Take over a batch that a dead worker sent and got no answer for, behind what is in its queue already.
@@ -162,7 +169,7 @@ class RecordAccumulator:
         batch.retry_at_ms = inf
         batch.queue.batches.append(batch)
         batch.queue.pauses_from = batch.order + count
-        self.incomplete.add(batch)
+        self.incomplete.add((batch,))
         if batch.queue.sequences is not None:
             self._ids.adopt(batch.queue.sequences, batch, count)
             if follows_a_gap:
