@@ -118,8 +118,7 @@ class CrashSafetyWalk:
     def _publish(self) -> None:
         """Fact 2: sent under."""
         for partition, batch in self._batches:
-            number = self._descriptors.take()
-            assert number is not None
+            number = self._descriptors.free_indexes.pop()
             self._taken.append(number)
             self._descriptors.publish(
                 number,

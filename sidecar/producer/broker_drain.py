@@ -135,6 +135,8 @@ class BrokerDrain:
             self._counts.requests += 1
             self._counts.batches_sent += len(batches)
             effects.append(SendProduce(node_id, request))
+            if not any(lines):
+                break
         return poll_again
 
     def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> bool:

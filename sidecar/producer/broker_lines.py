@@ -117,10 +117,8 @@ class BrokerLines:
         """Brokers with ready partitions."""
         ready: list[int] = []
         for node, lines in self._ready.items():
-            for line in lines:
-                if line:
-                    ready.append(node)
-                    break
+            if any(lines):
+                ready.append(node)
         return ready
 
     def ready(self, node_id: int) -> tuple[Line, ...]:

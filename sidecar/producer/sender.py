@@ -111,20 +111,21 @@ class Sender:
             self._time_out_requests(now_ms)
         self._wake_now = False
         # Everything goes to the one list and is taken in the end: an exception here loses no effect.
-        effects = self._fates.effects
-        if self._fates.completed:
-            effects.append(Completed(tuple(self._fates.completed)))
-            self._fates.completed = []
-        if self._fates.hints:
-            effects.append(LeaderHints(tuple(self._fates.hints)))
-            self._fates.hints = []
+        fates = self._fates
+        effects = fates.effects
+        if fates.completed:
+            effects.append(Completed(tuple(fates.completed)))
+            fates.completed = []
+        if fates.hints:
+            effects.append(LeaderHints(tuple(fates.hints)))
+            fates.hints = []
         if (
             self._wants_identity
             and self._ids.identity.producer_id < 0
             and self._ids.take_init_request(now_ms)
         ):
             effects.append(InitProducerId())
-        if self._fates.stale_topics or accumulator.lines.leaderless or self._leaderless.asked:
+        if fates.stale_topics or accumulator.lines.leaderless or self._leaderless.asked:
             self._ask_for_metadata(effects, now_ms)
         if self._muted_until_ms:
             for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
@@ -135,8 +136,8 @@ class Sender:
         has_decided = bool(effects)
         room = self.room
         if ready or room.lacks_descriptors or room.waiting:
-            room.begin_poll(ready, brokers=len(snapshot.nodes), splits=self._fates.splits)
-        self._fates.splits = 0
+            room.begin_poll(ready, brokers=len(snapshot.nodes), splits=fates.splits)
+        fates.splits = 0
         if self._latency.is_on:
             self._note_latency(ready, now_ms)
         for node_id in ready:
@@ -152,7 +153,7 @@ class Sender:
         self._relief_ms = inf
         if room.waiting:
             self._relieve(links, now_ms, effects)
-        self._fates.effects = []
+        fates.effects = []
         return effects
 
     @property

@@ -56,6 +56,7 @@ class ClientRow:
         """Changed by :meth:`ring_ack` only, as ``next_number`` by :meth:`ring_append`."""
         self._written = load_acquire_u64(area, layout.RING_WRITTEN_OFFSET)
         self._read = load_acquire_u64(area, layout.RING_READ_OFFSET)
+        self.ring_free_bytes = RING_BYTES - (self._written - self._read)
         # Positions of the outcomes in the outcome ring, parallel to their numbers: _first, _first + 1, ...
         self._positions: list[int] = []
         self._first = self.acked_number + 1
@@ -95,21 +96,19 @@ class ClientRow:
 
     # ---- outcome ring ------------------------------------------------------------------------------------------
 
-    @property
-    def ring_free_bytes(self) -> int:
-        return RING_BYTES - (self._written - self._read)
-
     def ring_append(self, outcomes: bytes) -> bool:
         """Publish packed outcomes, numbered from next_number on; False (and nothing written) without room.
 
         Raises ValueError for bytes that are no outcomes, numbers out of turn, or more than the whole outcome ring.
         """
         size = len(outcomes)
-        if size > RING_BYTES:
-            raise ValueError(f"{size} bytes of outcomes can never stand in an outcome ring of {RING_BYTES}")
-        written = self._written
-        if size > RING_BYTES - (written - self._read):
+        if size > self.ring_free_bytes:
+            if size > RING_BYTES:
+                raise ValueError(
+                    f"{size} bytes of outcomes can never stand in an outcome ring of {RING_BYTES}"
+                )
             return False
+        written = self._written
         positions: list[int] = []
         at = 0
         expected = self.next_number
@@ -135,6 +134,7 @@ class ClientRow:
         store_release_u64(self._area, layout.RING_WRITTEN_OFFSET, written + size)
         # kill point: tell.head
         self._written = written + size
+        self.ring_free_bytes -= size
         self._positions += positions
         self.next_number = expected
         return True
@@ -165,6 +165,7 @@ class ClientRow:
         del self._positions[:place]
         self._first = number + 1
         self.acked_number = number
+        self.ring_free_bytes += read - self._read
         self._read = read
 
     def release(self) -> None:

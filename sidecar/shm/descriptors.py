@@ -99,7 +99,6 @@ class DescriptorTable:
 
     @property
     def free_count(self) -> int:
-        """How many :meth:`take` would give."""
         return len(self.free_indexes)
 
     @property
@@ -108,12 +107,6 @@ class DescriptorTable:
 
     def state(self, index: int) -> DescriptorState:
         return DescriptorState(load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES))
-
-    def take(self) -> int | None:
-        """A free descriptor's index, None when all are in use. Its state stays free until it is published."""
-        if not self.free_indexes:
-            return None
-        return self.free_indexes.pop()
 
     def publish(
         self,

@@ -23,11 +23,11 @@ class Bound(NamedTuple):
 
 BOUNDS: Final = {
     (WAITED_FOR, "stub"): Bound(89, 68, 13, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(160, 139, 45, "Sender.poll"),
+    (WAITED_FOR, "worker"): Bound(158, 136, 44, "Sender.poll"),
     (BULK, "stub"): Bound(117, 84, 16, "Producer.send_many"),
-    (BULK, "worker"): Bound(198, 162, 49, "Sender.on_produce_response"),
+    (BULK, "worker"): Bound(195, 157, 48, "Sender.on_produce_response"),
     (SPREAD, "stub"): Bound(139, 85, 16, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(374, 162, 49, "Sender.on_produce_response"),
+    (SPREAD, "worker"): Bound(253, 157, 48, "Sender.on_produce_response"),
 }
 
 

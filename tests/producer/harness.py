@@ -63,7 +63,7 @@ def descriptor_table(size: int | None = None) -> DescriptorTable:
     batches leave free."""
     table = DescriptorTable(_Segment(), 0)  # type: ignore[arg-type]
     while size is not None and table.free_count > size + DESCRIPTORS_RESERVED:
-        table.take()
+        table.free_indexes.pop()
     return table
 
 

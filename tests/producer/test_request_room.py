@@ -222,7 +222,7 @@ def test_halves_go_by_the_last_descriptor_of_all() -> None:
     split_before_retries(core, 1)
     core.poll()
     while core.descriptors.free_count > 1:
-        core.descriptors.take()
+        core.descriptors.free_indexes.pop()
     assert acknowledge_all(core, 6) == ["a", "b", "c0"]
 
 

@@ -107,8 +107,7 @@ def _segment(folder: Path) -> Iterator[tuple[str, str]]:
     yield "segment.client_word", bytes(segment.view[places.client_words :][:8]).hex()
     yield "segment.client", bytes(segment.view[places.client(0) :][:512]).hex()
     table = DescriptorTable(segment, 3)
-    place = table.take()
-    assert place is not None
+    place = table.free_indexes.pop()
     area = segment.slot(3).area[layout.DESCRIPTORS_OFFSET + place * layout.DESCRIPTOR_BYTES :]
     table.publish(
         place,

@@ -52,7 +52,7 @@ class MortalWorld(SimWorld):
             # So few that a split finds no two. A batch in doubt that is too large may wait for them to its end then.
             self.descriptors_free = self.fates.choice((1, 2, 3))
             while self.descriptors.free_count > self.descriptors_free:
-                self.descriptors.take()
+                self.descriptors.free_indexes.pop()
             self.calm = _NoCalm()
         self.life = 0
         """Workers that have died."""

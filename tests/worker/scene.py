@@ -122,8 +122,7 @@ class Scene:
         if publish:
             batch.identify(4711, 0, self.sequence)
             self.sequence += records.count
-            found = self.descriptors.take()
-            assert found is not None
+            found = self.descriptors.free_indexes.pop()
             self.descriptors.publish(
                 found,
                 chain_id=self.chain.chain_id,

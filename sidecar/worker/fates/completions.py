@@ -7,7 +7,6 @@ acknowledged it: until then its records keep their pages, so that they can go to
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from client_stub.wire import NO_PARTITION, Outcome, OutcomeKind, Shape, pack_outcome
@@ -53,29 +52,31 @@ class BatchCompletion:
     A failure is one slice: it waits for the ack of its own outcome.
     """
 
-    __slots__ = ("_settlement", "_slices", "_written", "generation", "is_failure", "outcomes", "row")
+    __slots__ = ("_settlement", "_written", "generation", "is_failure", "row", "slices")
 
-    def __init__(
-        self, settlement: Settlement, row: int, generation: int, slices: Sequence[Slice], *, is_failure: bool
-    ) -> None:
+    def __init__(self, settlement: Settlement, row: int, generation: int, *, is_failure: bool) -> None:
         self._settlement = settlement
         self.row = row
         self.generation = generation
         self.is_failure = is_failure
-        self._slices = slices
-        self.outcomes = len(slices)
+        self.slices: list[Slice] = []
+        """Filled by the one that makes it."""
         self._written = 0
         """Slices whose outcomes are in the outcome ring."""
+
+    @property
+    def outcomes(self) -> int:
+        return len(self.slices)
 
     def write(self, row: ClientRow) -> bool:
         """As many as the outcome ring has room for, by one store."""
         room = row.ring_free_bytes
         number = row.next_number
         outcomes: list[bytes] = []
-        for batch, index, _, _, _ in self._slices[self._written :]:
+        for batch, index, _, _, _ in self.slices[self._written :]:
             data = batch.records.outcomes(
                 index,
-                number=number + len(outcomes),
+                number=number,
                 kind=_FAILED if self.is_failure else _DELIVERED,
                 persistence=batch.persistence,
                 code=batch.code,
@@ -86,38 +87,36 @@ class BatchCompletion:
             )
             room -= len(data)
             if room < 0:
+                self._written += len(outcomes)
                 break
+            number += 1
             outcomes.append(data)
         if outcomes:
             row.ring_append(b"".join(outcomes))
-            self._written += len(outcomes)
-        return self._written == self.outcomes
+        return room >= 0
 
     def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
-        return [batch_undelivered(batch, index, row, name_of) for batch, index, _, _, _ in self._slices]
+        return [batch_undelivered(batch, index, row, name_of) for batch, index, _, _, _ in self.slices]
 
     def finish(self, *, dead: bool = False) -> None:
-        records = share = dead_count = 0
+        records = share = 0
         ended: list[ProducerBatch] = []
-        for batch, _, its_records, its_share, shared in self._slices:
+        for batch, _, its_records, its_share, shared in self.slices:
             records += its_records
             share += its_share
-            dead_count = its_records if dead else 0
             if shared is not None:
                 shared.remaining -= 1
-                shared.dead += dead_count
+                if dead:
+                    shared.dead += its_records
                 if shared.remaining:
                     continue
-                dead_count = shared.dead
             ended.append(batch)
         settlement = self._settlement
         settlement.sessions.records_settled(self.row, self.generation, records, share)
-        if not ended:
-            return
-        if self.is_failure:
-            settlement.end_failed(ended[0], dead_count)
-        else:
+        if not self.is_failure:
             settlement.end_delivered(ended)
+        elif ended:
+            settlement.end_failed(batch, shared.dead if shared is not None else records if dead else 0)
 
 
 class RecordsCompletion:

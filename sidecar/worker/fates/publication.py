@@ -18,28 +18,28 @@ def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], 
     False when there are not enough: then none is taken. A batch that held one while it waits would keep it from all
     others.
     """
-    free = descriptors.free_indexes
-    unpublished: list[ProducerBatch] = []
+    missing = 0
     for batch in batches:
-        if batch.descriptor == NO_DESCRIPTOR:
-            unpublished.append(batch)
-    if len(unpublished) > len(free):
+        missing += batch.descriptor == NO_DESCRIPTOR
+    if missing > len(descriptors.free_indexes):
         return False
-    if unpublished:
-        _publish(descriptors, unpublished, [free.pop() for _ in unpublished], published_ms)
+    if missing:
+        _publish(descriptors, batches, published_ms)
     return True
 
 
 def _publish(
     descriptors: DescriptorTable,
     batches: Sequence[ProducerBatch],
-    indexes: Sequence[int],
     published_ms: int,
     *,
     pending_on: int | None = None,
 ) -> None:
-    """Write each batch's range and identity into the descriptor of its index (:meth:`DescriptorTable.publish`)."""
-    for batch, index in zip(batches, indexes, strict=True):
+    """Write the range and identity of each batch without a descriptor into a free one, of which there are enough."""
+    for batch in batches:
+        if batch.descriptor != NO_DESCRIPTOR:
+            continue
+        index = descriptors.free_indexes.pop()
         assert batch.chain is not None
         records = batch.records
         descriptors.publish(
@@ -74,10 +74,8 @@ def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[
         _unpublish_behind(descriptors, parent)
         free_descriptor(descriptors, parent)
         return
-    taken = [place for place in (descriptors.take() for _ in pieces) if place is not None]
-    published_ms = descriptors.read(index).published_ms
-    _publish(descriptors, pieces, taken, published_ms, pending_on=index)
-    descriptors.switch(index, taken)
+    _publish(descriptors, pieces, descriptors.read(index).published_ms, pending_on=index)
+    descriptors.switch(index, [piece.descriptor for piece in pieces])
     parent.descriptor = NO_DESCRIPTOR
 
 

@@ -9,9 +9,7 @@ outcome twice and completes it once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
@@ -30,18 +28,17 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.slots import SlotView
     from sidecar.worker.fates.acker import Acker
-    from sidecar.worker.fates.completions import Slice
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.streams.refusal import Refusal
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.streams.topic_queue import TopicQueue
 
-_CODE_OF: Final[Callable[[ProducerBatch], int]] = attrgetter("code")
 _BY_CLUSTER: Final = frozenset({LocalCode.METADATA_TIMEOUT, LocalCode.UNAUTHENTICATED})
 """Failures to which the cluster's sentence belongs."""
 
 BEAT_BATCHES: Final = 64
-"""Batches that are settled between two heartbeats, each in well under a millisecond unless its client has many."""
+"""Batches that are settled together, between two heartbeats: each in well under a millisecond unless its client has
+many."""
 
 
 class Settlement:
@@ -69,20 +66,26 @@ class Settlement:
         """Chains in which something became done since :meth:`take_finished_chains`."""
 
     def settle(self, effect: Completed, now_ms: float) -> None:
-        """Make the fates that the core has decided facts, then complete them. Batches of a partition keep their order.
+        """Batches whose fate the core has decided: neighbours with the same fate together, all in their order.
 
         A backlog that expires at once is minutes of work: no silence."""
-        for start in range(0, len(effect.batches), BEAT_BATCHES):
-            if start:
+        batches = effect.batches
+        start = 0
+        while start < len(batches):
+            code = batches[start].code
+            stop = start + 1
+            while stop < len(batches) and batches[stop].code == code and stop - start < BEAT_BATCHES:
+                stop += 1
+            alike = batches[start:stop]
+            if code:
+                self._settle_failed(alike)
+            else:
+                self._settle_delivered(alike, now_ms)
+            # kill point: done.counted
+            self.complete(alike, now_ms)
+            start = stop
+            if start < len(batches):
                 self._memory.beat()
-            for code, run in groupby(effect.batches[start : start + BEAT_BATCHES], _CODE_OF):
-                alike = tuple(run)
-                if code:
-                    self._settle_failed(alike, code)
-                else:
-                    self._settle_delivered(alike, now_ms)
-                # kill point: done.counted
-                self.complete(alike, now_ms)
 
     def _settle_delivered(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
         delivered = before = self._counters.get("records_delivered_total")
@@ -99,7 +102,8 @@ class Settlement:
             self._delivery_times.observe_ages(batch.records, now_ms)
         self._counters.count_delivered(delivered - before)
 
-    def _settle_failed(self, batches: Sequence[ProducerBatch], code: int) -> None:
+    def _settle_failed(self, batches: Sequence[ProducerBatch]) -> None:
+        code = batches[0].code
         for batch in batches:
             if batch.descriptor != NO_DESCRIPTOR:
                 self._descriptors.settle(
@@ -120,14 +124,14 @@ class Settlement:
             client = self.sessions.name_of(row, generation)
             self.failures.note(batch.topic, code, batch.text, batch.persistence, count, client)
 
-    def complete(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
-        """Give the clients of these batches their outcomes, their fates being facts and all delivered or all failed;
-        also once more, after a death."""
-        by_client: dict[tuple[int, int], list[Slice]] = {}
-        most = SLICES_MAX
+    def complete(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
+        """Give the clients of these batches their outcomes, the fate of all being a fact; also once more, after a
+        death."""
+        completions: list[BatchCompletion] = []
+        latest: dict[tuple[int, int], BatchCompletion] = {}
+        is_failure = batches[0].code != 0
+        most = 1 if is_failure else SLICES_MAX
         for batch in batches:
-            if batch.code:
-                most = 1
             if batch.descriptor != NO_DESCRIPTOR:
                 self._incomplete += 1
             records = batch.records
@@ -135,13 +139,12 @@ class Settlement:
             shared = SharedBatch(count) if count > 1 else None
             for index in range(count):
                 row, generation, its_records, share = records.slice_share(index)
-                slices = by_client.setdefault((row, generation), [])
-                slices.append((batch, index, its_records, share, shared))
-        completions: list[BatchCompletion] = []
-        for (row, generation), slices in by_client.items():
-            for start in range(0, len(slices), most):
-                some = slices[start : start + most]
-                completions.append(BatchCompletion(self, row, generation, some, is_failure=most == 1))
+                client = row, generation
+                each = latest.get(client)
+                if each is None or len(each.slices) == most:
+                    each = latest[client] = BatchCompletion(self, row, generation, is_failure=is_failure)
+                    completions.append(each)
+                each.slices.append((batch, index, its_records, share, shared))
         self._acker.complete(completions, now_ms)
 
     @property

@@ -19,8 +19,10 @@ class Completion(Protocol):
 
     row: int
     generation: int
-    outcomes: int
-    """How many; records of one entry that failed before sending may share them."""
+
+    @property
+    def outcomes(self) -> int:
+        """How many; records of one entry that failed before sending may share them."""
 
     @property
     def is_failure(self) -> bool: ...
