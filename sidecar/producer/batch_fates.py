@@ -211,14 +211,15 @@ class BatchFates:
         the reason, and it goes first; else its own sequence is the gap, and it needs another (Kafka:
         ``canRetry``).
 
-        With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. Nor
-        does it end a doubt behind a later one that was given up in doubt, which may be in the log so. Nor
-        with old records where nothing is missing before them: the broker has forgotten what it acknowledged. Sent under
-        another number the batch would stand behind later ones, or twice, so it fails, as possibly
-        persisted if an earlier attempt may have been appended. With young records it is the log that lacks what was
-        acknowledged (an unclean election cut it back), and it lacks the batch, too.
+        With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. A
+        later one that was given up in doubt counts as there if nothing is missing before the batch; else it may be
+        there, and the code ends no doubt. Nor does it with old records where nothing is missing before them: the broker
+        has forgotten what it acknowledged. Sent under another number the batch would stand behind later ones, or twice,
+        so it fails, as possibly persisted if an earlier attempt may have been appended. With young records it is the
+        log that lacks what was acknowledged (an unclean election cut it back), and it lacks the batch, too.
         """
         ids = self._ids
+        ids.note_refused(batch)
         if ids.is_overtaken(batch) or (batch.may_be_in_log and ids.may_be_overtaken(batch)):
             return False
         if batch.in_doubt and ids.follows_the_acked(batch) and ids.may_be_forgotten(batch):
@@ -349,7 +350,7 @@ class BatchFates:
         that was given up in doubt, nobody will find out: what was in doubt before it gets no other number."""
         sequences = queue.sequences
         assert sequences is not None
-        earlier = takewhile(lambda batch: batch.order < sequences.acked_order, queue.batches)
+        earlier = takewhile(lambda batch: batch.order < sequences.latest_order, queue.batches)
         left_behind = [batch for batch in earlier if not batch.has_sequence]
         refuted = [
             batch

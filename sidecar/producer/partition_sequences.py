@@ -34,6 +34,7 @@ class PartitionSequences:
         "next_sequence",
         "next_serial",
         "parked",
+        "refuses_next",
         "renumber",
         "unresolved",
     )
@@ -47,6 +48,9 @@ class PartitionSequences:
         self.acked_order = -1
         self.lost_order = -1
         """The latest numbered batch that was given up in doubt: it may be in the log."""
+        self.refuses_next = False
+        """The broker called the batch that follows the last acknowledged record out of order: it lacks acknowledged
+        records, or has a later batch."""
         self.known_until_ms = 0.0
         """Until when (monotonic) the broker surely remembers the identity here. Without that it takes any first
         sequence, so nothing may be under way beside the batch that introduces it (again)."""
@@ -65,6 +69,12 @@ class PartitionSequences:
         self.renumber = False
         """The broker surely lacks a numbered batch: what follows it must start over under a new epoch."""
 
+    @property
+    def latest_order(self) -> int:
+        """Of the latest batch that counts as in the log: acknowledged, or given up in doubt and later than one that the
+        broker calls out of order though nothing is missing before it."""
+        return max(self.acked_order, self.lost_order) if self.refuses_next else self.acked_order
+
     def is_overtaking(self, batch: ProducerBatch) -> bool:
         """An earlier numbered batch has no fate yet, for instance because its answer was lost."""
         return any(each.order < batch.order for each in self.in_flight)
@@ -82,7 +92,7 @@ class PartitionSequences:
         because it had forgotten the identity, and nobody knows which."""
         if self.identity != (batch.producer_id, batch.epoch):
             return False
-        return self.acked_order > batch.order or any(
+        return self.latest_order > batch.order or any(
             each.appended and each.order > batch.order for each in self.in_flight
         )
 
@@ -105,6 +115,7 @@ class PartitionSequences:
         self.acked_next = 0
         self.acked_order = -1
         self.lost_order = -1
+        self.refuses_next = False
         self.known_until_ms = 0.0
         self.unresolved = False
         self.renumber = False

@@ -167,6 +167,7 @@ class ProducerIds:
                 continue
             sequences.acked_order = batch.order
             sequences.acked_next = (batch.base_sequence + batch.records.count) & SEQUENCE_MASK
+            sequences.refuses_next = False
             if batch.serial >= sequences.known_from_serial:
                 if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
                     sequences.known_until_ms = now_ms + IDLE_MS  # its records were young when it was numbered
@@ -227,6 +228,13 @@ class ProducerIds:
         sequences = batch.queue.sequences
         assert sequences is not None
         return sequences.is_overtaken(batch)
+
+    def note_refused(self, batch: ProducerBatch) -> None:
+        """The broker calls the batch out of order. That says more when nothing is missing before it."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        if self.follows_the_acked(batch):
+            sequences.refuses_next = True
 
     @staticmethod
     def may_be_overtaken(batch: ProducerBatch) -> bool:

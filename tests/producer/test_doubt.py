@@ -242,34 +242,57 @@ def test_half_behind_a_batch_that_waits_for_its_doubt_is_asked_about_once() -> N
     assert core.sender.is_idle
 
 
-@pytest.mark.parametrize("is_given_up", ["first", "last"])
-def test_a_batch_in_doubt_gets_no_other_number_behind_a_later_one_given_up_in_doubt(is_given_up: str) -> None:
-    """Both answers were lost. The broker had taken "a", lost the producer id, and taken "c" without "b". It refuses "a"
-    as out of order. With "c" there that proves nothing, and whether it is there nobody will find out: under another
-    number "a" would be there twice. "b" was refused, so it is in no doubt. Found by the simulation."""
+@pytest.mark.parametrize("is_given_up", ["before", "after"])
+@pytest.mark.parametrize("code", [Code.REQUEST_TIMED_OUT, Code.NOT_ENOUGH_REPLICAS])
+def test_no_batch_gets_another_number_behind_a_later_one_given_up_in_doubt(
+    code: int, is_given_up: str
+) -> None:
+    """The broker had taken "a" (its answer was lost) or refused it, lost the producer id, and taken "c" without "b".
+    The answer to "c" was lost for good. It calls "a" out of order, though nothing is missing before it: so "c" is
+    there. Under another number "a" would be there twice, or it and "b" would stand behind "c". Found by the
+    simulation, before and after "c" was given up."""
     core = Core()
     core.acknowledge(core.send("known"))
     first, refused, last = core.send("a"), core.send("b"), core.send("c")
-    core.respond(first, answer(0, Code.REQUEST_TIMED_OUT))
+    core.respond(first, answer(0, code))
     core.respond(refused, answer(0, Code.NOT_ENOUGH_REPLICAS))
-    core.respond(last, answer(0, UNKNOWN_SERVER_ERROR if is_given_up == "first" else Code.REQUEST_TIMED_OUT))
+    core.respond(last, answer(0, UNKNOWN_SERVER_ERROR if is_given_up == "before" else Code.REQUEST_TIMED_OUT))
     (again,) = core.poll(400)
     assert payloads_of(again.batches) == ["a"]
     core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
-    (after,) = core.poll(400)
-    if is_given_up == "last":
-        assert payloads_of(after.batches) == ["c"]
-        core.respond(after, answer(0, UNKNOWN_SERVER_ERROR))
-    else:
-        assert payloads_of(after.batches) == ["b"]
-        core.respond(after, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
-    (after,) = core.poll(400)
-    assert payloads_of(after.batches) == ["b"] and after.batches[0].epoch == 1
-    core.acknowledge(after)
+    for again in core.poll(400):
+        (payload,) = payloads_of(again.batches)
+        assert payload == ("c" if is_given_up == "after" else "b")
+        core.respond(
+            again, answer(0, UNKNOWN_SERVER_ERROR if payload == "c" else Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        )
+    core.poll()
+    is_in_doubt = code == Code.REQUEST_TIMED_OUT
+    assert [(*payloads_of([batch]), batch.persistence) for batch in core.completed] == [
+        ("known", Persistence.PERSISTED),
+        ("a", Persistence.POSSIBLY_PERSISTED if is_in_doubt else Persistence.NOT_PERSISTED),
+        ("b", Persistence.NOT_PERSISTED),
+        ("c", Persistence.POSSIBLY_PERSISTED),
+    ]
+    assert core.send("next").batches[0].epoch == 1
+
+
+def test_a_batch_in_doubt_behind_a_gap_gets_no_other_number_before_one_given_up_in_doubt() -> None:
+    """A batch was refused for good, so a number is missing before those in doubt, and OUT_OF_ORDER for them tells no
+    more of the one behind them that was given up. It may be there."""
+    core = Core()
+    core.acknowledge(core.send("known"))
+    gap, doubted, last = core.send("gap"), core.send("a"), core.send("c")
+    core.respond(doubted, answer(0, Code.REQUEST_TIMED_OUT))
+    core.respond(last, answer(0, UNKNOWN_SERVER_ERROR))
+    core.respond(gap, answer(0, Code.TOPIC_AUTHORIZATION_FAILED))
+    (again,) = core.poll(400)
+    assert payloads_of(again.batches) == ["a"]
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     core.poll()
     assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
         ("known", Persistence.PERSISTED),
+        ("gap", Persistence.NOT_PERSISTED),
         ("a", Persistence.POSSIBLY_PERSISTED),
-        ("b", Persistence.PERSISTED),
         ("c", Persistence.POSSIBLY_PERSISTED),
     }
