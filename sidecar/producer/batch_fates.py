@@ -303,7 +303,7 @@ class BatchFates:
 
     @staticmethod
     def _persistence(batch: ProducerBatch, *, doubtful: bool) -> Persistence:
-        if doubtful or batch.whole_refuted:
+        if doubtful or batch.was_in_doubt:
             return Persistence.POSSIBLY_PERSISTED
         return Persistence.NOT_PERSISTED
 

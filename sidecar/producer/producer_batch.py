@@ -77,7 +77,7 @@ class ProducerBatch:
         "text",
         "topic",
         "was_absent",
-        "whole_refuted",
+        "was_in_doubt",
     )
 
     def __init__(
@@ -126,10 +126,10 @@ class ProducerBatch:
         """The broker has said that it has the batch: it is sent again only to learn where."""
         self.doubtful_parent: ProducerBatch | None = None
         """It is half of this one, which may have been appended whole: the broker cannot recognise the half again."""
-        self.whole_refuted = False
-        """It was half of a batch in doubt, and the other half was taken, which shows that the whole is not there unless
-        the broker had forgotten the producer id. So it may be sent under another number, and never completes as
-        surely not persisted."""
+        self.was_in_doubt = False
+        """It may be sent under another number, and never completes as surely not persisted. Its broker said that it
+        lacks it; or it was half of a batch in doubt, and the other half was taken, which shows that the whole is not
+        there. Both are wrong where the broker had lost the producer id."""
         self.was_absent = False
         """The broker knew the producer id and did not have the batch, when it was asked after a worker's death. What it
         refuses at its size now is not there. Not so any more once an attempt of ours went unanswered."""
@@ -250,6 +250,8 @@ class ProducerBatch:
         self.producer_id = -1
         self.epoch = -1
         self.base_sequence = NO_SEQUENCE
+        # A broker that has lost the producer id since says the same. So it is never reported as surely not persisted.
+        self.was_in_doubt = self.was_in_doubt or self.doubt_refuted
         self.doubt_refuted = False
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
@@ -297,7 +299,7 @@ class ProducerBatch:
         piece.load = -(-records.size_bytes // self.queue.settings.batch_size)
         piece.attempts = self.attempts
         piece.last_error = self.last_error
-        piece.whole_refuted = self.whole_refuted
+        piece.was_in_doubt = self.was_in_doubt
         if keep_identity:
             if self.may_be_in_log and not self.was_absent:
                 piece.doubtful_parent = self

@@ -205,7 +205,7 @@ class ProducerIds:
         """The half is in the log by itself, so none of the wholes that it is of is: a broker that had one of them would
         have taken the half for out of order. The other halves are in no doubt for their sake.
 
-        That the broker had forgotten the producer id between the two cannot be excluded: see ``whole_refuted``."""
+        That the broker had forgotten the producer id between the two cannot be excluded: see ``was_in_doubt``."""
         sequences = half.queue.sequences
         assert sequences is not None
         wholes: list[ProducerBatch] = []
@@ -219,7 +219,7 @@ class ProducerIds:
             # What stays is a whole that was under way by itself, as a half of these.
             while whole is not None and (whole in wholes or not (whole.in_doubt or whole.doubt_refuted)):
                 whole = whole.doubtful_parent
-                batch.whole_refuted = True
+                batch.was_in_doubt = True
             batch.doubtful_parent = whole
 
     @staticmethod

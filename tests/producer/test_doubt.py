@@ -296,3 +296,23 @@ def test_a_batch_in_doubt_behind_a_gap_gets_no_other_number_before_one_given_up_
         ("a", Persistence.POSSIBLY_PERSISTED),
         ("c", Persistence.POSSIBLY_PERSISTED),
     }
+
+
+def test_a_refuted_doubt_is_never_reported_as_surely_not_persisted() -> None:
+    """The log was cut back, or the broker has lost the producer id since it took the batch: the refusal is the same.
+    The batch goes out under another number, and a later failure does not say that no copy is there. Found by the
+    simulation."""
+    core = Core(delivery_timeout_ms=3_000)
+    core.acknowledge(core.send("known"))
+    core.respond(core.send("a"), answer(0, Code.REQUEST_TIMED_OUT))
+    (again,) = core.poll(400)
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (under_another,) = core.poll(400)
+    assert under_another.batches[0].epoch == 1
+    core.respond(under_another, answer(0, Code.NOT_ENOUGH_REPLICAS))
+    core.links.down.add(1)
+    core.poll(3_000)
+    assert [(*payloads_of([batch]), batch.persistence) for batch in core.completed] == [
+        ("known", Persistence.PERSISTED),
+        ("a", Persistence.POSSIBLY_PERSISTED),
+    ]
