@@ -230,10 +230,11 @@ class ProducerIds:
         return sequences.is_overtaken(batch)
 
     def note_refused(self, batch: ProducerBatch) -> None:
-        """The broker calls the batch out of order. That says more when nothing is missing before it."""
+        """The broker calls the batch out of order. That says more when nothing is missing before it. Before the first
+        batch of a dead worker something may be: only an acknowledgement that came to this one is sure."""
         sequences = batch.queue.sequences
         assert sequences is not None
-        if self.follows_the_acked(batch):
+        if sequences.acked_order >= 0 and self.follows_the_acked(batch):
             sequences.refuses_next = True
 
     @staticmethod
