@@ -21,9 +21,9 @@ None of this holds without a GIL; such builds are refused below, and then the pa
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -31,6 +31,7 @@ from libc.string cimport memcpy
 
 from functools import partial
 
+from client_stub.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
 from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
 from client_stub.record_metadata import RecordMetadata
 
@@ -108,3 +109,4 @@ include "_native_submission.pxi"
 include "_native_outbox.pxi"
 include "_native_callbacks.pxi"
 include "_native_calls.pxi"
+include "_native_frames.pxi"

@@ -32,18 +32,20 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-from client_stub.zmtp import (
+from client_stub.frames import (
     COMMAND,
-    COMMAND_BYTES_MAX,
     FRAMES_MAX,
     HEADER_BYTES_MAX,
     LONG,
     LONG_HEAD,
     MESSAGE_BYTES_MAX,
     MORE,
-    SKIPPED_BYTES_MAX,
     U64,
     Buffer,
+)
+from client_stub.zmtp import (
+    COMMAND_BYTES_MAX,
+    SKIPPED_BYTES_MAX,
     Buffers,
     ZmtpConnection,
     ZmtpError,

@@ -24,6 +24,7 @@ from client_stub.errors import (
     SidecarError,
 )
 from client_stub.failures import Failures, OnError
+from client_stub.frames import MESSAGE_BYTES_MAX
 from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore
 from client_stub.packer import packed_bound
 from client_stub.room_errors import no_room
@@ -31,7 +32,6 @@ from client_stub.spare_packers import COPIED_BYTES_MAX, SparePackers
 from client_stub.submission import BulkPart, Submission
 from client_stub.waker import Waker
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
-from client_stub.zmtp import MESSAGE_BYTES_MAX
 
 log = logging.getLogger("client_stub")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
+from client_stub.frames import encode, whole_message
 from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
 from client_stub.pure_fate import Fate, OnDelivery, mask_of_indexes, run_callbacks
 
@@ -35,10 +36,12 @@ __all__ = [
     "RecordPacker",
     "SubmissionCore",
     "clear_wakes",
+    "encode",
     "mask_of_indexes",
     "plain_pairs",
     "receive",
     "run_callbacks",
+    "whole_message",
     "write_wake",
 ]
 """Names that ``hot.py`` takes from here or from ``_native``."""

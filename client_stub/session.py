@@ -18,6 +18,7 @@ import msgpack
 from client_stub.ack_window import AckWindow
 from client_stub.client_identity import ClientIdentity
 from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit, error_for
+from client_stub.frames import MESSAGE_BYTES_MAX
 from client_stub.patience import Patience
 from client_stub.session_effects import CloseSockets, Effect, OpenControl, OpenWorker
 from client_stub.session_states import TRANSITIONS, SessionEvent, State
@@ -32,7 +33,6 @@ from client_stub.wire import (
     SubmitFlag,
     unpack_outcomes,
 )
-from client_stub.zmtp import MESSAGE_BYTES_MAX
 
 log = logging.getLogger("client_stub")
 

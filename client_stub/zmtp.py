@@ -17,24 +17,25 @@ import math
 import mmap
 import struct
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from client_stub.frames import COMMAND as COMMAND  # noqa: PLC0414
+from client_stub.frames import FRAMES_MAX, LONG_HEAD, U64
+from client_stub.frames import HEADER_BYTES_MAX as HEADER_BYTES_MAX  # noqa: PLC0414
+from client_stub.frames import LONG as LONG  # noqa: PLC0414
+from client_stub.frames import MESSAGE_BYTES_MAX as MESSAGE_BYTES_MAX  # noqa: PLC0414
+from client_stub.frames import MORE as MORE  # noqa: PLC0414
+from client_stub.frames import Buffer as Buffer  # noqa: PLC0414
+from client_stub.hot import encode as encode  # noqa: PLC0414
+from client_stub.hot import whole_message
 
-MORE, LONG, COMMAND = 1, 2, 4
 GREETING_BYTES: Final = 64
 _SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"
 _MECHANISM: Final = b"NULL".ljust(20, b"\0")
-U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
-LONG_HEAD: Final = struct.Struct(">BQ")
 
-MESSAGE_BYTES_MAX: Final = 64 << 20
-HEADER_BYTES_MAX: Final = 64 << 10
-"""Frame 0, which its reader unpacks into objects; every other frame stays bytes."""
 SKIPPED_BYTES_MAX: Final = 1 << 32
 """The longest message that is read away instead of kept; a longer one is no mistake of a client of ours."""
-FRAMES_MAX: Final = 64
 COMMAND_BYTES_MAX: Final = 1 << 10
 """A command with its head. No message may come before READY, so this is also all that a stranger can make us keep."""
 ROOM_BYTES_MIN: Final = 8 << 10
@@ -237,9 +238,22 @@ class ZmtpConnection:
         view = self._view
         if view is None:
             return None
-        if not self._greeted and not self._greet(view):
-            return None
         self.skipped_bytes = 0
+        if self._ready and self._kept is None:
+            if self._start == self._end:  # as _give_back
+                self._view, self._wanted = None, 0
+                self._buffers.give(view)
+                return None
+            found = whole_message(view, self._start, self._end, self._message_bytes_max)
+            if found is not None:
+                frames, self._start = found
+                return frames
+        elif not self._greeted and not self._greet(view):
+            return None
+        return self._next_of(view)
+
+    def _next_of(self, view: memoryview) -> list[memoryview] | None:
+        """A message that is not whole yet, or long, or comes behind commands."""
         if self._kept is not None:
             return self._skip(view, self._kept)
         at, end = self._start, self._end
@@ -383,26 +397,6 @@ def ready_properties(socket_type: bytes) -> bytes:
     fields = bytes([len(name)]) + name + _U32.pack(len(socket_type)) + socket_type
     name = b"Identity"
     return fields + bytes([len(name)]) + name + _U32.pack(0)
-
-
-def encode(frames: Sequence[Buffer]) -> list[Buffer]:
-    """One message as buffers to be written one behind the other; large frames are not copied."""
-    buffers: list[Buffer] = []
-    gathered = b""
-    last = len(frames) - 1
-    for place, frame in enumerate(frames):
-        size = len(frame)
-        more = MORE if place < last else 0
-        gathered += LONG_HEAD.pack(more | LONG, size) if size > 255 else bytes((more, size))
-        if size <= 4096:
-            gathered += frame
-        else:
-            buffers.append(gathered)
-            buffers.append(frame)
-            gathered = b""
-    if gathered:
-        buffers.append(gathered)
-    return buffers
 
 
 def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:

@@ -144,34 +144,57 @@ def _crc32c_soft(data, crc=0):
     return crc32c_soft(crc, <const uint8_t *> buffer.view.buf, buffer.view.len)
 
 
-cdef uint64_t *word_at(HeldBuffer buffer, offset) except NULL:
-    if offset < 0 or offset % 8 or offset + 8 > buffer.view.len:
-        raise ValueError(f"there is no aligned 8-byte word at {offset} of {buffer.view.len} bytes")
-    if <uintptr_t> buffer.view.buf & 7:
+cdef uint64_t *word_at(Py_buffer *view, Py_ssize_t offset) except NULL:
+    if offset < 0 or offset & 7 or offset + 8 > view.len:
+        raise ValueError(f"there is no aligned 8-byte word at {offset} of {view.len} bytes")
+    if <uintptr_t> view.buf & 7:
         raise ValueError("the buffer does not begin at an 8-byte boundary")
-    return <uint64_t *> (<uint8_t *> buffer.view.buf + <Py_ssize_t> offset)
+    return <uint64_t *> (<uint8_t *> view.buf + offset)
 
 
-def store_release_u64(buffer, offset, value):
-    store_release(word_at(hold(buffer, True), offset), value)
+# No object holds the buffer in these: they are called several times for each batch.
+
+def store_release_u64(buffer, Py_ssize_t offset, uint64_t value):
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        store_release(word_at(&view, offset), value)
+    finally:
+        PyBuffer_Release(&view)
 
 
-def load_acquire_u64(buffer, offset):
-    return load_acquire(word_at(hold(buffer, False), offset))
+def load_acquire_u64(buffer, Py_ssize_t offset):
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        return load_acquire(word_at(&view, offset))
+    finally:
+        PyBuffer_Release(&view)
 
 
-def compare_and_swap_u64(buffer, offset, expected, desired):
-    return compare_and_swap(word_at(hold(buffer, True), offset), expected, desired)
+def compare_and_swap_u64(buffer, Py_ssize_t offset, uint64_t expected, uint64_t desired):
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        return compare_and_swap(word_at(&view, offset), expected, desired)
+    finally:
+        PyBuffer_Release(&view)
 
 
-def fetch_add_u64(buffer, offset, amount):
-    return fetch_add(word_at(hold(buffer, True), offset), <uint64_t> (amount & 0xFFFFFFFFFFFFFFFF))
+def fetch_add_u64(buffer, Py_ssize_t offset, amount):
+    cdef Py_buffer view
+    cdef uint64_t added = <uint64_t> (amount & 0xFFFFFFFFFFFFFFFF)
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        return fetch_add(word_at(&view, offset), added)
+    finally:
+        PyBuffer_Release(&view)
 
 
 def take_pages(owners, incarnation, want, hint=0):
     """Take free pages by compare-and-swap, searching from ``hint``: up to ``want`` of them."""
     cdef HeldBuffer buffer = hold(owners, True)
-    cdef uint64_t *words = word_at(buffer, 0)
+    cdef uint64_t *words = word_at(&buffer.view, 0)
     cdef uint32_t total = <uint32_t> (buffer.view.len // 8)
     cdef uint32_t i, left = want, page = hint
     cdef uint64_t taken = (<uint64_t> <uint32_t> incarnation << 32) | TAKEN
@@ -192,7 +215,7 @@ def take_pages(owners, incarnation, want, hint=0):
 def give_pages(owners, incarnation, pages):
     """Free pages that this incarnation owns; ValueError (and no page after it freed) for one that it does not."""
     cdef HeldBuffer buffer = hold(owners, True)
-    cdef uint64_t *words = word_at(buffer, 0)
+    cdef uint64_t *words = word_at(&buffer.view, 0)
     cdef uint32_t total = <uint32_t> (buffer.view.len // 8)
     cdef uint32_t page
     cdef uint64_t owner

@@ -369,7 +369,7 @@ def index(
     check_member(chain, entry)
     if in_work is not None:
         noted = hold(in_work, True)
-        note = word_at(noted, 0)
+        note = word_at(&noted.view, 0)
         note[0] = work_word | (entry.position // LINE & WORK_NUMBER)
     header = chain.header_at(entry.position)
     memset(&walk, 0, sizeof(walk))
@@ -418,7 +418,7 @@ def index_run(
     cdef bint grouped
     if in_work is not None:
         noted = hold(in_work, True)
-        note = word_at(noted, 0)
+        note = word_at(&noted.view, 0)
     memset(&walk, 0, sizeof(walk))
     scratch = take_scratch()
     while taken < total and walk.ref_count < records_max and not walk.failure_count:

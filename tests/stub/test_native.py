@@ -19,6 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client_stub import Producer, RecordMetadata, _native, errors, producer_core, pure
+from client_stub.frames import HEADER_BYTES_MAX
 from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, full_record, packed_bound
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX
 from tests.stub.conftest import eventually
@@ -73,6 +74,46 @@ def test_both_pack_the_same_bytes(some: list[Any]) -> None:
     unpacker.feed(bytes(packers[0].view()))
     told = [_as_packed(record) for record in some]
     assert list(unpacker) == told
+
+
+frames = st.lists(
+    st.binary(max_size=40) | st.sampled_from([0, 255, 256, 4096, 4097, 65_536, 65_537]).map(bytes),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(frames)
+@example([b""] * 65)
+def test_both_make_the_same_message_of_frames(some: list[bytes]) -> None:
+    made = [list(map(bytes, path.encode(some))) for path in (_native, pure)]
+    assert made[0] == made[1]
+    as_views = [memoryview(frame) for frame in some]
+    assert list(map(bytes, _native.encode(as_views))) == made[0]
+
+
+@given(
+    frames,
+    st.binary(max_size=20),
+    st.none() | st.tuples(st.integers(1, 20), st.integers(0, 255)),
+    st.integers(0, 300),
+    st.sampled_from([1, 300, 1 << 30]),
+)
+@example([b"a"] * 64, b"", None, 0, 1 << 30)
+@example([b"a"] * 65, b"", None, 0, 1 << 30)
+def test_both_read_the_same_message_or_leave_it(
+    some: list[bytes], behind: bytes, damage: tuple[int, int] | None, cut: int, most: int
+) -> None:
+    stream = bytearray(b"\x07" + b"".join(pure.encode(some)) + behind)
+    if damage is not None and damage[0] < len(stream):
+        stream[damage[0]] = damage[1]
+    view, end = memoryview(stream), max(1, len(stream) - cut)
+    found = [path.whole_message(view, 1, end, most) for path in (_native, pure)]
+    assert found[0] == found[1]
+    if damage is None and len(some) <= 64 and cut <= len(behind) and most == 1 << 30:
+        assert (found[0] is None) == (len(some[0]) > HEADER_BYTES_MAX)
+    if found[0] is not None and damage is None:
+        assert [bytes(each) for each in found[0][0]] == some
 
 
 @given(st.sets(st.integers(0, 700), max_size=300))

@@ -15,10 +15,10 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client_stub.frames import FRAMES_MAX
 from client_stub.zmtp import (
     COMMAND,
     COMMAND_BYTES_MAX,
-    FRAMES_MAX,
     GREETING_BYTES,
     HEADER_BYTES_MAX,
     LONG,
