@@ -33,6 +33,7 @@ from sidecar.protocol.connection import (
     Outgoing,
     Response,
     SendQueue,
+    make_tuple,
 )
 from sidecar.protocol.messages import (
     ApiKey,
@@ -207,9 +208,8 @@ class BrokerLink:
             version = self._versions[_PRODUCE]
             if deadline_ms is not None:
                 self._on_deadline(deadline_ms)
-            expected = InFlightRequest(
-                correlation_id, _PRODUCE, version, version >= PRODUCE_FLEXIBLE_VERSION, deadline_ms
-            )
+            flexible = version >= PRODUCE_FLEXIBLE_VERSION
+            expected = make_tuple(InFlightRequest, (correlation_id, _PRODUCE, version, flexible, deadline_ms))
         outgoing = Outgoing(correlation_id, buffers, on_taken)
         if self._renewal is not None and self._renewal.is_holding:
             self._renewal.hold(expected, outgoing)

@@ -113,7 +113,8 @@ class InFlightRequests:
         return min(UNSENT_PER_NODE_MAX - unsent, self._max_per_node - len(requests))
 
     def add(self, request: ProduceRequest) -> None:
-        self.next_deadline_ms = min(self.next_deadline_ms, request.deadline_ms)
+        next_ms, deadline_ms = self.next_deadline_ms, request.deadline_ms
+        self.next_deadline_ms = deadline_ms if deadline_ms < next_ms else next_ms
         self._by_node.setdefault(request.node_id, {})[request.id] = request
 
     def end(self, request: ProduceRequest) -> bool:

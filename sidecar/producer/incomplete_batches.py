@@ -56,7 +56,8 @@ class IncompleteBatches:
         """Behind those that live as long."""
         for batch in batches:
             self._lines[batch.lifetime_ms][batch] = None
-            self.next_expiry_ms = min(self.next_expiry_ms, batch.deadline_ms)
+            next_ms, deadline_ms = self.next_expiry_ms, batch.deadline_ms
+            self.next_expiry_ms = deadline_ms if deadline_ms < next_ms else next_ms
 
     def add_piece(self, piece: ProducerBatch) -> None:
         """Of a batch that was split: it has that one's deadline."""

@@ -105,7 +105,9 @@ class RequestRoom:
         free = len(self._descriptors.free_indexes) - self._promised - DESCRIPTORS_RESERVED
         if self.is_shared:
             free = (free - under_way + 1) // 2
-        return max(0, min(free, NEW_BATCHES_MAX))
+        if free > NEW_BATCHES_MAX:
+            return NEW_BATCHES_MAX
+        return free if free > 0 else 0
 
     def new_batches_of_stuck(self) -> int:
         """The same for a broker none of whose descriptors can come back before a batch without one is sent: with

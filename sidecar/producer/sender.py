@@ -166,13 +166,14 @@ class Sender:
         if self._wake_now or self._fates.effects or self._fates.completed or self._fates.hints:
             return 0.0
         accumulator = self._accumulator
-        timers = accumulator.timers
-        wakeup_ms = min(
-            timers.next_due_ms if timers.earliest_ms < inf else inf,
-            accumulator.incomplete.next_expiry_ms,
-            self._in_flight.next_deadline_ms,
-            self._relief_ms,
-        )
+        # Without min(): this is asked every turn.
+        wakeup_ms = self._relief_ms
+        if accumulator.timers.earliest_ms < wakeup_ms:
+            wakeup_ms = min(wakeup_ms, accumulator.timers.next_due_ms)
+        next_ms = accumulator.incomplete.next_expiry_ms
+        wakeup_ms = next_ms if next_ms < wakeup_ms else wakeup_ms
+        next_ms = self._in_flight.next_deadline_ms
+        wakeup_ms = next_ms if next_ms < wakeup_ms else wakeup_ms
         if self._wants_identity and self._ids.identity.producer_id < 0:
             wakeup_ms = min(wakeup_ms, self._ids.next_init_ms)
         if accumulator.lines.leaderless:

@@ -116,21 +116,19 @@ def encode_produce(
         small += _I32.pack(count)
     buffers: list[Buffer] = []
     total = 0
-    for topic in topics:
+    for name, topic_id, partitions in topics:
         if version >= PRODUCE_TOPIC_ID_VERSION:
-            if topic.topic_id is None:
-                raise ValueError(
-                    f"Produce v{version} needs the id of topic {topic.name!r}, and it is not known"
-                )
-            small += topic.topic_id.bytes
+            if topic_id is None:
+                raise ValueError(f"Produce v{version} needs the id of topic {name!r}, and it is not known")
+            small += topic_id.bytes
         else:
-            small += _compact_string(topic.name) if flexible else _string16(topic.name)
-        count = len(topic.partitions)
+            small += _compact_string(name) if flexible else _string16(name)
+        count = len(partitions)
         if flexible:
             small += _SMALL[count + 1] if count < 0x7F else _uvarint(count + 1)
         else:
             small += _I32.pack(count)
-        for partition, records in topic.partitions:
+        for partition, records in partitions:
             size = len(records)
             if flexible:
                 small += _I32.pack(partition)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from sidecar.common.model import Node
+from sidecar.protocol.connection import make_tuple
 from sidecar.protocol.messages import ProtocolError
 
 PRODUCE_FLEXIBLE_VERSION: Final = 9
@@ -21,6 +22,7 @@ PRODUCE_TOPIC_ID_VERSION: Final = 13
 
 _GOOD: Final = struct.Struct(">ihqqq3s")
 """Index, code, base offset, append time, log start; no record errors, no message, no tags."""
+_GOOD_BYTES: Final = _GOOD.size
 _NOTHING_ELSE: Final = b"\x01\0\0"
 _ONE_BYTE_MAX: Final = 0x7F
 """The largest varint of one byte."""
@@ -77,6 +79,7 @@ def _topic_id(data: bytes) -> UUID:
 def _read_good(version: int, body: bytes) -> ProduceResponse | None:
     """An answer that names no error and has no long list in it; None for any other."""
     results: list[PartitionResult] = []
+    unpack = _GOOD.unpack_from
     topics, position = body[0], 1
     if topics > _ONE_BYTE_MAX:
         return None
@@ -96,23 +99,31 @@ def _read_good(version: int, body: bytes) -> ProduceResponse | None:
         if partitions > _ONE_BYTE_MAX:
             return None
         for _ in range(partitions - 1):
-            index, code, base_offset, append_time_ms, log_start_offset, rest = _GOOD.unpack_from(
-                body, position
-            )
+            index, code, base_offset, append_time_ms, log_start_offset, rest = unpack(body, position)
             if code or rest != _NOTHING_ELSE:
                 return None
-            position += _GOOD.size
-            results.append(
-                PartitionResult(
-                    topic, topic_id, index, 0, base_offset, append_time_ms, log_start_offset, (), None, -1, -1
-                )
+            position += _GOOD_BYTES
+            fields = (
+                topic,
+                topic_id,
+                index,
+                0,
+                base_offset,
+                append_time_ms,
+                log_start_offset,
+                (),
+                None,
+                -1,
+                -1,
             )
+            results.append(make_tuple(PartitionResult, fields))
         if body[position]:
             return None
         position += 1
     if body[position + 4 :] != b"\0":
         return None
-    return ProduceResponse(results, int.from_bytes(body[position : position + 4], "big", signed=True), ())
+    throttle_ms = int.from_bytes(body[position : position + 4], "big", signed=True)
+    return make_tuple(ProduceResponse, (results, throttle_ms, ()))
 
 
 def _read(version: int, body: bytes) -> ProduceResponse:

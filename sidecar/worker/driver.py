@@ -282,14 +282,27 @@ class Driver:
             self._drain_step(now_ms)
         if sender.room.lacks_descriptors:
             sender.look_for_descriptors()
-        due_ms = min(sender.next_wakeup_ms, self._holds.next_timed_ms)
-        if topics.waiting_queues:
-            due_ms = min(due_ms, topics.next_due_ms)
-        if sender.watches_lateness:
-            due_ms = min(due_ms, sender.next_lateness_ms(now_ms))
-        if outboxes.pending:  # not taken by their sockets
+        due_ms, timed_ms = sender.next_wakeup_ms, self._holds.next_timed_ms
+        due_ms = timed_ms if timed_ms < due_ms else due_ms
+        due_ms = later_ms if later_ms < due_ms else due_ms
+        if (
+            outboxes.pending
+            or topics.waiting_queues
+            or sender.watches_lateness
+            or self._drain_deadline_ms is not None
+        ):
+            due_ms = min(due_ms, self._next_due_ms(now_ms))
+        return due_ms
+
+    def _next_due_ms(self, now_ms: float) -> float:
+        """When time alone brings something to do, of what is seldom there."""
+        due_ms = NEVER_MS
+        if self._topics.waiting_queues:
+            due_ms = self._topics.next_due_ms
+        if self._sender.watches_lateness:
+            due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
+        if self._outboxes.pending:  # not taken by their sockets
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
-        due_ms = min(due_ms, later_ms)
         if self._drain_deadline_ms is not None and not self._drained:
             due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
         return due_ms

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of
 from sidecar.kernel import SendMeter
+from sidecar.protocol.connection import make_tuple
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.produce import ProduceTopic, encode_produce
 from sidecar.protocol.produce_answer import PRODUCE_TOPIC_ID_VERSION, decode_produce_response
@@ -255,7 +256,8 @@ class ProducePort:
             None,
             topics,
         )
-        self.bytes_sent += sum(map(len, buffers))
+        for each in buffers:
+            self.bytes_sent += len(each)
         # kill point: send.begin
         request.begun = True
         link.send_buffers(
@@ -270,9 +272,12 @@ class ProducePort:
     def _topics(
         self, request: ProduceRequest, encoded: list[EncodedBatch], version: int
     ) -> tuple[list[ProduceTopic], int]:
-        by_topic: defaultdict[str, list[tuple[int, memoryview | bytes]]] = defaultdict(list)
+        by_topic: dict[str, list[tuple[int, memoryview | bytes]]] = {}
         for batch, records in encoded:
-            by_topic[batch.topic].append((batch.partition, records))
+            found = by_topic.get(batch.topic)
+            if found is None:
+                found = by_topic[batch.topic] = []
+            found.append((batch.partition, records))
         if version >= PRODUCE_TOPIC_ID_VERSION:
             snapshot = self._cache.current
             ids = {topic: snapshot.topic_id(topic) for topic in by_topic}
@@ -283,5 +288,5 @@ class ProducePort:
             version = PRODUCE_TOPIC_ID_VERSION - 1  # a broker that offers ids still understands names
         topics = []
         for topic, found in by_topic.items():
-            topics.append(ProduceTopic(topic, None, found))
+            topics.append(make_tuple(ProduceTopic, (topic, None, found)))
         return topics, version
