@@ -10,6 +10,8 @@ from sidecar.producer.batch_states import FINISHED, SPLIT, BatchEvent, BatchStat
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from sidecar.kernel import BatchRecords, Chain
     from sidecar.producer.partition_queue import PartitionQueue
 
@@ -53,6 +55,7 @@ class ProducerBatch:
         "deadline_ms",
         "descriptor",
         "doubt_refuted",
+        "doubt_topic_id",
         "doubtful_parent",
         "epoch",
         "expedited",
@@ -119,6 +122,9 @@ class ProducerBatch:
         """Its partition was deleted while it was on the wire: the (code, text) that it fails with instead of being
         sent again."""
         self.in_doubt = False
+        self.doubt_topic_id: UUID | None = None
+        """In doubt: the id of the topic that it was sent to. None if it may have been sent by the topic's name, or by a
+        worker that has died."""
         self.doubt_refuted = False
         """It was in doubt, and its broker has said that it lacks it: true as long as no later batch turns out to be
         there."""
@@ -135,8 +141,7 @@ class ProducerBatch:
         refuses at its size now is not there. Not so any more once an attempt of ours went unanswered."""
         self.children: tuple[ProducerBatch, ...] = ()
 
-        self.producer_id = -1
-        self.epoch = -1
+        self.producer_id = self.epoch = -1
         self.base_sequence = NO_SEQUENCE
         self.serial = -1
         self.goes_alone = False
@@ -303,6 +308,7 @@ class ProducerBatch:
         if keep_identity:
             if self.may_be_in_log and not self.was_absent:
                 piece.doubtful_parent = self
+                piece.doubt_topic_id = self.doubt_topic_id
             piece.goes_alone = self.goes_alone
         if keep_identity and self.has_sequence:
             piece.identify(self.producer_id, self.epoch, (self.base_sequence + offset) & SEQUENCE_MASK)

@@ -262,6 +262,13 @@ class ProducerIds:
             return False
         return batch.records.max_timestamp_ms < self.memory.young_from_ms()
 
+    @staticmethod
+    def end_doubt_of_gone_topic(batch: ProducerBatch) -> None:
+        """A topic is recreated while requests for it are under way: what is not in its log will not come there."""
+        sequences = batch.queue.sequences
+        if sequences is not None:
+            sequences.ends_doubt(batch)
+
     def request_renumbering(self, batch: ProducerBatch) -> None:
         """The batch's own sequence is a gap at the broker."""
         sequences = batch.queue.sequences

@@ -316,3 +316,25 @@ def test_a_refuted_doubt_is_never_reported_as_surely_not_persisted() -> None:
         ("known", Persistence.PERSISTED),
         ("a", Persistence.POSSIBLY_PERSISTED),
     ]
+
+
+def test_the_rest_of_a_batch_goes_out_behind_a_later_one_given_up_in_doubt() -> None:
+    """A broker that knows the producer id has not taken the later one without it. To fail it would cost records."""
+    core = Core()
+    core.acknowledge(core.send("known"))
+    first, second = core.send("bad", "good"), core.send("c")
+    core.respond(second, answer(0, Code.REQUEST_TIMED_OUT))
+    core.respond(first, answer(0, Code.INVALID_RECORD, record_errors=((0, "refused"),)))
+    (again,) = core.poll(400)
+    assert payloads_of(again.batches) == ["c"]
+    core.respond(again, answer(0, Code.TOPIC_AUTHORIZATION_FAILED))
+    (rest,) = core.poll()
+    assert [(*payloads_of([batch]), batch.epoch) for batch in rest.batches] == [("good", 1)]
+    core.acknowledge(rest)
+    core.poll()
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+        ("known", Persistence.PERSISTED),
+        ("bad", Persistence.NOT_PERSISTED),
+        ("c", Persistence.POSSIBLY_PERSISTED),
+        ("good", Persistence.PERSISTED),
+    }

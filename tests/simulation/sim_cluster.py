@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from uuid import UUID
 
 from producer.harness import answer
 
@@ -122,6 +123,7 @@ class SimCluster:
                 answer(
                     batch.partition,
                     done.code,
+                    topic_id=None if batch.generation is None else UUID(int=batch.generation),
                     base_offset=done.base_offset,
                     record_errors=done.record_errors,
                     log_start_offset=0,

@@ -213,6 +213,7 @@ class SimWorld:
             and not cluster.loses_ids
             and (cluster.generation == 1 or self.theme is RECREATED),
             fenced=self.producer_ids_used == 1 and not forgets and cluster.generation == 1,
+            loses_ids=cluster.loses_ids,
         )
 
     def count_fates(self) -> None:
@@ -386,6 +387,8 @@ class SimWorld:
                 for piece in pieces:
                     if piece.has_sequence:
                         self.publish(piece)
+                    elif not piece.is_done:
+                        self.ledger.set_apart.update(piece.records.payloads)  # type: ignore[attr-defined]
                 self.sender.on_descriptors_changed(parent.queue, self.now_ms)
             case Renumbered(batches):
                 self.happened["batches renumbered"] += 1
@@ -512,6 +515,9 @@ class SimWorld:
         if not connection.untaken:
             connection.taken_ms = self.now_ms
         connection.untaken[request.id] = request
+        topic_id = self.snapshot.topic_id(TOPIC)
+        if topic_id is not None:
+            request.topic_names = {topic_id: TOPIC}
         copies = connection.unprocessed[request.id] = [self.on_wire_copy(batch) for batch in request.batches]
         is_stuck = self.faulty and rng.random() < self.fault_rate * 0.05 and not self.theme.is_only_short
         self.happened["kernel takes no byte"] += is_stuck
