@@ -12,5 +12,6 @@ from client_stub.pure import mask_of_indexes as mask_of_indexes
 from client_stub.pure import plain_pairs as plain_pairs
 from client_stub.pure import receive as receive
 from client_stub.pure import run_callbacks as run_callbacks
+from client_stub.pure import unpack_outcomes as unpack_outcomes
 from client_stub.pure import whole_message as whole_message
 from client_stub.pure import write_wake as write_wake

@@ -26,7 +26,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from functools import partial
@@ -34,6 +34,7 @@ from functools import partial
 from client_stub.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
 from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
 from client_stub.record_metadata import RecordMetadata
+from client_stub.wire import OUTCOME_HEADER_BYTES, Outcome
 
 cdef extern from *:
     """
@@ -110,3 +111,4 @@ include "_native_outbox.pxi"
 include "_native_callbacks.pxi"
 include "_native_calls.pxi"
 include "_native_frames.pxi"
+include "_native_outcomes.pxi"

@@ -200,10 +200,11 @@ class IoThread:
         if session.fatal is not None and outbox.fatal is None:
             outbox.fatal = session.fatal
             news = True
-        for topic, error in session.refused_topics:
-            outbox.streams[topic].refusal = error
+        if session.refused_topics:
+            for topic, error in session.refused_topics:
+                outbox.streams[topic].refusal = error
+            session.refused_topics.clear()
             news = True
-        session.refused_topics.clear()
         streams = session.streams
         if streams.released:
             released, streams.released = streams.released, []

@@ -19,6 +19,7 @@ import msgpack
 from client_stub.frames import encode, whole_message
 from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
 from client_stub.pure_fate import Fate, OnDelivery, mask_of_indexes, run_callbacks
+from client_stub.wire import unpack_outcomes
 
 if TYPE_CHECKING:
     from client_stub.errors import DeliveryFailed, SidecarError
@@ -41,6 +42,7 @@ __all__ = [
     "plain_pairs",
     "receive",
     "run_callbacks",
+    "unpack_outcomes",
     "whole_message",
     "write_wake",
 ]

@@ -19,6 +19,7 @@ from client_stub.ack_window import AckWindow
 from client_stub.client_identity import ClientIdentity
 from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit, error_for
 from client_stub.frames import MESSAGE_BYTES_MAX
+from client_stub.hot import unpack_outcomes
 from client_stub.patience import Patience
 from client_stub.session_effects import CloseSockets, Effect, OpenControl, OpenWorker
 from client_stub.session_states import TRANSITIONS, SessionEvent, State
@@ -31,7 +32,6 @@ from client_stub.wire import (
     LocalCode,
     OutcomeKind,
     SubmitFlag,
-    unpack_outcomes,
 )
 
 log = logging.getLogger("client_stub")
@@ -202,7 +202,7 @@ class Session:
             return None
         submission.sent = True
         window.sent_count += 1
-        self.streams.turns.rotate(-1)
+        self.streams.pass_turn(window)
         self._sent_bytes += submission.payload_bytes
         flags = submission.flags
         if self.streams.flushing and self.streams.flush_goes_with(window, submission):

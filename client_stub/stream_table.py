@@ -60,7 +60,7 @@ class StreamTable:
             self.turns.append(window)
 
     def next_to_send(self) -> tuple[AckWindow, Submission] | None:
-        """The next in turn; its sender passes the turn on (``turns.rotate(-1)``)."""
+        """The next in turn; its sender calls :meth:`pass_turn`."""
         turns = self.turns
         while turns:
             window = turns[0]
@@ -69,6 +69,14 @@ class StreamTable:
             turns.popleft()
             self._have_turns.discard(window.number)
         return None
+
+    def pass_turn(self, window: AckWindow) -> None:
+        """The window whose turn it is has sent one: the next one's turn, and its own again if it has more."""
+        if window.sent_count < len(window.queue):
+            self.turns.rotate(-1)
+        else:
+            self.turns.popleft()
+            self._have_turns.discard(window.number)
 
     def fail_next(self, window: AckWindow, error: DeliveryFailed) -> None:
         """The submission whose turn it is cannot travel: it fails alone, what is behind it goes on."""

@@ -33,6 +33,8 @@ SEND_BUFFER_BYTES: Final = 1280 << 10
 bulk client then writes it in one go, else it wakes once more for the rest."""
 RECEIVE_BUFFER_BYTES: Final = 512 << 10
 """More than the daemon's outcome ring of one client."""
+_POLLIN: Final = select.POLLIN
+_POLLOUT: Final = select.POLLOUT
 _CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
 _CLOSED_TEXT: Final = "the daemon closed it"
 _OPENING: Final = opening(b"DEALER")
@@ -248,7 +250,7 @@ class Transport:
         if link.unsent:
             return False
         link.write(link.encode(frames))
-        if link.unsent or link.lost_reason or link.watched != select.POLLIN:
+        if link.unsent or link.lost_reason or link.watched != _POLLIN:
             self._watch(link)
         return True
 
@@ -274,7 +276,7 @@ class Transport:
         """Wait for messages, broken connections, room to write, or the waker; at most one bounded turn."""
         if self._unresolved is not None:
             timeout_ms = self._look_at_host(timeout_ms)
-        wait_ms = None if timeout_ms is None else max(0, int(timeout_ms + 0.999))
+        wait_ms = None if timeout_ms is None else int(timeout_ms + 0.999) if timeout_ms > 0 else 0
         messages: list[Message] = []
         for fd, events in self._poller.poll(0 if self._lost or self._not_made else wait_ms):
             if fd == self._waker_fd:
@@ -283,12 +285,12 @@ class Transport:
             link = self._by_fd.get(fd)
             if link is None:
                 continue  # the host is found: the next call connects
-            if events & select.POLLOUT and link.unsent:
+            if events & _POLLOUT and link.unsent:
                 link.write(link.unsent)
-            if events & ~select.POLLOUT:
+            if events & ~_POLLOUT:
                 for frames in link.receive():
                     messages.append((link.name, frames))
-            if link.unsent or link.lost_reason or link.watched != select.POLLIN:
+            if link.unsent or link.lost_reason or link.watched != _POLLIN:
                 self._watch(link)
         while self._lost:
             link = self._lost.pop()

@@ -21,7 +21,15 @@ from hypothesis import strategies as st
 from client_stub import Producer, RecordMetadata, _native, errors, producer_core, pure
 from client_stub.frames import HEADER_BYTES_MAX
 from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, full_record, packed_bound
-from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX
+from client_stub.wire import (
+    SUBMISSION_BYTES_MAX,
+    SUBMISSION_RECORDS_MAX,
+    Outcome,
+    OutcomeKind,
+    Persistence,
+    Shape,
+    pack_outcome,
+)
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -114,6 +122,38 @@ def test_both_read_the_same_message_or_leave_it(
         assert (found[0] is None) == (len(some[0]) > HEADER_BYTES_MAX)
     if found[0] is not None and damage is None:
         assert [bytes(each) for each in found[0][0]] == some
+
+
+u32, u64, i64 = (st.integers(0, (1 << bits) - 1) for bits in (32, 64, 63))
+outcomes = st.builds(
+    Outcome,
+    *(st.sampled_from(kind) for kind in (OutcomeKind, Persistence, Shape)),
+    *(u64, u32, st.integers(-1, 0xFFFF), u64, u32, u32, u32, i64 | st.just(-1), i64 | st.just(-1)),
+    st.binary(max_size=20),
+    st.text(max_size=20),
+)
+
+
+@given(
+    st.lists(outcomes, max_size=4),
+    st.none() | st.tuples(st.integers(0, 200), st.integers(0, 255)),
+    st.integers(0, 70),
+)
+def test_both_read_the_same_outcomes(some: list[Outcome], damage: tuple[int, int] | None, cut: int) -> None:
+    packed = bytearray(b"".join(map(pack_outcome, some)))
+    if damage is not None and damage[0] < len(packed):
+        packed[damage[0]] = damage[1]
+    data = bytes(packed[: len(packed) - cut] if cut > 60 else packed)
+    found: list[object] = []
+    for path in (_native, pure):
+        try:
+            found.append(path.unpack_outcomes(data))
+        except ValueError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+    if damage is None and cut <= 60:
+        assert found[0] == some
+        assert all(type(each) is Outcome for each in _native.unpack_outcomes(memoryview(data)))
 
 
 @given(st.sets(st.integers(0, 700), max_size=300))
