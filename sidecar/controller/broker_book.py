@@ -176,6 +176,18 @@ class BrokerBook:
         ]
 
     @property
+    def are_up(self) -> bool:
+        return all(each.shown is BrokerState.UP for each in self._brokers.values())
+
+    @property
+    def is_calm(self) -> bool:
+        """All are up, as the log has it, and none is forgotten or logged by time alone."""
+        return not self.throttles and all(
+            each.shown is BrokerState.UP and each.logged is BrokerState.UP and each.departed_ms is None
+            for each in self._brokers.values()
+        )
+
+    @property
     def throttles(self) -> dict[int, int]:
         """The last throttle in milliseconds of each broker that asked for one lately."""
         found = {each.node.id: max((row.throttle_ms for row in each.rows), default=0) for each in self._all()}

@@ -30,6 +30,8 @@ class CertificateBook:
     def tick(self, expiries: Iterable[Expiry], wall_s: float) -> None:
         """Take these in place of the last ones, and log those that end soon."""
         self._expiries = tuple(expiries)
+        if not self._expiries and not self._next_line_s:
+            return
         known = {each.what for each in self._expiries}
         self._next_line_s = {what: due for what, due in self._next_line_s.items() if what in known}
         for each in self._expiries:

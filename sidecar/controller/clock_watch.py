@@ -33,7 +33,8 @@ class ClockWatch:
         late_ms = now_ms - self._now_ms - interval_ms
         step_ms = wall_ms - self._wall_ms - (now_ms - self._now_ms)
         self._now_ms, self._wall_ms = now_ms, wall_ms
-        self._shown = [each for each in self._shown if now_ms - each[0] < SHOWN_MS]
+        if self._shown:
+            self._shown = [each for each in self._shown if now_ms - each[0] < SHOWN_MS]
         if late_ms >= STALL_MS_MIN:
             self.stalled_ms += late_ms
             self._say(

@@ -211,9 +211,12 @@ class Cluster:
 
     def silent_brokers(self, now_ms: float) -> tuple[BrokerRow, ...]:
         """Brokers that owe the controller an answer for SILENT_MS."""
+        unanswered = self._fetcher.unanswered()
+        if not unanswered:
+            return ()
         return tuple(
             BrokerRow(broker_id, str(BrokerState.SILENT), since_ms, in_flight=1)
-            for broker_id, since_ms in self._fetcher.unanswered()
+            for broker_id, since_ms in unanswered
             if now_ms - since_ms >= SILENT_MS
         )
 

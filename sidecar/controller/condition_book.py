@@ -70,6 +70,11 @@ class ConditionBook:
         """By worker index."""
         self.brokers = BrokerBook()
         self._now_ms = self._answered_ms = 0.0
+        self._nodes: Mapping[int, Node] = {}
+        self._cluster_error = ""
+        self._is_calm = False
+        """Time alone changes nothing: the next look has something to do once a report, a broker's address or the error
+        of the cluster differs."""
         self._holds_log = SparseLog(log, lambda: self._now_ms)
         self._wait_lines: dict[bool, tuple[str, float]] = {}
         """Of records without a topic, and of others: the cause that the log has, and when its next line is due."""
@@ -78,16 +83,23 @@ class ConditionBook:
 
     def report(self, worker: int, condition: Condition) -> None:
         """A worker's report, which replaces its last one."""
+        if condition == self._conditions.get(worker):
+            return
+        self._is_calm = False
         self._conditions[worker] = condition
         self.brokers.report(worker, condition.brokers)
 
     def worker_left(self, worker: int) -> None:
+        self._is_calm = False
         self._conditions.pop(worker, None)
         self.brokers.worker_left(worker)
 
     def tick(self, nodes: Mapping[int, Node], answered_ms: float, cluster_error: str, now_ms: float) -> None:
         """Once a second and after each report: log what has changed."""
         self._now_ms, self._answered_ms = now_ms, answered_ms
+        if self._is_calm and nodes is self._nodes and cluster_error == self._cluster_error:
+            return
+        self._nodes, self._cluster_error = nodes, cluster_error
         self.brokers.tick(nodes, answered_ms, cluster_error, now_ms)
         for is_unknown in (False, True):
             self._log_wait(is_unknown, now_ms)
@@ -112,13 +124,16 @@ class ConditionBook:
                     throttle_ms,
                     _ADVICE[WaitCause.THROTTLED],
                 )
+        self._is_calm = not self._has_waiting and self.brokers.is_calm
 
     @property
     def is_eventful(self) -> bool:
         """Something is shown whose age changes by itself."""
-        return any(each.holds or each.waits for each in self._conditions.values()) or any(
-            each["state"] != "up" for each in self.brokers.to_list(self._now_ms, 0)
-        )
+        return not self._is_calm and (self._has_waiting or not self.brokers.are_up)
+
+    @property
+    def _has_waiting(self) -> bool:
+        return any(each.holds or each.waits for each in self._conditions.values())
 
     # ---- the oldest records
 

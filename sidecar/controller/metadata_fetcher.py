@@ -168,9 +168,9 @@ class MetadataFetcher:
 
         Without it nothing is said until every address of bootstrap.servers has had its time to connect, 10 s each.
         """
-        now_ms = self._clock.now_ms()
         if self.last_error or self.snapshot.nodes:
             return
+        now_ms = self._clock.now_ms()
         slow = (self._links.slow_step(node.id, now_ms) for node in self._bootstrap)
         step = next(filter(None, slow), "")
         if step:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.common.clock import MonotonicClock
+from sidecar.common.condition import BrokerRow
 from sidecar.common.control import Condition
 from sidecar.controller.certificate_book import CertificateBook
 from sidecar.controller.clock_watch import ClockWatch
@@ -36,6 +37,8 @@ class Overview:
         self._certificates = CertificateBook()
         self._clock_watch = ClockWatch(self._clock.now_ms(), self._clock.timestamp_ms())
         self._refreshed_ms = 0.0
+        self._silent: tuple[BrokerRow, ...] = ()
+        """As the controller's own links have it."""
 
     def report(self, worker: int, condition: Condition) -> None:
         """How it stands with a worker's brokers, pool and streams."""
@@ -56,7 +59,10 @@ class Overview:
 
     def _judge(self) -> None:
         now_ms, cluster = self._clock.now_ms(), self._cluster
-        self._conditions.report(_CONTROLLER, Condition(brokers=cluster.silent_brokers(now_ms)))
+        silent = cluster.silent_brokers(now_ms)
+        if silent != self._silent:
+            self._silent = silent
+            self._conditions.report(_CONTROLLER, Condition(brokers=silent))
         self._conditions.tick(cluster.snapshot.nodes, cluster.answered_ms, cluster.error, now_ms)
         if self._conditions.brokers.wants_metadata and now_ms - self._refreshed_ms > REFRESH_MS:
             self._refreshed_ms = now_ms

@@ -161,6 +161,11 @@ def read_histograms(slot: SlotView) -> list[HistogramCounts]:
     return found
 
 
+def read_delivery_times(slot: SlotView) -> list[int]:
+    """The buckets of ``delivery_seconds`` alone, which is the first."""
+    return slot.counters.read_words()[FIRST_WORD : FIRST_WORD + len(HISTOGRAM_ROWS[0].bounds) + 1]
+
+
 def _counts(row: HistogramRow, broker: str, words: list[int], word: int) -> HistogramCounts:
     end = word + len(row.bounds) + 1
     return HistogramCounts(row, broker, words[word:end], words[end])

@@ -235,7 +235,8 @@ class Segment:
             compare_and_swap_u64(self.header, layout.PREPARED_SLOTS_OFFSET, before, before | 1 << slot)
 
     def prepared_slots(self) -> list[int]:
-        return [slot for slot in range(layout.SLOT_COUNT) if self.is_slot_prepared(slot)]
+        prepared = load_acquire_u64(self.header, layout.PREPARED_SLOTS_OFFSET)
+        return [slot for slot in range(prepared.bit_length()) if prepared >> slot & 1]
 
     def slot(self, slot: int) -> SlotView:
         """The slot's area; SegmentError before :meth:`prepare_slot`."""

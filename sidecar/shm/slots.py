@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from sidecar.kernel import load_acquire_u64, store_release_u64
@@ -16,9 +15,10 @@ STATE_FREE: Final = 0
 STATE_LIVE: Final = 1
 
 READ_TRIES_MAX: Final = 64
-_FIRST: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
+FIRST_ROW_WORD: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
+"""Of the first counter row, in what ``Counters.read_words`` gives."""
 _SUBMISSIONS, _ACCEPTED, _BYTES, _HELD, _DELIVERED = (
-    _FIRST + ROW_INDEX[row]
+    FIRST_ROW_WORD + ROW_INDEX[row]
     for row in (
         "submissions_total",
         "records_accepted_total",
@@ -41,7 +41,7 @@ class Counters:
     def __init__(self, slot_area: memoryview) -> None:
         self._block = slot_area[layout.COUNTERS_OFFSET : layout.CHAINS_OFFSET]
         self._words = self._block.cast("Q")
-        self._first = _FIRST
+        self._first = FIRST_ROW_WORD
 
     def inc(self, row: str, amount: int = 1) -> None:
         """Add to a row; KeyError for a name that is not in COUNTER_ROWS."""
@@ -166,6 +166,11 @@ class SlotView:
         return load_acquire_u64(self.area, layout.START_TIME_OFFSET)
 
     @property
+    def is_owned(self) -> bool:
+        """The process that claimed it last is alive."""
+        return process_start_ticks(self.pid) == self.start_time != 0
+
+    @property
     def state(self) -> int:
         return int(struct.unpack_from("<I", self.area, layout.STATE_OFFSET)[0])
 
@@ -223,7 +228,13 @@ class SlotView:
 def process_start_ticks(pid: int) -> int:
     """Field 22 of /proc/PID/stat; 0 when there is no such process."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return 0
+    try:
+        stat = os.read(handle, 4096)
+    except OSError:
+        return 0  # reaped in between
+    finally:
+        os.close(handle)
     return int(stat.rpartition(b")")[2].split()[19])

@@ -11,9 +11,7 @@ from prometheus_client.registry import Collector
 
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.shm.histograms import read_histograms
-from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.segment import Segment
-from sidecar.shm.slots import process_start_ticks
 from sidecar.telemetry.metric_table import (
     CONNECTIONS_SAVED,
     FAILED_RECORDS,
@@ -34,14 +32,13 @@ def read_counters(segment: Segment) -> dict[int, dict[str, int]]:
     """Counter values by slot, for every slot that ever had a worker. Reads only; works on a dead daemon's
     too."""
     found: dict[int, dict[str, int]] = {}
-    for index in range(SLOT_COUNT):
-        if segment.is_slot_prepared(index):
-            slot = segment.slot(index)
-            if slot.incarnation:
-                found[index] = slot.counters.read()
-                if process_start_ticks(slot.pid) != slot.start_time:
-                    # Its worker is dead: what it counted stays true, what it held at that moment does not.
-                    found[index] |= dict.fromkeys(_GAUGES, 0)
+    for index in segment.prepared_slots():
+        slot = segment.slot(index)
+        if slot.incarnation:
+            found[index] = slot.counters.read()
+            if not slot.is_owned:
+                # Its worker is dead: what it counted stays true, what it held at that moment does not.
+                found[index] |= dict.fromkeys(_GAUGES, 0)
     return found
 
 

@@ -22,7 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.collector import SegmentCollector, read_counters, sum_counters
 from sidecar.telemetry.flows import Flows
-from sidecar.telemetry.history import INTERVAL_S, History, delivery_counts
+from sidecar.telemetry.history import INTERVAL_S, History, column_totals, delivery_counts
 from sidecar.telemetry.page import PAGE, PAGE_POLICY
 from sidecar.telemetry.shared_answer import RenderBudget, SharedAnswer
 from sidecar.telemetry.state_rows import Samples, Status
@@ -134,8 +134,8 @@ class Exporter:
         """The history of the page."""
         while True:
             if self._segment is not None:
-                counters = sum_counters(read_counters(self._segment))
-                self._history.add(time.time_ns() // 1_000_000, counters, delivery_counts(self._segment))
+                now_ms = time.time_ns() // 1_000_000
+                self._history.add(now_ms, column_totals(self._segment), delivery_counts(self._segment))
             await asyncio.sleep(INTERVAL_S)
 
     async def _accept(self) -> None:

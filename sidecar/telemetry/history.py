@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sidecar.shm.histograms import HISTOGRAM_ROWS, read_histograms
+from sidecar.shm.counters import ROW_INDEX
+from sidecar.shm.histograms import HISTOGRAM_ROWS, read_delivery_times
 from sidecar.shm.segment import Segment
+from sidecar.shm.slots import FIRST_ROW_WORD
 
 INTERVAL_S: Final = 5.0
 SAMPLES_MAX: Final = 181
@@ -22,8 +24,8 @@ COLUMNS: Final = (
     "records_held",
     "buffer_pages_taken",
 )
-
-
+_PAGES: Final = "buffer_pages_taken"
+_PLACES: Final = [(name, FIRST_ROW_WORD + ROW_INDEX[name]) for name in COLUMNS]
 _BOUNDS: Final = next(row.bounds for row in HISTOGRAM_ROWS if row.name == "delivery_seconds")
 
 
@@ -58,13 +60,25 @@ class History:
         }
 
 
+def column_totals(segment: Segment) -> dict[str, int]:
+    """Totals of COLUMNS over the slots, as ``sum_counters`` has them; without a name for each row of each slot."""
+    totals = dict.fromkeys(COLUMNS, 0)
+    for index in segment.prepared_slots():
+        slot = segment.slot(index)
+        words = slot.counters.read_words()
+        for name, place in _PLACES:
+            # A dead worker has no pages any more; an idle one has none either, so that nobody asks whether it lives.
+            if words[place] and (name != _PAGES or slot.is_owned):
+                totals[name] += words[place]
+    return totals
+
+
 def delivery_counts(segment: Segment) -> list[int]:
     """Records by delivery time, of all workers that ever were: a count for each bound, and one above them."""
     totals = [0] * (len(_BOUNDS) + 1)
     for slot in segment.prepared_slots():
-        for counts in read_histograms(segment.slot(slot)):
-            if counts.row.name == "delivery_seconds":
-                totals = [a + b for a, b in zip(totals, counts.buckets, strict=True)]
+        counts = read_delivery_times(segment.slot(slot))
+        totals = [a + b for a, b in zip(totals, counts, strict=True)]
     return totals
 
 

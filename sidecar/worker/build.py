@@ -21,7 +21,7 @@ from sidecar.worker.brokers.inquiry import Inquiry
 from sidecar.worker.brokers.produce_port import ProducePort
 from sidecar.worker.brokers.producer_id_port import ProducerIdPort
 from sidecar.worker.brokers.request_encoder import RequestEncoder
-from sidecar.worker.driver import Driver
+from sidecar.worker.driver import HOUSEKEEPING_S, Driver
 from sidecar.worker.explainer import Explainer
 from sidecar.worker.fates.acker import Acker
 from sidecar.worker.fates.dead_letters import DeadLetters
@@ -40,7 +40,7 @@ from sidecar.worker.stubs.stub_port import StubPort
 from sidecar.worker.stubs.submission_sizes import full_submission, largest_submission
 from sidecar.worker.topics.placement import Placement
 from sidecar.worker.topics.topics import Topics
-from sidecar.worker.turns import Turns
+from sidecar.worker.turns import RESTING_S, Turns
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -95,7 +95,8 @@ class Rooms:
 def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: Outside) -> Rooms:
     """Make and wire the rooms. Raises ValueError for settings that cannot be used together."""
     config, clock, random = settings.config, outside.clock, outside.random
-    turns = Turns(outside.loop, clock, outside.host, memory.counters)
+    rest_s = min(RESTING_S, max(HOUSEKEEPING_S, settings.heartbeat_timeout_s / 3))
+    turns = Turns(outside.loop, clock, outside.host, memory.counters, rest_s)
     cache = MetadataCache(start.worker_epoch)
     core = Core.build(
         config,

@@ -36,7 +36,7 @@ from sidecar.producer.effects import (
     SendProduce,
     Split,
 )
-from sidecar.shm.slots import RunningTotals
+from sidecar.worker.gauges import Gauges
 from sidecar.worker.spare_memory import SpareMemory
 from sidecar.worker.turns import NEVER_MS
 
@@ -120,8 +120,8 @@ class Driver:
         self._drained = False
         self._forced = False
         self._spare_memory = SpareMemory(core.buffers)
-        self._wakeups = 0
-        self._totals = RunningTotals(memory.counters)
+        self._wakeups = self._last_wakeups = 0
+        self._gauges = Gauges(memory, core, topics, brokers)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._settlement.settle,
             SendProduce: self._produce_port.send,
@@ -396,12 +396,9 @@ class Driver:
         while True:
             self._memory.beat()
             now_ms = self._clock.now_ms()
-            self._stub_port.expel_silent(now_ms)
-            self._stub_port.cut_unread(now_ms, descriptors_are_scarce=self._settlement.descriptors_are_scarce)
-            self._stub_port.reclaim_rows(now_ms)
+            if self._sessions.by_row:
+                self._look_at_clients(now_ms)
             self._dead_letters.step(now_ms)
-            for session in self._sessions:
-                self._holds.reclaim_reservations(list(session.streams.values()), now_ms)
             self._release_idle(now_ms)
             self._spare_memory.step(now_ms)
             self._shares.count_all(now_ms)
@@ -423,7 +420,31 @@ class Driver:
             self._reporter.step(now_ms)
             if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
                 self._turns.wake()  # a client that was given up had them
-            await asyncio.sleep(HOUSEKEEPING_S)
+            if self._is_at_rest():
+                await self._turns.rest()
+            else:
+                await asyncio.sleep(HOUSEKEEPING_S)
+
+    def _is_at_rest(self) -> bool:
+        """Nothing has happened since the last round, and there is nothing that time alone would change soon."""
+        before, self._last_wakeups = self._last_wakeups, self._wakeups
+        return not (
+            before != self._wakeups
+            or self._accumulator.incomplete
+            or self._pool.taken_count
+            or self._pool.waiters
+            or self._topics.waiting_queues
+            or self._holds.held
+            or self._drain_deadline_ms is not None
+            or self._stub_port.has_unacked
+        )
+
+    def _look_at_clients(self, now_ms: float) -> None:
+        self._stub_port.expel_silent(now_ms)
+        self._stub_port.cut_unread(now_ms, descriptors_are_scarce=self._settlement.descriptors_are_scarce)
+        self._stub_port.reclaim_rows(now_ms)
+        for session in self._sessions:
+            self._holds.reclaim_reservations(list(session.streams.values()), now_ms)
 
     def _release_idle(self, now_ms: float) -> None:
         """A chain with nothing live keeps no page: the pool is whole again when the worker is idle."""
@@ -439,29 +460,4 @@ class Driver:
         self._pool.give(pages)
 
     def _publish_gauges(self, now_ms: float) -> None:
-        counters, counts = self._counters, self._sender.counts
-        counters.set("buffer_pages_taken", self._pool.taken_count)
-        counters.set("buffer_waiters", self._pool.waiting_count)
-        counters.set("topics_waiting", self._topics.waiting_topics)
-        counters.set("in_flight_requests", self._sender.in_flight_count)
-        counters.set("broker_connections", self._links.connection_count)
-        counters.set("incomplete_batches", len(self._accumulator.incomplete))
-        counters.set("produce_throttle_avg_ms", self._sender.throttle_times.average_ms(now_ms))
-        counters.set("produce_throttle_max_ms", self._sender.throttle_times.max_ms(now_ms))
-        counts_by_row = {
-            "wakeups_total": self._wakeups,
-            "requests_total": counts.requests,
-            "request_errors_total": counts.request_errors,
-            "batches_sent_total": counts.batches_sent,
-            "batches_retried_total": counts.batches_retried,
-            "batches_split_total": counts.batches_split,
-            "batches_expired_total": counts.batches_expired,
-            "batch_errors_total": counts.batch_errors,
-            "bytes_sent_total": self._produce_port.bytes_sent,
-            "requests_saved_total": self._produce_port.requests_saved,
-            "record_errors_total": counts.record_errors,
-            "late_answers_total": counts.late_answers,
-            "epoch_bumps_total": self._ids.epoch_bumps,
-            "produce_throttle_ms_total": counts.throttle_ms,
-        }
-        self._totals.publish(counts_by_row)
+        self._gauges.publish(self._wakeups, now_ms)

@@ -259,7 +259,7 @@ class Reporter:
             for queue in self._topics
             if queue.chain.page_count
         ]
-        return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share))
+        return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share)) if rows else ()
 
     def _client_shares(self, full: set[str]) -> tuple[ShareRow, ...]:
         held: dict[str, int] = {}
@@ -272,4 +272,4 @@ class Reporter:
             )
             for name, size_bytes in held.items()
         ]
-        return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share))
+        return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share)) if rows else ()

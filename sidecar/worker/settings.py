@@ -24,6 +24,7 @@ class WorkerSettings:
     request_buffers_bytes: int
     client_grace_ms: float
     client_ack_timeout_ms: float
+    heartbeat_timeout_s: float
     client_rules: ClientRules
     """``[clients.NAME]``."""
     takes_records: bool
@@ -42,6 +43,7 @@ class WorkerSettings:
             request_buffers_bytes=int(values["daemon.request_buffers_bytes"]),
             client_grace_ms=float(values["daemon.client_grace_s"]) * 1000,
             client_ack_timeout_ms=float(values["daemon.client_ack_timeout_s"]) * 1000,
+            heartbeat_timeout_s=float(values["daemon.heartbeat_timeout_s"]),
             client_rules=ClientRules.from_mapping(values),
             takes_records=not values.get("paused.intake", False),
             when_unknown=str(values["recover.unknown"]),

@@ -20,14 +20,23 @@ FAILED_TURNS_MAX = 20
 with what the segment says."""
 FAILED_TURN_PAUSE_MS = 20.0
 """Before a turn that failed is tried again; what was due then is due now."""
+RESTING_S: Final = 1.0
+"""Between two rounds of housekeeping of a worker that holds nothing and has no turns. Its controller looks for the
+heartbeat no more often, unless its timeout is shorter than the default."""
 
 
 class Turns:
     """Belongs to the worker's loop. Rooms that are made before the driver ask here for a turn of it."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: MonotonicClock, host: Host, counters: Counters
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: MonotonicClock,
+        host: Host,
+        counters: Counters,
+        rest_s: float,
     ) -> None:
+        """``rest_s``: how long a rest lasts at most."""
         self._loop = loop
         self._clock = clock
         self._host = host
@@ -42,6 +51,8 @@ class Turns:
         self._failed = 0
         """Turns that failed, one after the other."""
         self._halted = False
+        self._rest_s = rest_s
+        self._resting: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
         """Ask for a turn in this iteration of the loop; any number of asks make one turn."""
@@ -51,6 +62,16 @@ class Turns:
     def halt(self) -> None:
         """No turn runs any more: what comes behind a fault must not overtake what it struck."""
         self._halted = True
+
+    async def rest(self) -> None:
+        """Until its time is over or a turn runs: what that one does is published no later than ever."""
+        resting = self._resting = self._loop.create_future()
+        timer = self._loop.call_later(self._rest_s, _end, resting)
+        try:
+            await resting
+        finally:
+            timer.cancel()
+            self._resting = None
 
     def on_timer(self) -> None:
         """The timer expires. Other than the loop's, never before its time: a turn would follow the other until then."""
@@ -67,6 +88,8 @@ class Turns:
             self._handle = None
         if self._halted:
             return
+        if self._resting is not None:
+            _end(self._resting)
         now_ms = self._clock.now_ms()
         try:
             due_ms = self.turn(now_ms)
@@ -89,6 +112,11 @@ class Turns:
     def _arm(self) -> None:
         self._timer_ms = self._due_ms
         self._host.set_timer(self._due_ms)
+
+
+def _end(resting: asyncio.Future[None]) -> None:
+    if not resting.done():
+        resting.set_result(None)
 
 
 def _no_turn(now_ms: float) -> float:

@@ -121,13 +121,39 @@ def test_a_broker_that_comes_and_goes_fills_no_log(caplog: pytest.LogCaptureFixt
 def test_a_broker_that_metadata_no_longer_names_is_shown_for_a_while() -> None:
     stage = Stage()
     stage.tick()
-    del stage.nodes[2]
+    stage.nodes = {1: NODES[1]}
     stage.tick(1_000.0)
     assert stage.state(2) == "down"
     stage.tick(DEPARTED_MS)
     assert stage.state(2) == "down"
     stage.tick(1.0)
     assert stage.state(2) == ""
+
+
+def test_while_all_is_well_each_change_is_seen_at_the_next_look() -> None:
+    def calm() -> Stage:
+        stage = Stage()
+        stage.hear(0, up(), up(2))
+        stage.tick(1_000.0)
+        assert stage.book.brokers.is_calm and not stage.book.is_eventful
+        return stage
+
+    unreachable = calm()
+    unreachable.book.worker_left(0)
+    unreachable.tick(1_000.0)
+    unreachable.error = "Kafka cannot be reached."
+    unreachable.tick(1_000.0)
+    assert unreachable.state() == "down" and unreachable.book.is_eventful
+    unreachable.error = ""
+    unreachable.tick(1_000.0)
+    assert unreachable.state() == "up" and not unreachable.book.is_eventful
+    moved = calm()
+    moved.nodes = {1: Node(1, "kafka9", 9092), 2: NODES[2]}
+    moved.tick(1_000.0)
+    assert moved.book.brokers.to_list(moved.now_ms, 0)[0]["address"] == "kafka9:9092"
+    held = calm()
+    held.hear(0, up(), up(2), holds=(HoldRow("client", "pool", "Orders", held.now_ms, 1),))
+    assert held.book.is_eventful and held.book.holds(held.now_ms)
 
 
 def test_a_worker_that_is_gone_says_nothing_any_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,17 @@ from sidecar.shm.client_table import ClientTable
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.shm.histograms import SlotHistograms
 from sidecar.shm.segment import Segment
+from sidecar.telemetry.collector import read_counters, sum_counters
 from sidecar.telemetry.flows import SHOWN_MAX, TOPICS_OF_CLIENT_MAX, Flows
-from sidecar.telemetry.history import INTERVAL_S, SAMPLES_MAX, History, delivery_counts, quantile
+from sidecar.telemetry.history import (
+    COLUMNS,
+    INTERVAL_S,
+    SAMPLES_MAX,
+    History,
+    column_totals,
+    delivery_counts,
+    quantile,
+)
 
 NONE = [0] * 18
 ZERO = {row.name: 0 for row in COUNTER_ROWS}
@@ -49,6 +59,18 @@ def test_the_history_has_the_latency_of_what_was_delivered_since(segment: Segmen
     latency = history.to_json()["latency"]
     assert latency["p50_seconds"] == [None, pytest.approx(0.0375, abs=0.001), None]
     assert latency["p99_seconds"] == [None, pytest.approx(0.05, abs=0.001), None]
+
+
+def test_the_history_s_totals_are_those_of_the_metrics(segment: Segment) -> None:
+    for slot, pid in ((0, os.getpid()), (1, 2**22 - 1)):
+        segment.slot(slot).claim(incarnation=slot + 1, pid=pid)
+        for number, name in enumerate(COLUMNS):
+            segment.slot(slot).counters.inc(name, 10 + number)
+    totals = column_totals(segment)
+    assert totals == {name: sum_counters(read_counters(segment))[name] for name in COLUMNS}
+    assert totals["buffer_pages_taken"] == segment.slot(0).counters.get("buffer_pages_taken"), (
+        "a dead one has none"
+    )
 
 
 @pytest.fixture

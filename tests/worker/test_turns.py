@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from sidecar.common.clock import ManualClock
-from sidecar.worker.turns import FAILED_TURN_PAUSE_MS, FAILED_TURNS_MAX, Turns
+from sidecar.worker.turns import FAILED_TURN_PAUSE_MS, FAILED_TURNS_MAX, RESTING_S, Turns
 
 from .hand import INFINITY, HandHost, HandLoop
 
@@ -22,7 +23,7 @@ class Stage:
         self.loop = HandLoop(self.clock)
         self.host = self.loop.host = HandHost()
         self.counted: Counter[str] = Counter()
-        self.turns = Turns(self.loop, self.clock, self.host, self)  # type: ignore[arg-type]
+        self.turns = Turns(self.loop, self.clock, self.host, self, RESTING_S)  # type: ignore[arg-type]
         self.turns.turn = self.turn
         self.host.on_timer = self.turns.on_timer
         self.began: list[float] = []
@@ -118,3 +119,17 @@ def test_one_good_turn_forgets_the_failed_ones(stage: Stage) -> None:
         stage.fails = False
         stage.loop.run(FAILED_TURN_PAUSE_MS)
     assert not stage.host.given_up
+
+
+def test_a_turn_ends_a_rest() -> None:
+    stage = Stage()
+
+    async def rest() -> None:
+        loop = asyncio.get_running_loop()
+        turns = Turns(loop, stage.clock, stage.host, stage, rest_s=3_600.0)  # type: ignore[arg-type]
+        turns.turn = stage.turn
+        turns.wake()
+        await turns.rest()
+
+    asyncio.run(rest())
+    assert stage.began == [0.0]

@@ -162,8 +162,9 @@ class Shares:
         """Topics stall and move again by time and by metadata, without anything being taken or given."""
         stalled_bytes = 0
         for queue in self._queues:
-            self.count(queue, now_ms)
-            stalled_bytes += queue.stalled_bytes
+            if queue.held_bytes or queue.chain.live_entries:
+                self.count(queue, now_ms)
+                stalled_bytes += queue.stalled_bytes
         self._stalled_bytes = stalled_bytes
         self._words.store_stalled(stalled_bytes)
 

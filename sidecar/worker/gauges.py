@@ -1,0 +1,67 @@
+"""Gauges: what a worker holds and has counted by itself, as counters of its slot for readers of the segment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.shm.slots import RunningTotals
+
+if TYPE_CHECKING:
+    from sidecar.producer.core import Core
+    from sidecar.worker.sides import Brokers
+    from sidecar.worker.slot_memory import SlotMemory
+    from sidecar.worker.topics.topics import Topics
+
+
+class Gauges:
+    """Belongs to the worker's loop, which publishes twice a second. A row that is as it was is not stored again."""
+
+    def __init__(self, memory: SlotMemory, core: Core, topics: Topics, brokers: Brokers) -> None:
+        self._counters = memory.counters
+        self._pool = memory.pool
+        self._sender = core.sender
+        self._incomplete = core.accumulator.incomplete
+        self._ids = core.ids
+        self._topics = topics
+        self._links = brokers.links
+        self._produce_port = brokers.produce_port
+        self._running = RunningTotals(memory.counters)
+        self._held: dict[str, int] = {}
+        self._counted: dict[str, int] = {}
+
+    def publish(self, wakeups: int, now_ms: float) -> None:
+        sender, throttle_times = self._sender, self._sender.throttle_times
+        held = {
+            "buffer_pages_taken": self._pool.taken_count,
+            "buffer_waiters": self._pool.waiting_count,
+            "topics_waiting": self._topics.waiting_topics,
+            "in_flight_requests": sender.in_flight_count,
+            "broker_connections": self._links.connection_count,
+            "incomplete_batches": len(self._incomplete),
+            "produce_throttle_avg_ms": throttle_times.average_ms(now_ms),
+            "produce_throttle_max_ms": throttle_times.max_ms(now_ms),
+        }
+        if held != self._held:
+            self._held = held
+            for row, value in held.items():
+                self._counters.set(row, value)
+        counts = sender.counts
+        counted = {
+            "wakeups_total": wakeups,
+            "requests_total": counts.requests,
+            "request_errors_total": counts.request_errors,
+            "batches_sent_total": counts.batches_sent,
+            "batches_retried_total": counts.batches_retried,
+            "batches_split_total": counts.batches_split,
+            "batches_expired_total": counts.batches_expired,
+            "batch_errors_total": counts.batch_errors,
+            "bytes_sent_total": self._produce_port.bytes_sent,
+            "requests_saved_total": self._produce_port.requests_saved,
+            "record_errors_total": counts.record_errors,
+            "late_answers_total": counts.late_answers,
+            "epoch_bumps_total": self._ids.epoch_bumps,
+            "produce_throttle_ms_total": counts.throttle_ms,
+        }
+        if counted != self._counted:
+            self._counted = counted
+            self._running.publish(counted)
