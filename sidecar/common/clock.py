@@ -13,7 +13,7 @@ class MonotonicClock:
     """Milliseconds for deadlines (monotonic, as float) and for record timestamps (Unix epoch, as int)."""
 
     def now_ms(self) -> float:
-        return time.monotonic_ns() / 1e6
+        return time.monotonic() * 1e3
 
     def timestamp_ms(self) -> int:
         return time.time_ns() // 1_000_000

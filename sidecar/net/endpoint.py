@@ -70,6 +70,8 @@ REST_MAX_S: Final = 0.25
 """A connection of a process beyond its points, with messages that changed nothing, is read so much later at most."""
 MALFORMED_MAX: Final = 16
 """Malformed messages of one connection; it is closed with the next."""
+_EPOLLOUT: Final = select.EPOLLOUT
+_NOBODY: Final[dict[StubConnection, None]] = {}
 _ROUTING_ID: Final = struct.Struct(">Q")
 
 
@@ -241,8 +243,9 @@ class Endpoint:
         try:
             now_ms = self._clock.now_ms
             until_ms = now_ms() + TURN_MS
-            late, self._late = self._late, {}
-            unread, self._unread = self._unread, {}
+            # Mostly there are none, and no tables are made for them.
+            late, self._late = self._late or _NOBODY, self._late and {}
+            unread, self._unread = self._unread or _NOBODY, self._unread and {}
             has_received = False
             for connection in late:
                 if connection.is_closed:
@@ -258,11 +261,11 @@ class Endpoint:
                     if self._listener.is_door(fd):
                         self._listener.accept(fd)
                     continue
-                if events & select.EPOLLOUT and found.unsent:
+                if events & _EPOLLOUT and found.unsent:
                     self._write(found, found.unsent)
                 if found.is_resting and events & select.EPOLLHUP:
                     self._end_rest(found)  # its end would wake us until it is read
-                elif events & ~select.EPOLLOUT and found not in unread and found not in late:
+                elif events & ~_EPOLLOUT and found not in unread and found not in late:
                     if has_received and now_ms() >= until_ms:
                         self._late[found] = None
                         continue
@@ -270,7 +273,8 @@ class Endpoint:
                     self._receive(found)
                 if self._closed:
                     return
-            for connection in list(unread):
+            while unread:
+                connection = next(iter(unread))
                 if not connection.is_closed:
                     self._receive(connection)
                 del unread[connection]

@@ -86,6 +86,7 @@ class BrokerDrain:
             return False
         accumulator = self._accumulator
         lines = accumulator.lines.ready(node_id)
+        max_request_size = self._config.max_request_size
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and places > 0:
             lane = lanes_left.pop(0)
@@ -102,7 +103,7 @@ class BrokerDrain:
             batches = accumulator.drain(
                 node_id,
                 lane,
-                min(most_bytes, self._config.max_request_size),
+                most_bytes if most_bytes < max_request_size else max_request_size,
                 now_ms,
                 single_bytes=most_bytes,
                 new_batches=new_batches,
@@ -120,15 +121,17 @@ class BrokerDrain:
             places -= 1
             if self._latency.is_on:
                 self._latency.drained(broker)
+            timeout_ms = self._config.request_timeout_ms
+            acks = batches[0].queue.settings.acks
             request = ProduceRequest(
-                id=next(self._request_ids),
-                node_id=node_id,
-                lane=lane,
-                acks=batches[0].queue.settings.acks,
-                batches=batches,
-                created_ms=now_ms,
-                timeout_ms=int(self._config.request_timeout_ms),
-                deadline_ms=now_ms + self._config.request_timeout_ms,
+                next(self._request_ids),
+                node_id,
+                lane,
+                acks,
+                batches,
+                now_ms,
+                int(timeout_ms),
+                now_ms + timeout_ms,
             )
             room.take(request)
             in_flight.add(request)

@@ -27,6 +27,7 @@ class ProduceRequest:
     ``buffer`` is taken when the request is made, and the driver gives it back when the kernel has taken the request, or
     nothing of it will be sent any more. ``topic_names`` is for the driver: with Produce v13 requests and answers name
     topics by id, and it puts the ids it sent here. It is empty where the request named topics by name.
+    Make it by place: names of arguments would be a dictionary for each request.
     """
 
     __slots__ = (
@@ -50,7 +51,6 @@ class ProduceRequest:
 
     def __init__(
         self,
-        *,
         id: int,
         node_id: int,
         lane: int,

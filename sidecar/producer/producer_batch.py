@@ -85,7 +85,6 @@ class ProducerBatch:
 
     def __init__(
         self,
-        *,
         queue: PartitionQueue,
         records: BatchRecords,
         chain: Chain | None,

@@ -54,7 +54,7 @@ class BatchCompletion:
 
     __slots__ = ("_settlement", "_written", "generation", "is_failure", "row", "slices")
 
-    def __init__(self, settlement: Settlement, row: int, generation: int, *, is_failure: bool) -> None:
+    def __init__(self, settlement: Settlement, row: int, generation: int, is_failure: bool) -> None:
         self._settlement = settlement
         self.row = row
         self.generation = generation

@@ -142,7 +142,7 @@ class Settlement:
                 client = row, generation
                 each = latest.get(client)
                 if each is None or len(each.slices) == most:
-                    each = latest[client] = BatchCompletion(self, row, generation, is_failure=is_failure)
+                    each = latest[client] = BatchCompletion(self, row, generation, is_failure)
                     completions.append(each)
                 each.slices.append((batch, index, its_records, share, shared))
         self._acker.complete(completions, now_ms)
