@@ -114,6 +114,8 @@ class BrokerLink:
         self._on_closed = on_closed
         self._on_deadline = on_deadline
         self._connection = BrokerConnection()
+        self.take_correlation_id = self._connection.take_correlation_id
+        """A correlation id for one message of ``send_buffers``; messages go in the order they are sent."""
         self._versions: Mapping[int, int] = {}
         self._futures: dict[int, asyncio.Future[Any]] = {}
         self._outgoing = SendQueue()
@@ -178,10 +180,6 @@ class BrokerLink:
     def version(self, api_key: int) -> int | None:
         """The version agreed on with this broker; None when it does not have that API (or is not ready)."""
         return self._versions.get(api_key)
-
-    def take_correlation_id(self) -> int:
-        """A correlation id for one message of ``send_buffers``; messages go in the order they are sent."""
-        return self._connection.take_correlation_id()
 
     def send_buffers(
         self,
@@ -342,6 +340,7 @@ class BrokerLink:
         self._give = opened.transport.send
         self._receive_into = opened.transport.receive_into
         self._connection = opened.connection
+        self.take_correlation_id = opened.connection.take_correlation_id
         self._versions = opened.versions
         self.last_used_ms = self._clock.now_ms()
         if opened.session_lifetime_ms:
@@ -447,7 +446,10 @@ class BrokerLink:
                 self.close(f"{self.node}: {error}")
                 return
             for response in responses:
-                self._deliver(response, now_ms)
+                if self._futures:
+                    self._deliver(response, now_ms)
+                else:
+                    self._on_response(self, response.request.correlation_id, response.body, now_ms)
                 if self.is_closed:
                     return
             if self._renewal is not None and self._renewal.is_holding:
@@ -457,7 +459,7 @@ class BrokerLink:
 
     def _deliver(self, response: Response, now_ms: float) -> None:
         request = response.request
-        future = self._futures.pop(request.correlation_id, None) if self._futures else None
+        future = self._futures.pop(request.correlation_id, None)
         if future is None:
             self._on_response(self, request.correlation_id, response.body, now_ms)
             return
