@@ -28,6 +28,7 @@ from sidecar.common.sparse_log import SparseLog
 from sidecar.net.listener import Listener
 from sidecar.net.newcomers import Newcomers
 from sidecar.net.peer import GONE, Peer, caller_of, user_of
+from sidecar.net.receive_room import ReceiveRoom
 from sidecar.net.stub_connection import (
     UNATTACHED_BYTES_MAX,
     UNATTACHED_FREE_MESSAGES,
@@ -51,21 +52,11 @@ TURN_MS: Final = 4.0
 """After this time other connections wait for the next turn, and are its first: answers of brokers and outcomes come
 between them."""
 """Bounds of what one connection brings in one turn, so that brokers, timers and other stubs get theirs."""
-RECEIVE_BUFFER_BYTES: Final = 1280 << 10
-"""Holds a whole submission of the usual size: a bulk client's bytes are not moved while they gather."""
-UNFINISHED_BYTES_MAX: Final = 64 << 20
-"""Buffers of attached clients with half a message each, all together; more where one submission needs more."""
-USER_UNFINISHED_BYTES_MAX: Final = 20 << 20
-"""The same of the clients of one user."""
 SHORT_READ_BYTES: Final = 64 << 10
 """A read that brought less has emptied the socket."""
 UNATTACHED_BUFFER_BYTES: Final = 16 << 10
 UNATTACHED_UNFINISHED_BYTES_MAX: Final = 4 << 20
 """Buffers of connections that have not attached, with half a message each, all together."""
-STALLED_S: Final = 1.0
-"""While buffers are scarce, half a message may wait this long for its rest."""
-RELIEF_S: Final = 0.1
-"""How often those that wait for a buffer are looked at."""
 REST_MAX_S: Final = 0.25
 """A connection of a process beyond its points, with messages that changed nothing, is read so much later at most."""
 MALFORMED_MAX: Final = 16
@@ -99,22 +90,15 @@ class Endpoint:
         self._on_turn_end = on_turn_end
         self._on_closed_by_us = on_closed_by_us
         self._message_bytes_max = message_bytes_max
-        # Four times: a buffer doubles until its message fits, and is copied from the one before it.
-        self._user_bytes_max = max(USER_UNFINISHED_BYTES_MAX, 4 * message_bytes_max)
-        self._buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 2 * self._user_bytes_max))
-        self._buffers_of: dict[int, Buffers] = {}
-        """By uid: the part of them that its attached clients may have."""
         self._unattached_buffers = Buffers(UNATTACHED_BUFFER_BYTES)
         self._by_id: dict[bytes, StubConnection] = {}
         self._by_fd: dict[int, StubConnection] = {}
         self._unattached_parts: dict[StubConnection, None] = {}
         """Those of them with half a message, oldest first."""
-        self._paused: dict[StubConnection, None] = {}
         self._unread: dict[StubConnection, None] = {}
         """Connections with messages in their buffers that came beyond what a turn takes."""
         self._late: dict[StubConnection, None] = {}
         """Those that a turn's time did not suffice for."""
-        self._relief_timer: asyncio.TimerHandle | None = None
         self._again: asyncio.Handle | None = None
         self._next_id = 1
         self._closed = False
@@ -124,6 +108,14 @@ class Endpoint:
         self._connections_max = min(CONNECTIONS_MAX, max(soft_limit // 2, soft_limit - DESCRIPTORS_KEPT))
         self._newcomers = Newcomers(loop, attach_s, self._connections_max, self._end_late)
         self._epoll = select.epoll()
+        self._room = ReceiveRoom(
+            loop,
+            self._epoll,
+            message_bytes_max,
+            connections=self._by_id.values,
+            spare=self._spare,
+            on_relieved=on_turn_end,
+        )
         self._listener = Listener(
             loop,
             self._epoll,
@@ -146,10 +138,7 @@ class Endpoint:
                 self._newcomers.has_proved(connection)
             connection.has_attached = True
             self._newcomers.remove(connection)
-            uid = connection.peer.uid
-            buffers = self._buffers_of.get(uid)
-            if buffers is None:
-                buffers = self._buffers_of[uid] = Buffers.share_of(self._buffers, self._user_bytes_max)
+            buffers = self._room.of_user(connection.peer.uid)
             connection.zmtp.skip_long_messages(buffers, self._message_bytes_max)
             self._unattached_parts.pop(connection, None)
 
@@ -210,9 +199,9 @@ class Endpoint:
         if self._closed:
             return
         self._closed = True
-        for handle in (self._relief_timer, self._again):
-            if handle is not None:
-                handle.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        self._room.close()
         self._loop.remove_reader(self._epoll.fileno())
         self._listener.close()
         deadline = self._loop.time() + linger_ms / 1000
@@ -227,7 +216,7 @@ class Endpoint:
             connection.socket.close()
         self._by_id.clear()
         self._by_fd.clear()
-        for table in (self._unattached_parts, self._paused, self._unread, self._late):
+        for table in (self._unattached_parts, self._unread, self._late):
             table.clear()
         self._newcomers.clear()
         self._epoll.close()
@@ -283,8 +272,8 @@ class Endpoint:
                     break
             if self._closed:
                 return
-            if self._paused:
-                self._resume()
+            if self._room.paused:
+                self._room.resume()
             if (self._unread or self._late) and self._again is None:
                 self._again = self._loop.call_soon(self._go_on)
         finally:
@@ -353,7 +342,7 @@ class Endpoint:
                     break
                 space = zmtp.space()
                 if not space:
-                    self._pause(connection)
+                    self._room.pause(connection)
                     break
                 if not connection.has_attached:
                     space = space[: UNATTACHED_BYTES_MAX - connection.came_bytes]
@@ -413,24 +402,17 @@ class Endpoint:
             connection.is_resting = True
             self._unread.pop(connection, None)
             self._late.pop(connection, None)
-            self._epoll.modify(connection.socket, self._wanted(connection))
+            self._epoll.modify(connection.socket, connection.wanted_events)
             self._loop.call_later(min(wait_s, REST_MAX_S), self._end_rest, connection)
 
     def _end_rest(self, connection: StubConnection) -> None:
         if connection.is_closed or not connection.is_resting:
             return
         connection.is_resting = False
-        self._epoll.modify(connection.socket, self._wanted(connection))
+        self._epoll.modify(connection.socket, connection.wanted_events)
         self._unread[connection] = None
         if self._again is None:
             self._again = self._loop.call_soon(self._go_on)
-
-    @staticmethod
-    def _wanted(connection: StubConnection) -> int:
-        """The events that its socket is watched for."""
-        return (0 if connection.is_resting else select.EPOLLIN) | (
-            select.EPOLLOUT if connection.unsent else 0
-        )
 
     def _note_part(self, connection: StubConnection, messages: int) -> None:
         """Half a message stands in a buffer, or more than a turn takes. ``messages`` came whole before it.
@@ -448,53 +430,6 @@ class Endpoint:
             self._unattached_parts and self._unattached_buffers.held_bytes > UNATTACHED_UNFINISHED_BYTES_MAX
         ):
             self._drop_for(next(iter(self._unattached_parts)), "it sent half a message and did not attach")
-
-    def _pause(self, connection: StubConnection) -> None:
-        if not connection.is_paused:
-            connection.is_paused = True
-            self._paused[connection] = None
-            self._epoll.unregister(
-                connection.socket
-            )  # all of it: the end of its peer would wake us without end
-        if self._relief_timer is None:
-            self._relief_timer = self._loop.call_later(RELIEF_S, self._relieve)
-
-    def _resume(self) -> None:
-        """Those that wait for room go on as far as there is some, longest waiting first of each user."""
-        full: set[int] = set()
-        for connection in list(self._paused):
-            if connection.peer.uid in full:
-                continue
-            if not connection.zmtp.space():
-                full.add(connection.peer.uid)
-                continue
-            connection.is_paused = False
-            del self._paused[connection]
-            self._epoll.register(connection.socket, self._wanted(connection))
-
-    def _relieve(self) -> None:
-        """Some wait for room: who has held a buffer for half a message too long makes it."""
-        self._relief_timer = None
-        self._resume()
-        now = self._loop.time()
-        late = [
-            each
-            for each in self._by_id.values()
-            if each.has_attached and each.part_since and now - each.part_since > STALLED_S
-        ]
-        # First who could have gone on; where all of them wait for each other, one of those.
-        late.sort(key=lambda each: (each.is_paused, each.part_since))
-        has_room = self._buffers.held_bytes + self._user_bytes_max <= self._buffers.limit_bytes
-        for connection in late:
-            if not self._paused or (connection.is_paused and len(self._paused) == 1):
-                break
-            if has_room and all(each.peer.uid != connection.peer.uid for each in self._paused):
-                continue  # those that wait, wait for their own user's buffers
-            self._spare(connection, "half of a message was all that came, and others wait for its buffer")
-            self._resume()
-        if self._paused:
-            self._relief_timer = self._loop.call_later(RELIEF_S, self._relieve)
-        self._on_turn_end()
 
     def _reply(self, connection: StubConnection) -> bool:
         """Answer its pings; False when it asks without reading the answers, and is closed for it."""
@@ -522,7 +457,7 @@ class Endpoint:
         else:
             connection.unsent = unsent(buffers, sent)
         if was_waiting != bool(connection.unsent) and not connection.is_paused:
-            self._epoll.modify(connection.socket, self._wanted(connection))
+            self._epoll.modify(connection.socket, connection.wanted_events)
 
     def _drop_for(self, connection: StubConnection, why: str) -> None:
         """Close it for a reason that its peer gave us."""
@@ -543,7 +478,7 @@ class Endpoint:
             return
         connection.is_closed = True
         self._newcomers.remove(connection)
-        for table in (self._unattached_parts, self._paused, self._unread, self._late):
+        for table in (self._unattached_parts, self._room.paused, self._unread, self._late):
             table.pop(connection, None)
         connection.zmtp.close()
         fd = connection.socket.fileno()

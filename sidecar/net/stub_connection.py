@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -56,6 +57,11 @@ class StubConnection:
     def key(self) -> bytes:
         """The public key that its client has proved; empty of a Unix socket, and before that."""
         return b"" if self._curve is None else self._curve.peer_key
+
+    @property
+    def wanted_events(self) -> int:
+        """The events that its socket is watched for."""
+        return (0 if self.is_resting else select.EPOLLIN) | (select.EPOLLOUT if self.unsent else 0)
 
     def __init__(
         self,

@@ -23,10 +23,10 @@ import zmq
 from client_stub.zmtp import SHORT_BUFFER_BYTES, encode, opening
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import newcomers as newcomers_module
+from sidecar.net import receive_room
 from sidecar.net.endpoint import (
     MALFORMED_MAX,
     MESSAGES_PER_TURN_MAX,
-    RECEIVE_BUFFER_BYTES,
     UNATTACHED_BUFFER_BYTES,
     Endpoint,
 )
@@ -35,6 +35,7 @@ from sidecar.net.penalties import (
     SKIPPED_BYTES_PER_POINT,
     Penalties,
 )
+from sidecar.net.receive_room import RECEIVE_BUFFER_BYTES
 from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX, UNATTACHED_MESSAGES_MAX
 
 PATIENCE_S = 20.0
@@ -313,9 +314,9 @@ def test_half_messages_of_connections_that_did_not_attach_share_a_little_room(
 def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_module, "UNFINISHED_BYTES_MAX", 8 << 20)
-    monkeypatch.setattr(endpoint_module, "USER_UNFINISHED_BYTES_MAX", 8 << 20)
-    monkeypatch.setattr(endpoint_module, "STALLED_S", 0.2)
+    monkeypatch.setattr(receive_room, "UNFINISHED_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(receive_room, "USER_UNFINISHED_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(receive_room, "STALLED_S", 0.2)
 
     async def test() -> None:
         async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
@@ -331,12 +332,12 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
                 for peer in (quick, bulk):
                     peer.sendall(b"".join(encode([b"hello"])))
                 await until(lambda: len(desk.messages) == heard + 2)
-                highest = desk.endpoint._buffers.held_bytes
+                highest = desk.endpoint._room.buffers.held_bytes
                 for number in range(20):
                     quick.sendall(b"".join(encode([b"small", b"%d" % number])))
                     await until(lambda: desk.messages[-1][1][0] == b"small")
                     desk.messages.append((b"", [b""]))
-                    highest = max(highest, desk.endpoint._buffers.held_bytes)
+                    highest = max(highest, desk.endpoint._room.buffers.held_bytes)
                 large = b"".join(encode([b"large", bytes(2 << 20)]))
                 bulk.setblocking(False)
                 async with asyncio.timeout(PATIENCE_S):
@@ -344,7 +345,7 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
                         with suppress(BlockingIOError):
                             large = large[bulk.send(large) :]
                         await asyncio.sleep(0)
-                        highest = max(highest, desk.endpoint._buffers.held_bytes)
+                        highest = max(highest, desk.endpoint._room.buffers.held_bytes)
                 await until(lambda: desk.messages[-1][1][0] == b"large")
                 assert len(desk.messages[-1][1][1]) == 2 << 20
                 assert not is_closed(quick) and not is_closed(bulk)
@@ -367,7 +368,7 @@ def test_a_message_over_the_limit_is_told_by_its_header_and_its_connection_goes_
                         with suppress(BlockingIOError):
                             too_long = too_long[peer.send(too_long) :]
                         await asyncio.sleep(0)
-                        highest = max(highest, desk.endpoint._buffers.held_bytes)
+                        highest = max(highest, desk.endpoint._room.buffers.held_bytes)
                 await until(lambda: len(desk.messages) == 3)
                 assert [frames for _, frames in desk.messages[1:]] == [[b"head"], [b"next"]]
                 assert desk.skipped[1:] == [MESSAGE_BYTES_MAX, 0]

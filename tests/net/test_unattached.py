@@ -14,8 +14,9 @@ import pytest
 from client_stub.zmtp import SHORT_BUFFER_BYTES, Buffers, encode
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import listener as listener_module
-from sidecar.net.endpoint import RECEIVE_BUFFER_BYTES
+from sidecar.net import receive_room
 from sidecar.net.peer import Peer, peer_of
+from sidecar.net.receive_room import RECEIVE_BUFFER_BYTES
 from sidecar.net.stub_connection import StubConnection
 from sidecar.net.unattached import PLACES_PER_FREE, Unattached
 from tests.net.test_endpoint import MESSAGE_BYTES_MAX, desk_at, dial, is_closed, run, stub_at, until
@@ -109,7 +110,7 @@ def test_half_messages_of_one_user_leave_buffers_to_others(
             await until(lambda: len(desk.messages) == len(peers))
             for peer in peers:
                 peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
-            users = desk.endpoint._buffers_of
+            users = desk.endpoint._room.by_user
             await until(lambda: users[1001].held_bytes > users[1001].limit_bytes)
             other = stack.enter_context(stub_at(desk))
             other.sendall(b"".join(encode([b"hello"])))
@@ -117,14 +118,14 @@ def test_half_messages_of_one_user_leave_buffers_to_others(
             other.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + b"x")
             await until(lambda: 1002 in users and users[1002].held_bytes)
             assert users[1002].held_bytes == RECEIVE_BUFFER_BYTES, "a whole buffer, no short one"
-            assert desk.endpoint._user_bytes_max >= 4 * MESSAGE_BYTES_MAX
+            assert desk.endpoint._room.user_bytes_max >= 4 * MESSAGE_BYTES_MAX
 
     run(test)
 
 
 def test_half_messages_of_many_users_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them keeps to its own, and all together would take three times as much."""
-    monkeypatch.setattr(endpoint_module, "UNFINISHED_BYTES_MAX", 1)
+    monkeypatch.setattr(receive_room, "UNFINISHED_BYTES_MAX", 1)
     users = [1001 + number // 20 for number in range(120)]
     as_users(monkeypatch, [*users, 1])
 
@@ -136,13 +137,13 @@ def test_half_messages_of_many_users_share_one_bound(tmp_path: Path, monkeypatch
             await until(lambda: len(desk.messages) == len(peers))
             for peer in peers:
                 peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
-            whole, bound = desk.endpoint._buffers, 2 * desk.endpoint._user_bytes_max
+            whole, bound = desk.endpoint._room.buffers, 2 * desk.endpoint._room.user_bytes_max
             highest = 0
 
             def is_tight() -> bool:
                 nonlocal highest
                 highest = max(highest, whole.held_bytes)
-                return all(desk.endpoint._buffers_of[user].held_bytes for user in set(users))
+                return all(desk.endpoint._room.by_user[user].held_bytes for user in set(users))
 
             await until(is_tight)
             with stub_at(desk) as other:
