@@ -77,7 +77,7 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaCluster]:
     """One real Apache Kafka for the whole run; tests take topics of their own from ``new_topic``."""
-    with KafkaCluster() as cluster:
+    with KafkaCluster(light=True) as cluster:
         yield cluster
 
 

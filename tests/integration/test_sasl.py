@@ -54,7 +54,7 @@ def kafka(tokens: TokenServer) -> Iterator[KafkaCluster]:
             relayed=True,
         ),
     ]
-    with KafkaCluster(listeners=listeners) as cluster:
+    with KafkaCluster(light=True, listeners=listeners) as cluster:
         yield cluster
 
 

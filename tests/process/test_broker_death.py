@@ -29,7 +29,7 @@ MANY_RECORDS = 150_000
 
 @pytest.fixture
 def own_kafka() -> Iterator[KafkaCluster]:
-    with KafkaCluster(topics={"t": 3}) as cluster:
+    with KafkaCluster(light=True, topics={"t": 3}) as cluster:
         yield cluster
 
 

@@ -107,7 +107,7 @@ def test_a_name_server_that_says_nothing_is_seen_from_the_start() -> None:
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[KafkaCluster]:
     """One broker for the tests that need a real one: TLS as well, and it is killed and comes back."""
-    with KafkaCluster(topics={"orders": 1}, listeners=[Listener("SSL")]) as cluster:
+    with KafkaCluster(light=True, topics={"orders": 1}, listeners=[Listener("SSL")]) as cluster:
         yield cluster
 
 

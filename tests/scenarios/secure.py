@@ -56,7 +56,9 @@ def secure_cluster(tokens: TokenServer) -> Iterator[KafkaCluster]:
             relayed=True,
         ),
     ]
-    with KafkaCluster(listeners=listeners, authority=authority, acls=True, super_users=["alice"]) as cluster:
+    with KafkaCluster(
+        light=True, listeners=listeners, authority=authority, acls=True, super_users=["alice"]
+    ) as cluster:
         yield cluster
 
 
