@@ -28,7 +28,7 @@ from sidecar.cli.record_files import (
     split_keys,
 )
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.run_dir import RunDir, read_json
 
 if TYPE_CHECKING:
     from client_stub import Producer, RecordMetadata
@@ -228,20 +228,26 @@ def _header(text: str) -> tuple[str, bytes]:
     return name, value.encode()
 
 
-def _flush(producer: Producer, topic: str, timeout_s: float) -> None:
-    """As producer.flush(timeout_s); says in time, or at its end, that the topic is missing. Raises TimeoutError."""
+def _flush(producer: Producer, run_dir: RunDir, topic: str, timeout_s: float) -> None:
+    """As producer.flush(timeout_s); says in time, or at its end, what the records wait for. Raises TimeoutError."""
     first_s = min(MISSING_AFTER_S, timeout_s)
     try:
         producer.flush(timeout=first_s)
         return
     except TimeoutError:
-        _say_why(producer, topic)
+        _say_why(producer, run_dir, topic)
         if first_s == timeout_s:
             raise
     producer.flush(timeout=timeout_s - first_s)
 
 
-def _say_why(producer: Producer, topic: str) -> None:
+def _say_why(producer: Producer, run_dir: RunDir, topic: str) -> None:
+    """The daemon's own state first: it may take nothing, or reach nobody. Then the topic."""
+    info = read_json(run_dir.daemon_json) or {}
+    if info.get("state") != "running" and info.get("sentence"):
+        click.echo(info["sentence"], err=True)
+        if not info["kafka_reachable"]:
+            return  # it may know no topic yet
     try:
         producer.partitions_for(topic, timeout=0)
     except MetadataTimeout:
@@ -296,7 +302,7 @@ def _send(
             except (SidecarError, ValueError, TypeError) as error:
                 bad = f"{name}, record {sent + 1}: {error}"
             try:
-                _flush(producer, topic, timeout_s)
+                _flush(producer, run_dir, topic, timeout_s)
             except (TimeoutError, KeyboardInterrupt):
                 left = sent - outcomes.delivered - outcomes.failed
                 producer.close(0)
@@ -305,9 +311,13 @@ def _send(
         fail(str(error), ExitStatus.DAEMON_UNREACHABLE)
     except BufferExhausted as error:
         fail(f"{outcomes.delivered:,} of {sent:,} records were delivered: {error}", ExitStatus.TIMED_OUT)
-    except TimeoutError as error:
+    except TimeoutError:
         outcomes.show_reasons()
-        fail(f"{left:,} of {sent:,} records have no outcome yet: {error}", ExitStatus.TIMED_OUT)
+        fail(
+            f"{left:,} of {sent:,} records have no outcome after {timeout_s:g} s (--timeout); the daemon may still "
+            f"deliver {'it' if left == 1 else 'them'}.",
+            ExitStatus.TIMED_OUT,
+        )
     except KeyboardInterrupt:
         fail(
             f"Stopped: {outcomes.delivered:,} of {sent:,} records were delivered; the daemon may still deliver some "

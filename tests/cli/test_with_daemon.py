@@ -188,7 +188,7 @@ def ends_in_time(daemon: SidecarDaemon) -> None:
     assert late.returncode == 75
     reason, end = late.stderr.splitlines()
     assert reason == "Topic nosuch is not present in Kafka yet; the records wait for it."
-    assert end.startswith("2 of 2 records have no outcome yet: ")
+    assert end == "2 of 2 records have no outcome after 0.5 s (--timeout); the daemon may still deliver them."
     accepted = metric(daemon, "kafka_sidecar_records_accepted_total")
     with subprocess.Popen(
         [*cli("produce"), "--run-dir", str(daemon.run_dir), "nosuch"],
@@ -259,6 +259,11 @@ def test_status_has_an_exit_for_each_state(start_daemon: StartDaemon, mock_broke
     wait_until(lambda: good.command("status", "--by-state").returncode == 0, "all workers")
     assert good.command("drain").returncode == 0
     assert good.command("status", "--by-state").returncode == STATE_EXITS["draining"]
+    held = good.command("produce", "smoke", "--timeout", "0.5", stdin=b"a\n")
+    assert held.stderr.splitlines() == [
+        "The daemon is drained and takes no records: `kafka-sidecar resume` ends that.",
+        "1 of 1 records have no outcome after 0.5 s (--timeout); the daemon may still deliver it.",
+    ]
     assert len(set(STATE_EXITS.values())) == len(STATE_EXITS)
 
 
