@@ -44,8 +44,18 @@ class _Broker:
         return sum(row.held_records for row in self.rows)
 
     @property
+    def waiting(self) -> str:
+        held = self.held_records
+        return "1 record waits for it" if held == 1 else f"{held:,} records wait for it"
+
+    @property
     def in_flight(self) -> int:
         return sum(row.in_flight for row in self.rows)
+
+    @property
+    def is_only_named(self) -> bool:
+        """It counts as up because metadata names it: no worker has a connection."""
+        return all(row.state != BrokerState.UP for row in self.rows)
 
     @property
     def name(self) -> str:
@@ -135,8 +145,7 @@ class BrokerBook:
             return
         broker.next_line_ms = now_ms + LINE_INTERVAL_MS
         broker.logged = broker.shown
-        held = broker.held_records
-        waiting = f"{held:,} record{'s' if held != 1 else ''} wait{'s' if held == 1 else ''} for it"
+        waiting = broker.waiting
         if broker.shown is BrokerState.SILENT:
             log.warning(
                 "%s is silent: it has answered nothing for %.0f s with %d requests sent, and %s. Look at its process, "
@@ -154,6 +163,13 @@ class BrokerBook:
                 broker.last_error.rstrip(".") or "its connection was lost",
                 waiting,
             )
+        elif broker.is_only_named:
+            log.warning(
+                "%s counts as up again after %.0f s: Kafka names it, and no record waits for it. Nothing here has "
+                "connected to it since.",
+                broker.name,
+                (now_ms - broker.bad_since_ms) / 1e3,
+            )
         else:
             log.warning("%s is up again after %.0f s.", broker.name, (now_ms - broker.bad_since_ms) / 1e3)
 
@@ -169,8 +185,7 @@ class BrokerBook:
     def troubled(self, now_ms: float) -> list[str]:
         """A phrase for each broker that has been no good for TROUBLE_MS while records wait for it."""
         return [
-            f"{each.name} is {each.shown} for {(now_ms - each.since_ms) / 1e3:.0f} s and "
-            f"{each.held_records:,} records wait for it"
+            f"{each.name} is {each.shown} for {(now_ms - each.since_ms) / 1e3:.0f} s and {each.waiting}"
             for each in self._brokers.values()
             if each.shown in BAD and each.held_records and now_ms - each.since_ms >= TROUBLE_MS
         ]

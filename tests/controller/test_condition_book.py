@@ -93,7 +93,7 @@ def test_a_silent_broker_is_in_trouble_at_once_and_its_age_counts_from_the_oldes
     assert [each["state"] for each in shown["brokers"]] == ["up", "silent"]
 
 
-def test_a_worker_that_needs_a_broker_no_more_is_overruled() -> None:
+def test_a_worker_that_needs_a_broker_no_more_is_overruled(caplog: pytest.LogCaptureFixture) -> None:
     """Its last word is from when it lost the broker: another worker is connected, or metadata names it long after."""
     stage = Stage()
     stage.hear(0, stage.down(held=0))
@@ -108,6 +108,19 @@ def test_a_worker_that_needs_a_broker_no_more_is_overruled() -> None:
     alone.tick(VOUCHED_MS)
     assert alone.state() == "up"
     assert not alone.book.brokers.wants_metadata
+    assert caplog.messages[-1].endswith(
+        "counts as up again after 12 s: Kafka names it, and no record waits for it. "
+        "Nothing here has connected to it since."
+    )
+
+
+def test_one_record_that_waits_is_one() -> None:
+    stage = Stage()
+    stage.hear(0, stage.down(held=1))
+    stage.tick(5_000.0)
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert "is down for 5 s and 1 record waits for it" in trouble.sentence
 
 
 def test_a_broker_that_comes_and_goes_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
