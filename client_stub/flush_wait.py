@@ -41,6 +41,8 @@ class FlushWait:
         queued = self._outbox.queued_count if self._left is None else 0
         if self.for_acceptance:
             count = queued + sum(each.count for each in left if not each.is_accepted)
-            return TimeoutError(f"flush() timed out after {timeout} s: {count} records are not accepted yet.")
+            which = "1 record is" if count == 1 else f"{count} records are"
+            return TimeoutError(f"flush() timed out after {timeout} s: {which} not accepted yet.")
         count = queued + sum(each.undecided_count for each in left)
-        return TimeoutError(f"flush() timed out after {timeout} s: {count} records have no outcome yet.")
+        which = "1 record has" if count == 1 else f"{count} records have"
+        return TimeoutError(f"flush() timed out after {timeout} s: {which} no outcome yet.")

@@ -384,14 +384,15 @@ class Producer(ProducerCore):
         estimate = kafka_size_bound(record)
         if limit is not None and estimate > limit:
             raise RecordTooLarge(
-                f"The message is {estimate} bytes when serialized which is larger than {limit}, which is the value "
-                "of the max.request.size configuration.",
+                f"The message for topic {topic} is {estimate} bytes when serialized which is larger than {limit}, "
+                "which is the value of the max.request.size configuration.",
                 code=LocalCode.RECORD_TOO_LARGE,
             )
         payload_bytes, most = packed_bound(record), self._outbox.payload_bytes_max
         if payload_bytes > most:
             raise RecordTooLarge(
-                f"The record is {payload_bytes} bytes, and one message to the daemon takes {most} at most.",
+                f"The record for topic {topic} is {payload_bytes} bytes, and one message to the daemon takes {most} at "
+                "most.",
                 code=LocalCode.RECORD_TOO_LARGE,
             )
 

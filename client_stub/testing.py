@@ -232,9 +232,8 @@ class FakeProducer:
         with self._lock:
             self._moved.wait_for(lambda: self._is_held or not (self._line or self._decider), timeout)
             if self._line and until == "delivered":
-                raise TimeoutError(
-                    f"flush() timed out after {timeout} s: {len(self._line)} records have no outcome yet."
-                )
+                which = "1 record has" if len(self._line) == 1 else f"{len(self._line)} records have"
+                raise TimeoutError(f"flush() timed out after {timeout} s: {which} no outcome yet.")
         self._raise_unwatched()
         with self._lock:
             newly, self._reported = self._failed_ever - self._reported, self._failed_ever

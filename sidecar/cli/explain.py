@@ -173,7 +173,11 @@ def waiting_line(row: dict[str, Any]) -> str:
 
 def client_line(row: dict[str, Any]) -> str:
     """One client: records without an outcome, held topics, and whether it is there."""
-    parts = [f"{row['records']:,} records without an outcome", f"{row['streams']:,} topics"]
+    records, topics = row["records"], row["streams"]
+    parts = [
+        f"{records:,} record{'' if records == 1 else 's'} without an outcome",
+        f"{topics:,} topic{'' if topics == 1 else 's'}",
+    ]
     if row["held_streams"]:
         parts.append(f"{row['held_streams']:,} of them held")
     if not row["is_attached"]:

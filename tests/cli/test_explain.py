@@ -66,7 +66,7 @@ def test_nothing_is_said_of_what_is_all_there_and_of_clients_that_are_idle() -> 
     idle = answer(clients=[client(1), client(2, records=0)], client_count=4_000)
     assert describe(idle, "") == [
         "Nothing waits.",
-        "client c1  pid 7, worker 0: 1 records without an outcome, 5,000 topics",
+        "client c1  pid 7, worker 0: 1 record without an outcome, 5,000 topics",
     ]
 
 

@@ -142,7 +142,7 @@ def test_outcomes_that_are_held() -> None:
     assert not held.done()
     with pytest.raises(TimeoutError, match="no outcome after 0 s"):
         held.result(0)
-    with pytest.raises(TimeoutError, match="1 records have no outcome"):
+    with pytest.raises(TimeoutError, match="1 record has no outcome"):
         producer.flush(0)
     assert producer.flush(0, until="accepted") == 0
     producer.release()

@@ -23,7 +23,8 @@ def local_failure_text(code: int, topic: str, partition_count: int, config: Prod
             "The record could not be read: it is not [key, value, headers, partition, timestamp]."
         ),
         LocalCode.RECORD_TOO_LARGE: (
-            f"The record is larger than max.request.size ({config.max_request_size} bytes) when serialized."
+            f"The record for topic {topic} is larger than max.request.size ({config.max_request_size} bytes) when "
+            "serialized."
         ),
         LocalCode.INVALID_TIMESTAMP: "The record's timestamp is negative.",
         # Kafka: KafkaProducer.waitOnMetadata; the partition itself is known where the record is.

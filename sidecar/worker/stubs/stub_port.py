@@ -393,12 +393,15 @@ class StubPort:
             raise MalformedFrame("BYE does not say whether it cancels")
         if fields[0]:
             session.has_cancelled = True
-            self._sparse_log.info(
-                ("left", session.name),
-                "client %s left without waiting for %d records",
-                session.name,
-                session.unsettled_records,
-            )
+            left = session.unsettled_records
+            if left:
+                self._sparse_log.info(
+                    ("left", session.name),
+                    "client %s left without waiting for %d record%s",
+                    session.name,
+                    left,
+                    "" if left == 1 else "s",
+                )
         self.end(session, now_ms, for_good=True)
 
     def _on_ping(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
