@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,6 +93,26 @@ def measure_steps(steps: Steps, results: Results) -> None:
         results.add(SECTION, f"{walk.what}: functions with own work", walk.side, "", [len(walk.working)])
         results.add(SECTION, f"{walk.what}: files", walk.side, "", [walk.files])
         results.walks.append(walk.to_dict())
+    for room, (functions, files) in by_room(walks).items():
+        results.add(SECTION, f"{WAITED_FOR}: functions with own work", room, "", [functions])
+        results.add(SECTION, f"{WAITED_FOR}: files", room, "", [files])
+
+
+def by_room(walks: Sequence[Walk]) -> dict[str, tuple[int, int]]:
+    """Where the functions of one record lie, stub and worker together: by folder, those with own work and their
+    files; most functions first."""
+    working: dict[str, set[str]] = {}
+    for walk in walks:
+        if walk.what == WAITED_FOR:
+            for step in walk.working:
+                working.setdefault(step.function.rpartition(":")[0].rpartition("/")[0], set()).add(
+                    step.function
+                )
+    found = {
+        room: (len(functions), len({each.partition(":")[0] for each in functions}))
+        for room, functions in working.items()
+    }
+    return dict(sorted(found.items(), key=lambda item: (-item[1][0], item[0])))
 
 
 def count_walks() -> list[Walk]:

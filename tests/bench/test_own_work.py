@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from sidecar.bench.own_work import does_own_work, has_own_work
+from sidecar.bench.steps import BULK, WAITED_FOR, Step, Walk, by_room
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,15 @@ def test_a_counted_name_is_found_in_its_file() -> None:
     assert not has_own_work(
         f"sidecar/producer/sender.py:{code.co_firstlineno} Sender.poll.<locals>.<genexpr>"
     )
+
+
+def test_functions_are_counted_by_room() -> None:
+    from sidecar.producer.sender import Sender
+
+    functions = [
+        f"sidecar/producer/sender.py:{each.__code__.co_firstlineno} {each.__qualname__}"
+        for each in (Sender.poll, Sender.on_produce_response, Sender.wake)
+    ]
+    walk = Walk(WAITED_FOR, "worker", tuple(Step(each, 1.0) for each in functions))
+    other = Walk(BULK, "worker", (Step("sidecar/net/listener.py:1 nothing", 1.0),))
+    assert by_room([walk, walk, other]) == {"sidecar/producer": (2, 1)}

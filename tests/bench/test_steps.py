@@ -22,12 +22,12 @@ class Bound(NamedTuple):
 
 
 BOUNDS: Final = {
-    (WAITED_FOR, "stub"): Bound(89, 68, 13, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(158, 136, 44, "Sender.poll"),
-    (BULK, "stub"): Bound(117, 84, 16, "Producer.send_many"),
-    (BULK, "worker"): Bound(195, 157, 48, "Sender.on_produce_response"),
-    (SPREAD, "stub"): Bound(139, 85, 16, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(253, 157, 48, "Sender.on_produce_response"),
+    (WAITED_FOR, "stub"): Bound(86, 68, 12, "ProducerCore.send"),
+    (WAITED_FOR, "worker"): Bound(153, 133, 44, "Sender.poll"),
+    (BULK, "stub"): Bound(114, 82, 15, "Producer.send_many"),
+    (BULK, "worker"): Bound(191, 156, 48, "Sender.on_produce_response"),
+    (SPREAD, "stub"): Bound(135, 83, 15, "Producer.send_many"),
+    (SPREAD, "worker"): Bound(247, 156, 48, "Sender.on_produce_response"),
 }
 
 
