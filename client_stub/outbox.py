@@ -29,7 +29,7 @@ from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore
 from client_stub.packer import packed_bound
 from client_stub.room_errors import no_room
 from client_stub.spare_packers import COPIED_BYTES_MAX, SparePackers
-from client_stub.submission import BulkPart, Submission
+from client_stub.submission import BulkPart, Snapshot, Submission
 from client_stub.waker import Waker
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
 
@@ -43,15 +43,6 @@ WAIT_WARNING_S: Final = 2.0
 """A send that has waited this long for room says so once, with the cause."""
 ROOM_LOOK_MS: Final = 100.0
 """How often a caller who waits for room looks for it without being woken."""
-
-
-class Snapshot:
-    """The undecided submissions of a moment, once they are known: None until the io thread has taken in all of it."""
-
-    __slots__ = ("submissions",)
-
-    def __init__(self, submissions: list[Submission] | None = None) -> None:
-        self.submissions = submissions
 
 
 class Outbox(OutboxCore):

@@ -10,9 +10,9 @@ from typing import Any
 from client_stub.errors import FORKED_TEXT, ForkedProducer, ProducerClosed
 from client_stub.failures import OnError
 from client_stub.hot import Delivery, OnDelivery, OpenStream
-from client_stub.outbox import Outbox, Snapshot
+from client_stub.outbox import Outbox
 from client_stub.packer import packed_bound
-from client_stub.submission import BulkPart, Submission
+from client_stub.submission import BulkPart, Snapshot, Submission
 
 
 class QueuedOutbox(Outbox):

@@ -375,6 +375,15 @@ class Submission(SubmissionCore):
             self.first_error = error
 
 
+class Snapshot:
+    """The undecided submissions of a moment, once they are known: None until the io thread has taken in all of it."""
+
+    __slots__ = ("submissions",)
+
+    def __init__(self, submissions: list[Submission] | None = None) -> None:
+        self.submissions = submissions
+
+
 def make_call(entry: list[Callable[[], object]]) -> None:
     """Make the call in ``entry``, unless another thread does. An exception of it is logged."""
     try:
