@@ -79,8 +79,9 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
         if time.monotonic() > deadline_s:
             why = f" Topics are paused: {', '.join(paused)}." if paused else ""
             fail(
-                f"{held:,} records are held after {timeout_s:g} s.{why} The daemon takes no more and goes on "
-                "delivering; `kafka-sidecar status` says why they wait, `kafka-sidecar resume` lets clients go on.",
+                f"{held:,} record{' is' if held == 1 else 's are'} held after {timeout_s:g} s.{why} The daemon "
+                "takes no more and goes on delivering; `kafka-sidecar status` says why they wait, "
+                "`kafka-sidecar resume` lets clients go on.",
                 ExitStatus.TIMED_OUT,
             )
         time.sleep(LOOK_S)

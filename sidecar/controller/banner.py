@@ -56,8 +56,8 @@ class Farewell:
         """The daemon's last line after a drain."""
         delivered, failed, dead = self._since()
         return (
-            f"Drained in {now_s - self._began_s:.1f} s: {delivered:,} records delivered, {failed:,} failed to their "
-            f"senders, {dead:,} became dead letters. This daemon ends."
+            f"Drained in {now_s - self._began_s:.1f} s: {delivered:,} record{'' if delivered == 1 else 's'} "
+            f"delivered, {failed:,} failed to their senders, {dead:,} became dead letters. This daemon ends."
         )
 
     def losses(self, left: int, folder: Path) -> tuple[str, str]:

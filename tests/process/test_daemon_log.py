@@ -67,7 +67,7 @@ def test_banner_and_last_line(start_daemon: StartDaemon) -> None:
         assert daemon.process.wait(20) == ExitStatus.OK
     last = daemon.log_tail(1)
     assert re.search(
-        r"Drained in \d+\.\d s: 1 records delivered, 0 failed to their senders, 0 became dead letters", last
+        r"Drained in \d+\.\d s: 1 record delivered, 0 failed to their senders, 0 became dead letters", last
     ), last
     assert "died" not in daemon.log_tail(1000), "clients that ended properly are no news"
 

@@ -149,7 +149,7 @@ def test_a_drain_that_cannot_end_says_so(kafka: FakeBroker, start_daemon: StartD
         producer.flush(20, until="accepted")
         shown = daemon.command("drain", "--timeout", "0.2")
         assert shown.returncode == ExitStatus.TIMED_OUT
-        assert "1 records are held after 0.2 s. Topics are paused: orders." in shown.stderr
+        assert "1 record is held after 0.2 s. Topics are paused: orders." in shown.stderr
         done(daemon, "resume")
         assert delivery.result(20).offset == 0
 
