@@ -20,8 +20,6 @@ from sidecar.producer.effects import AskBroker, Effect, Renumbered, Split
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from sidecar.common.backoff import ExponentialBackoff
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.partition_queue import PartitionQueue
@@ -128,8 +126,6 @@ class BatchFates:
     def refused(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
         """The broker's word on one batch is an error."""
         code = result.error_code
-        if batch.doubt_topic_id is not None:
-            self._ids.end_doubt_of_gone_topic(batch)
         if (code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE) or (
             code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended
         ):
@@ -159,14 +155,7 @@ class BatchFates:
             text = (
                 (result.record_errors[0][1] if result.record_errors else None) or result.error_message or ""
             )
-            self.error(
-                batch,
-                code,
-                text,
-                now_ms,
-                log_start_offset=result.log_start_offset,
-                topic_id=result.topic_id,
-            )
+            self.error(batch, code, text, now_ms, log_start_offset=result.log_start_offset)
 
     def _hint(self, batch: ProducerBatch, result: PartitionResult) -> None:
         leader, epoch = result.current_leader_id, result.current_leader_epoch
@@ -174,16 +163,8 @@ class BatchFates:
             self.hints.append(LeaderHint(batch.topic, batch.partition, leader, epoch))
 
     def error(
-        self,
-        batch: ProducerBatch,
-        code: int,
-        text: str,
-        now_ms: float,
-        *,
-        log_start_offset: int = -1,
-        topic_id: UUID | None = None,
+        self, batch: ProducerBatch, code: int, text: str, now_ms: float, *, log_start_offset: int = -1
     ) -> None:
-        """``topic_id``: by which its request named the topic; None: by its name."""
         row = classify(code)
         if row.stale_metadata:
             self.stale_topics.add(batch.topic)
@@ -193,12 +174,8 @@ class BatchFates:
         batch.last_error = row.name
         idempotent = batch.lane == IDEMPOTENT_LANE
         if row.persistence != Persistence.NOT_PERSISTED:
-            if not batch.has_open_doubt or batch.doubt_topic_id is not None:
-                batch.doubt_topic_id = topic_id
             batch.in_doubt = True
             batch.was_absent = False
-            if topic_id is not None:
-                self._ids.end_doubt_of_gone_topic(batch)
         if idempotent and code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
             retry = self._out_of_order(batch)
             if not retry and batch.doubtful_parent is None:
@@ -207,6 +184,8 @@ class BatchFates:
             retry = self._unknown_producer_id(batch, log_start_offset)
         else:
             retry = row.retriable
+            if idempotent:
+                self._ids.not_judged(batch)
         # A batch that the broker may have is not given up for having been tried often: only its deadline ends
         # it.
         tries_left = batch.attempts < self._config.retries or (idempotent and batch.in_doubt)

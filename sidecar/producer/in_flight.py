@@ -25,13 +25,11 @@ class ProduceRequest:
     ``node_id`` is the broker's, or that of the second connection to it (``second_of``). ``timeout_ms`` goes
     to the broker, ``deadline_ms`` (monotonic) when the connection is given up.
     ``buffer`` is taken when the request is made, and the driver gives it back when the kernel has taken the request, or
-    nothing of it will be sent any more. ``topic_names`` is for the driver: with Produce v13 requests and answers name
-    topics by id, and it puts the ids it sent here. It is empty where the request named topics by name.
-    Make it by place: names of arguments would be a dictionary for each request.
+    nothing of it will be sent any more. ``topic_names`` is for the driver: with Produce v13 answers name topics by id,
+    and it puts the ids it sent here. Make it by place: names of arguments would be a dictionary for each request.
     """
 
     __slots__ = (
-        "_topic_ids",
         "acks",
         "batches",
         "begun",
@@ -84,13 +82,6 @@ class ProduceRequest:
         self.sent = False
         """The kernel has taken all of its bytes."""
         self.topic_names: dict[UUID, str] = {}
-        self._topic_ids: dict[str, UUID] | None = None
-
-    def topic_id_of(self, batch: ProducerBatch) -> UUID | None:
-        """By which the request named the batch's topic; None: by its name."""
-        if self._topic_ids is None:
-            self._topic_ids = {topic: topic_id for topic_id, topic in self.topic_names.items()}
-        return self._topic_ids.get(batch.topic)
 
     def __repr__(self) -> str:
         return f"<ProduceRequest {self.id} node={self.node_id} acks={self.acks} batches={len(self.batches)}>"

@@ -9,6 +9,7 @@ from sidecar.producer.lanes import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from sidecar.producer.partition_queue import PartitionQueue
+    from sidecar.producer.partition_sequences import PartitionSequences
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds
 
@@ -45,7 +46,7 @@ class NextBatch:
         if in_flight:
             first = in_flight[0]
             if first.state is _QUEUED:
-                return self._doubtful(in_flight) if sequences.renumber else first
+                return self._doubtful(sequences) if sequences.renumber else first
             if first.attempts:
                 return None
         if sequences.renumber or sequences.unresolved or not queue.batches:
@@ -70,11 +71,18 @@ class NextBatch:
         return head
 
     @staticmethod
-    def _doubtful(in_flight: list[ProducerBatch]) -> ProducerBatch | None:
-        """Before a renumbering: the first batch whose fate must still be found out by sending it again."""
-        for batch in in_flight:
+    def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
+        """Before a renumbering: the first batch whose fate must still be found out by sending it again.
+
+        A recreated topic takes any first sequence. So refused batches before the one in doubt go there first, as they
+        are, each once: they would else be late for good. In the old log they are refused again.
+        """
+        refused: ProducerBatch | None = None
+        for batch in sequences.in_flight:
             if batch.state is not _QUEUED:
                 return None
             if batch.has_open_doubt:
-                return batch
+                return refused or batch
+            if refused is None and batch.recreations != sequences.recreations:
+                refused = batch
         return None

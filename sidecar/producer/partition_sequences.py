@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
-from sidecar.producer.batch_states import BatchState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from uuid import UUID
 
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch
-
-GONE_TOPICS_MAX: Final = 4
-"""Ids of a recreated topic that a partition remembers. A doubt from before them lasts until its batch is sent again."""
-_QUEUED: Final = BatchState.QUEUED
-"""An attribute of an enum's class costs as much as a call."""
 
 
 class PartitionSequences:
@@ -32,7 +25,6 @@ class PartitionSequences:
     __slots__ = (
         "acked_next",
         "acked_order",
-        "gone_topic_ids",
         "identity",
         "in_flight",
         "is_stamped_by_broker",
@@ -42,9 +34,9 @@ class PartitionSequences:
         "next_sequence",
         "next_serial",
         "parked",
+        "recreations",
         "refuses_next",
         "renumber",
-        "topic_id",
         "unresolved",
     )
 
@@ -65,10 +57,8 @@ class PartitionSequences:
         sequence, so nothing may be under way beside the batch that introduces it (again)."""
         self.known_from_serial = 0
         """Answers for earlier batches do not count: the topic was recreated, with a new log."""
-        self.topic_id: UUID | None = None
-        """The last one that was heard of, once the topic was recreated."""
-        self.gone_topic_ids: tuple[UUID, ...] = ()
-        """Of earlier topics of the name, the last ones. Nothing that was sent to one of them arrives any more."""
+        self.recreations = 0
+        """How often the topic was heard of under another id, or was gone: so many logs there were at most."""
         self.is_stamped_by_broker = False
         """The topic's timestamps are the broker's (LogAppendTime): never old, whatever the records say."""
         self.in_flight: list[ProducerBatch] = []
@@ -114,34 +104,12 @@ class PartitionSequences:
         or it is because the broker had forgotten the identity."""
         return self.lost_order > batch.order and self.identity == (batch.producer_id, batch.epoch)
 
-    def forget(self, old_id: UUID | None, new_id: UUID | None) -> list[ProducerBatch]:
-        """The topic was recreated, or is gone: no broker knows anything of earlier acknowledgements.
-
-        Returns the batches that wait and whose doubt has ended by that."""
+    def forget(self) -> None:
+        """The topic was recreated: its broker knows nothing of earlier acknowledgements."""
+        self.recreations += 1
         self.known_until_ms = 0.0
         self.known_from_serial = self.next_serial
         self.is_stamped_by_broker = False
-        old_id = self.topic_id or old_id
-        if new_id is None or old_id is None or new_id == old_id:
-            self.topic_id = new_id or old_id
-            return []
-        self.topic_id = new_id
-        if new_id in self.gone_topic_ids:
-            # A broker that lags behind brought an earlier id back: which of the two topics is gone, nobody knows.
-            self.gone_topic_ids = ()
-            return []
-        self.gone_topic_ids = (*self.gone_topic_ids, old_id)[-GONE_TOPICS_MAX:]
-        return [batch for batch in self.in_flight if batch.state is _QUEUED and self.ends_doubt(batch)]
-
-    def ends_doubt(self, batch: ProducerBatch) -> bool:
-        """Whether the batch was in doubt, and is not any more: the topic it was sent to is gone. Requests name it by
-        id, so no copy is in the log that is there now, nor comes there. It may have been in the one that is gone."""
-        if not batch.has_open_doubt or batch.doubt_topic_id not in self.gone_topic_ids:
-            return False
-        batch.in_doubt = False
-        batch.doubtful_parent = None
-        batch.was_in_doubt = True
-        return True
 
     def restart(self, identity: ProducerIdAndEpoch) -> None:
         """Begin at sequence 0 under ``identity``; only when nothing of the old one is unsettled."""
@@ -159,17 +127,11 @@ class PartitionSequences:
 
 def forget_recreated(
     topics: Mapping[str, Mapping[int, PartitionQueue]], before: MetadataSnapshot, after: MetadataSnapshot
-) -> list[ProducerBatch]:
-    """Of a topic under another id, and of one that is gone, no broker knows any producer.
-
-    Returns the batches whose doubt has ended."""
-    ended: list[ProducerBatch] = []
+) -> None:
+    """Of a topic under another id, and of one that is gone, no broker knows any producer."""
     for name, queues in topics.items():
         old, new = before.topics.get(name), after.topics.get(name)
         if old is not new and (old is None or new is None or old.topic_id != new.topic_id):
             for queue in queues.values():
                 if queue.sequences is not None:
-                    ended += queue.sequences.forget(
-                        None if old is None else old.topic_id, None if new is None else new.topic_id
-                    )
-    return ended
+                    queue.sequences.forget()

@@ -10,8 +10,6 @@ from sidecar.producer.batch_states import FINISHED, SPLIT, BatchEvent, BatchStat
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from sidecar.kernel import BatchRecords, Chain
     from sidecar.producer.partition_queue import PartitionQueue
 
@@ -55,7 +53,6 @@ class ProducerBatch:
         "deadline_ms",
         "descriptor",
         "doubt_refuted",
-        "doubt_topic_id",
         "doubtful_parent",
         "epoch",
         "expedited",
@@ -74,6 +71,7 @@ class ProducerBatch:
         "producer_id",
         "queue",
         "records",
+        "recreations",
         "retry_at_ms",
         "serial",
         "state",
@@ -121,9 +119,6 @@ class ProducerBatch:
         """Its partition was deleted while it was on the wire: the (code, text) that it fails with instead of being
         sent again."""
         self.in_doubt = False
-        self.doubt_topic_id: UUID | None = None
-        """In doubt: the id of the topic that it was sent to. None if it may have been sent by the topic's name, or by a
-        worker that has died."""
         self.doubt_refuted = False
         """It was in doubt, and its broker has said that it lacks it: true as long as no later batch turns out to be
         there."""
@@ -143,6 +138,8 @@ class ProducerBatch:
         self.producer_id = self.epoch = -1
         self.base_sequence = NO_SEQUENCE
         self.serial = -1
+        self.recreations = -1
+        """Of its topic, when it was last sent; -1: the log that was there then did not judge it by its number."""
         self.goes_alone = False
         """Its timestamps are so old that the broker may forget the producer id once it has appended it."""
 
@@ -307,8 +304,8 @@ class ProducerBatch:
         if keep_identity:
             if self.may_be_in_log and not self.was_absent:
                 piece.doubtful_parent = self
-                piece.doubt_topic_id = self.doubt_topic_id
             piece.goes_alone = self.goes_alone
+            piece.recreations = self.recreations
         if keep_identity and self.has_sequence:
             piece.identify(self.producer_id, self.epoch, (self.base_sequence + offset) & SEQUENCE_MASK)
         return piece

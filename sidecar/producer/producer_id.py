@@ -114,10 +114,11 @@ class ProducerIds:
         producer_id, epoch = identity
         young_from_ms = self.memory.young_from_ms()
         for batch in batches:
-            if batch.base_sequence != NO_SEQUENCE:
-                continue
             sequences = batch.queue.sequences
             assert sequences is not None
+            batch.recreations = sequences.recreations
+            if batch.base_sequence != NO_SEQUENCE:
+                continue
             if sequences.identity != identity:
                 sequences.restart(identity)
             batch.producer_id, batch.epoch = producer_id, epoch
@@ -263,11 +264,11 @@ class ProducerIds:
         return batch.records.max_timestamp_ms < self.memory.young_from_ms()
 
     @staticmethod
-    def end_doubt_of_gone_topic(batch: ProducerBatch) -> None:
-        """A topic is recreated while requests for it are under way: what is not in its log will not come there."""
+    def not_judged(batch: ProducerBatch) -> None:
+        """It did not reach the log, or was refused for another reason than a gap. A new topic may still take it."""
         sequences = batch.queue.sequences
-        if sequences is not None:
-            sequences.ends_doubt(batch)
+        if sequences is not None and sequences.recreations:
+            batch.recreations = -1
 
     def request_renumbering(self, batch: ProducerBatch) -> None:
         """The batch's own sequence is a gap at the broker."""

@@ -283,13 +283,10 @@ class RecordAccumulator:
         lingered_ms = batch.created_ms + batch.queue.settings.linger_ms
         return lingered_ms if lingered_ms > batch.retry_at_ms else batch.retry_at_ms
 
-    def advance(self, snapshot: MetadataSnapshot, now_ms: float) -> Sequence[ProducerBatch]:
+    def advance(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Let time and metadata act: due timers fire, and a new snapshot moves partitions to their new
         leaders.
-
-        Returns the batches whose doubt has ended, since the topic they were sent to is gone.
         """
-        ended: Sequence[ProducerBatch] = ()
         if self._followed:
             self._let_followers_go(now_ms)
         if self.timers.earliest_ms <= now_ms:
@@ -298,10 +295,9 @@ class RecordAccumulator:
                 self.touch(queue, now_ms)
         if snapshot is not self.lines.snapshot:
             if self.lines.snapshot is not None:
-                ended = forget_recreated(self._topics[IDEMPOTENT_LANE], self.lines.snapshot, snapshot)
+                forget_recreated(self._topics[IDEMPOTENT_LANE], self.lines.snapshot, snapshot)
             self.lines.follow(snapshot)
             self._retry_elsewhere(snapshot, now_ms)
-        return ended
 
     def _retry_elsewhere(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """A retry whose leader has changed need not wait any longer (KIP-951)."""

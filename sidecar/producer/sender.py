@@ -104,9 +104,7 @@ class Sender:
         partition.
         """
         accumulator = self._accumulator
-        ended = accumulator.advance(snapshot, now_ms)
-        if ended:
-            self._fates.settled(ended, now_ms)
+        accumulator.advance(snapshot, now_ms)
         if accumulator.incomplete.next_expiry_ms <= now_ms:
             self._expire_batches(now_ms)
         if self._in_flight.next_deadline_ms <= now_ms:
@@ -327,8 +325,7 @@ class Sender:
             # A fault of ours over one of them takes nothing from the others, and none stays behind for ever.
             for batch in unanswered.values():
                 text = f"Broker {broker_of(request.node_id)} left {batch.topic}-{batch.partition} out of its answer."
-                topic_id = request.topic_id_of(batch)
-                fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms, topic_id=topic_id)
+                fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
             fates.delivered(delivered, now_ms)
             fates.settled(request.batches, now_ms)
         self._wake_now = True
@@ -356,8 +353,7 @@ class Sender:
             text = f"{ended}: {reason or 'closed by it'}."
             self._accumulator.release(request.batches)
             for batch in request.batches:
-                topic_id = request.topic_id_of(batch)
-                self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms, topic_id=topic_id)
+                self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
             self._fates.settled(request.batches, now_ms)
         if node_id != broker_of(node_id):
             self._accumulator.lines.narrow(broker_of(node_id))
@@ -370,6 +366,7 @@ class Sender:
             if not batch.is_done:
                 if batch.descriptor == NO_DESCRIPTOR:
                     self._accumulator.back_to_start(batch)
+                self._ids.not_judged(batch)
                 self._accumulator.reenqueue(batch, retry_at_ms=0.0, now_ms=now_ms)
         self._fates.settled(request.batches, now_ms)
 

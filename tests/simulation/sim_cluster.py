@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from uuid import UUID
 
 from producer.harness import answer
 
@@ -123,7 +122,6 @@ class SimCluster:
                 answer(
                     batch.partition,
                     done.code,
-                    topic_id=None if batch.generation is None else UUID(int=batch.generation),
                     base_offset=done.base_offset,
                     record_errors=done.record_errors,
                     log_start_offset=0,

@@ -56,6 +56,8 @@ from .sim_ledger import Payload, SimLedger
 from .sim_theme import NEVER_MS, RECREATED, SANE_MS, THEMES
 
 START_MS = 10_000_000.0
+OLDEST_ID = 1_000
+"""Of a topic that was gone before the world began."""
 PAUSE_MS_MAX = 1_500.0
 """Over before the faults are."""
 LATE_MS_MAX = 50.0
@@ -131,10 +133,13 @@ class SimWorld:
         self.prepared_ms: dict[int, float] = {}
         self.connections: dict[int, Connection] = {}
         self.down_until_ms = dict.fromkeys([*self.cluster.nodes, *map(second_of, self.cluster.nodes)], 0.0)
+        self.calm = SimCalm()
+        self.lags = random.Random(f"lags {seed}")
+        """Draws of its own: a world with brokers that lag behind is the same in all else."""
+        self.lag_rate = 0.2 if seed % 2 and self.cluster.has_topic_ids else 0.0
         self.version = 0
         self.snapshot = self.describe()
         self.metadata_asked = False
-        self.calm = SimCalm()
         self.rests_in_pauses = seed % 2 == 0
         """In a long pause between submissions faults end, and begin again with the next one."""
         self.published: dict[ProducerBatch, tuple[object, ...]] = {}
@@ -358,6 +363,11 @@ class SimWorld:
     def describe(self) -> MetadataSnapshot:
         cluster = self.cluster
         topic_id = UUID(int=cluster.generation) if cluster.has_topic_ids else None
+        if self.version and self.faulty and self.lags.random() < self.lag_rate:
+            # A broker that lags behind names an earlier topic: one that was heard of, or one from before.
+            self.happened["metadata of an earlier topic"] += 1
+            topic_id = UUID(int=self.lags.choice((cluster.generation - 1 or OLDEST_ID, OLDEST_ID)))
+            self.after(self.lags.uniform(5.0, 60.0), self.refresh_metadata)
         return snapshot_of({TOPIC: list(cluster.leaders)}, version=self.version, topic_id=topic_id)
 
     # --- effects --------------------------------------------------------------------------------------------
@@ -515,9 +525,6 @@ class SimWorld:
         if not connection.untaken:
             connection.taken_ms = self.now_ms
         connection.untaken[request.id] = request
-        topic_id = self.snapshot.topic_id(TOPIC)
-        if topic_id is not None:
-            request.topic_names = {topic_id: TOPIC}
         copies = connection.unprocessed[request.id] = [self.on_wire_copy(batch) for batch in request.batches]
         is_stuck = self.faulty and rng.random() < self.fault_rate * 0.05 and not self.theme.is_only_short
         self.happened["kernel takes no byte"] += is_stuck

@@ -36,6 +36,7 @@ FAULTS = {
     "late copy processed",
     "leader moved",
     "leader silent",
+    "metadata of an earlier topic",
     "old topic id refused",
     "producer id refused",
     "refused before append",

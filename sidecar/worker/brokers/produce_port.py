@@ -285,7 +285,6 @@ class ProducePort:
             if len(request.topic_names) == len(ids):
                 named = [ProduceTopic(topic, ids[topic], found) for topic, found in by_topic.items()]
                 return named, version
-            request.topic_names = {}
             version = PRODUCE_TOPIC_ID_VERSION - 1  # a broker that offers ids still understands names
         topics = []
         for topic, found in by_topic.items():
