@@ -30,8 +30,6 @@ class SimLedger:
         self.told_late: list[Payload] = []
         self.generation_then: dict[Payload, int] = {}
         """The topic that was there when its fate was told."""
-        self.set_apart: set[Payload] = set()
-        """What a batch with bad records left: sent again without them, behind what was under way."""
 
     def told(self, batch: ProducerBatch, generation: int) -> None:
         for index, payload in enumerate(batch.records.payloads):  # type: ignore[attr-defined]
@@ -53,11 +51,9 @@ class SimLedger:
         ordered: bool,
         remembered: bool,
         fenced: bool,
-        loses_ids: bool,
     ) -> None:
         """``generations``: the logs by partition, of the topic and of those that were deleted before it. ``single``: no
-        log has a record twice. ``remembered``: no broker forgot the producer id too soon, so nothing was overtaken.
-        ``loses_ids``: a broker may have lost the id of young records."""
+        log has a record twice. ``remembered``: no broker forgot the producer id too soon, so nothing was overtaken."""
         missing = [payload for payload in self.accepted if payload not in self.fates]
         assert not missing, f"accepted and never told: {missing[:5]} of {len(missing)}"
         logs = [(partition, log) for each in generations for partition, log in each.items()]
@@ -90,19 +86,5 @@ class SimLedger:
                 # A record given up may still arrive from a dead connection, after later ones, unless a higher epoch
                 # of the same producer id fences it. Without sequences a record may stand twice.
                 kept = [each for each in log.records if fenced or self.fates[each][0] == 0]
-                if loses_ids:
-                    kept = self._without_taken_early(kept)
                 numbers = [payload.number for payload in dict.fromkeys(kept)]
                 assert numbers == sorted(numbers), f"partition {partition} is out of order: {numbers}"
-
-    def _without_taken_early(self, records: list[Payload]) -> list[Payload]:
-        """Without records that were given up and that the broker took ahead of the rest of a batch with bad records: it
-        had lost the producer id, and no answer to them ever came."""
-        kept: list[Payload] = []
-        rest: int | None = None
-        for payload in reversed(records):
-            if rest is None or payload.number < rest or self.fates[payload][0] == 0:
-                kept.append(payload)
-            if payload in self.set_apart:
-                rest = payload.number if rest is None else min(rest, payload.number)
-        return kept[::-1]

@@ -217,8 +217,11 @@ class SimWorld:
             remembered=in_order
             and not cluster.loses_ids
             and (cluster.generation == 1 or self.theme is RECREATED),
-            fenced=self.producer_ids_used == 1 and not forgets and cluster.generation == 1,
-            loses_ids=cluster.loses_ids,
+            # Nor is it fenced by a broker that took it ahead of refused ones, having lost the id.
+            fenced=self.producer_ids_used == 1
+            and not forgets
+            and not cluster.loses_ids
+            and cluster.generation == 1,
         )
 
     def count_fates(self) -> None:
@@ -397,8 +400,6 @@ class SimWorld:
                 for piece in pieces:
                     if piece.has_sequence:
                         self.publish(piece)
-                    elif not piece.is_done:
-                        self.ledger.set_apart.update(piece.records.payloads)  # type: ignore[attr-defined]
                 self.sender.on_descriptors_changed(parent.queue, self.now_ms)
             case Renumbered(batches):
                 self.happened["batches renumbered"] += 1
