@@ -31,7 +31,7 @@ class AwayLog:
         elif now_ms >= self._next_ms:
             self._warned, self._next_ms = True, now_ms + REPEAT_MS
             log.warning(
-                "The kafka-sidecar daemon at %s is away for %.0f s: %s. Records wait, %d bytes so far.",
+                "The kafka-sidecar daemon at %s has been away for %.0f s: %s. Records wait, %d bytes so far.",
                 self._path,
                 (now_ms - self._since_ms) / 1e3,
                 reason.rstrip(".") or "no connection yet",

@@ -313,8 +313,9 @@ def _send(
         fail(f"{outcomes.delivered:,} of {sent:,} records were delivered: {error}", ExitStatus.TIMED_OUT)
     except TimeoutError:
         outcomes.show_reasons()
+        which = "records have" if sent != 1 else "record has"
         fail(
-            f"{left:,} of {sent:,} records have no outcome after {timeout_s:g} s (--timeout); the daemon may still "
+            f"{left:,} of {sent:,} {which} no outcome after {timeout_s:g} s (--timeout); the daemon may still "
             f"deliver {'it' if left == 1 else 'them'}.",
             ExitStatus.TIMED_OUT,
         )

@@ -185,7 +185,7 @@ class BrokerBook:
     def troubled(self, now_ms: float) -> list[str]:
         """A phrase for each broker that has been no good for TROUBLE_MS while records wait for it."""
         return [
-            f"{each.name} is {each.shown} for {(now_ms - each.since_ms) / 1e3:.0f} s and {each.waiting}"
+            f"{each.name} has been {each.shown} for {(now_ms - each.since_ms) / 1e3:.0f} s and {each.waiting}"
             for each in self._brokers.values()
             if each.shown in BAD and each.held_records and now_ms - each.since_ms >= TROUBLE_MS
         ]

@@ -262,7 +262,7 @@ def test_status_has_an_exit_for_each_state(start_daemon: StartDaemon, mock_broke
     held = good.command("produce", "smoke", "--timeout", "0.5", stdin=b"a\n")
     assert held.stderr.splitlines() == [
         "The daemon is drained and takes no records: `kafka-sidecar resume` ends that.",
-        "1 of 1 records have no outcome after 0.5 s (--timeout); the daemon may still deliver it.",
+        "1 of 1 record has no outcome after 0.5 s (--timeout); the daemon may still deliver it.",
     ]
     assert len(set(STATE_EXITS.values())) == len(STATE_EXITS)
 

@@ -64,7 +64,7 @@ def test_a_broker_is_down_for_all_once_a_worker_with_records_for_it_says_so(
     assert "Broker 1 (kafka1:9092) is down: refused; 5 records wait for it." in line.getMessage()
     trouble = stage.book.trouble(stage.now_ms)
     assert trouble is not None
-    assert "Broker 1 (kafka1:9092) is down for 5 s and 10 records wait for it" in trouble.sentence
+    assert "Broker 1 (kafka1:9092) has been down for 5 s and 10 records wait for it" in trouble.sentence
 
     caplog.clear()
     with caplog.at_level(logging.INFO):
@@ -85,7 +85,7 @@ def test_a_silent_broker_is_in_trouble_at_once_and_its_age_counts_from_the_oldes
     trouble = stage.book.trouble(stage.now_ms)
     assert trouble is not None
     assert trouble.sentence == (
-        "Broker 2 (kafka2:9092) is silent for 7 s and 9 records wait for it; "
+        "Broker 2 (kafka2:9092) has been silent for 7 s and 9 records wait for it; "
         "oldest held record 7 s, orders-1, broker 2 silent."
     )
     shown = stage.book.status(0, 5, stage.now_ms)
@@ -120,7 +120,7 @@ def test_one_record_that_waits_is_one() -> None:
     stage.tick(5_000.0)
     trouble = stage.book.trouble(stage.now_ms)
     assert trouble is not None
-    assert "is down for 5 s and 1 record waits for it" in trouble.sentence
+    assert "has been down for 5 s and 1 record waits for it" in trouble.sentence
 
 
 def test_a_broker_that_comes_and_goes_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -223,7 +223,7 @@ def daemon_replaced(stage: Stage) -> None:
 BROKER_DOWN = Failure(
     "broker down",
     broker_down,
-    r"degraded: Broker 2 .* is down for",
+    r"degraded: Broker 2 .* has been down for",
     lambda page: page["state"] == "degraded" and broker(page, 2)["state"] == "down",
     ("broker_up", 'broker="2"', lambda value: value == 0),
     r"WARNING .*Broker 2 \(.*\) is down: .*1 record waits for it",
@@ -231,7 +231,7 @@ BROKER_DOWN = Failure(
 BROKER_HUNG = Failure(
     "broker hung",
     broker_hung,
-    r"degraded: Broker 2 .* is silent for .*orders-1, broker 2 silent",
+    r"degraded: Broker 2 .* has been silent for .*orders-1, broker 2 silent",
     lambda page: page["state"] == "degraded" and page["oldest_held"]["reason"] == "broker 2 silent",
     ("broker_up", 'broker="2"', lambda value: value == 0),
     r"WARNING .*Broker 2 \(.*\) is silent: it has answered nothing for",

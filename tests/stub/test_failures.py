@@ -141,7 +141,7 @@ def test_away_and_back_are_one_line_each(caplog: pytest.LogCaptureFixture) -> No
     assert away.is_away
     away.back(6_000)
     assert [record.getMessage() for record in caplog.records] == [
-        "The kafka-sidecar daemon at /run/kafka-sidecar/control.sock is away for 1 s: nobody listens there. "
+        "The kafka-sidecar daemon at /run/kafka-sidecar/control.sock has been away for 1 s: nobody listens there. "
         "Records wait, 10 bytes so far.",
         "The kafka-sidecar daemon at /run/kafka-sidecar/control.sock is back after 5 s.",
     ]
@@ -159,7 +159,7 @@ def test_a_producer_says_that_its_daemon_is_away(
     producer.send("a", b"x").result(10)
     daemon.stop()
     delivery = producer.send("a", b"y")
-    eventually(lambda: [record for record in caplog.records if "is away" in record.getMessage()])
+    eventually(lambda: [record for record in caplog.records if "been away" in record.getMessage()])
     successor = FakeDaemon(daemon.run_dir, worker_epoch=7)
     delivery.result(20)
     eventually(lambda: [record for record in caplog.records if "is back" in record.getMessage()])

@@ -300,11 +300,12 @@ class StubPort:
             session = self._sessions.of_row(row)
             if session is not None:
                 if not session.is_gone and session.unsettled_records:
+                    count = session.unsettled_records
+                    left = (
+                        "1 record under way; it is" if count == 1 else f"{count} records under way; they are"
+                    )
                     self._sparse_log.info(
-                        ("died", session.name),
-                        "client %s has died with %d records under way; they are delivered",
-                        session.name,
-                        session.unsettled_records,
+                        ("died", session.name), "client %s has died with %s delivered", session.name, left
                     )
                 self.end(session, now_ms, for_good=True)
         for session in self._sessions.reclaim(now_ms):
