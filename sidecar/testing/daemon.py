@@ -193,7 +193,10 @@ class SidecarDaemon:
 
     def kill_all(self) -> None:
         """SIGKILL the controller and its workers, and wait until none of them holds a lock any more."""
-        workers = self.worker_pids()
+        workers = set(self.worker_pids())
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)  # it starts none meanwhile
+            workers |= _children_of(self.process.pid)
         self.kill()
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
@@ -243,3 +246,13 @@ class SidecarDaemon:
 def cli(command: str) -> list[str]:
     """The words that start a CLI command in this very environment, whatever PATH says."""
     return python_command("sidecar", command)
+
+
+def _children_of(parent: int) -> set[int]:
+    """Also one that is not ready yet, which no list of workers has."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.add(int(path.parent.name))
+    return found
