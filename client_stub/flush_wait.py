@@ -44,5 +44,10 @@ class FlushWait:
             which = "1 record is" if count == 1 else f"{count} records are"
             return TimeoutError(f"flush() timed out after {timeout} s: {which} not accepted yet.")
         count = queued + sum(each.undecided_count for each in left)
-        which = "1 record has" if count == 1 else f"{count} records have"
-        return TimeoutError(f"flush() timed out after {timeout} s: {which} no outcome yet.")
+        return TimeoutError(no_outcome_text(timeout, count))
+
+
+def no_outcome_text(timeout: float | None, count: int) -> str:
+    """Why a flush() that waits for outcomes gave up, also that of the FakeProducer."""
+    which = "1 record has" if count == 1 else f"{count} records have"
+    return f"flush() timed out after {timeout} s: {which} no outcome yet."

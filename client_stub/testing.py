@@ -23,6 +23,7 @@ from zlib import crc32
 
 from client_stub.errors import DeliveryCancelled, ProducerClosed, SidecarError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
+from client_stub.flush_wait import no_outcome_text
 from client_stub.hot import OnDelivery
 from client_stub.outbox import BUFFER_BYTES
 from client_stub.packer import Headers, full_record
@@ -232,8 +233,7 @@ class FakeProducer:
         with self._lock:
             self._moved.wait_for(lambda: self._is_held or not (self._line or self._decider), timeout)
             if self._line and until == "delivered":
-                which = "1 record has" if len(self._line) == 1 else f"{len(self._line)} records have"
-                raise TimeoutError(f"flush() timed out after {timeout} s: {which} no outcome yet.")
+                raise TimeoutError(no_outcome_text(timeout, len(self._line)))
         self._raise_unwatched()
         with self._lock:
             newly, self._reported = self._failed_ever - self._reported, self._failed_ever

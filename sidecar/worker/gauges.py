@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Gauges:
-    """Belongs to the worker's loop, which publishes twice a second. A row that is as it was is not stored again."""
+    """Belongs to the worker's loop, which publishes in each round of housekeeping. A row as it was is not stored."""
 
     def __init__(self, memory: SlotMemory, core: Core, topics: Topics, brokers: Brokers) -> None:
         self._counters = memory.counters
