@@ -26,6 +26,7 @@ class HoldCause(StrEnum):
     RING = "ring"
     UNKNOWN_TOPIC = "unknown_topic"
     RATE = "rate"
+    EXPRESS = "express"
     PAUSED = "paused"
     DISK = "disk"
     ERROR = "error"

@@ -40,6 +40,7 @@ _HOLD_WORDS: Final = {
     HoldCause.RING: "it does not read its outcomes",
     HoldCause.UNKNOWN_TOPIC: "its topic is not known and such topics hold their share of the buffer pool",
     HoldCause.RATE: "it is at its rate",
+    HoldCause.EXPRESS: "it is about to pass another client's backlog",
     HoldCause.PAUSED: "an operator has drained the daemon",
     HoldCause.DISK: "the disk of the pool takes nothing",
     HoldCause.ERROR: "the daemon fails to take its records on",

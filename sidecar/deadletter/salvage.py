@@ -122,7 +122,8 @@ class Salvage:
             by_chain: dict[int, list[Descriptor]] = {}
             for descriptor in self._descriptors(slot):
                 by_chain.setdefault(descriptor.chain_id, []).append(descriptor)
-            for name in table.names():
+            # A client with records in both chains of a topic has those in express from before.
+            for name in sorted(table.names(), key=lambda name: not name.is_express):
                 own = pages.get((slot, name.chain_id))
                 if not own:
                     continue

@@ -336,7 +336,7 @@ class BatchFates:
                     self._resolve(queue)
                 if sequences.parked:
                     self.completed += sequences.take_parked()
-            if queue.batches or queue.line is not None or queue.timer_serial:
+            if queue.batches or queue.express or queue.line is not None or queue.timer_serial:
                 self._accumulator.touch(queue, now_ms)
 
     def _resolve(self, queue: PartitionQueue) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from math import inf
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.effects import Connect, Effect, SendProduce
@@ -19,8 +20,15 @@ if TYPE_CHECKING:
     from sidecar.producer.broker_latency import BrokerLatency
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.in_flight import InFlightRequests
+    from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.request_room import RequestRoom
+
+
+BULK_BESIDE: Final = 2
+"""Requests of a backlog that may be unanswered at a broker while small ones go there, half on each connection."""
+BESIDE_MS: Final = 100.0
+"""How long after the last small one."""
 
 
 class LinkView(Protocol):
@@ -44,8 +52,10 @@ class BrokerDrain:
         "_in_flight",
         "_latency",
         "_next_lane",
+        "_quick_ms",
         "_request_ids",
         "_room",
+        "_was_quick",
     )
 
     def __init__(
@@ -67,6 +77,10 @@ class BrokerDrain:
         self._request_ids = count(1)
         self._next_lane: defaultdict[int, int] = defaultdict(int)
         """By connection: the lanes take turns, also where there is room for one request at a time."""
+        self._was_quick: dict[int, bool] = {}
+        """By connection: whether its last request beside a backlog had what is quick."""
+        self._quick_ms: defaultdict[int, float] = defaultdict(lambda: -inf)
+        """By broker: when the last of these was made."""
 
     def send_to(
         self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect], *, has_decided: bool
@@ -80,17 +94,20 @@ class BrokerDrain:
         in_flight, room = self._in_flight, self._room
         places = in_flight.room(node_id)
         if places <= 0:
-            self._latency.blocked(broker, now_ms)
-            if self._config.connections_per_broker > 1 and node_id == broker:
-                return self._widen(node_id, links, effects)
-            return False
+            return self._is_full(node_id, links, now_ms, effects)
         accumulator = self._accumulator
-        lines = accumulator.lines.ready(node_id)
-        max_request_size = self._config.max_request_size
+        lines, max_request_size = accumulator.lines, self._config.max_request_size
+        is_crowded = now_ms < self._quick_ms[broker] + BESIDE_MS or lines.is_crowded(
+            node_id, max_request_size
+        )
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and places > 0:
             lane = lanes_left.pop(0)
-            if not lines[lane]:
+            if not lines.is_waiting(node_id, lane):
+                continue
+            quick = self._turn_of(node_id, lane) if is_crowded else None
+            if is_crowded and quick is None:
+                poll_again |= self._is_full(node_id, links, now_ms, effects)
                 continue
             is_first = places == in_flight.room_at_rest or not in_flight.has_unsent(node_id)
             most_bytes = room.request_bytes(is_first=is_first)
@@ -107,9 +124,13 @@ class BrokerDrain:
                 now_ms,
                 single_bytes=most_bytes,
                 new_batches=new_batches,
+                quick=quick,
             )
             if not batches:
-                if not lines[lane]:
+                if not lines.is_waiting(node_id, lane):
+                    continue
+                if quick is not None and not lines.has(node_id, lane, is_quick=quick):
+                    lanes_left.insert(0, lane)  # none of these was due: it is the others' turn
                     continue
                 if new_batches <= 0:
                     room.lacks_descriptors = True
@@ -119,28 +140,60 @@ class BrokerDrain:
             lanes_left.append(lane)
             self._next_lane[node_id] = LANES_FROM[lane][1]
             places -= 1
-            if self._latency.is_on:
-                self._latency.drained(broker)
-            timeout_ms = self._config.request_timeout_ms
-            acks = batches[0].queue.settings.acks
-            request = ProduceRequest(
-                next(self._request_ids),
-                node_id,
-                lane,
-                acks,
-                batches,
-                now_ms,
-                int(timeout_ms),
-                now_ms + timeout_ms,
-            )
-            room.take(request)
-            in_flight.add(request)
-            self._counts.requests += 1
-            self._counts.batches_sent += len(batches)
-            effects.append(SendProduce(node_id, request))
-            if not any(lines):
+            effects.append(SendProduce(node_id, self._request(node_id, batches, now_ms, quick)))
+            if not lines.is_waiting(node_id):
                 break
         return poll_again
+
+    def _request(
+        self, node_id: int, batches: list[ProducerBatch], now_ms: float, quick: bool | None
+    ) -> ProduceRequest:
+        if self._latency.is_on:
+            self._latency.drained(broker_of(node_id))
+        timeout_ms = self._config.request_timeout_ms
+        request = ProduceRequest(
+            next(self._request_ids),
+            node_id,
+            batches[0].lane,
+            batches[0].queue.settings.acks,
+            batches,
+            now_ms,
+            int(timeout_ms),
+            now_ms + timeout_ms,
+        )
+        if quick is not None:
+            self._was_quick[node_id] = request.is_quick = quick
+            if quick:
+                self._quick_ms[broker_of(node_id)] = now_ms
+        self._room.take(request)
+        self._in_flight.add(request)
+        self._counts.requests += 1
+        self._counts.batches_sent += len(batches)
+        return request
+
+    def _is_full(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> bool:
+        """The connection takes no more for now; True: another poll finds the second one."""
+        self._latency.blocked(broker_of(node_id), now_ms)
+        if self._config.connections_per_broker > 1 and node_id == broker_of(node_id):
+            return self._widen(node_id, links, effects)
+        return False
+
+    def _turn_of(self, node_id: int, lane: int) -> bool | None:
+        """Whether the next request has what is quick, or what waits in bulk; None: neither may go now.
+
+        Both have places of their own on the connection, and where both may go they take turns: neither keeps the other
+        out."""
+        lines = self._accumulator.lines
+        has_quick = lines.has(node_id, lane, is_quick=True)
+        has_bulk = lines.has(node_id, lane, is_quick=False)
+        most = self._config.max_in_flight_requests_per_connection
+        bulk = self._in_flight.bulk_count(node_id)
+        most_bulk = BULK_BESIDE // 2 if broker_of(node_id) in lines.widened else BULK_BESIDE
+        may_quick = has_quick and self._in_flight.count(node_id) - bulk < max(1, most - BULK_BESIDE)
+        may_bulk = has_bulk and bulk < most_bulk
+        if may_quick and may_bulk:
+            return not self._was_quick.get(node_id, False)
+        return True if may_quick else False if may_bulk else None
 
     def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> bool:
         """The first connection has no room. A second one is for more than a broker's pause leaves waiting, and takes a

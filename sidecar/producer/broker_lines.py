@@ -23,11 +23,13 @@ class BrokerLines:
     connection arrives in order.
     """
 
-    __slots__ = ("_again", "_lingering", "_ready", "leaderless", "snapshot", "widened")
+    __slots__ = ("_again", "_lingering", "_quick", "_ready", "leaderless", "snapshot", "widened")
 
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
         self._ready: dict[int, tuple[Line, ...]] = {}
+        self._quick: dict[int, tuple[Line, ...]] = {}
+        """Ready ones too, whose next batch is small and new, or express."""
         self._again: dict[int, tuple[Line, ...]] = {}
         """By broker and lane, those of the ready ones whose next batch has its descriptor: what may go when the table
         of descriptors is full is found without a walk over all that may not."""
@@ -52,7 +54,7 @@ class BrokerLines:
                 return  # nobody need look for its leader yet
             line = self.leaderless
         else:
-            nodes = self._lingering if lingers else self._ready
+            nodes = self._lingering if lingers else self._quick if queue.is_quick else self._ready
             link_id = self._link_of(queue, leader.id) if self.widened else leader.id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
                 return  # on its way to the other connection: placed again when what is in flight has its answer
@@ -88,7 +90,7 @@ class BrokerLines:
             self._place_again(self._standing(second_of(node_id)))
 
     def _standing(self, link_id: int) -> list[PartitionQueue]:
-        lines = (*self.ready(link_id), *self.lingering(link_id))
+        lines = (*self.ready(link_id), *self.quick(link_id), *self.lingering(link_id))
         return [queue for line in lines for queue in line]
 
     def _place_again(self, queues: list[PartitionQueue]) -> None:
@@ -100,7 +102,7 @@ class BrokerLines:
         """Partitions go over to the lines of their new leaders."""
         self.snapshot = snapshot
         moved = list(self.leaderless)
-        for nodes in (self._ready, self._lingering):
+        for nodes in (self._ready, self._quick, self._lingering):
             for lines in nodes.values():
                 for line in lines:
                     moved.extend(line)
@@ -108,6 +110,7 @@ class BrokerLines:
             queue.leave_line()
         known = snapshot.nodes
         self._ready = {node: lines for node, lines in self._ready.items() if broker_of(node) in known}
+        self._quick = {node: lines for node, lines in self._quick.items() if broker_of(node) in known}
         self._lingering = {node: lines for node, lines in self._lingering.items() if broker_of(node) in known}
         self._again = {node: lines for node, lines in self._again.items() if broker_of(node) in known}
         for queue in moved:
@@ -119,11 +122,35 @@ class BrokerLines:
         for node, lines in self._ready.items():
             if any(lines):
                 ready.append(node)
+        for node, lines in self._quick.items():
+            if any(lines) and node not in ready:
+                ready.append(node)
         return ready
 
     def ready(self, node_id: int) -> tuple[Line, ...]:
-        """By lane, the partitions that are ready for a broker; empty for one that never had any."""
+        """By lane, the partitions that are ready for a broker and not quick; empty for one that never had any."""
         return self._ready.get(node_id, ())
+
+    def quick(self, node_id: int) -> tuple[Line, ...]:
+        """By lane, those that need not stand behind a backlog; empty for a broker that never had any."""
+        return self._quick.get(node_id, ())
+
+    def has(self, node_id: int, lane: int, *, is_quick: bool) -> bool:
+        """Something quick is ready for the broker in that lane, or something else."""
+        lines = (self._quick if is_quick else self._ready).get(node_id)
+        return lines is not None and bool(lines[lane])
+
+    def is_waiting(self, node_id: int, lane: int | None = None) -> bool:
+        """Something is ready for the broker, in that lane or in any."""
+        for lines in (self._ready.get(node_id), self._quick.get(node_id)):
+            if lines is not None and (any(lines) if lane is None else lines[lane]):
+                return True
+        return False
+
+    def is_crowded(self, node_id: int, size_bytes: int) -> bool:
+        """Something quick is ready for the broker, beside so much or more that is not."""
+        quick = self._quick.get(node_id)
+        return quick is not None and any(quick) and self.holds(node_id, size_bytes)
 
     def again(self, node_id: int) -> tuple[Line, ...]:
         """By lane, those of the ready ones that need no descriptor; empty for a broker that never had any."""
@@ -144,7 +171,8 @@ class BrokerLines:
 
     def topics_waiting_for(self, node_id: int) -> set[str]:
         """Topics with something ready for a broker."""
-        return {queue.topic for line in self.ready(node_id) for queue in line}
+        lines = (*self.ready(node_id), *self.quick(node_id))
+        return {queue.topic for line in lines for queue in line}
 
 
 def _line(nodes: dict[int, tuple[Line, ...]], link_id: int, lane: int) -> Line:

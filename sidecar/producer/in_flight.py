@@ -38,6 +38,7 @@ class ProduceRequest:
         "deadline_ms",
         "ended",
         "id",
+        "is_quick",
         "lane",
         "new_batches",
         "node_id",
@@ -73,6 +74,8 @@ class ProduceRequest:
         for batch in batches:
             self.size_bytes += batch.records.size_bytes
             self.new_batches += batch.descriptor == NO_DESCRIPTOR
+        self.is_quick = False
+        """It has nothing of a backlog, beside one."""
         self.buffer: RequestBuffer | None = None
         self.begun = False
         """Its bytes were given to a connection, and some may have left. Set by the driver, and taken back when the
@@ -160,6 +163,11 @@ class InFlightRequests:
                 if not request.sent:
                     return True
         return False
+
+    def bulk_count(self, node_id: int) -> int:
+        """Those that are not quick."""
+        requests = self._by_node.get(node_id)
+        return sum(not request.is_quick for request in requests.values()) if requests else 0
 
     def count(self, node_id: int) -> int:
         return len(self._by_node.get(node_id, ()))

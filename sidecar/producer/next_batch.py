@@ -41,7 +41,7 @@ class NextBatch:
         sequences = queue.sequences
         if sequences is None:
             # Kafka's muted partition: with one request in flight order is kept without sequences.
-            return None if queue.wire_count and self._in_flight_max == 1 else queue.batches[0]
+            return None if queue.wire_count and self._in_flight_max == 1 else queue.head
         ids, in_flight = self._ids, sequences.in_flight
         if in_flight:
             first = in_flight[0]
@@ -49,9 +49,9 @@ class NextBatch:
                 return self._doubtful(sequences) if sequences.renumber else first
             if first.attempts:
                 return None
-        if sequences.renumber or sequences.unresolved or not queue.batches:
+        head = queue.head
+        if sequences.renumber or sequences.unresolved or head is None:
             return None
-        head = queue.batches[0]
         if head.base_sequence != NO_SEQUENCE or ids.identity.producer_id < 0:
             return None
         if in_flight and (

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sidecar.producer.batch_states import DRAINED, QUEUED, BatchEvent
-from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, BatchEvent
+from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
 from sidecar.producer.partition_sequences import PartitionSequences
+from sidecar.producer.producer_batch import NOT_DRAINED
 
 if TYPE_CHECKING:
     from sidecar.kernel import StickyPartitioner
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.topic_settings import TopicSettings
 
+_HALF: Final = 1 << 30
+ADOPTED_ORDERS: Final = 1 << 32
+"""Between the orders of two batches of a dead worker: more than there are records between them."""
 Line = OrderedDict["PartitionQueue", None]
 """Partitions with a batch that may be sent now, longest waiting first; removal from the middle is O(1)."""
 
 
 class PartitionQueue:
-    """The deque of one (lane, topic, partition), in the order the records were accepted.
+    """All that waits of one (lane, topic, partition).
+
+    ``batches`` has those that were drained before, in their order, and behind them those that never were, in the order
+    the records were accepted. ``express`` has batches that were never drained either, and that pass these: their
+    clients have nothing in ``batches``. A sequence is given at the first drain, so nobody sees who passed whom.
 
     ``wire_count`` counts batches that are prepared or sent and whose request has not ended, among them
     batches that have expired meanwhile: completing a batch does not call bytes back from a socket.
@@ -33,8 +41,10 @@ class PartitionQueue:
         "again",
         "batches",
         "behind",
+        "express",
         "follower",
         "has_descriptor",
+        "is_quick",
         "lane",
         "line",
         "lingers",
@@ -43,7 +53,6 @@ class PartitionQueue:
         "next_order",
         "partition",
         "partitioner",
-        "pauses_from",
         "sequences",
         "settings",
         "timer_due_ms",
@@ -60,19 +69,21 @@ class PartitionQueue:
         self.partitioner: StickyPartitioner | None = None
         self.load = 0
         self.batches: deque[ProducerBatch] = deque()
+        self.express: deque[ProducerBatch] = deque()
         self.sequences = PartitionSequences() if lane == IDEMPOTENT_LANE else None
         self.behind: PartitionQueue | None = None
         """The partition's queue in another lane, whose batches go first: acks was changed with a backlog."""
         self.follower: PartitionQueue | None = None
         """The one that is behind this one."""
         self.next_order = 0
-        self.pauses_from = 0
-        """A pause of its topic holds the records of this order and later ones: those before were in a request."""
+        """For the next batch that is drained for the first time."""
         self.wire_count = 0
         self.line: Line | None = None
         self.again: Line | None = None
         self.has_descriptor = False
         """Its next batch was sent before: it needs no descriptor to be sent again."""
+        self.is_quick = False
+        """Its next batch is small and new, or express: it need not stand behind those of a backlog."""
         self.lingers = False
         """Its place is, or will be once it has a leader, among what only goes along."""
         self.link_id = 0
@@ -87,6 +98,9 @@ class PartitionQueue:
         self.load += batch.load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)
+        self._put_in_order(batch)
+
+    def _put_in_order(self, batch: ProducerBatch) -> None:
         batches = self.batches
         if not batches or batch.order < batches[0].order:
             batches.appendleft(batch)
@@ -101,6 +115,9 @@ class PartitionQueue:
         """The batch goes into a request: out of the deque, and the partition out of its line."""
         batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
         self.remove(batch)
+        if batch.order == NOT_DRAINED:
+            batch.order = self.next_order
+            self.next_order += batch.records.count
         self.wire_count += 1
         self.timer_serial = 0
         if self.again is not None:
@@ -114,15 +131,39 @@ class PartitionQueue:
         self.load -= batch.load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)
-        if self.batches[0] is batch:
-            self.batches.popleft()
+        batches = self.express if batch.is_express and batch.order == NOT_DRAINED else self.batches
+        if batches[0] is batch:
+            batches.popleft()
         else:
-            self.batches.remove(batch)
+            batches.remove(batch)
+
+    @property
+    def head(self) -> ProducerBatch | None:
+        """The next one: drained before, then express, then the others."""
+        batches = self.batches
+        if self.express and (not batches or batches[0].order == NOT_DRAINED):
+            return self.express[0]
+        return batches[0] if batches else None
 
     @property
     def rests(self) -> bool:
-        """Nothing in the deque was in a request before the topic was paused."""
-        return not self.batches or self.batches[0].order >= self.pauses_from
+        """Nothing here was in a request: that is what a pause of the topic holds."""
+        return not self.batches or self.batches[0].order == NOT_DRAINED
+
+    def place_behind_a_gap(self, batch: ProducerBatch) -> bool:
+        """Before a dead worker's ``batch`` is placed: what its journal has of the same chain before it, without a
+        number, was drained before it, and refused. It gets its order. True if there is any."""
+        waiting = self.express if batch.is_express else self.batches
+        left = [each for each in waiting if each.order == NOT_DRAINED]
+        for number, each in enumerate(left):
+            if each.state in CLOSED:
+                each.close()
+            if each.is_express:
+                self.express.popleft()
+            each.order = batch.order - ADOPTED_ORDERS + 1 + number
+            if each.is_express:
+                self._put_in_order(each)
+        return bool(left)
 
     def leave_line(self) -> None:
         if self.line is not None:
@@ -143,3 +184,11 @@ class PartitionQueue:
 
     def __repr__(self) -> str:
         return f"<PartitionQueue {self.topic}-{self.partition} lane={self.lane} batches={len(self.batches)}>"
+
+
+def give_orders(batches: list[ProducerBatch]) -> None:
+    """To those that a dead worker sent for one partition: as it numbered them, or as they come where it did not."""
+    first = batches[0].base_sequence
+    ranked = sorted(batches, key=lambda each: (each.base_sequence - first + _HALF) & SEQUENCE_MASK)
+    for rank, batch in enumerate(ranked, 1):
+        batch.order = rank * ADOPTED_ORDERS

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from client_stub.wire import Persistence
-from sidecar.producer.batch_states import FINISHED, SPLIT, BatchEvent, BatchState
+from sidecar.producer.batch_states import CLOSED, FINISHED, SPLIT, BatchEvent, BatchState
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sidecar.producer.partition_queue import PartitionQueue
 
 NO_DESCRIPTOR = -1
+NOT_DRAINED: Final = 1 << 62
+"""The order of a batch that was in no request yet: behind all that were."""
 _IN_DEQUE = (BatchState.OPEN, BatchState.QUEUED)
 _ENDED = (BatchState.DONE, BatchState.GIVEN_UP)
 _OPEN = BatchState.OPEN
@@ -32,8 +34,11 @@ class ProducerBatch:
     retries (rule S4). Only a *renumbering* takes them away again, when it is certain that the broker has none
     of the records and nothing of the partition is on the wire.
 
-    ``order`` is the number of the batch's first record within its (lane, partition), never re-used: batches
-    of one partition sort by it whatever happens to their sequences.
+    ``order`` is the batch's place among all of its (lane, partition) that were drained, given at the first drain and
+    never re-used: they sort by it whatever happens to their sequences. Before it is NOT_DRAINED: what was never in a
+    request may still be passed by records of other clients.
+
+    ``is_express``: its records passed those that wait in bulk.
 
     ``in_doubt``: an earlier attempt may have been appended (its answer never came or did not say).
     ``descriptor`` is the driver's: its index in the slot's table, by which a drain sees that the batch needs none.
@@ -60,6 +65,7 @@ class ProducerBatch:
         "full",
         "goes_alone",
         "in_doubt",
+        "is_express",
         "lane",
         "last_chance",
         "last_error",
@@ -86,18 +92,19 @@ class ProducerBatch:
         queue: PartitionQueue,
         records: BatchRecords,
         chain: Chain | None,
-        order: int,
         created_ms: float,
         deadline_ms: float,
+        order: int = NOT_DRAINED,
+        is_express: bool = False,
         state: BatchState = _OPEN,
     ) -> None:
         self.queue = queue
         self.topic = queue.topic
-        self.partition = queue.partition
-        self.lane = queue.lane
+        self.partition, self.lane = queue.partition, queue.lane
         self.records = records
         self.chain = chain
         self.order = order
+        self.is_express = is_express
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
         self.state = state
@@ -222,6 +229,10 @@ class ProducerBatch:
         self.append_time_ms = append_time_ms
         self.text = text
 
+    def close(self) -> None:
+        """It takes no more records."""
+        self.state = CLOSED.get(self.state) or self.refuse(BatchEvent.CLOSE)
+
     def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Fix the identity under which the records are sent, at the first drain."""
         assert self.base_sequence == NO_SEQUENCE, "a batch keeps its identity over retries"
@@ -237,6 +248,7 @@ class ProducerBatch:
             records=self.records,
             chain=self.chain,
             order=self.order,
+            is_express=self.is_express,
             created_ms=self.created_ms,
             deadline_ms=self.deadline_ms,
             state=BatchState.DONE,
@@ -292,6 +304,7 @@ class ProducerBatch:
             records=records,
             chain=self.chain,
             order=self.order + offset,
+            is_express=self.is_express,
             created_ms=self.created_ms,
             deadline_ms=self.deadline_ms,
             state=BatchState.BETWEEN,

@@ -12,6 +12,7 @@ needs the broker to remember the id at all: see :class:`BrokerMemory`.
 from __future__ import annotations
 
 import logging
+from bisect import insort
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -133,14 +134,18 @@ class ProducerIds:
 
     @staticmethod
     def adopt(sequences: PartitionSequences, batch: ProducerBatch, count: int) -> None:
-        """A batch that a dead worker numbered: what comes behind it gets numbers of ours once it is settled."""
-        if not sequences.in_flight:
+        """A batch that a dead worker numbered: what comes behind it gets numbers of ours once it is settled. Those of a
+        partition may come in any order; theirs says how they were numbered."""
+        in_flight = sequences.in_flight
+        if not in_flight:
             sequences.restart(ProducerIdAndEpoch(batch.producer_id, batch.epoch))
-            sequences.acked_next = batch.base_sequence
-        sequences.next_sequence = (batch.base_sequence + count) & SEQUENCE_MASK
-        batch.serial = sequences.next_serial
-        sequences.next_serial += 1
-        sequences.in_flight.append(batch)
+        insort(in_flight, batch, key=lambda each: each.order)
+        for serial, each in enumerate(in_flight):
+            each.serial = serial
+        sequences.next_serial = len(in_flight)
+        sequences.acked_next = in_flight[0].base_sequence
+        if in_flight[-1] is batch:
+            sequences.next_sequence = (batch.base_sequence + count) & SEQUENCE_MASK
 
     # --- answers --------------------------------------------------------------------------------------------
 

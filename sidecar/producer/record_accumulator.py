@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of, second_of
-from sidecar.producer.batch_states import CLOSED, QUEUED, RELEASED, BatchEvent, BatchState
+from sidecar.producer.batch_states import CLOSED, RELEASED, BatchEvent, BatchState
 from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
@@ -23,7 +23,7 @@ from sidecar.producer.next_batch import NextBatch
 from sidecar.producer.partition_queue import Line, PartitionQueue
 from sidecar.producer.partition_sequences import forget_recreated
 from sidecar.producer.partition_timers import PartitionTimers
-from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
+from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_id import ProducerIds
+FULL_MS: Final = 1_000.0
+"""So long after its last full batch the small ones of a topic need not stand behind the backlog of others."""
 _OPEN: Final = BatchState.OPEN
 """An attribute of an enum's class costs as much as a call: these are asked for each batch."""
 
@@ -75,6 +77,8 @@ class RecordAccumulator:
         """Size of the batch at the head of the line that was too large for the last drain; 0: there was none."""
         self._backing_off: set[PartitionQueue] = set()
         self.is_exhausted = False
+        self._full_ms: dict[str, float] = {}
+        """By topic, when it last had a full batch: what such a topic has in small ones is the rest of its own load."""
         self._closing = False
         self._followed: list[PartitionQueue] = []
         """Queues that another lane's waits for and that may be empty since the last look."""
@@ -90,6 +94,7 @@ class RecordAccumulator:
         groups: Sequence[tuple[int, int, int]] | None = None,
         *,
         expedited: bool = False,
+        express: bool = False,
         since_ms: float | None = None,
         accepted_ms: Callable[[int], float] | None = None,
     ) -> None:
@@ -98,10 +103,12 @@ class RecordAccumulator:
         A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
         batch_growth_bytes: an open batch here costs no memory, and one large batch instead of many that wait their
         turn is what keeps up under a backlog. ``groups`` names a part of the block's own. What is ``expedited`` is
-        about to be flushed: a batch that it opens does not linger. ``accepted_ms`` says when a reference of the block
+        about to be flushed: a batch that it opens does not linger. Nor does what passes by ``express``: it would make
+        the line linger that it passes. ``accepted_ms`` says when a reference of the block
         was accepted, where that is not now: a batch is as old as its first record. ``since_ms`` is that for histograms.
         """
         since_ms = now_ms if since_ms is None else since_ms
+        expedited = expedited or express
         queues = self._topics[lane].get(topic) or {}
         opened: list[ProducerBatch] = []
         growth = self._growth_bytes
@@ -112,7 +119,7 @@ class RecordAccumulator:
             settings = queue.settings
             limit = settings.batch_size
             growth = growth if growth > limit else limit
-            batches = queue.batches
+            batches = queue.express if express else queue.batches
             batch = batches[-1] if batches else None
             position = start
             changed = False
@@ -121,10 +128,11 @@ class RecordAccumulator:
                     since_ms = accepted_ms(position)
                 if batch is None or batch.state is not _OPEN:
                     born_ms = now_ms if accepted_ms is None else since_ms
-                    records, order = self._new_records(), queue.next_order
-                    deadline_ms = born_ms + settings.delivery_timeout_ms
+                    records, deadline_ms = self._new_records(), born_ms + settings.delivery_timeout_ms
                     # By place: by name it costs a dictionary for each batch.
-                    batch = ProducerBatch(queue, records, block.chain, order, born_ms, deadline_ms)
+                    batch = ProducerBatch(
+                        queue, records, block.chain, born_ms, deadline_ms, NOT_DRAINED, express
+                    )
                     batch.expedited = expedited
                     if not expedited:
                         self._opened[lane].setdefault(topic, {})[queue] = None
@@ -132,7 +140,6 @@ class RecordAccumulator:
                     opened.append(batch)
                     changed = True
                 taken = batch.records.try_append(block, position, stop, growth, since_ms)
-                queue.next_order += taken
                 position += taken
                 size = batch.records.size_bytes
                 load = -(-size // limit)
@@ -154,20 +161,20 @@ class RecordAccumulator:
             self.incomplete.add(opened)
 
     def adopt(self, batch: ProducerBatch, count: int) -> None:
-        """Take over a batch that a dead worker sent and got no answer for, behind what is in its queue already.
+        """Take over a batch that a dead worker sent and got no answer for; its order says where it belongs.
 
         It keeps its identity and is sent again, oldest first, when :meth:`resume` says so. Its ``count`` records
-        are still being put into it. Behind records without a number it is behind what a refused batch left: the broker
-        lacks those, and has this one only if it had forgotten the producer id.
+        are still being put into it. Behind records of its chain without a number it is behind what a refused batch
+        left: the broker lacks those, and has this one only if it had forgotten the producer id.
         """
-        follows_a_gap = bool(batch.queue.batches) and not batch.queue.batches[-1].has_sequence
-        batch.state = QUEUED.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
+        queue = batch.queue
+        follows_a_gap = queue.place_behind_a_gap(batch)
         batch.retry_at_ms = inf
-        batch.queue.batches.append(batch)
-        batch.queue.pauses_from = batch.order + count
+        queue.insert(batch)
+        queue.next_order = max(queue.next_order, batch.order + count)
         self.incomplete.add((batch,))
-        if batch.queue.sequences is not None:
-            self._ids.adopt(batch.queue.sequences, batch, count)
+        if queue.sequences is not None:
+            self._ids.adopt(queue.sequences, batch, count)
             if follows_a_gap:
                 self._ids.request_renumbering(batch)
 
@@ -195,7 +202,7 @@ class RecordAccumulator:
         """Let the other lane go where the first has ended: a batch that left the wire may be queued again."""
         for first in self._followed:
             follower = first.follower
-            if follower is not None and not first.batches and not first.wire_count:
+            if follower is not None and first.head is None and not first.wire_count:
                 first.follower = follower.behind = None
                 self.touch(follower, now_ms)
         self._followed.clear()
@@ -221,9 +228,6 @@ class RecordAccumulator:
         sent again has a descriptor, and nothing but its answer gives it back.
         """
         self._rules = rules
-        for batch in self.incomplete:
-            if batch.failed_node is not None or batch.has_sequence:
-                batch.queue.pauses_from = max(batch.queue.pauses_from, batch.order + batch.count)
         for topics in self._topics:
             for topic, queues in topics.items():
                 settings = rules.of(topic)
@@ -251,7 +255,7 @@ class RecordAccumulator:
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
         """Put the partition where it belongs now; call whenever something about it has changed."""
-        batch = self._next_batch.of(queue, now_ms) if queue.batches else None
+        batch = self._next_batch.of(queue, now_ms) if queue.batches or queue.express else None
         if batch is None:
             queue.timer_serial = 0
             if queue.line is not None:
@@ -260,6 +264,16 @@ class RecordAccumulator:
         has_descriptor = batch.descriptor != NO_DESCRIPTOR
         if queue.has_descriptor is not has_descriptor:
             queue.has_descriptor = has_descriptor
+            queue.leave_line()
+        if batch.full:
+            self._full_ms[queue.topic] = now_ms
+        is_quick = batch.is_express or (
+            not batch.full
+            and batch.order == NOT_DRAINED
+            and self._full_ms.get(queue.topic, -inf) + FULL_MS <= now_ms
+        )
+        if queue.is_quick is not is_quick:
+            queue.is_quick = is_quick
             queue.leave_line()
         # What a flush waits for need not be asked: see _due_ms.
         due_ms = batch.retry_at_ms if batch.expedited else self._due_ms(batch)
@@ -303,7 +317,7 @@ class RecordAccumulator:
         """A retry whose leader has changed need not wait any longer (KIP-951)."""
         for queue in list(self._backing_off):
             leader = snapshot.leader(queue.topic, queue.partition)
-            batch = self._next_batch.of(queue, now_ms) if queue.batches else None
+            batch = self._next_batch.of(queue, now_ms) if queue.batches or queue.express else None
             if batch is None or queue.timer_serial == 0:
                 self._backing_off.discard(queue)
             elif batch.retry_at_ms == inf:
@@ -337,6 +351,7 @@ class RecordAccumulator:
         *,
         single_bytes: float = inf,
         new_batches: float = inf,
+        quick: bool | None = None,
     ) -> list[ProducerBatch]:
         """At most one batch per partition and ``max_bytes`` in all, on from where the last drain stopped
         (rule A5). All are of topics with the same acks, as one request has one.
@@ -348,15 +363,15 @@ class RecordAccumulator:
         single batch is held back only if it is beyond ``single_bytes``: then :attr:`held_back_bytes` says its size.
 
         No more than ``new_batches`` of them have no descriptor yet. What has one goes also when there are none left:
-        nothing else could ever free one.
+        nothing else could ever free one. ``quick``: only of partitions that are quick, or only of the others.
         """
         self.held_back_bytes = 0
-        ready = self.lines.ready(node_id)
-        if not ready:
-            return []
         batches: list[ProducerBatch] = []
         limits = (max_bytes, single_bytes)
-        size, new_batches = self._take(ready[lane], batches, 0, limits, new_batches, now_ms)
+        size = 0
+        for is_quick, lines in ((False, self.lines.ready(node_id)), (True, self.lines.quick(node_id))):
+            if lines and lines[lane] and quick is not (not is_quick) and not self.held_back_bytes:
+                size, new_batches = self._take(lines[lane], batches, size, limits, new_batches, now_ms)
         if new_batches <= 0:
             again = self.lines.again(node_id)
             if again and again[lane]:
@@ -379,7 +394,7 @@ class RecordAccumulator:
                 under_way[broker] += 1
                 batch.failed_node = broker
             queue.link_id = node_id
-            if queue.batches:
+            if queue.batches or queue.express:
                 self.touch(queue, now_ms)  # more of the partition goes to the end of the line
         return batches
 
@@ -401,7 +416,7 @@ class RecordAccumulator:
         max_bytes, single_bytes = limits
         for _ in range(len(line)):
             queue = next(iter(line))
-            batch = self._next_batch.of(queue, now_ms) if queue.batches else None
+            batch = self._next_batch.of(queue, now_ms) if queue.batches or queue.express else None
             goes_at_ms = inf
             if batch is not None:
                 if batch.expedited or longest_linger_ms is not None:
@@ -503,7 +518,7 @@ class RecordAccumulator:
         """Something all partitions of a lane wait for has changed (a producer id has come)."""
         for queues in self._topics[lane].values():
             for queue in queues.values():
-                if queue.batches:
+                if queue.batches or queue.express:
                     self.touch(queue, now_ms)
 
     def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
@@ -514,4 +529,5 @@ class RecordAccumulator:
             for partition in queues.keys() if partitions is None else partitions:
                 if partition in queues:
                     found.extend(queues[partition].batches)
+                    found.extend(queues[partition].express)
         return found

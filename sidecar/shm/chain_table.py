@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sidecar.kernel import Chain, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
@@ -28,9 +28,15 @@ class ChainName(NamedTuple):
     topic: str
     tail: int
 
+    @property
+    def is_express(self) -> bool:
+        return self.lane & EXPRESS != 0 and self.lane != _NO_LANE
+
 
 _NEVER_USED, _USED, _VACANT = 0, 1, 2
 _NO_LANE = 0xFFFF
+EXPRESS: Final = 0x8000
+"""Added to a lane: the chain of those whose records pass the ones in the lane's other chain of the topic."""
 
 
 class ChainTable:

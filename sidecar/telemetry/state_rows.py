@@ -171,7 +171,7 @@ STATE_ROWS: Final = (
         "streams_held",
         "gauge",
         "streams",
-        "Streams whose stub waits, by reason: pool, share, ring, unknown_topic, rate, disk, error.",
+        "Streams whose stub waits, by reason: pool, share, ring, unknown_topic, rate, express, disk, error.",
         ("reason",),
         _streams_held,
         "Above 0 for long: `kafka-sidecar status` names client, topic and reason.",

@@ -257,6 +257,7 @@ def _build_stubs(
     )
     if outside.accept_log is not None:
         pool_bytes = segment.page_count * segment.page_bytes
+        intake.express.is_on = False  # what the disk keeps is one order for each topic
         intake.commit = GroupCommit(
             loop=outside.loop,
             accept_log=outside.accept_log,

@@ -106,6 +106,7 @@ class Driver:
         self._shares = stubs.shares
         self._openings = stubs.intake.openings
         self._holds = stubs.intake.holds
+        self._express = stubs.intake.express
         self._commit = stubs.commit
         self._stub_port = stubs.port
         self._links = brokers.links
@@ -270,6 +271,8 @@ class Driver:
             self._ask_for_topics(now_ms)
         if self._settlement.finished_chains:
             self._give_pages_back(now_ms)
+            if self._express.changing:
+                self._express.look()
         if self._pool.waiters or self._accumulator.is_exhausted:
             self._serve_pool_waiters(now_ms)
         if self._commit is not None:

@@ -23,6 +23,7 @@ from sidecar.common.condition import (
 from sidecar.common.control import Condition
 from sidecar.common.model import second_of
 from sidecar.producer.batch_states import BatchState
+from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
 from sidecar.worker.stubs.shares import CLIENT_SHARE, TOPIC_SHARE
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.net.cluster_links import ClusterLinks
     from sidecar.producer.core import Core
-    from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.worker.brokers.produce_port import ProducePort
     from sidecar.worker.host import Host
     from sidecar.worker.streams.sessions import Sessions
@@ -218,7 +218,7 @@ class Reporter:
             found.append(WaitRow(batch.topic, batch.partition, broker, batch.created_ms, str(cause), error))
         unknown = [
             (line.first_ms, queue.topic)
-            for queue in self._topics.waiting_queues.values()
+            for queue in self._topics.waiting_queues
             for line in (queue.waiting, queue.out_of_range)
             if line
         ]
@@ -230,7 +230,7 @@ class Reporter:
     def why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
         """Why a batch is still here, and the error that goes with it. ``broker``: its leader; -1: none."""
         error = batch.last_error or ""
-        if batch.queue.settings.is_paused and batch.order >= batch.queue.pauses_from:
+        if batch.queue.settings.is_paused and batch.order == NOT_DRAINED:
             return WaitCause.PAUSED, ""
         if broker < 0:
             return WaitCause.NO_LEADER, error
@@ -257,7 +257,7 @@ class Reporter:
                 queue.topic in full,
             )
             for queue in self._topics
-            if queue.chain.page_count
+            if queue.chain.page_count and not queue.is_express
         ]
         return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share)) if rows else ()
 

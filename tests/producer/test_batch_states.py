@@ -128,8 +128,8 @@ def test_nothing_but_the_table_changes_the_state() -> None:
         "partition_queue.py: " + step(BatchEvent.QUEUE): 1,
         "producer_batch.py: state": 1,
         "producer_batch.py: follows": 1,
+        "producer_batch.py: " + step(BatchEvent.CLOSE, "self"): 1,
         "producer_batch.py: " + step(BatchEvent.SPLIT, "self"): 2,
         "record_accumulator.py: " + step(BatchEvent.CLOSE): 1,
-        "record_accumulator.py: " + step(BatchEvent.QUEUE): 1,
         "record_accumulator.py: " + step(BatchEvent.RELEASE): 1,
     }

@@ -12,7 +12,7 @@ from sidecar.producer.effects import NeedMetadata
 from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.next_batch import NextBatch
 from sidecar.producer.partition_queue import PartitionQueue
-from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
 from .harness import TOPIC, Core, answer, payloads_of, snapshot_of
@@ -38,7 +38,11 @@ def test_one_submission_may_fill_several_batches_in_order() -> None:
     batches = core.accumulator.incomplete.oldest_first()
     assert [batch.count for batch in batches] == [2, 2, 1]
     assert payloads_of(batches) == [0, 1, 2, 3, 4]
-    assert [batch.order for batch in batches] == [1, 3, 5]
+    assert {batch.order for batch in batches} == {NOT_DRAINED}
+    core.sender.begin_close(core.now_ms)
+    for _ in batches:
+        core.poll()
+    assert [batch.order for batch in batches] == [1, 3, 5], "they have their places once they are drained"
 
 
 @pytest.mark.rule("A1")

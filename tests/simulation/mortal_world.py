@@ -20,7 +20,7 @@ from sidecar.producer.core import Core
 from sidecar.producer.effects import AskBroker, Effect, InitProducerId
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import NO_SEQUENCE
-from sidecar.producer.partition_queue import PartitionQueue
+from sidecar.producer.partition_queue import PartitionQueue, give_orders
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
@@ -155,8 +155,11 @@ class MortalWorld(SimWorld):
     def adopt(self, left: dict[Payload, tuple[ProducerBatch, tuple[Any, ...]]]) -> None:
         sent: dict[PartitionQueue, list[tuple[ProducerBatch, int]]] = {}
         adopted: dict[ProducerBatch, ProducerBatch] = {}
+        orders = self.orders_of({before for before, _ in left.values()})
         open_payloads = [each for each in self.ledger.accepted if each not in self.ledger.fates]
-        for payload in sorted(open_payloads, key=lambda each: (each.partition, each.number)):
+        # Chain by chain, and each in order.
+        in_order = sorted(open_payloads, key=lambda each: (each.is_express, each.partition, each.number))
+        for payload in in_order:
             accepted_ms, stamp_ms = self.accepted[payload]
             block = FakeBlock([(payload.partition, payload)], 100, stamp_ms)
             if payload not in left:
@@ -165,6 +168,7 @@ class MortalWorld(SimWorld):
                     self.lane,
                     block,  # type: ignore[arg-type]
                     self.now_ms,
+                    express=payload.is_express,
                     accepted_ms=lambda _, accepted_ms=accepted_ms: accepted_ms,  # type: ignore[misc]
                 )
                 continue
@@ -177,7 +181,8 @@ class MortalWorld(SimWorld):
                     queue=queue,
                     records=FakeRecords(),  # type: ignore[arg-type]
                     chain=block.chain,  # type: ignore[arg-type]
-                    order=queue.next_order,
+                    order=orders[before],
+                    is_express=before.is_express,
                     created_ms=accepted_ms,
                     deadline_ms=accepted_ms + queue.settings.delivery_timeout_ms,
                     state=BatchState.BETWEEN,
@@ -192,7 +197,6 @@ class MortalWorld(SimWorld):
                 self.accumulator.adopt(batch, len(payloads))
                 self.published_ms[batch] = self.published_ms[before]
                 sent.setdefault(queue, []).append((batch, self.published_ms[before]))
-            queue.next_order += 1
             batch.records.try_append(block, 0, 1, 1 << 30)  # type: ignore[arg-type]
         self.accumulator.incomplete.put_in_order()
         for each in adopted.values():
@@ -205,9 +209,20 @@ class MortalWorld(SimWorld):
                 lambda queue=queue, batches=batches: self.ask_about(queue, batches, life),  # type: ignore[misc]
             )
 
+    @staticmethod
+    def orders_of(batches: set[ProducerBatch]) -> dict[ProducerBatch, int]:
+        """As a successor finds them, by their sequences alone."""
+        found: dict[tuple[int, int], list[ProducerBatch]] = {}
+        for batch in sorted(batches, key=lambda each: each.records.payloads[0]):  # type: ignore[attr-defined]
+            found.setdefault((batch.lane, batch.partition), []).append(batch)
+        for each in found.values():
+            give_orders(each)
+        return {batch: batch.order for batch in batches}
+
     def ask_about(self, queue: PartitionQueue, batches: list[tuple[ProducerBatch, int]], life: int) -> None:
         """As Inquiry does, with the broker's answer at hand."""
         batches = [each for each in batches if not each[0].is_done]
+        batches.sort(key=lambda each: each[0].order)
         if self.life != life or not batches:
             return
         producers = self.cluster.describe_producers(queue.partition, self.now_ms) if self.may_ask else None

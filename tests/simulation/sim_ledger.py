@@ -18,6 +18,10 @@ class Payload(NamedTuple):
     """The broker rejects this record (INVALID_RECORD)."""
     is_keyless: bool = False
     """The broker rejects it once the topic is compacted."""
+    client: int = 0
+    """Order is promised to each, not between them."""
+    is_express: bool = False
+    """It stands in the express chain."""
 
 
 class SimLedger:
@@ -25,8 +29,8 @@ class SimLedger:
         self.accepted: list[Payload] = []
         self.fates: dict[Payload, tuple[int, int, int]] = {}
         """payload → (code, persistence, offset)"""
-        self.last_told: dict[int, int] = {}
-        """Partition → number of its last record that was told as delivered."""
+        self.last_told: dict[tuple[int, int], int] = {}
+        """(Partition, client) → number of its last record that was told as delivered."""
         self.told_late: list[Payload] = []
         self.generation_then: dict[Payload, int] = {}
         """The topic that was there when its fate was told."""
@@ -38,9 +42,10 @@ class SimLedger:
             self.generation_then[payload] = generation
             self.fates[payload] = (batch.code, batch.persistence, offset)
             if not batch.code:
-                if payload.number < self.last_told.get(payload.partition, -1):
+                key = payload.partition, payload.client
+                if payload.number < self.last_told.get(key, -1):
                     self.told_late.append(payload)
-                self.last_told[payload.partition] = payload.number
+                self.last_told[key] = payload.number
 
     def check(
         self,
@@ -86,5 +91,11 @@ class SimLedger:
                 # A record given up may still arrive from a dead connection, after later ones, unless a higher epoch
                 # of the same producer id fences it. Without sequences a record may stand twice.
                 kept = [each for each in log.records if fenced or self.fates[each][0] == 0]
-                numbers = [payload.number for payload in dict.fromkeys(kept)]
-                assert numbers == sorted(numbers), f"partition {partition} is out of order: {numbers}"
+                by_client: dict[int, list[Payload]] = {}
+                for payload in kept:
+                    by_client.setdefault(payload.client, []).append(payload)
+                for client, own in by_client.items():
+                    numbers = [payload.number for payload in dict.fromkeys(own)]
+                    assert numbers == sorted(numbers), (
+                        f"client {client} is out of order in partition {partition}: {numbers}"
+                    )

@@ -147,6 +147,13 @@ class SimWorld:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
         self.producer_ids_used = 0
+        self.clients = random.Random(f"clients {seed}")
+        """Of its own, so that the rest of a seed's parameters are those of a world with one client."""
+        self.client_count, self.quiet_rate = (
+            self.clients.choice((1, 2, 3, 5)),
+            self.clients.choice((0.3, 0.7, 1.0)),
+        )
+        """How many there are, and how often one goes express when it may."""
         self._numbers = [count() for _ in range(self.cluster.partitions)]
 
     # --- LinkView -------------------------------------------------------------------------------------------
@@ -274,12 +281,13 @@ class SimWorld:
     def submit(self) -> None:
         rng = self.random
         records = []
+        client, is_express = self.draw_client()
         for _ in range(rng.randint(1, 8)):
             partition = rng.randrange(self.cluster.partitions)
             is_bad = rng.random() < self.bad_rate
             is_keyless = rng.random() < self.keyless_rate
             number = next(self._numbers[partition])
-            records.append((partition, Payload(partition, number, is_bad, is_keyless)))
+            records.append((partition, Payload(partition, number, is_bad, is_keyless, client, is_express)))
         self.ledger.accepted.extend(payload for _, payload in records)
         flush = rng.random() < 0.1
         age_ms = rng.choice((TIMESTAMP_AGE_MS + 1, 5_000_000.0)) if rng.random() < self.old_rate else 0.0
@@ -292,9 +300,19 @@ class SimWorld:
             block,
             self.now_ms,
             expedited=flush,  # type: ignore[arg-type]
+            express=is_express,
         )
         if flush:
             self.accumulator.expedite(TOPIC, self.lane, self.now_ms)
+
+    def draw_client(self) -> tuple[int, bool]:
+        """Who submits next, and whether it passes what waits in bulk: only one with nothing unfinished there may."""
+        client = self.clients.randrange(self.client_count)
+        wants = client > 0 and self.clients.random() < self.quiet_rate
+        open_payloads = (each for each in self.ledger.accepted if each not in self.ledger.fates)
+        is_express = wants and all(each.is_express for each in open_payloads if each.client == client)
+        self.happened["went express"] += is_express
+        return client, is_express
 
     def cut_connection(self) -> None:
         if self.connections:

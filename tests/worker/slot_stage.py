@@ -230,9 +230,10 @@ class SlotStage:
             for batch, _ in batches:
                 self.accumulator.resume(batch, self.now_ms)
 
-    def attach(self, secret: bytes | None = None) -> tuple[ClientSession, bool]:
-        ticket = attach_ticket(KEY, CLIENT_ID, "client", EPOCH)
-        return self.sessions.attach(b"route", [1, CLIENT_ID, "client", 1, EPOCH, ticket, secret], self.now_ms)
+    def attach(self, secret: bytes | None = None, client_id: bytes = CLIENT_ID) -> tuple[ClientSession, bool]:
+        ticket = attach_ticket(KEY, client_id, "client", EPOCH)
+        fields = [1, client_id, "client", 1, EPOCH, ticket, secret]
+        return self.sessions.attach(b"route " + client_id, fields, self.now_ms)
 
     def accept(
         self,
@@ -240,16 +241,23 @@ class SlotStage:
         values: list[bytes],
         partitions: list[int | None],
         topic: str = TOPIC,
+        *,
+        is_express: bool = False,
     ) -> None:
         """One submission, as Intake takes it."""
         queue = self.topics.get(topic)
         assert queue is not None
+        if is_express:
+            queue = self.topics.express_of(queue)
+            assert queue is not None
         chain = queue.chain
         number = 1 if topic == TOPIC else 2
         stream = session.streams.get(number)
         if stream is None:
-            session.row.place_stream(number, chain.chain_id)
-            stream = session.streams[number] = StreamState(session, number, queue, 0)
+            bulk = self.topics.get(topic)
+            assert bulk is not None
+            session.row.place_stream(number, bulk.chain.chain_id)
+            stream = session.streams[number] = StreamState(session, number, bulk, 0)
         payload = b"".join(
             msgpack.packb([None, value, None, partition])
             for value, partition in zip(values, partitions, strict=True)

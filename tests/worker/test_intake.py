@@ -74,6 +74,8 @@ class NoOtherWorkers:
 class FakeEntry:
     """What an append returned."""
 
+    ordinal = 0
+
 
 class FakeChain:
     """Every entry takes one page."""

@@ -21,7 +21,9 @@ from sidecar.kernel import BatchRecords, StickyPartitioner, index_run
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.effects import Completed
 from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.partition_queue import give_orders
 from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.shm.chain_table import EXPRESS
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.descriptors import Descriptor
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
     from sidecar.kernel import Chain, Entry, RecordBlock
     from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
     from sidecar.shm.chain_table import ChainName
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOST_TEXT: Final = "The record's batch could not be read back after its worker had died."
+LINE_BYTES: Final = 64
 _UNBOUNDED: Final = 0x7FFFFFFF
 RUN_ENTRIES: Final = 65_536
 """Submissions that are read at a time, with a heartbeat before each: its controller waits as long as it gets on."""
@@ -119,7 +123,9 @@ class Adoption:
         pages = self._memory.left_pages
         self._pool.adopt(sum(map(len, pages.values())))
         names = {name.chain_id: name for name in self._chain_table.names()}
-        chains = [self._adopt_chain(names[chain_id], own, now_ms) for chain_id, own in sorted(pages.items())]
+        # An express chain belongs to the topic's other one, which goes before.
+        found = sorted(pages, key=lambda chain_id: (names[chain_id].is_express, chain_id))
+        chains = [self._adopt_chain(names[chain_id], pages[chain_id], now_ms) for chain_id in found]
         # kill point: adopt.chains
         self._adopt_clients(names, chains, now_ms)
         # kill point: adopt.clients
@@ -172,8 +178,10 @@ class Adoption:
             log.error(
                 "ALARM: the journal of topic %s in slot %d is damaged: %s.", name.topic, self._slot, damage
             )
-        self._topics.keep_chain(name.topic, name.lane)
+        self._topics.keep_chain(name.topic, name.lane & ~EXPRESS)
         queue = self._topics.get(name.topic)
+        if name.is_express and queue is not None:
+            queue = self._topics.express_of(queue)
         assert queue is not None and queue.chain is chain, (
             "a chain of this segment has its place in the table"
         )
@@ -187,7 +195,9 @@ class Adoption:
         for chain in chains:
             self._memory.beat()
             for row_index, generation, stream, seq, records, size in chain.streams():
-                accepted[row_index, generation, stream] = seq
+                # It may be in both chains of its topic, and the later one need not be read last.
+                named = row_index, generation, stream
+                accepted[named] = max(seq, accepted.get(named, 0))
                 before = unsettled.get((row_index, generation), (0, 0))
                 unsettled[row_index, generation] = (before[0] + records, before[1] + size)
         for row in ClientTable(self._segment).rows(self._slot):
@@ -200,7 +210,8 @@ class Adoption:
                 position = max(stored, accepted.get((*client, stream_id), 0))
                 if position > stored:
                     row.store_position(stream_id, position)
-                session.streams[stream_id] = StreamState(session, stream_id, queue, position)
+                state = session.streams[stream_id] = StreamState(session, stream_id, queue, position)
+                state.bulk_ordinal = queue.chain.tail // LINE_BYTES
 
     # --- batches -----------------------------------------------------------------------------------------------
 
@@ -217,7 +228,7 @@ class Adoption:
                 queue=queue,
                 records=BatchRecords(),
                 chain=self._chain_table.open(name.lane, name.topic),
-                order=0,
+                is_express=name.is_express,
                 created_ms=now_ms,
                 deadline_ms=now_ms + queue.settings.delivery_timeout_ms,
                 state=BatchState.BETWEEN,
@@ -230,11 +241,16 @@ class Adoption:
         for of_chain in self._ranges.values():
             for ranges in of_chain.values():
                 ranges.sort(key=lambda each: each.descriptor.first_cursor)
+        sent: dict[PartitionQueue, list[ProducerBatch]] = {}
+        for each in self._all_ranges():
+            if each.is_sent:
+                sent.setdefault(each.batch.queue, []).append(each.batch)
+        for batches in sent.values():
+            give_orders(batches)
 
     def _index(self, name: ChainName, chain: Chain, now_ms: float) -> None:
         """One walk over the chain in order: every record to its range, or to a batch that has no identity yet."""
-        queue = self._topics.get(name.topic)
-        assert queue is not None
+        queue = self._topics.by_chain[chain.chain_id]
         ranges = self._ranges.get(chain.chain_id, {})
         poison = self._poison.entries_of(chain)
         next_ordinal = 0
@@ -264,7 +280,7 @@ class Adoption:
             self._distribute(queue, block, ranges, now_ms)
             if block.failures:
                 self._failures.append((queue, block.entry, block.failures))
-            self._topics.adopt(name.topic, block.unplaced, now_ms)
+            self._topics.adopt(queue, block.unplaced, now_ms)
 
     def _distribute(
         self, queue: TopicQueue, block: RecordBlock, ranges: dict[int, list[Range]], now_ms: float
@@ -279,7 +295,25 @@ class Adoption:
             else:
                 whole.append((partition, start, stop))
         if whole:
-            self._accumulator.append(queue.topic, queue.lane, block, now_ms, whole, accepted_ms=accepted_ms)
+            self._append(queue, block, whole, now_ms, accepted_ms)
+
+    def _append(
+        self,
+        queue: TopicQueue,
+        block: RecordBlock,
+        groups: list[tuple[int, int, int]],
+        now_ms: float,
+        accepted_ms: Callable[[int], float],
+    ) -> None:
+        self._accumulator.append(
+            queue.topic,
+            queue.lane,
+            block,
+            now_ms,
+            groups,
+            express=queue.is_express,
+            accepted_ms=accepted_ms,
+        )
 
     def _age_ms(self, block: RecordBlock, ref: int, now_ms: float) -> float:
         """How long somebody has been at work on this record: rather a second too short. 0: not known.
@@ -316,8 +350,7 @@ class Adoption:
         partition, at, stop = group
 
         def append(start: int, end: int) -> None:
-            pieces = [(partition, start, end)]
-            self._accumulator.append(queue.topic, queue.lane, block, now_ms, pieces, accepted_ms=accepted_ms)
+            self._append(queue, block, [(partition, start, end)], now_ms, accepted_ms)
 
         for each in ranges:
             if at == stop:
@@ -344,22 +377,19 @@ class Adoption:
         if not batch.records.count:
             batch.created_ms = accepted_ms(start)
             batch.deadline_ms = batch.created_ms + queue.settings.delivery_timeout_ms
-        if each.is_sent:
-            if not batch.records.count:
-                batch.order = queue.next_order
-                batch.attempts = 1
-                batch.in_doubt = True
-                batch.last_error = "the death of the worker that had sent it"
-                if each.descriptor.persistence == Persistence.POSSIBLY_PERSISTED:
-                    batch.doubt_whole()
-                self._accumulator.adopt(batch, each.descriptor.count)
-                topic_queue = self._topics.get(queue.topic)
-                assert topic_queue is not None
-                if topic_queue.lane != queue.lane:
-                    # acks was changed since: what was sent in its lane goes before all else of the partition.
-                    now = self._accumulator.queue(queue.topic, topic_queue.lane, queue.partition)
-                    self._accumulator.put_behind(now, queue)
-            queue.next_order += stop - start
+        if each.is_sent and not batch.records.count:
+            batch.attempts = 1
+            batch.in_doubt = True
+            batch.last_error = "the death of the worker that had sent it"
+            if each.descriptor.persistence == Persistence.POSSIBLY_PERSISTED:
+                batch.doubt_whole()
+            self._accumulator.adopt(batch, each.descriptor.count)
+            topic_queue = self._topics.get(queue.topic)
+            assert topic_queue is not None
+            if topic_queue.lane != queue.lane:
+                # acks was changed since: what was sent in its lane goes before all else of the partition.
+                now = self._accumulator.queue(queue.topic, topic_queue.lane, queue.partition)
+                self._accumulator.put_behind(now, queue)
         batch.records.try_append(block, start, stop, _UNBOUNDED, accepted_ms(start))
 
     def _all_ranges(self) -> Iterator[Range]:
@@ -460,6 +490,7 @@ class Adoption:
             )
             self._accumulator.withdraw(batch, now_ms)
             self._settlement.settle(Completed((batch,)), now_ms)
+        sent.sort(key=lambda each: each[0].order)
         return sent
 
     def _alarm(self, each: Range) -> None:

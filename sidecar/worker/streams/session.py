@@ -34,10 +34,13 @@ class StreamState:
     __slots__ = (
         "accepted",
         "awaited",
+        "bulk_ordinal",
+        "change_again_ms",
         "hold_cause",
         "hold_position",
         "hold_reason",
         "hold_since_ms",
+        "is_passing",
         "position",
         "refusal",
         "reserved_pages",
@@ -64,6 +67,12 @@ class StreamState:
         """The position at which it was last held: another hold at the same one goes on with the first."""
         self.refusal: Refusal | None = None
         """Its client may not send to this topic: its records fail at once."""
+        self.bulk_ordinal = -1
+        """Its last entry in the topic's bulk chain, if something there may not have ended: see :class:`Express`."""
+        self.is_passing = False
+        """Its last entry passed a backlog: it does so until that has nearly ended."""
+        self.change_again_ms = 0.0
+        """When it may be held again for the way from bulk to express."""
         self.waiting_pages = 0
         self.reserved_pages: list[int] = []
         """Pages granted after a wait: they stay this stream's until its stub has sent again."""

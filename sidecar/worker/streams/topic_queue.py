@@ -74,9 +74,11 @@ class TopicQueue:
     __slots__ = (
         "brought_by",
         "chain",
+        "express",
         "has_leader",
         "held_bytes",
         "is_deleted",
+        "is_express",
         "is_wanted",
         "lane",
         "last_settled_ms",
@@ -100,6 +102,8 @@ class TopicQueue:
         chain: Chain,
         settings: TopicSettings | None = None,
         rate: RateLimit | None = None,
+        *,
+        is_express: bool = False,
     ) -> None:
         self.topic = topic
         self.lane = lane
@@ -109,6 +113,10 @@ class TopicQueue:
         self.chain = chain
         self.work_word = entry_word(chain.chain_id, 0)
         """The word noted as in work while an entry of the chain is walked, without its ordinal."""
+        self.is_express = is_express
+        """Its records pass those of the topic's other chain; it follows that one's queue in all else."""
+        self.express: TopicQueue | None = None
+        """The queue of those that pass ours, once there was a backlog."""
         self.partitioner: StickyPartitioner | None = None
         self.partition_count = 0
         self.has_leader = False
@@ -136,7 +144,14 @@ class TopicQueue:
     @property
     def is_empty(self) -> bool:
         """Nothing of the topic is here, not even an unused page."""
-        return not (self.chain.live_entries or self.chain.page_count or self.waiting or self.out_of_range)
+        here = self.chain.live_entries or self.chain.page_count or self.waiting or self.out_of_range
+        return not here and (self.express is None or self.express.is_empty)
+
+    def follow(self, bulk: TopicQueue) -> None:
+        """An express queue has settings, partitions and partitioner of the topic's other one."""
+        self.settings, self.rate = bulk.settings, bulk.rate
+        self.partitioner, self.partition_count = bulk.partitioner, bulk.partition_count
+        self.has_leader, self.is_deleted, self.is_wanted = bulk.has_leader, bulk.is_deleted, bulk.is_wanted
 
     def update_partitions(
         self,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sidecar.kernel import entry_payload
 from sidecar.shm.accept_log import DiskFull
 from sidecar.shm.accept_log_format import LoggedEntry, packed_bytes
+from sidecar.shm.chain_table import EXPRESS
 
 if TYPE_CHECKING:
     import asyncio
@@ -289,7 +290,7 @@ def _logged(queue: TopicQueue, entry: Entry, payload: Buffer) -> LoggedEntry:
     return LoggedEntry(
         chain_id=entry.chain_id,
         ordinal=entry.ordinal,
-        lane=queue.lane,
+        lane=queue.lane | EXPRESS if queue.is_express else queue.lane,
         topic=queue.topic,
         seq=entry.seq,
         stream=entry.stream,

@@ -78,9 +78,9 @@ class Holds:
         self._timed.append((due_ms, stream))
         self.next_timed_ms = min(self.next_timed_ms, due_ms)
 
-    def link_pages(self, stream: StreamState, needed: int, now_ms: float) -> bool:
-        """Give the stream's chain the pages for its next entry, or hold the stream: then False."""
-        session, queue = stream.session, stream.topic_queue
+    def link_pages(self, stream: StreamState, queue: TopicQueue, needed: int, now_ms: float) -> bool:
+        """Give the queue's chain the pages for the stream's next entry, or hold the stream: then False."""
+        session = stream.session
         if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
             self.hold(stream, HoldCause.RING, "the client does not read its outcomes", now_ms)
             self.ring_held.setdefault(session.row.index, deque()).append(stream)

@@ -23,12 +23,13 @@ from sidecar.common.sparse_log import SparseLog
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.worker.streams.refusal import Refusal
 from sidecar.worker.streams.session import ClientSession, StreamState
+from sidecar.worker.stubs.express import Express
 from sidecar.worker.stubs.holds import Holds
 from sidecar.worker.stubs.malformed_frame import MalformedFrame
 from sidecar.worker.stubs.openings import StreamOpenings
 
 if TYPE_CHECKING:
-    from sidecar.kernel import Histogram
+    from sidecar.kernel import Chain, Histogram
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.settlement import Settlement
@@ -97,10 +98,13 @@ class Intake:
         self._clock_ahead_ms = clock_ahead_ms
         self.commit: GroupCommit | None = None
         """Where entries go that must be on disk before they are accepted; None: the journal is enough."""
+        self._appending: tuple[Chain, int] | None = None
+        """The chain that the submission at hand goes into, and its tail before."""
         self._failed_ms = 0.0
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
         self.openings = StreamOpenings(topics, limits, outboxes, counters)
         self.holds = Holds(pool, shares, outboxes, counters, self.openings)
+        self.express = Express(topics, self.holds, page_bytes=shares.page_bytes, pool_bytes=shares.pool_bytes)
 
     def submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0
@@ -158,8 +162,7 @@ class Intake:
             if stream is None:
                 self.holds.name_waits()
                 return
-        chain = stream.topic_queue.chain
-        tail = chain.tail
+        self._appending = None
         refusal = stream.refusal
         if payload_bytes > self._submission_bytes_max and refusal is None:
             text = (
@@ -176,7 +179,7 @@ class Intake:
             self._sparse_log.warning(
                 "submit", "a submission for topic %s could not be taken on", topic, exc_info=error
             )
-            if chain.tail != tail:
+            if self._appending is not None and self._appending[0].tail != self._appending[1]:
                 # It stands in the journal, and this memory does not say so.
                 self._host.give_up("a submission was accepted and not noted")
                 return
@@ -191,18 +194,19 @@ class Intake:
         With a ``refusal`` an entry without content stands for the records.
         """
         _, _, seq, _, base_timestamp_ms, format_, flags, count = fields
-        session = stream.session
+        session, queue = stream.session, stream.topic_queue
         if not self._takes_records or (self.commit is not None and self.commit.refusal):
             self._hold_as_closed(stream, now_ms)
             return False
         stream.awaited = None
-        queue = stream.topic_queue
-        chain = queue.chain
         has_rate = queue.rate is not None or session.rate is not None
         if has_rate and refusal is None:
             refusal = self._over_rate(stream, count, now_ms)
-            if stream.hold_reason is not None:
-                return False
+        if refusal is None and (stream.is_passing or queue.chain.page_count >= self.express.backlog_pages):
+            queue = self.express.queue_for(stream, len(payload), now_ms)
+        if stream.hold_reason is not None:
+            return False
+        chain = queue.chain
         if refusal is not None:
             payload = _UNREADABLE * count
         elif format_ == _ARROW:
@@ -211,12 +215,15 @@ class Intake:
         payload_bytes = len(payload)
         needed = chain.pages_needed(count, payload_bytes)
         if needed and needed > self._pool.pages_max and refusal is None:
-            refusal = self._larger_than_pool(payload_bytes)
-            payload = _UNREADABLE * count
-            payload_bytes = len(payload)
-            needed = chain.pages_needed(count, payload_bytes)
-        if needed and not self.holds.link_pages(stream, needed, now_ms):
+            refusal, payload, payload_bytes = (
+                self._larger_than_pool(payload_bytes),
+                _UNREADABLE * count,
+                count,
+            )
+            needed = chain.pages_needed(count, count)
+        if needed and not self.holds.link_pages(stream, queue, needed, now_ms):
             return False
+        self._appending = chain, chain.tail
         entry = chain.append(
             payload,
             count=count,
@@ -229,12 +236,12 @@ class Intake:
             flags=flags & _KEPT_FLAGS,
             accepted_ms=now_ms + self._clock_ahead_ms,
         )
+        if not queue.is_express:
+            stream.bulk_ordinal = entry.ordinal
         if needed:
             self._shares.count(queue, now_ms)
         if has_rate and refusal is None:
-            # Records that fail here never reach the topic: they take nothing of what others may send to it.
-            for rate in filter(None, (queue.rate, session.rate)):
-                rate.charge(count, payload_bytes, now_ms)
+            _charge(stream, count, payload_bytes, now_ms)
         if chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
         session.unsettled_records += count
@@ -326,6 +333,12 @@ class Intake:
         if self.commit is not None and not self.commit.refusal:
             self.holds.open_again(HoldCause.DISK)
         self._turns.wake()
+
+
+def _charge(stream: StreamState, count: int, payload_bytes: int, now_ms: float) -> None:
+    """Records that fail at once never reach the topic: they take nothing of what others may send to it."""
+    for rate in filter(None, (stream.topic_queue.rate, stream.session.rate)):
+        rate.charge(count, payload_bytes, now_ms)
 
 
 def _what_is_wrong(count: int, format_: Any, base_timestamp_ms: int, flags: int, payload_bytes: int) -> str:

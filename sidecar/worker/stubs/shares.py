@@ -55,8 +55,8 @@ class Shares:
         queues: Iterable[TopicQueue],
         words: ShareWords,
     ) -> None:
-        self._pool_bytes = page_count * page_bytes
-        self._page_bytes = page_bytes
+        self.pool_bytes = page_count * page_bytes
+        self.page_bytes = page_bytes
         self._request_timeout_ms = request_timeout_ms
         self._queues = queues
         self._words = words
@@ -89,7 +89,7 @@ class Shares:
             return self._over_client(session)
         self._words.claim(
             queue.chain.chain_id,
-            needed_pages * self._page_bytes,
+            needed_pages * self.page_bytes,
             is_stalled=self.is_stalled(queue, now_ms),
         )
         refusal = self.refusal(queue, session, needed_pages, now_ms)
@@ -111,18 +111,18 @@ class Shares:
 
         ``part`` of each share counts: 1 to take, RESUME_AT to go on after a hold.
         """
-        needed_bytes = needed_pages * self._page_bytes
-        held_bytes = self._held_bytes(queue)
+        needed_bytes = needed_pages * self.page_bytes
+        held_bytes = 0 if queue.is_express else self._held_bytes(queue)  # that has a bound of its own
         if held_bytes:
             held_bytes += self._words.topic_elsewhere(queue.topic)
-            if held_bytes + needed_bytes > TOPIC_SHARE * part * self._pool_bytes:
+            if held_bytes + needed_bytes > TOPIC_SHARE * part * self.pool_bytes:
                 return self._over_topic(queue)
         mine = session.unsettled_bytes
-        if mine and mine + needed_bytes > CLIENT_SHARE * part * self._pool_bytes:
+        if mine and mine + needed_bytes > CLIENT_SHARE * part * self.pool_bytes:
             return self._over_client(session)
         if self.is_stalled(queue, now_ms):
             stalled = self._stalled_bytes + self._words.stalled_elsewhere(now_ms)
-            if stalled and stalled + needed_bytes > STALLED_SHARE * part * self._pool_bytes:
+            if stalled and stalled + needed_bytes > STALLED_SHARE * part * self.pool_bytes:
                 return OverShare(
                     f"topic {queue.topic} does not move, and such topics hold their share of the buffer pool",
                     cause=HoldCause.SHARE if queue.partitioner is not None else HoldCause.UNKNOWN_TOPIC,
@@ -151,7 +151,7 @@ class Shares:
             self.look_is_due = True  # it moves again, or is empty
         elif held < queue.held_bytes:
             self._fallen_bytes += queue.held_bytes - held
-            if self._fallen_bytes >= LOOK_SHARE * self._pool_bytes:
+            if self._fallen_bytes >= LOOK_SHARE * self.pool_bytes:
                 self.look_is_due = True
         self._stalled_bytes += stalled - queue.stalled_bytes
         queue.held_bytes, queue.stalled_bytes = held, stalled
@@ -188,7 +188,7 @@ class Shares:
         if not chain.live_entries:
             return 0
         return (
-            chain.page_count * self._page_bytes
+            chain.page_count * self.page_bytes
             + chain.live_entries * ENTRY_INDEX_BYTES
             + chain.live_records * RECORD_INDEX_BYTES
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.kernel import fail_remaining, index, index_run
+from sidecar.shm.chain_table import EXPRESS
 from sidecar.worker.streams.topic_queue import EntryLine, TopicQueue
 from sidecar.worker.topics.missing_topics import MissingTopics
 
@@ -77,11 +78,11 @@ class Topics:
         """By process: topics here that its clients were the first to name."""
         self._kept_lanes: dict[str, int] = {}
         """Topics whose journal a daemon with other settings began: it goes on there, for the worker's life."""
-        self.waiting_queues: dict[str, TopicQueue] = {}
+        self.waiting_queues: dict[TopicQueue, None] = {}
         """The queues with waiting entries. None: nothing here is due by time alone."""
-        self._going_on: dict[str, TopicQueue] = {}
+        self._going_on: dict[TopicQueue, None] = {}
         """Those of them whose topic is known: a turn looks at these only, however many wait for theirs to be known."""
-        self._out_of_range: dict[str, TopicQueue] = {}
+        self._out_of_range: dict[TopicQueue, None] = {}
         """Those with records for a partition that is not there, and some that had."""
         self._snapshot: MetadataSnapshot | None = None
         """The last push: another worker's clients may have brought a topic in before ours first use it."""
@@ -92,12 +93,18 @@ class Topics:
         self._used: set[str] = set()
         self._flush_asked: set[str] = set()
         """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
-        self._refused: dict[str, tuple[LocalCode, int]] = {}
+        self._refused: dict[TopicQueue, tuple[LocalCode, int]] = {}
         """Topics that Kafka refused, with the code and how many of their waiting entries have to fail yet."""
         self.missing = MissingTopics()
+        self._express: list[TopicQueue] = []
+        """Those that exist: a topic that never had a backlog has none."""
 
     def __iter__(self) -> Iterator[TopicQueue]:
-        return iter(self._queues.values())
+        """A topic's express queue, if it has one, before its other one: what a client has there comes first."""
+        for queue in self._queues.values():
+            if queue.express is not None:
+                yield queue.express
+            yield queue
 
     def open(
         self, topic: str, names: int, now_ms: float, process: int = 0, *, is_wanted: bool = True
@@ -161,16 +168,22 @@ class Topics:
         in_use |= {chain.chain_id for chain in self._settlement.finished_chains}
         unused: list[tuple[float, int, str]] = []
         for (lane, topic), chain_id in self._chain_table.ids().items():
+            if lane & EXPRESS:
+                continue  # it goes with the topic's other one
             queue = self.by_chain.get(chain_id)
             if chain_id in in_use or (queue is not None and not queue.is_empty):
                 continue
             unused.append((queue.last_used_ms if queue is not None else float("-inf"), lane, topic))
         unused.sort()
         for _, lane, topic in unused[: (len(unused) + 1) // 2]:
+            if (lane | EXPRESS, topic) in self._chain_table.ids():
+                self.by_chain.pop(self._chain_table.vacate(lane | EXPRESS, topic), None)
             chain_id = self._chain_table.vacate(lane, topic)
             queue = self.by_chain.pop(chain_id, None)
             if queue is not None:
                 del self._queues[queue.topic]
+                if queue.express is not None:
+                    self._express.remove(queue.express)
                 self._brought_less(queue.brought_by)
                 self._accumulator.follow_no_loads(topic, lane)
                 self._rules.forget(topic)
@@ -197,6 +210,27 @@ class Topics:
                 self.missing.add(topic)
         return queue
 
+    def express_of(self, bulk: TopicQueue) -> TopicQueue | None:
+        """The queue of those that pass the topic's backlog, made on first use; None when names run short."""
+        express = bulk.express
+        if express is None:
+            lane = self._kept_lanes.get(bulk.topic, bulk.lane)
+            is_named = (lane | EXPRESS, bulk.topic) in self._chain_table.ids()
+            if not is_named and self._chain_table.free_count <= ROWS_FOR_KNOWN:
+                return None
+            chain = self._chain_table.open(lane | EXPRESS, bulk.topic)
+            assert chain is not None, "a name is free"
+            express = TopicQueue(bulk.topic, bulk.lane, chain, is_express=True)
+            self.by_chain[chain.chain_id] = express
+            bulk.express = express
+            express.follow(bulk)
+            self._express.append(express)
+        return express
+
+    def express_pages(self) -> int:
+        """Of the pool, in all express chains."""
+        return sum(queue.chain.page_count for queue in self._express)
+
     def use_rules(self, rules: TopicRules, rates: RateLimits) -> None:
         """From now on these hold for all topics, also for those that are here. Their lanes stay."""
         self._rules = rules
@@ -209,16 +243,17 @@ class Topics:
                 partitioner, queue.partitioner = queue.partitioner, None
                 if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
                     queue.partitioner = partitioner
+            if queue.express is not None:
+                queue.express.follow(queue)
 
     def keep_chain(self, topic: str, lane: int) -> None:
         """Before the first :meth:`get`: the topic's records are in the chain of this lane, whatever is set now."""
         self._kept_lanes[topic] = lane
 
-    def adopt(self, topic: str, ordinals: Sequence[int], now_ms: float) -> None:
+    def adopt(self, queue: TopicQueue, ordinals: Sequence[int], now_ms: float) -> None:
         """Entries of a dead worker with records that have no partition yet: they wait for the topic's metadata."""
-        queue = self._queues[topic]
         if ordinals:
-            self._used.add(topic)
+            self._used.add(queue.topic)
             queue.waiting.extend(ordinals, now_ms)
             self._waits(queue)
 
@@ -228,7 +263,7 @@ class Topics:
         ``flush_follows``: :meth:`flush` is called next, so that what is opened for the entry need not begin to linger.
         """
         self._used.add(queue.topic)
-        waits = queue.topic in self.waiting_queues and bool(queue.waiting)
+        waits = queue in self.waiting_queues and bool(queue.waiting)
         if waits or queue.partitioner is None or queue.is_deleted:
             queue.waiting.append(entry.ordinal, now_ms)
             self._waits(queue)
@@ -246,17 +281,18 @@ class Topics:
             self._distribute(queue, block, now_ms, now_ms, expedited=flush_follows)
 
     def _waits(self, queue: TopicQueue) -> None:
-        self.waiting_queues[queue.topic] = queue
+        self.waiting_queues[queue] = None
         if queue.waiting:
             self._expiry_ms = min(self._expiry_ms, queue.waiting.first_ms + self._config.max_block_ms)
         if queue.partitioner is None or queue.is_deleted:
             self.missing.add(queue.topic)
         elif queue.waiting:
-            self._going_on[queue.topic] = queue
+            self._going_on[queue] = None
 
     def _waits_no_more(self, queue: TopicQueue) -> None:
-        self.waiting_queues.pop(queue.topic, None)
-        self._flush_asked.discard(queue.topic)
+        self.waiting_queues.pop(queue, None)
+        if not queue.is_express:
+            self._flush_asked.discard(queue.topic)
 
     def flush(self, topic: str, now_ms: float) -> None:
         """End linger for what is here of the topic, also for what still waits for its partitions."""
@@ -264,7 +300,7 @@ class Topics:
         if queue is None:
             return
         self._accumulator.expedite(topic, queue.lane, now_ms)
-        if topic in self.waiting_queues:
+        if queue in self.waiting_queues:
             self._flush_asked.add(topic)
 
     def on_snapshot(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
@@ -274,27 +310,32 @@ class Topics:
             before = queue.partition_count
             if not self._placement.follow(queue, snapshot):
                 queue.delete()
+                if queue.express is not None:
+                    queue.express.follow(queue)
                 continue
             self.missing.discard(queue.topic)
-            if queue.partition_count > before:
-                # Before anything newer, so that the records of a new partition keep their order.
-                again, queue.out_of_range = queue.out_of_range, EntryLine()
-                while again:
-                    ordinal, accepted_ms = again.popleft()
-                    self._look_again(queue, ordinal, accepted_ms, now_ms)
-            self._partition_waiting(queue, now_ms)
+            if queue.express is not None:
+                queue.express.follow(queue)
+            for each in (queue,) if queue.express is None else (queue.express, queue):
+                if queue.partition_count > before:
+                    # Before anything newer, so that the records of a new partition keep their order.
+                    again, each.out_of_range = each.out_of_range, EntryLine()
+                    while again:
+                        ordinal, accepted_ms = again.popleft()
+                        self._look_again(each, ordinal, accepted_ms, now_ms)
+                self._partition_waiting(each, now_ms)
         self._expiry_ms = self._first_expiry_ms()
 
     def go_on(self, now_ms: float) -> bool:
         """More of what waited when metadata or a refusal came; True when there is still more, for the next turn."""
         if self._refused:
-            for topic in list(self._refused):
-                self._fail_refused(self._queues[topic], now_ms)
+            for queue in list(self._refused):
+                self._fail_refused(queue, now_ms)
         if self._going_on:
-            for queue in list(self._going_on.values()):
+            for queue in list(self._going_on):
                 if queue.is_deleted:
-                    del self._going_on[queue.topic]  # until a push brings it back
-                elif queue.topic not in self._refused:
+                    del self._going_on[queue]  # until a push brings it back
+                elif queue not in self._refused:
                     self._partition_waiting(queue, now_ms)
         return bool(self._refused or self._going_on)
 
@@ -322,9 +363,9 @@ class Topics:
         if queue.topic in self._flush_asked:
             self._accumulator.expedite(queue.topic, queue.lane, now_ms)
         if waiting:
-            self._going_on[queue.topic] = queue
+            self._going_on[queue] = None
             return
-        self._going_on.pop(queue.topic, None)
+        self._going_on.pop(queue, None)
         if not queue.out_of_range:
             self._waits_no_more(queue)
 
@@ -332,15 +373,17 @@ class Topics:
         """Brokers that do not keep up: keyless records go elsewhere while there is an elsewhere (KIP-794)."""
         if self._placement.set_late_brokers(late) and self._snapshot is not None:
             for queue in self._queues.values():
-                self._placement.follow(queue, self._snapshot)
+                if self._placement.follow(queue, self._snapshot) and queue.express is not None:
+                    queue.express.follow(queue)
 
     def on_topic_errors(self, codes: Mapping[str, int], now_ms: float) -> None:
         """Metadata refused these topics: fail at once what no waiting heals; the others wait on (M9)."""
         for topic, code in codes.items():
             queue = self._queues.get(topic)
             if queue is not None and code in _FATAL_TOPIC_ERRORS:
-                self._refused[topic] = _FATAL_TOPIC_ERRORS[code], len(queue.waiting)
-                self._fail_refused(queue, now_ms)
+                for each in (queue,) if queue.express is None else (queue.express, queue):
+                    self._refused[each] = _FATAL_TOPIC_ERRORS[code], len(each.waiting)
+                    self._fail_refused(each, now_ms)
 
     def expire(self, now_ms: float) -> None:
         """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
@@ -350,7 +393,7 @@ class Topics:
         code = LocalCode.METADATA_TIMEOUT
         if self._settlement.is_login_refused:
             code = LocalCode.UNAUTHENTICATED
-        for queue in list(self.waiting_queues.values()):
+        for queue in list(self.waiting_queues):
             left = EXPIRED_ENTRIES
             while left and queue.waiting and queue.waiting.first_ms <= since_ms:
                 self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
@@ -367,12 +410,10 @@ class Topics:
         """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
         if not self._out_of_range or now_ms < self._refresh_due_ms:
             return ()
-        self._out_of_range = {
-            topic: queue for topic, queue in self._out_of_range.items() if queue.out_of_range
-        }
+        self._out_of_range = dict.fromkeys(queue for queue in self._out_of_range if queue.out_of_range)
         if self._out_of_range:
             self._refresh_due_ms = now_ms + self._config.retry_backoff_max_ms
-        return tuple(self._out_of_range)
+        return tuple(dict.fromkeys(queue.topic for queue in self._out_of_range))
 
     @property
     def next_due_ms(self) -> float:
@@ -385,7 +426,7 @@ class Topics:
         return min(
             (
                 line.first_ms + self._config.max_block_ms
-                for queue in self.waiting_queues.values()
+                for queue in self.waiting_queues
                 for line in (queue.waiting, queue.out_of_range)
                 if line
             ),
@@ -394,7 +435,7 @@ class Topics:
 
     def fail_all_waiting(self, code: LocalCode, now_ms: float) -> None:
         """Forced close: nothing waits for metadata any more."""
-        for queue in list(self.waiting_queues.values()):
+        for queue in list(self.waiting_queues):
             self._fail_waiting(queue, code, now_ms)
             while queue.out_of_range:
                 ordinal, accepted_ms = queue.out_of_range.popleft()
@@ -403,11 +444,11 @@ class Topics:
 
     @property
     def waiting_entries(self) -> int:
-        return sum(len(queue.waiting) + len(queue.out_of_range) for queue in self.waiting_queues.values())
+        return sum(len(queue.waiting) + len(queue.out_of_range) for queue in self.waiting_queues)
 
     @property
     def waiting_topics(self) -> int:
-        return sum(1 for queue in self.waiting_queues.values() if queue.waiting or queue.out_of_range)
+        return sum(1 for queue in self.waiting_queues if queue.waiting or queue.out_of_range)
 
     def take_used(self) -> list[str]:
         """Topics used since the last call, or with records here: their expiry is renewed at the controller (M1).
@@ -419,7 +460,7 @@ class Topics:
 
     def in_use(self) -> set[str]:
         """Topics with records that have no end yet."""
-        return {name for name, queue in self._queues.items() if queue.chain.live_entries and queue.is_wanted}
+        return {queue.topic for queue in self if queue.chain.live_entries and queue.is_wanted}
 
     def _distribute(
         self,
@@ -437,7 +478,13 @@ class Topics:
         """
         if block.groups:
             self._accumulator.append(
-                queue.topic, queue.lane, block, now_ms, expedited=expedited, since_ms=accepted_ms
+                queue.topic,
+                queue.lane,
+                block,
+                now_ms,
+                expedited=expedited,
+                express=queue.is_express,
+                since_ms=accepted_ms,
             )
         # kill point: index.batched
         failures = block.failures
@@ -446,7 +493,7 @@ class Topics:
             if len(final) < len(failures):
                 queue.out_of_range.append(block.entry.ordinal, accepted_ms)
                 self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
-                self.waiting_queues[queue.topic] = self._out_of_range[queue.topic] = queue
+                self.waiting_queues[queue] = self._out_of_range[queue] = None
             failures = final
         if failures:
             self._settlement.fail_records(queue, block.entry, failures, now_ms)
@@ -469,15 +516,15 @@ class Topics:
 
     def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
         """A part of what waited when the topic was refused; the rest in the next turns."""
-        code, left = self._refused.pop(queue.topic)
+        code, left = self._refused.pop(queue)
         for _ in range(min(left, EXPIRED_ENTRIES, len(queue.waiting))):
             self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
         left = min(left - EXPIRED_ENTRIES, len(queue.waiting))
         if left > 0:
-            self._refused[queue.topic] = code, left
+            self._refused[queue] = code, left
             return
         if not queue.waiting:
-            self._going_on.pop(queue.topic, None)
+            self._going_on.pop(queue, None)
             if not queue.out_of_range:
                 self._waits_no_more(queue)
         self.missing.discard(queue.topic)
@@ -485,7 +532,7 @@ class Topics:
     def _fail_waiting(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
         while queue.waiting:
             self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
-        self._going_on.pop(queue.topic, None)
+        self._going_on.pop(queue, None)
         if not queue.out_of_range:
             self._waits_no_more(queue)
         self.missing.discard(queue.topic)

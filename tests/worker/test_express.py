@@ -1,0 +1,369 @@
+"""Express: a quiet client's records pass the backlog of others, and nobody's own order changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from client_stub.wire import Format
+from sidecar.common.condition import HoldCause
+from sidecar.producer.config import ProducerConfig
+from sidecar.producer.effects import SendProduce
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.segment import Segment
+from sidecar.worker.streams.session import ClientSession
+from sidecar.worker.stubs.express import (
+    BACKLOG_BYTES,
+    CHANGE_MS_MAX,
+    EXPRESS_BYTES_MAX,
+    EXPRESS_SHARE,
+    QUIET_BYTES,
+)
+from tests.configs import producer_config
+
+from .hand import EPOCH
+from .slot_stage import STAMP_MS, TOPIC, MemoryBroker, SlotStage
+
+LOUD, QUIET = b"l" * 20, b"q" * 20
+LARGE = 64 << 10
+SMALL = QUIET_BYTES // 4
+CONFIG = producer_config(batch_size=100, linger_ms=0, batch_growth_bytes=4 * LARGE)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Segment]:
+    made = Segment.create(
+        tmp_path / "segment",
+        page_bytes=16 << 10,
+        buffer_memory_bytes=64 << 20,
+        clients_max=8,
+        instance_id=bytes(16),
+    )
+    yield made
+    made.close()
+
+
+class Stage(SlotStage):
+    """A loud and a quiet client at one worker; submissions go the whole way from the frame."""
+
+    def __init__(
+        self, segment: Segment, broker: MemoryBroker, incarnation: int, config: ProducerConfig = CONFIG
+    ) -> None:
+        super().__init__(segment, broker, incarnation, config=config)
+        self.intake = self.rooms.stubs.intake
+        self.express = self.intake.express
+        self.sessions_of: dict[bytes, ClientSession] = {}
+
+    def join(self, client_id: bytes) -> ClientSession:
+        session, _ = self.attach(client_id=client_id)
+        self.sessions_of[client_id] = session
+        return session
+
+    def submit(self, client_id: bytes, value: bytes, partition: int = 0, topic: str = TOPIC) -> bool:
+        """One record; False when its stream is held."""
+        session = self.sessions_of[client_id]
+        stream = session.streams.get(1)
+        seq = 1 if stream is None else stream.position + 1
+        payload = msgpack.packb([None, value, None, partition])
+        fields = [EPOCH, 1, seq, topic, STAMP_MS, Format.MSGPACK, 0, 1]
+        self.intake.submit(session, fields, payload, self.now_ms)
+        return session.streams[1].position == seq
+
+    def pile_up(self, client_id: bytes = LOUD) -> int:
+        """As many of a client's large records as make a backlog."""
+        count = BACKLOG_BYTES // LARGE + 1
+        for number in range(count):
+            assert self.submit(client_id, b"%d" % number + b" " * LARGE)
+        return count
+
+    @property
+    def express_values(self) -> list[bytes]:
+        """Waiting in express batches of the first partition, in their order."""
+        queue = self.accumulator.queue(TOPIC, 0, 0)
+        payloads = [records.slice_payload(0) for records in (batch.records for batch in queue.express)]
+        return [msgpack.unpackb(payload)[1] for payload in payloads]
+
+    def settle_all(self) -> None:
+        for _ in range(200):
+            self.turn()
+            self.express.look()
+            if self.sender.is_idle:
+                return
+        raise AssertionError("the backlog does not end")
+
+    def is_held(self, client_id: bytes) -> bool:
+        return self.sessions_of[client_id].streams[1].held
+
+
+@pytest.fixture
+def stage(segment: Segment) -> Stage:
+    made = Stage(segment, MemoryBroker(), 1)
+    made.know_topic()
+    made.join(LOUD)
+    made.join(QUIET)
+    return made
+
+
+def log_of(broker: MemoryBroker) -> list[bytes]:
+    return [value.strip() for value in broker.log[0]]
+
+
+def test_a_quiet_client_s_record_passes_the_backlog(stage: Stage) -> None:
+    count = stage.pile_up()
+    assert stage.submit(QUIET, b"quiet")
+    stage.settle_all()
+    found = log_of(stage.broker)
+    assert found.index(b"quiet") == 0, "nothing of the backlog was in a request when it came"
+    assert [value for value in found if value != b"quiet"] == [b"%d" % number for number in range(count)]
+
+
+def test_without_a_backlog_there_is_one_chain(stage: Stage, segment: Segment) -> None:
+    stage.submit(LOUD, b" " * LARGE)
+    stage.submit(QUIET, b"quiet")
+    assert [name.is_express for name in ChainTable(segment, 0).names()] == [False]
+
+
+def test_a_client_with_much_unsettled_goes_in_bulk(stage: Stage) -> None:
+    count = stage.pile_up()
+    assert stage.submit(LOUD, b"last")
+    stage.settle_all()
+    assert log_of(stage.broker) == [*(b"%d" % number for number in range(count)), b"last"]
+
+
+def test_a_client_that_became_loud_goes_on_in_bulk_behind_its_own(stage: Stage) -> None:
+    stage.pile_up()
+    for number in range(QUIET_BYTES // SMALL + 3):
+        assert stage.submit(QUIET, b"q%d" % number + b" " * SMALL)
+    queue = stage.topics.get(TOPIC)
+    assert queue is not None and queue.express is not None
+    passed = queue.express.chain.live_entries
+    assert 0 < passed <= QUIET_BYTES // SMALL
+    stage.settle_all()
+    own = [value for value in log_of(stage.broker) if value.startswith(b"q")]
+    assert own == [b"q%d" % number for number in range(len(own))]
+    assert len(own) == QUIET_BYTES // SMALL + 3
+
+
+def test_a_quiet_client_with_records_in_bulk_is_held_until_they_ended(stage: Stage) -> None:
+    assert stage.submit(QUIET, b"q0")
+    stage.pile_up()
+    stage.pile_up()
+    assert not stage.submit(QUIET, b"q1")
+    assert stage.sessions_of[QUIET].streams[1].hold_cause is HoldCause.EXPRESS
+    stage.express.look()
+    assert stage.is_held(QUIET), "its record has not ended"
+    while stage.is_held(QUIET):
+        stage.turn()
+        stage.express.look()
+    assert not stage.express.changing
+    assert stage.submit(QUIET, b"q1")
+    assert stage.express_values == [b"q1"]
+    stage.settle_all()
+    assert [value for value in log_of(stage.broker) if value.startswith(b"q")] == [b"q0", b"q1"]
+
+
+def test_it_goes_on_in_bulk_when_that_takes_too_long_and_is_not_tried_again_at_once(stage: Stage) -> None:
+    stage.broker.is_silent = True
+    assert stage.submit(QUIET, b"q0")
+    stage.turn()
+    stage.pile_up()
+    assert not stage.submit(QUIET, b"q1")
+    stage.now_ms += CHANGE_MS_MAX
+    stage.intake.holds.timed_due(stage.now_ms)
+    assert not stage.is_held(QUIET)
+    assert stage.submit(QUIET, b"q1") and stage.submit(QUIET, b"q2")
+    stage.express.look()
+    assert not stage.express.changing
+    assert not stage.express_values
+    stage.broker.is_silent = False
+    stage.cut()
+    stage.settle_all()
+    assert [value for value in log_of(stage.broker) if value.startswith(b"q")] == [b"q0", b"q1", b"q2"]
+
+
+def test_who_passes_goes_on_to_do_so_until_the_backlog_has_nearly_ended(stage: Stage) -> None:
+    """Else it would be held for each way back."""
+    stage.pile_up()
+    assert stage.submit(QUIET, b"q0")
+    queue = stage.topics.get(TOPIC)
+    assert queue is not None and queue.express is not None
+    while queue.chain.page_count >= stage.express.backlog_pages:
+        stage.turn()
+    tail = queue.express.chain.tail
+    assert stage.submit(QUIET, b"q1")
+    assert queue.express.chain.tail > tail
+    while queue.chain.page_count >= stage.express.backlog_pages // 4:
+        stage.turn()
+    tail = queue.chain.tail
+    assert stage.submit(QUIET, b"q2")
+    assert queue.chain.tail > tail
+    stage.settle_all()
+    assert [value for value in log_of(stage.broker) if value.startswith(b"q")] == [b"q0", b"q1", b"q2"]
+
+
+def test_a_client_may_be_held_again_after_a_hold_that_was_short(stage: Stage) -> None:
+    assert stage.submit(QUIET, b"q0")
+    stage.pile_up()
+    assert not stage.submit(QUIET, b"q1")
+    while stage.is_held(QUIET):
+        stage.turn()
+        stage.express.look()
+    assert stage.sessions_of[QUIET].streams[1].change_again_ms == 0.0
+    stage.settle_all()
+
+
+def test_a_client_that_leaves_while_it_is_held_is_forgotten(stage: Stage) -> None:
+    assert stage.submit(QUIET, b"q0")
+    stage.pile_up()
+    assert not stage.submit(QUIET, b"q1")
+    stage.intake.holds.forget(stage.sessions_of[QUIET])
+    stage.express.look()
+    assert not stage.express.changing
+    stage.settle_all()
+
+
+def test_express_chains_have_a_bound_and_beyond_it_all_go_in_bulk(stage: Stage) -> None:
+    stage.pile_up()
+    clients = [b"%020d" % number for number in range(5)]
+    for client_id in clients:
+        stage.join(client_id)
+    room = stage.express._pages_max
+    assert room == int(EXPRESS_SHARE * 64 * 1024**2) // (16 << 10) < EXPRESS_BYTES_MAX // (16 << 10)
+    while stage.topics.express_pages() < room:
+        before = stage.topics.express_pages()
+        for client_id in clients:
+            stage.submit(client_id, b" " * SMALL)
+        if stage.topics.express_pages() == before:
+            break  # all of them are loud by now
+    stage.express._pages_max = stage.topics.express_pages()
+    stage.join(b"z" * 20)
+    assert stage.submit(b"z" * 20, b"bulk")
+    queue = stage.accumulator.queue(TOPIC, 0, 0)
+    assert not queue.batches[-1].is_express
+    assert stage.topics.express_pages() == stage.express._pages_max
+
+
+def test_a_topic_s_share_does_not_hold_those_who_pass(stage: Stage) -> None:
+    """The runaway client fills its topic's share; what passes has a bound of its own."""
+    number = 0
+    while stage.submit(LOUD, b"%d" % number + b" " * LARGE):
+        number += 1
+    assert stage.is_held(LOUD)
+    assert stage.submit(QUIET, b"quiet")
+
+
+def test_the_express_row_goes_with_the_topic_s_other_one(stage: Stage, segment: Segment) -> None:
+    stage.pile_up()
+    assert stage.submit(QUIET, b"quiet")
+    stage.settle_all()
+    stage.release_idle()
+    for client_id in (LOUD, QUIET):
+        stage.acknowledge(stage.sessions_of[client_id])
+        stage.sessions.detach(stage.sessions_of[client_id], stage.now_ms, for_good=True)
+    stage.give_up()
+    stage.topics._vacate_unused()
+    assert not list(ChainTable(segment, 0).names())
+    assert stage.topics.get(TOPIC) is not None, "and may have its names again"
+
+
+# --- a successor ------------------------------------------------------------------------------------------------
+
+
+def successor(first: Stage, segment: Segment) -> Stage:
+    second = Stage(segment, first.broker, 2)
+    second.broker.is_silent = False
+    second.ask()
+    second.know_topic()
+    return second
+
+
+def finish(stage: Stage) -> list[bytes]:
+    for _ in range(300):
+        stage.turn()
+        if not stage.accumulator.incomplete:
+            return log_of(stage.broker)
+    raise AssertionError("not everything ends")
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_batches_of_both_chains_that_were_sent_go_again_as_they_were_numbered(
+    stage: Stage, segment: Segment, is_answered: bool
+) -> None:
+    """The express batch has the lower sequence here, and the other one lies before it by the number of its chain."""
+    stage.submit(LOUD, b"known")
+    stage.settle_all()
+    count = stage.pile_up()
+    stage.submit(QUIET, b"quiet")
+    stage.broker.is_silent = not is_answered
+    for _ in range(3):
+        stage.turn(stop_after=SendProduce)
+    assert b"quiet" in log_of(stage.broker)
+    sent = list(stage.descriptors)
+    assert {stage.chain_table.ids()[0, TOPIC]} <= {each.chain_id for each in sent}
+    stage.submit(QUIET, b"quiet too")
+    second = successor(stage, segment)
+    found = finish(second)
+    assert sorted(found) == sorted([b"known", b"quiet", b"quiet too", *(b"%d" % n for n in range(count))])
+    assert [value for value in found if value.startswith(b"quiet")] == [b"quiet", b"quiet too"]
+    loud = [value for value in found if not value.startswith(b"quiet")]
+    assert loud == [b"known", *(b"%d" % number for number in range(count))]
+    assert found.index(b"quiet too") < len(found) - 1, "it passes what was never sent at a successor, too"
+
+
+def test_nothing_unsent_before_an_express_batch_counts_as_a_gap(stage: Stage, segment: Segment) -> None:
+    """Bulk records that were accepted before it and never sent say nothing about it."""
+    stage.submit(LOUD, b"known")
+    stage.settle_all()
+    stage.pile_up()
+    stage.submit(QUIET, b"quiet")
+    stage.broker.is_silent = True
+    stage.turn(stop_after=SendProduce)
+    second = successor(stage, segment)
+    finish(second)
+    assert second.ids.epoch_bumps == 0
+    assert second.counters.get("records_failed_total") == 0
+
+
+def test_express_records_without_a_partition_wait_for_the_metadata(
+    stage: Stage, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their worker died between the acceptance and the partition."""
+    stage.pile_up()
+    monkeypatch.setattr(stage.topics, "on_entry", lambda *_: None)
+    stage.submit(QUIET, b"q0")
+    second = Stage(segment, stage.broker, 2)
+    second.ask()
+    assert second.topics.waiting_entries == 1
+    second.know_topic()
+    assert finish(second)[0] == b"q0"
+
+
+def test_a_client_s_position_is_the_later_of_both_chains(stage: Stage, segment: Segment) -> None:
+    stage.pile_up()
+    stage.submit(QUIET, b"q0")
+    for number in range(1, QUIET_BYTES // SMALL + 3):
+        stage.submit(QUIET, b"q%d" % number + b" " * SMALL)
+    session = stage.sessions_of[QUIET]
+    position = session.streams[1].position
+    index, unsettled = session.row.index, session.unsettled_records
+    second = Stage(segment, stage.broker, 2)
+    adopted = second.sessions.of_row(index)
+    assert adopted is not None
+    assert (adopted.streams[1].position, adopted.unsettled_records) == (position, unsettled)
+    assert not second.express._may_change(adopted.streams[1]), "what it has in bulk is not known any more"
+
+
+def test_an_express_chain_alone_brings_its_topic_back(stage: Stage, segment: Segment) -> None:
+    stage.pile_up()
+    stage.submit(QUIET, b"quiet")
+    queue = stage.topics.get(TOPIC)
+    assert queue is not None and queue.express is not None
+    for batch in stage.accumulator.incomplete.oldest_first():
+        if not batch.is_express:
+            batch.records.mark_done()
+    stage.release_idle()
+    second = successor(stage, segment)
+    assert finish(second) == [b"quiet"]
