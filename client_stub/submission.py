@@ -270,7 +270,8 @@ class Submission(SubmissionCore):
         """The end of a sentence for a caller whose patience has ended."""
         if self.is_accepted:
             return (
-                ": the daemon has accepted it, and Kafka has not acknowledged it. See `kafka-sidecar status`"
+                ": the daemon has accepted it, and Kafka has not acknowledged it "
+                f"(`kafka-sidecar explain {self.topic}` says what it waits for)"
             )
         return self.outbox.why_it_waits(self.topic) or ": the daemon has not accepted it"
 
