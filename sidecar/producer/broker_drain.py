@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sidecar.common.model import broker_of, second_of
+from sidecar.producer.broker_lines import QUICK
 from sidecar.producer.effects import Connect, Effect, SendProduce
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import LANES_FROM
@@ -96,14 +97,14 @@ class BrokerDrain:
         if places <= 0:
             return self._is_full(node_id, links, now_ms, effects)
         accumulator = self._accumulator
-        lines, max_request_size = accumulator.lines, self._config.max_request_size
-        is_crowded = now_ms < self._quick_ms[broker] + BESIDE_MS or lines.is_crowded(
-            node_id, max_request_size
+        lines, max_request_size = accumulator.lines.ready(node_id), self._config.max_request_size
+        is_crowded = now_ms < self._quick_ms[broker] + BESIDE_MS or (
+            any(lines[QUICK:]) and any(lines[:QUICK]) and accumulator.lines.holds(node_id, max_request_size)
         )
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and places > 0:
             lane = lanes_left.pop(0)
-            if not lines.is_waiting(node_id, lane):
+            if not lines[lane] and not lines[QUICK + lane]:
                 continue
             quick = self._turn_of(node_id, lane) if is_crowded else None
             if is_crowded and quick is None:
@@ -127,9 +128,9 @@ class BrokerDrain:
                 quick=quick,
             )
             if not batches:
-                if not lines.is_waiting(node_id, lane):
+                if not lines[lane] and not lines[QUICK + lane]:
                     continue
-                if quick is not None and not lines.has(node_id, lane, is_quick=quick):
+                if quick is not None and not lines[QUICK * quick + lane]:
                     lanes_left.insert(0, lane)  # none of these was due: it is the others' turn
                     continue
                 if new_batches <= 0:
@@ -141,7 +142,7 @@ class BrokerDrain:
             self._next_lane[node_id] = LANES_FROM[lane][1]
             places -= 1
             effects.append(SendProduce(node_id, self._request(node_id, batches, now_ms, quick)))
-            if not lines.is_waiting(node_id):
+            if not any(lines):
                 break
         return poll_again
 
@@ -184,13 +185,14 @@ class BrokerDrain:
         Both have places of their own on the connection, and where both may go they take turns: neither keeps the other
         out."""
         lines = self._accumulator.lines
-        has_quick = lines.has(node_id, lane, is_quick=True)
-        has_bulk = lines.has(node_id, lane, is_quick=False)
+        ready = lines.ready(node_id)
         most = self._config.max_in_flight_requests_per_connection
         bulk = self._in_flight.bulk_count(node_id)
         most_bulk = BULK_BESIDE // 2 if broker_of(node_id) in lines.widened else BULK_BESIDE
-        may_quick = has_quick and self._in_flight.count(node_id) - bulk < max(1, most - BULK_BESIDE)
-        may_bulk = has_bulk and bulk < most_bulk
+        may_quick = bool(ready[QUICK + lane]) and self._in_flight.count(node_id) - bulk < max(
+            1, most - BULK_BESIDE
+        )
+        may_bulk = bool(ready[lane]) and bulk < most_bulk
         if may_quick and may_bulk:
             return not self._was_quick.get(node_id, False)
         return True if may_quick else False if may_bulk else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.lanes import LANES
@@ -11,6 +11,9 @@ from sidecar.producer.lanes import LANES
 if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.partition_queue import Line, PartitionQueue
+
+QUICK: Final = len(LANES)
+"""Added to a lane: the place, among a broker's ready lines, of those that need not stand behind a backlog."""
 
 
 class BrokerLines:
@@ -23,13 +26,13 @@ class BrokerLines:
     connection arrives in order.
     """
 
-    __slots__ = ("_again", "_lingering", "_quick", "_ready", "leaderless", "snapshot", "widened")
+    __slots__ = ("_again", "_lingering", "_ready", "leaderless", "snapshot", "widened")
 
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
         self._ready: dict[int, tuple[Line, ...]] = {}
-        self._quick: dict[int, tuple[Line, ...]] = {}
-        """Ready ones too, whose next batch is small and new, or express."""
+        """By broker and lane; behind these by QUICK and lane, partitions whose next batch is small and new, or
+        express."""
         self._again: dict[int, tuple[Line, ...]] = {}
         """By broker and lane, those of the ready ones whose next batch has its descriptor: what may go when the table
         of descriptors is full is found without a walk over all that may not."""
@@ -54,12 +57,13 @@ class BrokerLines:
                 return  # nobody need look for its leader yet
             line = self.leaderless
         else:
-            nodes = self._lingering if lingers else self._quick if queue.is_quick else self._ready
+            nodes = self._lingering if lingers else self._ready
+            place = queue.lane + QUICK if queue.is_quick and not lingers else queue.lane
             link_id = self._link_of(queue, leader.id) if self.widened else leader.id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
                 return  # on its way to the other connection: placed again when what is in flight has its answer
             lines = nodes.get(link_id)
-            line = _line(nodes, link_id, queue.lane) if lines is None else lines[queue.lane]
+            line = _line(nodes, link_id, place) if lines is None else lines[place]
             if queue.has_descriptor and not lingers:
                 queue.again = _line(self._again, link_id, queue.lane)
                 queue.again[queue] = None
@@ -90,7 +94,7 @@ class BrokerLines:
             self._place_again(self._standing(second_of(node_id)))
 
     def _standing(self, link_id: int) -> list[PartitionQueue]:
-        lines = (*self.ready(link_id), *self.quick(link_id), *self.lingering(link_id))
+        lines = (*self.ready(link_id), *self.lingering(link_id))
         return [queue for line in lines for queue in line]
 
     def _place_again(self, queues: list[PartitionQueue]) -> None:
@@ -102,7 +106,7 @@ class BrokerLines:
         """Partitions go over to the lines of their new leaders."""
         self.snapshot = snapshot
         moved = list(self.leaderless)
-        for nodes in (self._ready, self._quick, self._lingering):
+        for nodes in (self._ready, self._lingering):
             for lines in nodes.values():
                 for line in lines:
                     moved.extend(line)
@@ -110,7 +114,6 @@ class BrokerLines:
             queue.leave_line()
         known = snapshot.nodes
         self._ready = {node: lines for node, lines in self._ready.items() if broker_of(node) in known}
-        self._quick = {node: lines for node, lines in self._quick.items() if broker_of(node) in known}
         self._lingering = {node: lines for node, lines in self._lingering.items() if broker_of(node) in known}
         self._again = {node: lines for node, lines in self._again.items() if broker_of(node) in known}
         for queue in moved:
@@ -122,35 +125,12 @@ class BrokerLines:
         for node, lines in self._ready.items():
             if any(lines):
                 ready.append(node)
-        for node, lines in self._quick.items():
-            if any(lines) and node not in ready:
-                ready.append(node)
         return ready
 
     def ready(self, node_id: int) -> tuple[Line, ...]:
-        """By lane, the partitions that are ready for a broker and not quick; empty for one that never had any."""
+        """By lane, the partitions that are ready for a broker, and behind these by QUICK and lane those that are quick;
+        empty for one that never had any."""
         return self._ready.get(node_id, ())
-
-    def quick(self, node_id: int) -> tuple[Line, ...]:
-        """By lane, those that need not stand behind a backlog; empty for a broker that never had any."""
-        return self._quick.get(node_id, ())
-
-    def has(self, node_id: int, lane: int, *, is_quick: bool) -> bool:
-        """Something quick is ready for the broker in that lane, or something else."""
-        lines = (self._quick if is_quick else self._ready).get(node_id)
-        return lines is not None and bool(lines[lane])
-
-    def is_waiting(self, node_id: int, lane: int | None = None) -> bool:
-        """Something is ready for the broker, in that lane or in any."""
-        for lines in (self._ready.get(node_id), self._quick.get(node_id)):
-            if lines is not None and (any(lines) if lane is None else lines[lane]):
-                return True
-        return False
-
-    def is_crowded(self, node_id: int, size_bytes: int) -> bool:
-        """Something quick is ready for the broker, beside so much or more that is not."""
-        quick = self._quick.get(node_id)
-        return quick is not None and any(quick) and self.holds(node_id, size_bytes)
 
     def again(self, node_id: int) -> tuple[Line, ...]:
         """By lane, those of the ready ones that need no descriptor; empty for a broker that never had any."""
@@ -161,8 +141,9 @@ class BrokerLines:
         return self._lingering.get(node_id, ())
 
     def holds(self, node_id: int, size_bytes: int) -> bool:
-        """So much or more, in whole batches of batch.size, is in the partitions with something that may go there."""
-        for line in self.ready(node_id):
+        """So much or more, in whole batches of batch.size, is in the partitions with something that may go there, those
+        aside that are quick."""
+        for line in self.ready(node_id)[:QUICK]:
             for queue in line:
                 size_bytes -= queue.load * queue.settings.batch_size
                 if size_bytes <= 0:
@@ -171,12 +152,11 @@ class BrokerLines:
 
     def topics_waiting_for(self, node_id: int) -> set[str]:
         """Topics with something ready for a broker."""
-        lines = (*self.ready(node_id), *self.quick(node_id))
-        return {queue.topic for line in lines for queue in line}
+        return {queue.topic for line in self.ready(node_id) for queue in line}
 
 
-def _line(nodes: dict[int, tuple[Line, ...]], link_id: int, lane: int) -> Line:
+def _line(nodes: dict[int, tuple[Line, ...]], link_id: int, place: int) -> Line:
     lines = nodes.get(link_id)
     if lines is None:
-        lines = nodes[link_id] = tuple(OrderedDict() for _ in LANES)
-    return lines[lane]
+        lines = nodes[link_id] = tuple(OrderedDict() for _ in (*LANES, *LANES))
+    return lines[place]

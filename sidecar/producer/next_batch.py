@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.lanes import NO_SEQUENCE
+from sidecar.producer.producer_batch import NOT_DRAINED
 
 if TYPE_CHECKING:
     from sidecar.producer.partition_queue import PartitionQueue
@@ -49,7 +50,12 @@ class NextBatch:
                 return self._doubtful(sequences) if sequences.renumber else first
             if first.attempts:
                 return None
-        head = queue.head
+        # As queue.head; a call for each batch is too many.
+        head, batches = None, queue.batches
+        if queue.express and (not batches or batches[0].order == NOT_DRAINED):
+            head = queue.express[0]
+        elif batches:
+            head = batches[0]
         if sequences.renumber or sequences.unresolved or head is None:
             return None
         if head.base_sequence != NO_SEQUENCE or ids.identity.producer_id < 0:

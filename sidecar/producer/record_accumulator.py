@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_states import CLOSED, RELEASED, BatchEvent, BatchState
-from sidecar.producer.broker_lines import BrokerLines
+from sidecar.producer.broker_lines import QUICK, BrokerLines
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 from sidecar.producer.next_batch import NextBatch
@@ -369,9 +369,11 @@ class RecordAccumulator:
         batches: list[ProducerBatch] = []
         limits = (max_bytes, single_bytes)
         size = 0
-        for is_quick, lines in ((False, self.lines.ready(node_id)), (True, self.lines.quick(node_id))):
-            if lines and lines[lane] and quick is not (not is_quick) and not self.held_back_bytes:
-                size, new_batches = self._take(lines[lane], batches, size, limits, new_batches, now_ms)
+        ready = self.lines.ready(node_id)
+        if ready and ready[lane] and quick is not True:
+            size, new_batches = self._take(ready[lane], batches, size, limits, new_batches, now_ms)
+        if ready and ready[QUICK + lane] and quick is not False and not self.held_back_bytes:
+            size, new_batches = self._take(ready[QUICK + lane], batches, size, limits, new_batches, now_ms)
         if new_batches <= 0:
             again = self.lines.again(node_id)
             if again and again[lane]:

@@ -141,7 +141,9 @@ def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
     daemon.deliver = None
     delivery = producer.send("a", b"1")
     producer.flush(10, until="accepted")
-    accepted = "the daemon has accepted it, and Kafka has not acknowledged it .`kafka-sidecar explain a` says what"
+    accepted = (
+        "the daemon has accepted it, and Kafka has not acknowledged it .`kafka-sidecar explain a` says what"
+    )
     with pytest.raises(TimeoutError, match=accepted):
         delivery.result(0)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "the buffer pool is full"]))
