@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 BULK_BESIDE: Final = 2
-"""Requests of a backlog that may be unanswered at a broker while small ones go there, half on each connection."""
+"""Requests of a backlog that may be unanswered on a broker's only connection while small ones go there."""
 BESIDE_MS: Final = 100.0
-"""How long after the last small one."""
+"""How long after the last small one a broker's connections are still divided for them."""
 
 
 class LinkView(Protocol):
@@ -93,21 +93,25 @@ class BrokerDrain:
         poll_again = False
         broker = broker_of(node_id)
         in_flight, room = self._in_flight, self._room
-        places = in_flight.room(node_id)
-        if places <= 0:
-            return self._is_full(node_id, links, now_ms, effects)
         accumulator = self._accumulator
         lines, max_request_size = accumulator.lines.ready(node_id), self._config.max_request_size
         is_crowded = now_ms < self._quick_ms[broker] + BESIDE_MS or (
             any(lines[QUICK:]) and any(lines[:QUICK]) and accumulator.lines.holds(node_id, max_request_size)
         )
+        is_apart = broker in accumulator.lines.apart
+        if is_crowded is not is_apart and self._divide(broker, is_crowded, links, now_ms, effects):
+            is_apart, poll_again = is_crowded, True
+        places = in_flight.room(node_id)
+        if places <= 0:
+            return self._is_full(node_id, links, now_ms, effects) or poll_again
+        takes_turns = is_crowded and not is_apart
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and places > 0:
             lane = lanes_left.pop(0)
             if not lines[lane] and not lines[QUICK + lane]:
                 continue
-            quick = self._turn_of(node_id, lane) if is_crowded else None
-            if is_crowded and quick is None:
+            quick = self._turn_of(node_id, lane) if takes_turns else None
+            if takes_turns and quick is None:
                 poll_again |= self._is_full(node_id, links, now_ms, effects)
                 continue
             is_first = places == in_flight.room_at_rest or not in_flight.has_unsent(node_id)
@@ -141,13 +145,14 @@ class BrokerDrain:
             lanes_left.append(lane)
             self._next_lane[node_id] = LANES_FROM[lane][1]
             places -= 1
-            effects.append(SendProduce(node_id, self._request(node_id, batches, now_ms, quick)))
+            is_quick = node_id == broker if is_apart else quick
+            effects.append(SendProduce(node_id, self._request(node_id, batches, now_ms, is_quick)))
             if not any(lines):
                 break
         return poll_again
 
     def _request(
-        self, node_id: int, batches: list[ProducerBatch], now_ms: float, quick: bool | None
+        self, node_id: int, batches: list[ProducerBatch], now_ms: float, is_quick: bool | None
     ) -> ProduceRequest:
         if self._latency.is_on:
             self._latency.drained(broker_of(node_id))
@@ -162,9 +167,9 @@ class BrokerDrain:
             int(timeout_ms),
             now_ms + timeout_ms,
         )
-        if quick is not None:
-            self._was_quick[node_id] = request.is_quick = quick
-            if quick:
+        if is_quick is not None:
+            self._was_quick[node_id] = request.is_quick = is_quick
+            if is_quick:
                 self._quick_ms[broker_of(node_id)] = now_ms
         self._room.take(request)
         self._in_flight.add(request)
@@ -175,33 +180,44 @@ class BrokerDrain:
     def _is_full(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> bool:
         """The connection takes no more for now; True: another poll finds the second one."""
         self._latency.blocked(broker_of(node_id), now_ms)
-        if self._config.connections_per_broker > 1 and node_id == broker_of(node_id):
-            return self._widen(node_id, links, effects)
-        return False
+        return node_id == broker_of(node_id) and self._widen(node_id, links, effects)
+
+    def _divide(
+        self, broker: int, is_crowded: bool, links: LinkView, now_ms: float, effects: list[Effect]
+    ) -> bool:
+        """Quick batches get the broker's first connection and all others the second, or both are for all again.
+        True: partitions have changed their lines. False: there is no second connection yet."""
+        lines = self._accumulator.lines
+        if is_crowded:
+            if broker not in lines.widened and not self._widen(broker, links, effects):
+                return False
+            self._quick_ms[broker] = now_ms
+        lines.set_apart(broker, is_crowded)
+        return True
 
     def _turn_of(self, node_id: int, lane: int) -> bool | None:
-        """Whether the next request has what is quick, or what waits in bulk; None: neither may go now.
+        """On a broker's only connection: whether the next request has quick batches, or those of the backlog; None:
+        neither may go now.
 
-        Both have places of their own on the connection, and where both may go they take turns: neither keeps the other
-        out."""
-        lines = self._accumulator.lines
-        ready = lines.ready(node_id)
+        Both have places of their own, and where both may go they take turns: neither keeps the other out."""
+        ready = self._accumulator.lines.ready(node_id)
         most = self._config.max_in_flight_requests_per_connection
         bulk = self._in_flight.bulk_count(node_id)
-        most_bulk = BULK_BESIDE // 2 if broker_of(node_id) in lines.widened else BULK_BESIDE
         may_quick = bool(ready[QUICK + lane]) and self._in_flight.count(node_id) - bulk < max(
             1, most - BULK_BESIDE
         )
-        may_bulk = bool(ready[lane]) and bulk < most_bulk
+        may_bulk = bool(ready[lane]) and bulk < BULK_BESIDE
         if may_quick and may_bulk:
             return not self._was_quick.get(node_id, False)
         return True if may_quick else False if may_bulk else None
 
     def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> bool:
-        """The first connection has no room. A second one is for more than a broker's pause leaves waiting, and takes a
-        share when it stands: nothing waits for it to be made."""
+        """The first connection has no room, or is to be for quick batches. A second one is for more than a broker's
+        pause leaves waiting, and takes a share when it stands: nothing waits for it to be made."""
         lines = self._accumulator.lines
-        if node_id in lines.widened or not lines.holds(node_id, self._config.max_request_size):
+        if self._config.connections_per_broker == 1 or node_id in lines.widened:
+            return False
+        if not lines.holds(node_id, self._config.max_request_size):
             return False
         if links.is_ready(second_of(node_id)):
             lines.widen(node_id)
@@ -209,10 +225,13 @@ class BrokerDrain:
         effects.append(Connect(second_of(node_id)))
         return False
 
-    def narrow(self) -> None:
-        """Brokers with nothing in flight need one connection: through two a trickle would be twice the requests."""
+    def narrow(self, now_ms: float) -> None:
+        """Brokers with nothing in flight need one connection: through two a trickle would be twice the requests. Not
+        while these are divided: they would be again at once."""
         in_flight, lines = self._in_flight, self._accumulator.lines
         for node_id in list(lines.widened):
+            if node_id in lines.apart and now_ms < self._quick_ms[node_id] + BESIDE_MS:
+                continue
             if not in_flight.count(node_id) and not in_flight.count(second_of(node_id)):
                 lines.narrow(node_id)
 

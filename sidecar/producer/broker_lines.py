@@ -23,10 +23,10 @@ class BrokerLines:
     A broker takes one request of a connection after the other, and reads none while it works at one
     (``SocketServer`` mutes the channel). So while its connection is full it has two lines, one for each of two
     connections. A partition changes over with nothing in flight, and stands nowhere until then: what goes through one
-    connection arrives in order.
+    connection arrives in order. Beside a backlog the first one is for quick batches, the second for all others.
     """
 
-    __slots__ = ("_again", "_lingering", "_ready", "leaderless", "snapshot", "widened")
+    __slots__ = ("_again", "_lingering", "_ready", "apart", "leaderless", "snapshot", "widened")
 
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
@@ -41,6 +41,8 @@ class BrokerLines:
         self.widened: dict[int, dict[PartitionQueue, int]] = {}
         """Brokers with two lines, and which of its partitions stand in which: half in either. Nothing is in flight on
         the second connection of any other broker."""
+        self.apart: set[int] = set()
+        """Of these, brokers whose first connection is for quick batches, the second for all others."""
         self.leaderless: Line = OrderedDict()
         """Partitions with something to send and nobody to send it to."""
 
@@ -74,6 +76,8 @@ class BrokerLines:
         shares = self.widened.get(node_id)
         if shares is None:
             return node_id
+        if node_id in self.apart:
+            return node_id if queue.is_quick else second_of(node_id)
         link_id = shares.get(queue)
         if link_id is None:
             link_id = shares[queue] = second_of(node_id) if len(shares) % 2 else node_id
@@ -91,7 +95,16 @@ class BrokerLines:
     def narrow(self, node_id: int) -> None:
         """One line again; nothing may be in flight on the second connection."""
         if self.widened.pop(node_id, None) is not None:
+            self.apart.discard(node_id)
             self._place_again(self._standing(second_of(node_id)))
+
+    def set_apart(self, node_id: int, is_apart: bool) -> None:
+        """From now on quick batches have the broker's first connection to themselves, or no more."""
+        if is_apart:
+            self.apart.add(node_id)
+        else:
+            self.apart.discard(node_id)
+        self._place_again([*self._standing(node_id), *self._standing(second_of(node_id))])
 
     def _standing(self, link_id: int) -> list[PartitionQueue]:
         lines = (*self.ready(link_id), *self.lingering(link_id))

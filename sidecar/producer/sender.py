@@ -131,7 +131,7 @@ class Sender:
             for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
                 del self._muted_until_ms[node_id]
         if accumulator.lines.widened:
-            self._drain.narrow()
+            self._drain.narrow(now_ms)
         ready = accumulator.lines.ready_nodes()
         has_decided = bool(effects)
         room = self.room

@@ -10,6 +10,7 @@ from client_stub.wire import LocalCode
 from sidecar.common.errors import Code
 from sidecar.common.model import second_of
 from sidecar.producer.broker_drain import BESIDE_MS, BULK_BESIDE
+from sidecar.producer.effects import Connect
 from sidecar.producer.record_accumulator import FULL_MS
 from sidecar.producer.topic_settings import TopicRules
 
@@ -192,13 +193,58 @@ def test_a_backlog_has_few_requests_unanswered_beside_small_ones() -> None:
     assert (kinds.count(False), kinds.count(True)) == (BULK_BESIDE, 1)
 
 
-def test_a_second_connection_has_one_of_them() -> None:
-    core = beside_a_backlog()
-    core.poll()
-    core.accumulator.lines.widen(1)
+def test_beside_a_backlog_the_first_connection_is_for_small_ones() -> None:
+    core = beside_a_backlog(connections_per_broker=2)
+    before = [request for _ in range(2) for request in core.poll()]
     core.append("quiet", topic=QUIET_TOPIC)
-    sent = [request for _ in range(6) for request in core.poll()]
-    assert [request.is_quick for request in sent if request.node_id == second_of(1)].count(False) == 1
+    sent = [request for _ in range(8) for request in core.poll()]
+    assert [payloads_of(request.batches) for request in sent if request.node_id == 1] == [["quiet"]]
+    at_second = [request for request in sent if request.node_id == second_of(1)]
+    assert len(at_second) == core.config.max_in_flight_requests_per_connection, (
+        "as many as without small ones"
+    )
+    on_the_way = {batch.queue for request in before for batch in request.batches}
+    assert not on_the_way & {batch.queue for request in at_second for batch in request.batches}
+
+
+def test_a_partition_s_express_batch_goes_by_the_first_when_its_others_have_their_answer() -> None:
+    core = beside_a_backlog(connections_per_broker=2)
+    core.append("quiet", topic=QUIET_TOPIC)
+    sent = [request for _ in range(8) for request in core.poll()]
+    request = next(request for request in sent if request.node_id == second_of(1))
+    partition = request.batches[0].queue.partition
+    pass_by(core, "express", partition=partition)
+    assert core.poll() == []
+    for each in sent:
+        if partition in {batch.queue.partition for batch in each.batches if batch.queue.topic == TOPIC}:
+            core.acknowledge(each)
+    later = [request for _ in range(8) for request in core.poll()]
+    assert [payloads_of(request.batches) for request in later if request.node_id == 1] == [["express"]]
+
+
+def test_a_second_connection_is_asked_for_beside_a_backlog_and_nothing_waits_for_it() -> None:
+    core = beside_a_backlog(connections_per_broker=2)
+    core.links.down.add(second_of(1))
+    core.append("quiet", topic=QUIET_TOPIC)
+    kinds = kinds_of(core)
+    assert set(core.of(Connect)) == {Connect(second_of(1))}
+    assert (kinds.count(False), kinds.count(True)) == (BULK_BESIDE, 1)
+
+
+def test_without_its_second_connection_a_broker_has_turns_again() -> None:
+    core = beside_a_backlog(connections_per_broker=2)
+    core.append("quiet", topic=QUIET_TOPIC)
+    sent = [request for _ in range(8) for request in core.poll()]
+    core.links.down.add(second_of(1))
+    core.sender.on_disconnect(second_of(1), core.now_ms)
+    for request in sent:
+        if request.node_id == 1:
+            core.acknowledge(request)
+    core.clock.advance(1_000)  # the backoff of those that were lost with it
+    core.append("later", topic=QUIET_TOPIC)
+    later = [request for _ in range(8) for request in core.poll()]
+    assert {request.node_id for request in later} == {1}
+    assert [request.is_quick for request in later].count(False) == BULK_BESIDE
 
 
 def test_some_time_after_the_last_small_one_the_backlog_has_all_places() -> None:
@@ -209,6 +255,34 @@ def test_some_time_after_the_last_small_one_the_backlog_has_all_places() -> None
     for request in beside:
         core.acknowledge(request)
     assert kinds_of(core) == [False] * core.config.max_in_flight_requests_per_connection
+
+
+def test_some_time_after_the_last_small_one_both_connections_are_for_all() -> None:
+    core = beside_a_backlog(connections_per_broker=2)
+    core.append("quiet", topic=QUIET_TOPIC)
+    sent = [request for _ in range(8) for request in core.poll()]
+    assert core.accumulator.lines.apart == {1}
+    core.clock.advance(BESIDE_MS)
+    for request in sent[:2]:
+        core.acknowledge(request)
+    assert core.poll()
+    lines = core.accumulator.lines
+    assert (lines.apart, set(lines.widened)) == (set(), {1})
+    for request in sent[2:]:
+        core.acknowledge(request)
+    assert {request.node_id for _ in range(8) for request in core.poll()} == {1, second_of(1)}
+
+
+def test_connections_with_nothing_in_flight_are_divided_once() -> None:
+    """They would be one again at each poll between two small ones, and divided again by the next."""
+    core = beside_a_backlog(connections_per_broker=2)
+    core.append("quiet", topic=QUIET_TOPIC)
+    sent = [request for _ in range(8) for request in core.poll()]
+    for request in sent:
+        core.acknowledge(request)
+    core.append("more", topic=QUIET_TOPIC)
+    assert core.poll()
+    assert set(core.accumulator.lines.widened) == core.accumulator.lines.apart == {1}
 
 
 def test_a_backlog_goes_on_beside_a_stream_of_small_batches() -> None:
