@@ -52,7 +52,9 @@ class NextBatch:
                 return None
         # As queue.head; a call for each batch is too many.
         head, batches = None, queue.batches
-        if queue.express and (not batches or batches[0].order == NOT_DRAINED):
+        if queue.express and (
+            not batches or (batches[0].order == NOT_DRAINED and not queue.is_passed_enough)
+        ):
             head = queue.express[0]
         elif batches:
             head = batches[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, BatchEvent
 from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
 from sidecar.producer.partition_sequences import PartitionSequences
-from sidecar.producer.producer_batch import NOT_DRAINED
+from sidecar.producer.producer_batch import IN_DEQUE, NOT_DRAINED
 
 if TYPE_CHECKING:
     from sidecar.kernel import StickyPartitioner
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _HALF: Final = 1 << 30
 ADOPTED_ORDERS: Final = 1 << 32
 """Between the orders of two batches of a dead worker: more than there are records between them."""
+PASSES_MAX: Final = 4
+"""Express batches that pass one batch of the backlog. Then it goes: many quiet clients would else keep it here until it
+runs out of time."""
 Line = OrderedDict["PartitionQueue", None]
 """Partitions with a batch that may be sent now, longest waiting first; removal from the middle is O(1)."""
 
@@ -46,6 +49,7 @@ class PartitionQueue:
         "has_descriptor",
         "is_quick",
         "lane",
+        "last_to_pass",
         "line",
         "lingers",
         "link_id",
@@ -53,6 +57,7 @@ class PartitionQueue:
         "next_order",
         "partition",
         "partitioner",
+        "passes",
         "sequences",
         "settings",
         "timer_due_ms",
@@ -77,6 +82,11 @@ class PartitionQueue:
         """The one that is behind this one."""
         self.next_order = 0
         """For the next batch that is drained for the first time."""
+        self.passes = 0
+        """Express batches that have passed the first one of the backlog."""
+        self.last_to_pass: ProducerBatch | None = None
+        """The last express batch that was here when there were enough of these: records in it may be from before those
+        of the backlog's first batch, which takes no more since then."""
         self.wire_count = 0
         self.line: Line | None = None
         self.again: Line | None = None
@@ -118,6 +128,8 @@ class PartitionQueue:
         if batch.order == NOT_DRAINED:
             batch.order = self.next_order
             self.next_order += batch.records.count
+            if batch.is_express and self.batches:
+                self._passed(self.batches[0])
         self.wire_count += 1
         self.timer_serial = 0
         if self.again is not None:
@@ -131,17 +143,38 @@ class PartitionQueue:
         self.load -= batch.load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)
-        batches = self.express if batch.is_express and batch.order == NOT_DRAINED else self.batches
+        batches = self.batches
+        if batch.order == NOT_DRAINED:
+            if batch.is_express:
+                batches = self.express
+            else:
+                self.passes, self.last_to_pass = 0, None
         if batches[0] is batch:
             batches.popleft()
         else:
             batches.remove(batch)
 
+    def _passed(self, first: ProducerBatch) -> None:
+        """An express batch went before the backlog's ``first`` one."""
+        self.passes += 1
+        if self.passes == PASSES_MAX:
+            if first.state in CLOSED:
+                first.close()
+            self.last_to_pass = self.express[-1] if self.express else None
+
+    @property
+    def is_passed_enough(self) -> bool:
+        """It is the turn of the backlog's first batch: all that came to express before its last record has gone."""
+        last = self.last_to_pass
+        return self.passes >= PASSES_MAX and (
+            last is None or last.order != NOT_DRAINED or last.state not in IN_DEQUE
+        )
+
     @property
     def head(self) -> ProducerBatch | None:
-        """The next one: drained before, then express, then the others."""
+        """The next one: drained before, then express, then the others; or one of these that was passed enough."""
         batches = self.batches
-        if self.express and (not batches or batches[0].order == NOT_DRAINED):
+        if self.express and (not batches or (batches[0].order == NOT_DRAINED and not self.is_passed_enough)):
             return self.express[0]
         return batches[0] if batches else None
 

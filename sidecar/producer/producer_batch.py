@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NO_DESCRIPTOR = -1
 NOT_DRAINED: Final = 1 << 62
 """The order of a batch that was in no request yet: behind all that were."""
-_IN_DEQUE = (BatchState.OPEN, BatchState.QUEUED)
+IN_DEQUE: Final = (BatchState.OPEN, BatchState.QUEUED)
 _ENDED = (BatchState.DONE, BatchState.GIVEN_UP)
 _OPEN = BatchState.OPEN
 _PERSISTED = Persistence.PERSISTED
@@ -220,7 +220,7 @@ class ProducerBatch:
     ) -> None:
         """Decide the fate of all records at once, and once. A batch that waits leaves its partition's deque."""
         follows = FINISHED.get(self.state) or self.refuse(BatchEvent.FINISH)
-        if self.state in _IN_DEQUE:
+        if self.state in IN_DEQUE:
             self.queue.remove(self)
         self.state = follows
         self.code = code

@@ -11,6 +11,7 @@ from sidecar.common.errors import Code
 from sidecar.common.model import second_of
 from sidecar.producer.broker_drain import BESIDE_MS, BULK_BESIDE
 from sidecar.producer.effects import Connect
+from sidecar.producer.partition_queue import PASSES_MAX
 from sidecar.producer.record_accumulator import FULL_MS
 from sidecar.producer.topic_settings import TopicRules
 
@@ -121,6 +122,44 @@ def test_a_paused_topic_holds_express_and_lets_go_on_what_was_sent() -> None:
     core.accumulator.use_rules(TopicRules(core.config), core.now_ms)
     core.sender.wake()
     assert rest_of(core) == ["x", "b"]
+
+
+def test_a_backlog_goes_on_beside_a_stream_of_express_batches_in_its_partition() -> None:
+    """There is always another one when a request may go; records of the backlog would run out of time."""
+    core = Core(
+        batch_size=200,
+        batch_growth_bytes=2_000,
+        max_request_size=2_000,
+        max_in_flight_requests_per_connection=1,
+    )
+    for payload in ("a", "b", "c"):
+        core.append(payload, record_bytes=1_500)
+    sent: list[list[object]] = []
+    for number in range(3 * (PASSES_MAX + 1)):
+        pass_by(core, number)
+        (request,) = core.poll()
+        sent.append(payloads_of(request.batches))
+        core.acknowledge(request)
+    places = [sent.index([each]) for each in ("a", "b", "c")]
+    assert places == [PASSES_MAX + each * (PASSES_MAX + 1) for each in range(3)]
+
+
+def test_a_batch_that_was_passed_enough_stays_behind_express_records_from_before_its_own() -> None:
+    """A client's record in bulk is later than its own in express."""
+    core = Core(max_in_flight_requests_per_connection=1, batch_growth_bytes=200, batch_size=200)
+    core.append("bulk")
+    sent: list[object] = []
+    for number in range(PASSES_MAX):
+        pass_by(core, number, "mine", "mine")
+        if number == PASSES_MAX - 2:
+            core.append("mine, later")
+        (request,) = core.poll()
+        sent += payloads_of(request.batches)
+        core.acknowledge(request)
+    pass_by(core, "new", "new", "new")
+    sent += rest_of(core)
+    assert sent.index("mine, later") > len(sent) - 1 - sent[::-1].index("mine")
+    assert sent.index("bulk") < len(sent) - 1 - sent[::-1].index("new")
 
 
 def test_an_express_batch_does_not_linger() -> None:
