@@ -188,12 +188,14 @@ class PartitionQueue:
         number, was drained before it, and refused. It gets its order. True if there is any."""
         waiting = self.express if batch.is_express else self.batches
         left = [each for each in waiting if each.order == NOT_DRAINED]
-        for number, each in enumerate(left):
+        order = batch.order - sum(each.records.count for each in left)
+        for each in left:
             if each.state in CLOSED:
                 each.close()
             if each.is_express:
                 self.express.popleft()
-            each.order = batch.order - ADOPTED_ORDERS + 1 + number
+            each.order = order
+            order += each.records.count
             if each.is_express:
                 self._put_in_order(each)
         return bool(left)

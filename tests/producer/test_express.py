@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from client_stub.wire import LocalCode
 from sidecar.common.errors import Code
 from sidecar.common.model import second_of
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_drain import BESIDE_MS, BULK_BESIDE
 from sidecar.producer.effects import Connect
-from sidecar.producer.partition_queue import PASSES_MAX
+from sidecar.producer.partition_queue import PASSES_MAX, give_orders
+from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.record_accumulator import FULL_MS
 from sidecar.producer.topic_settings import TopicRules
 
-from .fake_kernel import FakeBlock
+from .fake_kernel import FakeBlock, FakeRecords
 from .harness import TOPIC, Core, answer, payloads_of, snapshot_of
 
 LARGE = 300
@@ -160,6 +162,33 @@ def test_a_batch_that_was_passed_enough_stays_behind_express_records_from_before
     sent += rest_of(core)
     assert sent.index("mine, later") > len(sent) - 1 - sent[::-1].index("mine")
     assert sent.index("bulk") < len(sent) - 1 - sent[::-1].index("new")
+
+
+@pytest.mark.parametrize("is_express", [False, True])
+def test_parts_of_what_a_dead_worker_left_before_a_batch_keep_their_places(is_express: bool) -> None:
+    """A record of the first is refused; its others stay before the second."""
+    core = Core(max_in_flight_requests_per_connection=1, batch_size=300, batch_growth_bytes=300)
+    put = pass_by if is_express else Core.append
+    put(core, "bad", "a")
+    put(core, "b", "c")
+    queue = core.accumulator.queue(TOPIC, core.lane, 0)
+    records = FakeRecords()
+    block = FakeBlock([(0, "sent")], 100, core.clock.timestamp_ms())
+    records.try_append(block, 0, 1, 1_000)
+    sent = ProducerBatch(
+        queue, records, block.chain, 0.0, 1e9, is_express=is_express, state=BatchState.BETWEEN
+    )
+    sent.identify(1, 0, 7)
+    sent.in_doubt = True
+    give_orders([sent])
+    core.accumulator.adopt(sent, 1)
+    core.accumulator.resume(sent, core.now_ms)
+    (again,) = core.poll()
+    core.respond(again, answer(code=Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (first,) = [request for _ in range(3) for request in core.poll(200.0)]
+    assert payloads_of(first.batches) == ["bad", "a"]
+    core.respond(first, answer(code=Code.INVALID_RECORD, record_errors=((0, None),)))
+    assert rest_of(core) == ["a", "b", "c", "sent"]
 
 
 def test_an_express_batch_does_not_linger() -> None:
