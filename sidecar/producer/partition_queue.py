@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, BatchEvent
-from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
+from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE, SEQUENCE_MASK
 from sidecar.producer.partition_sequences import PartitionSequences
 from sidecar.producer.producer_batch import IN_DEQUE, NOT_DRAINED
 
@@ -222,8 +222,15 @@ class PartitionQueue:
 
 
 def give_orders(batches: list[ProducerBatch]) -> None:
-    """To those that a dead worker sent for one partition: as it numbered them, or as they come where it did not."""
+    """To those that a dead worker sent for one partition: as it numbered them. Where it did not, express ones go first:
+    a client that has records in both chains sent those earlier."""
     first = batches[0].base_sequence
-    ranked = sorted(batches, key=lambda each: (each.base_sequence - first + _HALF) & SEQUENCE_MASK)
+
+    def place(each: ProducerBatch) -> int:
+        if each.base_sequence == NO_SEQUENCE:
+            return not each.is_express
+        return (each.base_sequence - first + _HALF) & SEQUENCE_MASK
+
+    ranked = sorted(batches, key=place)
     for rank, batch in enumerate(ranked, 1):
         batch.order = rank * ADOPTED_ORDERS

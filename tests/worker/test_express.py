@@ -327,6 +327,23 @@ def test_nothing_unsent_before_an_express_batch_counts_as_a_gap(stage: Stage, se
     assert second.counters.get("records_failed_total") == 0
 
 
+def test_without_numbers_express_batches_go_again_before_those_in_bulk(segment: Segment) -> None:
+    """Their client became loud in between; the first batch in bulk is of somebody else."""
+    config = producer_config(batch_size=100, linger_ms=0, acks=1, enable_idempotence=False)
+    stage = Stage(segment, MemoryBroker(is_silent=True), 1, config)
+    stage.know_topic()
+    loud, quiet = stage.join(LOUD), stage.join(QUIET)
+    for session, value, is_express in ((loud, b"l0", False), (quiet, b"q0", True), (quiet, b"q1", False)):
+        stage.accept(session, [value], [0], is_express=is_express)
+        stage.turn()
+    stage.broker.log.clear()  # nothing of it arrived
+    second = Stage(segment, stage.broker, 2, config)
+    second.broker.is_silent = False
+    second.ask()
+    second.know_topic()
+    assert [value for value in finish(second) if value.startswith(b"q")] == [b"q0", b"q1"]
+
+
 def test_express_records_without_a_partition_wait_for_the_metadata(
     stage: Stage, segment: Segment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
