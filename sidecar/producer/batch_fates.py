@@ -345,6 +345,10 @@ class BatchFates:
             self._accumulator.back_to_start(batch)
         if renumbered:
             self.effects.append(Renumbered(tuple(reversed(renumbered))))
+        sequences = queue.sequences
+        assert sequences is not None
+        if not (sequences.unresolved or sequences.renumber):
+            queue.begin_again()
 
     def _fail_overtaken(self, queue: PartitionQueue, now_ms: float) -> None:
         """The broker said that it lacks these, and turned out to have a later one: see :meth:`_out_of_order`. The same

@@ -46,6 +46,7 @@ class PartitionQueue:
         "behind",
         "express",
         "follower",
+        "has_adopted",
         "has_descriptor",
         "is_quick",
         "lane",
@@ -87,6 +88,8 @@ class PartitionQueue:
         self.last_to_pass: ProducerBatch | None = None
         """The last express batch that was here when there were enough of these: records in it may be from before those
         of the backlog's first batch, which takes no more since then."""
+        self.has_adopted = False
+        """Some of this was sent by a worker that is dead, and nothing was renumbered since."""
         self.wire_count = 0
         self.line: Line | None = None
         self.again: Line | None = None
@@ -199,6 +202,16 @@ class PartitionQueue:
             if each.is_express:
                 self._put_in_order(each)
         return bool(left)
+
+    def begin_again(self) -> None:
+        """All numbers were taken back, so no broker has anything of what waits. What a dead worker sent in bulk goes
+        behind express records, as if never sent: some of these may be from before it, of its client, and refused."""
+        if self.has_adopted:
+            self.has_adopted = False
+            for each in self.batches:
+                if not each.is_express:
+                    each.order = NOT_DRAINED
+            self.batches = deque(sorted(self.batches, key=lambda each: each.order))
 
     def leave_line(self) -> None:
         if self.line is not None:

@@ -170,6 +170,7 @@ class RecordAccumulator:
         queue = batch.queue
         follows_a_gap = queue.place_behind_a_gap(batch)
         batch.retry_at_ms = inf
+        queue.has_adopted = True
         queue.insert(batch)
         queue.next_order = max(queue.next_order, batch.order + count)
         self.incomplete.add((batch,))

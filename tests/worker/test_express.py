@@ -12,6 +12,8 @@ from client_stub.wire import Format
 from sidecar.common.condition import HoldCause
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import SendProduce
+from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.session import ClientSession
@@ -325,6 +327,29 @@ def test_nothing_unsent_before_an_express_batch_counts_as_a_gap(stage: Stage, se
     finish(second)
     assert second.ids.epoch_bumps == 0
     assert second.counters.get("records_failed_total") == 0
+
+
+def test_express_records_that_were_refused_go_before_later_ones_of_their_client_in_bulk(
+    stage: Stage, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their worker died when the batch in bulk was sent, and they waited to be sent again beside a refused record."""
+    stage.submit(LOUD, b"known")
+    stage.settle_all()
+    quiet = stage.sessions_of[QUIET]
+    stage.accept(quiet, [b"bad", b"q0"], [0, 0], is_express=True)
+    stage.accept(quiet, [b"q1"], [0])
+    stage.broker.invalid_value = b"bad"
+    result = stage._result
+
+    def silent_in_bulk(batch: ProducerBatch) -> PartitionResult:
+        stage.broker.is_silent = not batch.is_express
+        return result(batch)
+
+    monkeypatch.setattr(stage, "_result", silent_in_bulk)
+    stage.turn()
+    stage.turn()
+    assert [each.chain_id for each in stage.descriptors] == [stage.chain_table.ids()[0, TOPIC]]
+    assert finish(successor(stage, segment)) == [b"known", b"q0", b"q1"]
 
 
 def test_without_numbers_express_batches_go_again_before_those_in_bulk(segment: Segment) -> None:
