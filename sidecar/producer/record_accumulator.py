@@ -79,6 +79,8 @@ class RecordAccumulator:
         self.is_exhausted = False
         self._full_ms: dict[str, float] = {}
         """By topic, when it last had a full batch: what such a topic has in small ones is the rest of its own load."""
+        self._small_first: dict[int, bool] = {}
+        """By connection: whether its last drain of both kinds began with small ones."""
         self._closing = False
         self._followed: list[PartitionQueue] = []
         """Queues that another lane's waits for and that may be empty since the last look."""
@@ -371,10 +373,9 @@ class RecordAccumulator:
         limits = (max_bytes, single_bytes)
         size = 0
         ready = self.lines.ready(node_id)
-        if ready and ready[lane] and quick is not True:
-            size, new_batches = self._take(ready[lane], batches, size, limits, new_batches, now_ms)
-        if ready and ready[QUICK + lane] and quick is not False and not self.held_back_bytes:
-            size, new_batches = self._take(ready[QUICK + lane], batches, size, limits, new_batches, now_ms)
+        for line in self._lines_of(node_id, ready, lane, quick) if ready else ():
+            if line and not self.held_back_bytes:
+                size, new_batches = self._take(line, batches, size, limits, new_batches, now_ms)
         if new_batches <= 0:
             again = self.lines.again(node_id)
             if again and again[lane]:
@@ -400,6 +401,18 @@ class RecordAccumulator:
             if queue.batches or queue.express:
                 self.touch(queue, now_ms)  # more of the partition goes to the end of the line
         return batches
+
+    def _lines_of(
+        self, node_id: int, ready: tuple[Line, ...], lane: int, quick: bool | None
+    ) -> tuple[Line, ...]:
+        """Where both kinds may go they take turns to be first: topics with other acks wait for the next request."""
+        bulk, small = ready[lane], ready[QUICK + lane]
+        if quick is not None:
+            return (small,) if quick else (bulk,)
+        if not (bulk and small):
+            return bulk, small
+        is_small_first = self._small_first[node_id] = not self._small_first.get(node_id, True)
+        return (small, bulk) if is_small_first else (bulk, small)
 
     def _take(
         self,

@@ -12,6 +12,7 @@ from sidecar.common.model import second_of
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_drain import BESIDE_MS, BULK_BESIDE
 from sidecar.producer.effects import Connect
+from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.partition_queue import PASSES_MAX, give_orders
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.record_accumulator import FULL_MS
@@ -370,6 +371,30 @@ def test_without_a_backlog_small_and_full_batches_share_a_request() -> None:
     core.append("full", partition=0, record_bytes=LARGE)
     core.append("small", partition=1)
     assert [len(request.batches) for request in core.poll()] == [2]
+
+
+def test_a_small_batch_of_a_topic_with_other_acks_does_not_wait_for_ever() -> None:
+    """One request has one acks, and full batches of another topic are there whenever one may go."""
+    core = Core(
+        lane=PLAIN_LANE,
+        enable_idempotence=False,
+        acks=1,
+        rules={QUIET_TOPIC: {"acks": "0"}},
+        batch_size=200,
+        max_request_size=4_000,
+        max_in_flight_requests_per_connection=1,
+    )
+    core.snapshot = snapshot_of({TOPIC: (1,), QUIET_TOPIC: (1,)}, version=2)
+    backlog(core, 0)
+    (request,) = core.poll()
+    core.append("quiet", topic=QUIET_TOPIC)
+    acks = []
+    for number in range(1, 5):
+        backlog(core, number)
+        core.acknowledge(request)
+        (request, *_) = sent = core.poll()
+        acks += [each.acks for each in sent]
+    assert 0 in acks
 
 
 @pytest.mark.parametrize("in_flight", [1, 5])
