@@ -271,6 +271,23 @@ def test_the_express_row_goes_with_the_topic_s_other_one(stage: Stage, segment: 
     assert stage.topics.get(TOPIC) is not None, "and may have its names again"
 
 
+def test_names_stay_while_an_end_in_the_express_chain_is_not_noted(stage: Stage) -> None:
+    """Its pages may be gone by then: the turn that notes the end looks for the chain's queue."""
+    stage.pile_up()
+    assert stage.submit(QUIET, b"quiet")
+    queue = stage.topics.get(TOPIC)
+    assert queue is not None and queue.express is not None
+    stage.settle_all()
+    stage.release_idle()
+    for client_id in (LOUD, QUIET):
+        stage.acknowledge(stage.sessions_of[client_id])
+        stage.sessions.detach(stage.sessions_of[client_id], stage.now_ms, for_good=True)
+    stage.give_up()
+    stage.settlement.finished_chains.add(queue.express.chain)
+    stage.topics._vacate_unused()
+    assert stage.topics.by_chain[queue.express.chain.chain_id] is queue.express
+
+
 # --- a successor ------------------------------------------------------------------------------------------------
 
 

@@ -171,7 +171,8 @@ class Topics:
             if lane & EXPRESS:
                 continue  # it goes with the topic's other one
             queue = self.by_chain.get(chain_id)
-            if chain_id in in_use or (queue is not None and not queue.is_empty):
+            ids = {chain_id, self._chain_table.ids().get((lane | EXPRESS, topic), chain_id)}
+            if ids & in_use or (queue is not None and not queue.is_empty):
                 continue
             unused.append((queue.last_used_ms if queue is not None else float("-inf"), lane, topic))
         unused.sort()
