@@ -217,6 +217,14 @@ def test_a_client_may_be_held_again_after_a_hold_that_was_short(stage: Stage) ->
     stage.settle_all()
 
 
+def test_nobody_is_held_for_express_chains_that_are_full(stage: Stage) -> None:
+    assert stage.submit(QUIET, b"q0")
+    stage.pile_up()
+    stage.express._pages_max = stage.topics.express_pages()
+    assert stage.submit(QUIET, b"q1")
+    stage.settle_all()
+
+
 def test_a_client_that_leaves_while_it_is_held_is_forgotten(stage: Stage) -> None:
     assert stage.submit(QUIET, b"q0")
     stage.pile_up()

@@ -61,6 +61,8 @@ class Express:
             return bulk  # what has no partition yet goes on in order
         if bulk.express is not None and bulk.express.waiting:
             return bulk
+        if self._topics.express_pages() >= self._pages_max:
+            return bulk
         if not self._may_change(stream):
             if now_ms < stream.change_again_ms:
                 return bulk
@@ -68,8 +70,6 @@ class Express:
             self.changing[stream] = None
             reason = f"it is about to pass the backlog of topic {bulk.topic}"
             self._holds.hold_until(stream, HoldCause.EXPRESS, (reason, now_ms + CHANGE_MS_MAX), now_ms)
-            return bulk
-        if self._topics.express_pages() >= self._pages_max:
             return bulk
         express = self._topics.express_of(bulk)
         stream.is_passing = express is not None
