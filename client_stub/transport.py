@@ -21,11 +21,12 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from client_stub.curve_keys import KeyFile, WatchedKeyFile, join_address, split_address
+from client_stub.frames import Buffer
 from client_stub.host_lookup import HostLookup, look_up
-from client_stub.hot import clear_wakes, receive
+from client_stub.hot import clear_wakes, encode, receive
 from client_stub.run_dir import NOBODY_LISTENS, worker_path
 from client_stub.waker import Waker
-from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, ZmtpError, encode, opening, unsent
+from client_stub.zmtp import Buffers, ZmtpConnection, ZmtpError, opening, unsent
 
 BYE_LINGER_MS: Final = 500
 SEND_BUFFER_BYTES: Final = 1280 << 10

@@ -19,14 +19,17 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from client_stub.frames import COMMAND as COMMAND  # noqa: PLC0414
-from client_stub.frames import FRAMES_MAX, LONG_HEAD, U64
-from client_stub.frames import HEADER_BYTES_MAX as HEADER_BYTES_MAX  # noqa: PLC0414
-from client_stub.frames import LONG as LONG  # noqa: PLC0414
-from client_stub.frames import MESSAGE_BYTES_MAX as MESSAGE_BYTES_MAX  # noqa: PLC0414
-from client_stub.frames import MORE as MORE  # noqa: PLC0414
-from client_stub.frames import Buffer as Buffer  # noqa: PLC0414
-from client_stub.hot import encode as encode  # noqa: PLC0414
+from client_stub.frames import (
+    COMMAND,
+    FRAMES_MAX,
+    HEADER_BYTES_MAX,
+    LONG,
+    LONG_HEAD,
+    MESSAGE_BYTES_MAX,
+    MORE,
+    U64,
+    Buffer,
+)
 from client_stub.hot import whole_message
 
 GREETING_BYTES: Final = 64

@@ -15,7 +15,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import IO, Any, AnyStr, Final
 
-from client_stub.zmtp import MESSAGE_BYTES_MAX
+from client_stub.frames import MESSAGE_BYTES_MAX
 
 Pair = tuple[bytes | None, bytes]
 FORMATS = ("lines", "jsonl", "csv", "parquet", "whole")

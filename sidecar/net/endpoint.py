@@ -16,12 +16,8 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from client_stub.zmtp import (
-    Buffer,
-    Buffers,
-    ZmtpError,
-    unsent,
-)
+from client_stub.frames import Buffer
+from client_stub.zmtp import Buffers, ZmtpError, unsent
 from sidecar.common.client_rules import Caller
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog

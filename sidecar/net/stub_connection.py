@@ -7,7 +7,9 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from client_stub.zmtp import Buffer, Buffers, ZmtpConnection, encode, opening
+from client_stub.frames import Buffer
+from client_stub.hot import encode
+from client_stub.zmtp import Buffers, ZmtpConnection, opening
 from sidecar.net.peer import Peer
 
 if TYPE_CHECKING:

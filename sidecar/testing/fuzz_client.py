@@ -19,8 +19,10 @@ from typing import Any, Final
 
 import msgpack
 
+from client_stub.frames import COMMAND, LONG, MORE
+from client_stub.hot import encode
 from client_stub.wire import PROTOCOL_VERSION, Kind
-from client_stub.zmtp import COMMAND, LONG, MORE, encode, opening
+from client_stub.zmtp import opening
 from sidecar.testing.hostile_client import RECORD, Attacker, Link
 
 PARALLEL: Final = 4

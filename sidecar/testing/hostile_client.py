@@ -20,8 +20,9 @@ from typing import Any
 
 import msgpack
 
+from client_stub.hot import encode
 from client_stub.wire import PROTOCOL_VERSION, Format, Kind
-from client_stub.zmtp import Buffers, ZmtpConnection, encode, opening
+from client_stub.zmtp import Buffers, ZmtpConnection, opening
 
 PEER_TYPES = frozenset({b"ROUTER"})
 RECORD = msgpack.packb([b"k", b"v"])

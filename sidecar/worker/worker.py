@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client_stub.curve_keys import KeyFileError
-from client_stub.zmtp import HEADER_BYTES_MAX
+from client_stub.frames import HEADER_BYTES_MAX
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.config_rules import config_of
 from sidecar.common.control import (

@@ -43,6 +43,8 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.net",
         "sidecar.common",
         "sidecar.protocol",
+        "client_stub.frames",
+        "client_stub.hot",
         "client_stub.zmtp",
         "client_stub.curve",
         "client_stub.curve_keys",
@@ -71,7 +73,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.shm",
         "sidecar.net",
         WIRE,
-        "client_stub.zmtp",
+        "client_stub.frames",
     ),
     "sidecar.worker.brokers": (
         "sidecar.worker.brokers",
@@ -132,7 +134,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.net",
         "sidecar.deadletter",
         WIRE,
-        "client_stub.zmtp",
+        "client_stub.frames",
         "client_stub.curve_keys",
     ),
     # What kills and what is killed: the plan knows of neither, and a client only of the product's front door.

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.zmtp import encode, opening
+from client_stub.hot import encode
+from client_stub.zmtp import opening
 from sidecar.net import listener as listener_module
 from sidecar.net import penalties as penalties_module
 from sidecar.net.listener import PARKED_PER_PROCESS_MAX, PARKED_PER_USER_MAX, UNWELCOME_MAX

@@ -20,7 +20,8 @@ import pytest
 import uvloop
 import zmq
 
-from client_stub.zmtp import SHORT_BUFFER_BYTES, encode, opening
+from client_stub.hot import encode
+from client_stub.zmtp import SHORT_BUFFER_BYTES, opening
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import newcomers as newcomers_module
 from sidecar.net import receive_room

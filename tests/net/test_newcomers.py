@@ -15,7 +15,8 @@ import pytest
 
 from client_stub.curve import CurveClient, KeyPair
 from client_stub.curve_keys import key_file_text
-from client_stub.zmtp import Buffers, encode
+from client_stub.hot import encode
+from client_stub.zmtp import Buffers
 from sidecar.common.client_rules import ClientRule, ClientRules
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import listener as listener_module

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.zmtp import encode
+from client_stub.hot import encode
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import listener as listener_module
 from sidecar.net import penalties as penalties_module

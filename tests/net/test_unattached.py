@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.zmtp import SHORT_BUFFER_BYTES, Buffers, encode
+from client_stub.hot import encode
+from client_stub.zmtp import SHORT_BUFFER_BYTES, Buffers
 from sidecar.net import endpoint as endpoint_module
 from sidecar.net import listener as listener_module
 from sidecar.net import receive_room

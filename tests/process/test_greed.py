@@ -18,7 +18,7 @@ import msgpack
 import pytest
 
 from client_stub import Producer
-from client_stub.zmtp import encode
+from client_stub.hot import encode
 from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker

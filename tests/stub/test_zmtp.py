@@ -15,21 +15,16 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_stub.frames import FRAMES_MAX
+from client_stub.frames import COMMAND, FRAMES_MAX, HEADER_BYTES_MAX, LONG, MESSAGE_BYTES_MAX, MORE
+from client_stub.hot import encode
 from client_stub.zmtp import (
-    COMMAND,
     COMMAND_BYTES_MAX,
     GREETING_BYTES,
-    HEADER_BYTES_MAX,
-    LONG,
-    MESSAGE_BYTES_MAX,
-    MORE,
     SHORT_BUFFER_BYTES,
     SKIPPED_BYTES_MAX,
     Buffers,
     ZmtpConnection,
     ZmtpError,
-    encode,
     opening,
     unsent,
 )

@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from client_stub.frames import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from client_stub.wire import (
     SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
@@ -25,7 +26,6 @@ from client_stub.wire import (
     Persistence,
     pack_outcome,
 )
-from client_stub.zmtp import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from sidecar.kernel import Chain, index
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.client_table import ClientTable
