@@ -13,6 +13,7 @@ A block's words, behind the counter rows::
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sidecar.kernel import Histogram
@@ -96,7 +97,10 @@ def _words(row: HistogramRow) -> int:
     return len(row.bounds) + 2
 
 
-_BROKERS_WORD: Final = FIRST_WORD + sum(map(_words, HISTOGRAM_ROWS))
+_FIRST_WORDS: Final = tuple(accumulate(map(_words, HISTOGRAM_ROWS), initial=FIRST_WORD))
+_PLACE_OF: Final = {row.name: (row, word) for row, word in zip(HISTOGRAM_ROWS, _FIRST_WORDS, strict=False)}
+"""By name: the row and its first word."""
+_BROKERS_WORD: Final = _FIRST_WORDS[-1]
 _BROKER_WORDS: Final = 1 + _words(REQUEST_ROW)
 assert 8 * (_BROKERS_WORD + (BROKERS_MAX + 1) * _BROKER_WORDS) <= layout.COUNTERS_BYTES
 
@@ -117,11 +121,7 @@ class SlotHistograms:
     def __init__(self, slot: SlotView) -> None:
         self._block = slot.area[layout.COUNTERS_OFFSET : layout.CHAINS_OFFSET]
         self._words = self._block.cast("Q")
-        word = FIRST_WORD
-        by_name: dict[str, Histogram] = {}
-        for row in HISTOGRAM_ROWS:
-            by_name[row.name] = self._at(row, word)
-            word += _words(row)
+        by_name = {name: self._at(row, word) for name, (row, word) in _PLACE_OF.items()}
         self.delivery_times = by_name["delivery_seconds"]
         self.queue_times = by_name["queue_seconds"]
         self.batch_sizes = by_name["batch_bytes"]
@@ -149,11 +149,7 @@ def _broker_words() -> Iterator[int]:
 def read_histograms(slot: SlotView) -> list[HistogramCounts]:
     """All histograms of a slot, of one moment unless the writer hangs."""
     words = slot.counters.read_words()
-    found = []
-    word = FIRST_WORD
-    for row in HISTOGRAM_ROWS:
-        found.append(_counts(row, "", words, word))
-        word += _words(row)
+    found = [_counts(row, "", words, word) for row, word in _PLACE_OF.values()]
     found.append(_counts(REQUEST_ROW, OTHER_BROKERS, words, _BROKERS_WORD + 1))
     for word in _broker_words():
         if words[word]:
@@ -162,8 +158,9 @@ def read_histograms(slot: SlotView) -> list[HistogramCounts]:
 
 
 def read_delivery_times(slot: SlotView) -> list[int]:
-    """The buckets of ``delivery_seconds`` alone, which is the first."""
-    return slot.counters.read_words()[FIRST_WORD : FIRST_WORD + len(HISTOGRAM_ROWS[0].bounds) + 1]
+    """The buckets of ``delivery_seconds`` alone."""
+    row, word = _PLACE_OF["delivery_seconds"]
+    return slot.counters.read_words()[word : word + len(row.bounds) + 1]
 
 
 def _counts(row: HistogramRow, broker: str, words: list[int], word: int) -> HistogramCounts:
