@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from sidecar.common.model import ExitStatus
+from sidecar.common.wording import counted
 from sidecar.controller.run_dir import RunDir, RunDirError, process_state, read_json, usual_run_dir
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -67,7 +68,7 @@ def _left_behind(run_dir: RunDir) -> str:
     finally:
         segment.close()
     who = f"the last one (pid {pid}) is dead, and " if pid else ""
-    what = "1 record waits" if held == 1 else f"{held:,} records wait"
+    what = counted(held, "record waits", "records wait")
     return f"{who}{what} in its segment {path} for the next one; "
 
 

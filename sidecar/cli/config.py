@@ -14,6 +14,7 @@ from sidecar.common.client_settings import CLIENT_KEYS
 from sidecar.common.model import ExitStatus
 from sidecar.common.secret_sources import HIDDEN
 from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
+from sidecar.common.wording import counted
 
 _TABLES = ("kafka", "daemon", "pool", "http", "recover", "dead_letters", "log")
 
@@ -39,10 +40,8 @@ def check(file: Path | None, overrides: tuple[str, ...]) -> None:
     concluded = _load(file, overrides, need_servers=True)
     for sentence in concluded.warnings:
         click.echo(f"Warning: {sentence}", err=True)
-    count = len(concluded.sources)
-    click.echo(
-        f"The configuration is good: {count} value{'' if count == 1 else 's'} set, the rest are defaults."
-    )
+    values = counted(len(concluded.sources), "value")
+    click.echo(f"The configuration is good: {values} set, the rest are defaults.")
 
 
 @config.command()

@@ -14,7 +14,7 @@ from sidecar.cli.control_client import ask, is_answering
 from sidecar.cli.options import timeout_option
 from sidecar.common.explanation import WAITING_ROWS_MAX
 from sidecar.common.model import ExitStatus
-from sidecar.common.one_line import printable
+from sidecar.common.wording import counted, printable
 from sidecar.controller.run_dir import RunDir
 from sidecar.telemetry.page import duration
 
@@ -135,7 +135,7 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
     lines += [client_line(each) for each in clients]
     more = found.get("client_count", 0) - len(clients)
     if more > 0 and len(clients) == len(found["clients"]):  # else only idle ones are left out
-        lines.append(f"and {more:,} more client{'' if more == 1 else 's'}")
+        lines.append(f"and {counted(more, 'more client')}")
     for each in found["failures"][:FAILURES_SHOWN]:
         ago = duration(time.time() - each["last_ms"] / 1000.0)
         lines.append(
@@ -144,7 +144,7 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
         )
     more = len(found["failures"]) - FAILURES_SHOWN
     if more > 0:
-        lines.append(f"and {more:,} more kind{'' if more == 1 else 's'} of failure: --json has them")
+        lines.append(f"and {counted(more, 'more kind')} of failure: --json has them")
     lines += [f"worker {index} did not answer in time" for index in found["silent_workers"]]
     return [printable(line) for line in lines]  # a name from the segment is as its client gave it
 
@@ -154,11 +154,7 @@ def waiting_line(row: dict[str, Any]) -> str:
     where = f"{row['topic']}-{row['partition']}" if "partition" in row else row["topic"]
     if row.get("client"):
         where += f" of client {row['client']}"
-    amounts = [
-        f"{row[key]:,} {one if row[key] == 1 else one + 's'}"
-        for key, one in (("records", "record"), ("submissions", "submission"))
-        if row.get(key)
-    ]
+    amounts = [counted(row[f"{one}s"], one) for one in ("record", "submission") if row.get(f"{one}s")]
     if row.get("bytes"):
         amounts.append(f"{row['bytes']:,} bytes")
     times = [f"for {duration(row['since_seconds'])}"] if "since_seconds" in row else []
@@ -173,11 +169,7 @@ def waiting_line(row: dict[str, Any]) -> str:
 
 def client_line(row: dict[str, Any]) -> str:
     """One client: records without an outcome, held topics, and whether it is there."""
-    records, topics = row["records"], row["streams"]
-    parts = [
-        f"{records:,} record{'' if records == 1 else 's'} without an outcome",
-        f"{topics:,} topic{'' if topics == 1 else 's'}",
-    ]
+    parts = [f"{counted(row['records'], 'record')} without an outcome", counted(row["streams"], "topic")]
     if row["held_streams"]:
         parts.append(f"{row['held_streams']:,} of them held")
     if not row["is_attached"]:

@@ -13,6 +13,7 @@ from sidecar.cli.control_client import ask
 from sidecar.cli.options import timeout_option
 from sidecar.cli.status import counters_of
 from sidecar.common.model import ExitStatus
+from sidecar.common.wording import counted
 from sidecar.controller.run_dir import RunDir
 
 ANSWER_S = 10.0
@@ -79,7 +80,7 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
         if time.monotonic() > deadline_s:
             why = f" Topics are paused: {', '.join(paused)}." if paused else ""
             fail(
-                f"{held:,} record{' is' if held == 1 else 's are'} held after {timeout_s:g} s.{why} The daemon "
+                f"{counted(held, 'record is', 'records are')} held after {timeout_s:g} s.{why} The daemon "
                 "takes no more and goes on delivering; `kafka-sidecar status` says why they wait, "
                 "`kafka-sidecar resume` lets clients go on.",
                 ExitStatus.TIMED_OUT,

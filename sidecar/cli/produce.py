@@ -28,6 +28,7 @@ from sidecar.cli.record_files import (
     split_keys,
 )
 from sidecar.common.model import ExitStatus
+from sidecar.common.wording import counted
 from sidecar.controller.run_dir import RunDir, read_json
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class _Outcomes:
 
     def show_reasons(self) -> None:
         for reason, count in self.reasons.most_common(REASONS_SHOWN):
-            click.echo(f"{count:,} record{'' if count == 1 else 's'} failed: {reason}", err=True)
+            click.echo(f"{counted(count, 'record')} failed: {reason}", err=True)
 
 
 @click.command()
@@ -313,9 +314,9 @@ def _send(
         fail(f"{outcomes.delivered:,} of {sent:,} records were delivered: {error}", ExitStatus.TIMED_OUT)
     except TimeoutError:
         outcomes.show_reasons()
-        which = "records have" if sent != 1 else "record has"
+        which = counted(sent, "record has", "records have")
         fail(
-            f"{left:,} of {sent:,} {which} no outcome after {timeout_s:g} s (--timeout); the daemon may still "
+            f"{left:,} of {which} no outcome after {timeout_s:g} s (--timeout); the daemon may still "
             f"deliver {'it' if left == 1 else 'them'}.",
             ExitStatus.TIMED_OUT,
         )
@@ -327,8 +328,7 @@ def _send(
         )
     seconds = time.monotonic() - started
     click.echo(
-        f"{outcomes.delivered:,} record{'' if outcomes.delivered == 1 else 's'} delivered to {topic} "
-        f"in {seconds:.2f} s.",
+        f"{counted(outcomes.delivered, 'record')} delivered to {topic} in {seconds:.2f} s.",
         err=True,
     )
     outcomes.show_reasons()

@@ -13,6 +13,7 @@ from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.cli.options import timeout_option
 from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
+from sidecar.common.wording import counted
 from sidecar.controller.run_dir import RunDir
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.replay import NO_OUTCOME, NOT_SENT, Replay, ReplayRunning, Tally
@@ -180,9 +181,8 @@ def _stop_between_chunks() -> Iterator[Callable[[], bool]]:
 
 def describe(tally: Tally, folder: Path, *, is_dry: bool) -> str:
     """The table for people."""
-    found = tally.total("found")
-    files = f"{tally.files:,} file{'' if tally.files == 1 else 's'}"
-    lines = [f"{found:,} dead letter{'' if found == 1 else 's'} in {files} of {folder}"]
+    letters, files = counted(tally.total("found"), "dead letter"), counted(tally.files, "file")
+    lines = [f"{letters} in {files} of {folder}"]
     rows: list[list[str]] = []
     for topic, each in sorted(tally.topics.items()):
         why = ", ".join(f"{error} {count:,}" for error, count in each.errors.most_common(REASONS_SHOWN))

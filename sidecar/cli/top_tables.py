@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sidecar.common.one_line import printable
+from sidecar.common.wording import printable
 from sidecar.telemetry.page import duration
 
 if TYPE_CHECKING:

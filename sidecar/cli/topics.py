@@ -13,6 +13,7 @@ from sidecar.cli.common import run_dir_option
 from sidecar.cli.control_client import ask
 from sidecar.cli.options import NumberRange, timeout_option
 from sidecar.common.model import ExitStatus
+from sidecar.common.wording import counted
 from sidecar.controller.run_dir import RunDir
 
 
@@ -104,9 +105,8 @@ def _describe(name: str, code: int, partitions: list[list[Any]], *, detailed: bo
     if code:
         hint = " (create it, or check the spelling)" if code == 3 else ""
         return f"cannot be used: {_error_name(code)}{hint}"
-    count = len(partitions)
     rows = sorted(_Partition(*each) for each in partitions)
-    text = f"{count} partition{'' if count == 1 else 's'}"
+    text = counted(len(partitions), "partition")
     for words, found in (
         ("no leader yet for", [each for each in rows if each.leader < 0]),
         ("under-replicated:", [each for each in rows if each.is_under_replicated]),

@@ -12,7 +12,7 @@ import os
 from datetime import UTC, datetime
 from typing import Final
 
-from sidecar.common.one_line import printable
+from sidecar.common.wording import printable
 
 _PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 """syslog's, as in sd-daemon(3); 7 (debug) below them."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.live_settings import shown_value
 from sidecar.common.own_process import own_version
 from sidecar.common.settings import BY_NAME, SidecarConfig
+from sidecar.common.wording import counted
 
 if TYPE_CHECKING:
     from sidecar.controller.segment_store import SegmentStore
@@ -30,7 +31,7 @@ def start_line(config: SidecarConfig, run_dir: Path) -> str:
         if name in BY_NAME and config.values[name] != BY_NAME[name].default
     ]
     tables = [
-        f"{len(each)} [{kind}] table{'' if len(each) == 1 else 's'}"
+        f"{counted(len(each), f'[{kind}] table')}"
         for kind, each in (("topics", config.topics), ("clients", config.clients))
         if each
     ]
@@ -56,7 +57,7 @@ class Farewell:
         """The daemon's last line after a drain."""
         delivered, failed, dead = self._since()
         return (
-            f"Drained in {now_s - self._began_s:.1f} s: {delivered:,} record{'' if delivered == 1 else 's'} "
+            f"Drained in {now_s - self._began_s:.1f} s: {counted(delivered, 'record')} "
             f"delivered, {failed:,} failed to their senders, {dead:,} became dead letters. This daemon ends."
         )
 
@@ -67,13 +68,13 @@ class Farewell:
         failed += left
         of_gone = of_others = ""
         if dead:
-            what = "1 record" if dead == 1 else f"{dead:,} records"
+            what = counted(dead, "record")
             of_gone = f"{what} of clients that are gone could not be delivered before the end: they are in {folder}."
         if failed:
-            what, who = (
-                ("1 record", "its sender") if failed == 1 else (f"{failed:,} records", "their senders")
+            who = "its sender" if failed == 1 else "their senders"
+            of_others = (
+                f"{counted(failed, 'record')} could not be delivered before the end and failed to {who}."
             )
-            of_others = f"{what} could not be delivered before the end and failed to {who}."
         return of_gone, of_others
 
     def _since(self) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sidecar.common.condition import TROUBLE_MS, BrokerRow, BrokerState
 from sidecar.common.model import Node
-from sidecar.common.one_line import masked
+from sidecar.common.wording import counted, masked
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,7 @@ class _Broker:
 
     @property
     def waiting(self) -> str:
-        held = self.held_records
-        return "1 record waits for it" if held == 1 else f"{held:,} records wait for it"
+        return counted(self.held_records, "record waits for it", "records wait for it")
 
     @property
     def in_flight(self) -> int:

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from sidecar.common.condition import TROUBLE_MS, HoldCause, ShareRow, WaitCause, WaitRow
 from sidecar.common.control import Condition
 from sidecar.common.model import Node
-from sidecar.common.one_line import masked
 from sidecar.common.sparse_log import SparseLog
+from sidecar.common.wording import masked
 from sidecar.controller.broker_book import BrokerBook
 
 log = logging.getLogger(__name__)

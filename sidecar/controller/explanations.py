@@ -12,7 +12,7 @@ from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import ControlMessage, Explain, Explained
 from sidecar.common.explanation import CLIENT_ROWS_MAX, EVERY_USER, WAITING_ROWS_MAX, WaitingRow
-from sidecar.common.one_line import masked
+from sidecar.common.wording import masked
 from sidecar.controller.failure_book import FailureBook
 
 ANSWER_S: Final = 3.0

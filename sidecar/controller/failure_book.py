@@ -11,7 +11,7 @@ from typing import Any, Final
 from client_stub.wire import Persistence
 from sidecar.common.control import FailureRow
 from sidecar.common.errors import classify
-from sidecar.common.one_line import masked
+from sidecar.common.wording import counted, masked
 
 log = logging.getLogger(__name__)
 
@@ -156,9 +156,8 @@ class FailureBook:
     @staticmethod
     def _write(pair: _Pair) -> None:
         log.warning(
-            "%d record%s of topic %s failed: %s: %s (%s; the last one from client %s).%s",
-            pair.unlogged,
-            "" if pair.unlogged == 1 else "s",
+            "%s of topic %s failed: %s: %s (%s; the last one from client %s).%s",
+            counted(pair.unlogged, "record"),
             pair.topic,
             pair.error,
             pair.text.rstrip("."),

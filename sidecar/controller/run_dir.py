@@ -19,6 +19,7 @@ from typing import Any, Final
 from client_stub.curve_keys import TCP_PREFIX
 from client_stub.run_dir import default_run_dir
 from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET
+from sidecar.common.wording import counted
 from sidecar.controller.own_files import NotOurs, check_entries, check_folder
 from sidecar.controller.run_dir_lock import (
     look_at_lock,
@@ -264,7 +265,7 @@ class RunDir:
         for path in stale:
             path.unlink(missing_ok=True)
         if stale:
-            done.append(f"removed {len(stale)} stale socket{'s' if len(stale) > 1 else ''} of a dead daemon")
+            done.append(f"removed {counted(len(stale), 'stale socket')} of a dead daemon")
         self.daemon_json.unlink(missing_ok=True)
         return done
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from sidecar.common.wording import counted
 from sidecar.controller.left_log import LeftLog, check_place, check_room
 from sidecar.controller.own_files import NotOurs, check_file
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
@@ -261,8 +262,7 @@ def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
         f" and {len(topics) - NAMED_MAX} more" if len(topics) > NAMED_MAX else ""
     )
     records = sum(records for _, _, records, _ in rows)
-    what = "record" if records == 1 else "records"
-    return f"{records:,} undelivered {what} ({'topic' if len(topics) == 1 else 'topics'} {named})"
+    return f"{counted(records, 'undelivered record')} ({'topic' if len(topics) == 1 else 'topics'} {named})"
 
 
 def _find(

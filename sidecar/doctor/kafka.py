@@ -11,6 +11,7 @@ from sidecar.common.config_rules import parse_address
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.common.settings import SidecarConfig
+from sidecar.common.wording import counted
 from sidecar.doctor.brokers import BrokerWalk
 from sidecar.doctor.findings import Finding
 from sidecar.doctor.login import login_findings
@@ -78,8 +79,7 @@ async def _walk_all(
             f"{good.host}:{good.port} does not say its metadata ({error or 'no answer in time'}){hint}",
         )
         return
-    count = len(answer.brokers)
-    yield Finding("ok", f"The cluster {answer.cluster_id} has {count} broker{'' if count == 1 else 's'}.")
+    yield Finding("ok", f"The cluster {answer.cluster_id} has {counted(len(answer.brokers), 'broker')}.")
     user = str(config.values["sasl.username"] or "the daemon's user")
     if config.values["enable.idempotence"]:
         yield await _producer_id(walk)
@@ -141,8 +141,7 @@ def _topic(name: str, answer: MetadataAnswer, rights: Mapping[str, int], user: s
         return Finding("FAIL", f"Topic {name} does not exist: create it, or correct the name.")
     if topic.error_code:
         return Finding("FAIL", f"Topic {name}: {code_row(topic.error_code).name}.")
-    count = len(topic.partitions)
-    shown = f"Topic {name} has {count} partition{'' if count == 1 else 's'}"
+    shown = f"Topic {name} has {counted(len(topic.partitions), 'partition')}"
     granted = rights.get(name, UNKNOWN_RIGHTS)
     if granted != UNKNOWN_RIGHTS and not granted & WRITE_BIT:
         return Finding("FAIL", f"{shown}, and {user} may not write to it; grant it Write.")

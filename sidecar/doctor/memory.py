@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from sidecar.common.wording import counted
 from sidecar.doctor.findings import Finding
 
 PROCESS_BYTES: Final = 64 << 20
@@ -38,7 +39,7 @@ def memory_findings(
     processes = workers + 2  # the controller and the standby
     needed = processes * PROCESS_BYTES + (pool_bytes if pool_is_memory else 0)
     what = f"the pool (buffer.memory, {_mib(pool_bytes)}) and " if pool_is_memory else ""
-    who = f"{what}{workers} worker{'' if workers == 1 else 's'}, a standby and the controller"
+    who = f"{what}{counted(workers, 'worker')}, a standby and the controller"
     shown = f"The cgroup's memory limit is {_mib(limit.size_bytes)} ({limit.file}); {who} need about {_mib(needed)}"
     if limit.size_bytes < needed:
         less = "buffer.memory or daemon.workers" if pool_is_memory else "daemon.workers"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub.wire import PROTOCOL_VERSION, Kind
-from sidecar.common.one_line import printable
+from sidecar.common.wording import printable
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.hostile_client import RECORD, Attacker, Link

@@ -21,6 +21,7 @@ from client_stub.wire import (
 )
 from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
+from sidecar.common.wording import counted
 from sidecar.worker.streams.client_places import TableFull
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.sessions import Sessions, welcome
@@ -300,9 +301,8 @@ class StubPort:
             session = self._sessions.of_row(row)
             if session is not None:
                 if not session.is_gone and session.unsettled_records:
-                    count = session.unsettled_records
-                    left = (
-                        "1 record under way; it is" if count == 1 else f"{count} records under way; they are"
+                    left = counted(
+                        session.unsettled_records, "record under way; it is", "records under way; they are"
                     )
                     self._sparse_log.info(
                         ("died", session.name), "client %s has died with %s delivered", session.name, left
@@ -398,10 +398,9 @@ class StubPort:
             if left:
                 self._sparse_log.info(
                     ("left", session.name),
-                    "client %s left without waiting for %d record%s",
+                    "client %s left without waiting for %s",
                     session.name,
-                    left,
-                    "" if left == 1 else "s",
+                    counted(left, "record"),
                 )
         self.end(session, now_ms, for_good=True)
 
