@@ -37,7 +37,7 @@ class IoThread:
     def __init__(self, outbox: Outbox, session: Session, curve_keys: WatchedKeyFile | None = None) -> None:
         self._outbox = outbox
         self._session = session
-        outbox.hold_reasons = session.hold_reasons
+        outbox.hold_reasons = session.streams.hold_reasons
         self._transport = Transport(outbox.path, curve_keys)
         self._unsent: list[Any] | None = None
         self._ending: str | None = None

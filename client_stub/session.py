@@ -8,7 +8,6 @@ outcome number already seen is ignored and a record keeps its first fate.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, Final
@@ -33,8 +32,6 @@ from client_stub.wire import (
     OutcomeKind,
     SubmitFlag,
 )
-
-log = logging.getLogger("client_stub")
 
 _ATTACHED: Final = State.ATTACHED
 _FLUSH: Final = int(SubmitFlag.FLUSH)
@@ -81,8 +78,6 @@ class Session:
         self.last_word = ""
         self.fatal: SidecarError | None = None
         self.effects: list[Effect] = []
-        self.hold_reasons: dict[str, str] = {}
-        """By topic, why the worker holds its stream; callers read it. Nothing of this concerns a topic that moves."""
         self.streams = StreamTable()
         self.has_new_fates = False
         """Some record got its fate, though perhaps no whole submission; the io thread notifies and resets this."""
@@ -274,14 +269,9 @@ class Session:
         if kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
             window = self.streams.by_number.get(message[1])
             if window is not None:
-                self._sent_bytes -= window.rewind(message[2])
-                window.held = kind == Kind.HOLD
-                if window.held:
-                    self.hold_reasons[window.topic] = str(message[3]) if len(message) > 3 else ""
-                else:
-                    self.hold_reasons.pop(window.topic, None)
-                self.streams.repeat_flush(window)
-                self.streams.enlist(window)
+                reason = str(message[3]) if len(message) > 3 else ""
+                held = kind == Kind.HOLD
+                self._sent_bytes -= self.streams.resend(window, message[2], held=held, reason=reason)
         elif kind == Kind.DRAINING:
             self._draining = True
             self.last_word = str(message[1])
@@ -323,7 +313,7 @@ class Session:
     def _give_up_on_the_old(self, now_ms: float) -> None:
         """Nobody there for delivery_timeout_ms: all that was sent before, and what has waited as long, fails."""
         oldest_ms = now_ms - self._delivery_timeout_ms
-        if all(s.queued_ms >= oldest_ms for w in self.streams for s in w.undecided()):
+        if not self.streams.has_older(oldest_ms):
             return
         text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
         self._forget(text, older_than_ms=oldest_ms)
@@ -401,28 +391,7 @@ class Session:
         self._patience.attached(now_ms)
         self._refusals = 0
         self.ping_at_ms, self._pings_unanswered = now_ms + PING_INTERVAL_MS, 0
-        positions = {stream: (position, held) for stream, _topic, position, held in streams}
-        for window in self.streams:
-            position, held = positions.get(window.number, (0, False))
-            window.rewind(0)
-            window.held = bool(held)
-            if not held:
-                self.hold_reasons.pop(window.topic, None)
-            if self._lost_its_place(window, position):
-                continue
-            self.streams.released.extend(window.accept(position))
-            self.streams.repeat_flush(window)
-            self.streams.enlist(window)
-
-    def _lost_its_place(self, window: AckWindow, position: int) -> bool:
-        first = window.queue[0].seq if window.queue else window.next_seq
-        if position >= first - 1:
-            return False
-        # Its memory is older than its last ACCEPTED: those frames are gone here. Logged, and the stream restarts.
-        log.error("daemon lost accepted submissions %d..%d of %s", position + 1, first - 1, window.topic)
-        text = "The daemon lost records it had accepted; they may or may not be in the log."
-        self.streams.restart(window, text)
-        return True
+        self.streams.resume({stream: (position, bool(held)) for stream, _topic, position, held in streams})
 
     def _away(self, reason: str, now_ms: float, *, at_once: bool) -> None:
         self._patience.went_away(now_ms)
@@ -456,7 +425,7 @@ class Session:
             return
         error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
         self.refused_topics.append((window.topic, error))
-        self.hold_reasons.pop(window.topic, None)
+        self.streams.hold_reasons.pop(window.topic, None)
         self._sent_bytes -= window.rewind(0)
         self.streams.fail(window, lambda sent: as_delivery_failure(error))
 

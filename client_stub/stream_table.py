@@ -5,13 +5,16 @@ What concerns one stream, the session asks of its ``AckWindow``.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 
 from client_stub.ack_window import AckWindow
 from client_stub.errors import DeliveryFailed
 from client_stub.submission import Submission, lost_error
+
+log = logging.getLogger("client_stub")
 
 
 class StreamTable:
@@ -24,6 +27,8 @@ class StreamTable:
         """Submissions whose every record has its fate, since the last take."""
         self.by_topic: dict[str, AckWindow] = {}
         self.by_number: dict[int, AckWindow] = {}
+        self.hold_reasons: dict[str, str] = {}
+        """By topic, why the worker holds its stream; callers read it. Nothing of this concerns a topic that moves."""
         self.turns: deque[AckWindow] = deque()
         """Windows with something to send, in turns, so that one topic does not starve the others."""
         self.flushing: set[int] = set()
@@ -116,6 +121,44 @@ class StreamTable:
                 self.flushing.discard(number)
                 return number, seq
         return None
+
+    # --- what the worker says -----------------------------------------------------------------------
+
+    def resend(self, window: AckWindow, from_seq: int, *, held: bool, reason: str) -> int:
+        """Send again from ``from_seq`` on, once nothing holds it; returns the bytes that are no longer under way."""
+        bytes_back = window.rewind(from_seq)
+        window.held = held
+        if held:
+            self.hold_reasons[window.topic] = reason
+        else:
+            self.hold_reasons.pop(window.topic, None)
+        self.repeat_flush(window)
+        self.enlist(window)
+        return bytes_back
+
+    def resume(self, positions: Mapping[int, tuple[int, bool]]) -> None:
+        """A worker has welcomed the client: it has each stream up to a position, and holds some."""
+        for window in self:
+            position, window.held = positions.get(window.number, (0, False))
+            window.rewind(0)
+            if not window.held:
+                self.hold_reasons.pop(window.topic, None)
+            first = window.queue[0].seq if window.queue else window.next_seq
+            if position < first - 1:
+                # Its memory is older than its last ACCEPTED: those frames are gone here. The stream restarts.
+                log.error(
+                    "daemon lost accepted submissions %d..%d of %s", position + 1, first - 1, window.topic
+                )
+                text = "The daemon lost records it had accepted; they may or may not be in the log."
+                self.restart(window, text)
+                continue
+            self.released.extend(window.accept(position))
+            self.repeat_flush(window)
+            self.enlist(window)
+
+    def has_older(self, than_ms: float) -> bool:
+        """Some submission without its end has waited since before ``than_ms``."""
+        return any(submission.queued_ms < than_ms for window in self for submission in window.undecided())
 
     # --- ends ---------------------------------------------------------------------------------------
 
