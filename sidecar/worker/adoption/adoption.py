@@ -12,33 +12,28 @@ from __future__ import annotations
 import logging
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
-from sidecar.kernel import BatchRecords, StickyPartitioner, index_run
-from sidecar.producer.batch_states import BatchState
+from sidecar.kernel import StickyPartitioner, index_run
 from sidecar.producer.effects import Completed
-from sidecar.producer.lanes import IDEMPOTENT_LANE
-from sidecar.producer.partition_queue import give_orders
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.chain_table import EXPRESS
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorState
-from sidecar.shm.descriptors import Descriptor
+from sidecar.worker.adoption.balance import balance_counters
 from sidecar.worker.adoption.poison import Poison
+from sidecar.worker.adoption.ranges import Range, Ranges
 from sidecar.worker.streams.session import StreamState
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
     from sidecar.kernel import Chain, Entry, RecordBlock
     from sidecar.producer.config import ProducerConfig
-    from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
     from sidecar.shm.chain_table import ChainName
-    from sidecar.shm.slots import Counters
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.streams.sessions import Sessions
@@ -49,7 +44,6 @@ log = logging.getLogger(__name__)
 
 _LOST_TEXT: Final = "The record's batch could not be read back after its worker had died."
 LINE_BYTES: Final = 64
-_UNBOUNDED: Final = 0x7FFFFFFF
 RUN_ENTRIES: Final = 65_536
 """Submissions that are read at a time, with a heartbeat before each: its controller waits as long as it gets on."""
 RUN_RECORDS: Final = 262_144
@@ -60,20 +54,6 @@ ACCEPTED_SECONDS: Final = 65_535
 """The seconds that an entry's time of acceptance counts before it begins again: 18 hours."""
 AHEAD_SECONDS: Final = 3_600
 """A time of acceptance that is up to so far ahead of the slot's clock counts as now."""
-
-
-class Range:
-    """The records of one descriptor, gathered again entry by entry."""
-
-    __slots__ = ("batch", "descriptor")
-
-    def __init__(self, descriptor: Descriptor, batch: ProducerBatch) -> None:
-        self.descriptor = descriptor
-        self.batch = batch
-
-    @property
-    def is_sent(self) -> bool:
-        return self.descriptor.state == DescriptorState.SENT_UNDER
 
 
 class Adoption:
@@ -109,7 +89,7 @@ class Adoption:
         """Submissions that were not read again, for the dead letters."""
         # Every word that is a partition counts as one of the topic's: whether it still is, the metadata will say.
         self._any_partition = StickyPartitioner(WORD_FAILED_MIN, (), 1, 1)
-        self._ranges: dict[int, dict[int, list[Range]]] = {}
+        self._ranges = Ranges(memory, accumulator, topics)
         self._failures: list[tuple[TopicQueue, Entry, list[tuple[int, int]]]] = []
 
     def run(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:
@@ -129,13 +109,13 @@ class Adoption:
         # kill point: adopt.chains
         self._adopt_clients(names, chains, now_ms)
         # kill point: adopt.clients
-        self._rebuild_ranges(names, now_ms)
+        self._ranges.rebuild(names, now_ms)
         # kill point: adopt.ranges
         open_records = sum(chain.live_records for chain in chains)
         for chain in chains:
             self._index(names[chain.chain_id], chain, now_ms)
         # kill point: adopt.indexed
-        self._balance(open_records)
+        balance_counters(self._memory, self._ranges, open_records)
         # kill point: adopt.balanced
         self._complete(now_ms)
         # kill point: adopt.completed
@@ -215,43 +195,10 @@ class Adoption:
 
     # --- batches -----------------------------------------------------------------------------------------------
 
-    def _rebuild_ranges(self, names: dict[int, ChainName], now_ms: float) -> None:
-        self._descriptors.finish_splits()
-        for descriptor in self._descriptors:
-            name = names.get(descriptor.chain_id)
-            if name is None:
-                log.error("ALARM: descriptor %r names no chain of slot %d.", descriptor, self._slot)
-                self._descriptors.free(descriptor.index)
-                continue
-            queue = self._accumulator.queue(name.topic, descriptor.lane, descriptor.partition)
-            batch = ProducerBatch(
-                queue=queue,
-                records=BatchRecords(),
-                chain=self._chain_table.open(name.lane, name.topic),
-                is_express=name.is_express,
-                created_ms=now_ms,
-                deadline_ms=now_ms + queue.settings.delivery_timeout_ms,
-                state=BatchState.BETWEEN,
-            )
-            batch.descriptor = descriptor.index
-            if descriptor.lane == IDEMPOTENT_LANE and descriptor.base_sequence >= 0:
-                batch.identify(descriptor.producer_id, descriptor.epoch, descriptor.base_sequence)
-            of_chain = self._ranges.setdefault(descriptor.chain_id, {})
-            of_chain.setdefault(descriptor.partition, []).append(Range(descriptor, batch))
-        for of_chain in self._ranges.values():
-            for ranges in of_chain.values():
-                ranges.sort(key=lambda each: each.descriptor.first_cursor)
-        sent: dict[PartitionQueue, list[ProducerBatch]] = {}
-        for each in self._all_ranges():
-            if each.is_sent:
-                sent.setdefault(each.batch.queue, []).append(each.batch)
-        for batches in sent.values():
-            give_orders(batches)
-
     def _index(self, name: ChainName, chain: Chain, now_ms: float) -> None:
         """One walk over the chain in order: every record to its range, or to a batch that has no identity yet."""
         queue = self._topics.by_chain[chain.chain_id]
-        ranges = self._ranges.get(chain.chain_id, {})
+        ranges = self._ranges.of_chain(chain)
         poison = self._poison.entries_of(chain)
         next_ordinal = 0
         while ordinals := chain.ordinals(next_ordinal, RUN_ENTRIES):
@@ -288,32 +235,25 @@ class Adoption:
         def accepted_ms(ref: int) -> float:
             return now_ms - self._age_ms(block, ref, now_ms)
 
-        whole: list[tuple[int, int, int]] = []
-        for partition, start, stop in block.groups:
-            if partition in ranges:
-                self._place(queue, block, (partition, start, stop), ranges[partition], now_ms, accepted_ms)
-            else:
-                whole.append((partition, start, stop))
-        if whole:
-            self._append(queue, block, whole, now_ms, accepted_ms)
+        def append(groups: list[tuple[int, int, int]]) -> None:
+            self._accumulator.append(
+                queue.topic,
+                queue.lane,
+                block,
+                now_ms,
+                groups,
+                express=queue.is_express,
+                accepted_ms=accepted_ms,
+            )
 
-    def _append(
-        self,
-        queue: TopicQueue,
-        block: RecordBlock,
-        groups: list[tuple[int, int, int]],
-        now_ms: float,
-        accepted_ms: Callable[[int], float],
-    ) -> None:
-        self._accumulator.append(
-            queue.topic,
-            queue.lane,
-            block,
-            now_ms,
-            groups,
-            express=queue.is_express,
-            accepted_ms=accepted_ms,
-        )
+        whole: list[tuple[int, int, int]] = []
+        for group in block.groups:
+            if group[0] in ranges:
+                self._ranges.place(block, group, ranges[group[0]], append, accepted_ms)
+            else:
+                whole.append(group)
+        if whole:
+            append(whole)
 
     def _age_ms(self, block: RecordBlock, ref: int, now_ms: float) -> float:
         """How long somebody has been at work on this record: rather a second too short. 0: not known.
@@ -329,117 +269,17 @@ class Adoption:
 
     def _set_aside(self, queue: TopicQueue, entry: Entry) -> None:
         chain = queue.chain
-        descriptors = [
-            each.descriptor for ranges in self._ranges.get(chain.chain_id, {}).values() for each in ranges
-        ]
+        descriptors = [each.descriptor for ranges in self._ranges.of_chain(chain).values() for each in ranges]
         for failures in self._poison.set_aside(chain, queue.topic, entry, descriptors):
             self._failures.append((queue, entry, failures))
             row = self._sessions.row(entry.client_row, entry.client_generation)
             self.set_aside += self._poison.letters_of(chain, queue.topic, entry, failures, row)
 
-    def _place(
-        self,
-        queue: TopicQueue,
-        block: RecordBlock,
-        group: tuple[int, int, int],
-        ranges: list[Range],
-        now_ms: float,
-        accepted_ms: Callable[[int], float],
-    ) -> None:
-        """Cut the records of one partition where the descriptors begin and end."""
-        partition, at, stop = group
-
-        def append(start: int, end: int) -> None:
-            self._append(queue, block, [(partition, start, end)], now_ms, accepted_ms)
-
-        for each in ranges:
-            if at == stop:
-                return
-            (first, first_record), (last, last_record) = (
-                each.descriptor.first_cursor,
-                each.descriptor.last_cursor,
-            )
-            begin = block.find(at, stop, first, first_record)
-            end = block.find(begin, stop, last, last_record + 1)
-            if begin > at:
-                append(at, begin)
-            if end > begin:
-                self._grow(each, block, begin, end, accepted_ms)
-            at = end
-        if at < stop:
-            append(at, stop)
-
-    def _grow(
-        self, each: Range, block: RecordBlock, start: int, stop: int, accepted_ms: Callable[[int], float]
-    ) -> None:
-        batch = each.batch
-        queue = batch.queue
-        if not batch.records.count:
-            batch.created_ms = accepted_ms(start)
-            batch.deadline_ms = batch.created_ms + queue.settings.delivery_timeout_ms
-        if each.is_sent and not batch.records.count:
-            batch.attempts = 1
-            batch.in_doubt = True
-            batch.last_error = "the death of the worker that had sent it"
-            if each.descriptor.persistence == Persistence.POSSIBLY_PERSISTED:
-                batch.doubt_whole()
-            self._accumulator.adopt(batch, each.descriptor.count)
-            topic_queue = self._topics.get(queue.topic)
-            assert topic_queue is not None
-            if topic_queue.lane != queue.lane:
-                # acks was changed since: what was sent in its lane goes before all else of the partition.
-                now = self._accumulator.queue(queue.topic, topic_queue.lane, queue.partition)
-                self._accumulator.put_behind(now, queue)
-        batch.records.try_append(block, start, stop, _UNBOUNDED, accepted_ms(start))
-
-    def _all_ranges(self) -> Iterator[Range]:
-        for of_chain in self._ranges.values():
-            for ranges in of_chain.values():
-                yield from ranges
-
     # --- what is decided already -------------------------------------------------------------------------------
-
-    def _balance(self, open_records: int) -> None:
-        """Counters such that accepted = delivered + failed + dead lettered + held, wherever the owner died.
-
-        What is not done in the journal and not counted is held. A failure is counted when it is complete, by its
-        descriptor or after its words became done.
-        """
-        counters = self._counters
-        counted = 0
-        for each in self._all_ranges():
-            descriptor = each.descriptor
-            if descriptor.state == DescriptorState.COMPLETED and descriptor.code:
-                _raise_to(counters, "records_failed_total", descriptor.counted)
-                _raise_to(counters, "records_dead_lettered_total", descriptor.dead_counted)
-            elif each.is_sent or descriptor.code:
-                continue
-            else:
-                _raise_to(counters, "records_delivered_total", descriptor.counted)
-            counted += each.batch.records.count
-        held = open_records - counted
-        view = self._segment.slot(self._slot)
-        values = counters.read()
-        ended = sum(values[f"records_{fate}_total"] for fate in ("delivered", "failed", "dead_lettered"))
-        missing = values["records_accepted_total"] - ended - held
-        corrections = {"records_held": held - values["records_held"]}
-        if missing < 0:
-            corrections[
-                "records_accepted_total"
-            ] = -missing  # in the journal, and its owner died before it counted
-        elif any(chain.damage for chain in self._chain_table):
-            corrections["records_held"] += missing  # what cannot be read stays where it is, and is held
-        else:
-            # Words that became done, and their owner died before it counted them.
-            dead = min(missing, view.dead_lettering)
-            corrections["records_dead_lettered_total"] = dead
-            corrections["records_failed_total"] = missing - dead
-        counters.add(corrections)
-        view.dead_lettering = 0
 
     def _complete(self, now_ms: float) -> None:
         """Complete batches end; settled ones and failures are completed (again)."""
-        for each in list(self._all_ranges()):
+        for each in list(self._ranges):
             self._memory.beat()
             descriptor, batch = each.descriptor, each.batch
             if each.is_sent:
@@ -468,7 +308,7 @@ class Adoption:
 
     def _sent(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:
         sent: list[tuple[ProducerBatch, int]] = []
-        for each in self._all_ranges():
+        for each in self._ranges:
             if not each.is_sent:
                 continue
             batch = each.batch
@@ -514,13 +354,6 @@ class Adoption:
 
 def _count_below(ordinals: bytes, stop: int) -> int:
     return bisect_left(memoryview(ordinals).cast("Q"), stop)
-
-
-def _raise_to(counters: Counters, row: str, least: int) -> None:
-    """A counter whose owner died between the fact and the count; never down."""
-    behind = least - counters.get(row)
-    if behind > 0:
-        counters.add({row: behind})
 
 
 def _text_of(code: int) -> str:

@@ -1,0 +1,57 @@
+"""Balance of a slot's counters after the death of their owner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.shm.descriptor_states import DescriptorState
+
+if TYPE_CHECKING:
+    from sidecar.shm.slots import Counters
+    from sidecar.worker.adoption.ranges import Ranges
+    from sidecar.worker.slot_memory import SlotMemory
+
+
+def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> None:
+    """Make accepted = delivered + failed + dead lettered + held, wherever the owner died.
+
+    What is not done in the journal and not counted is held. A failure is counted when it is complete, by its
+    descriptor or after its words became done.
+    """
+    counters = memory.counters
+    counted = 0
+    for each in ranges:
+        descriptor = each.descriptor
+        if descriptor.state == DescriptorState.COMPLETED and descriptor.code:
+            _raise_to(counters, "records_failed_total", descriptor.counted)
+            _raise_to(counters, "records_dead_lettered_total", descriptor.dead_counted)
+        elif each.is_sent or descriptor.code:
+            continue
+        else:
+            _raise_to(counters, "records_delivered_total", descriptor.counted)
+        counted += each.batch.records.count
+    held = open_records - counted
+    view = memory.segment.slot(memory.index)
+    values = counters.read()
+    ended = sum(values[f"records_{fate}_total"] for fate in ("delivered", "failed", "dead_lettered"))
+    missing = values["records_accepted_total"] - ended - held
+    corrections = {"records_held": held - values["records_held"]}
+    if missing < 0:
+        # In the journal, and its owner died before it counted.
+        corrections["records_accepted_total"] = -missing
+    elif any(chain.damage for chain in memory.chain_table):
+        corrections["records_held"] += missing  # what cannot be read stays where it is, and is held
+    else:
+        # Words that became done, and their owner died before it counted them.
+        dead = min(missing, view.dead_lettering)
+        corrections["records_dead_lettered_total"] = dead
+        corrections["records_failed_total"] = missing - dead
+    counters.add(corrections)
+    view.dead_lettering = 0
+
+
+def _raise_to(counters: Counters, row: str, least: int) -> None:
+    """A counter whose owner died between the fact and the count; never down."""
+    behind = least - counters.get(row)
+    if behind > 0:
+        counters.add({row: behind})

@@ -1,0 +1,147 @@
+"""Ranges: the batches that a dead owner's descriptors name, with the records that the journal still has of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from client_stub.wire import Persistence
+from sidecar.kernel import BatchRecords
+from sidecar.producer.batch_states import BatchState
+from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.partition_queue import give_orders
+from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.shm.descriptor_states import DescriptorState
+
+if TYPE_CHECKING:
+    from sidecar.kernel import Chain, RecordBlock
+    from sidecar.producer.partition_queue import PartitionQueue
+    from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.shm.chain_table import ChainName
+    from sidecar.shm.descriptors import Descriptor
+    from sidecar.worker.slot_memory import SlotMemory
+    from sidecar.worker.topics.topics import Topics
+
+log = logging.getLogger(__name__)
+
+_UNBOUNDED: Final = 0x7FFFFFFF
+
+
+class Range:
+    """The records of one descriptor, gathered again entry by entry."""
+
+    __slots__ = ("batch", "descriptor")
+
+    def __init__(self, descriptor: Descriptor, batch: ProducerBatch) -> None:
+        self.descriptor = descriptor
+        self.batch = batch
+
+    @property
+    def is_sent(self) -> bool:
+        return self.descriptor.state == DescriptorState.SENT_UNDER
+
+
+class Ranges:
+    """All of one adoption, by chain and partition."""
+
+    def __init__(self, memory: SlotMemory, accumulator: RecordAccumulator, topics: Topics) -> None:
+        self._slot = memory.index
+        self._descriptors = memory.descriptors
+        self._chain_table = memory.chain_table
+        self._accumulator = accumulator
+        self._topics = topics
+        self._by_chain: dict[int, dict[int, list[Range]]] = {}
+
+    def __iter__(self) -> Iterator[Range]:
+        for of_chain in self._by_chain.values():
+            for ranges in of_chain.values():
+                yield from ranges
+
+    def of_chain(self, chain: Chain) -> dict[int, list[Range]]:
+        """By partition, in the order of the journal."""
+        return self._by_chain.get(chain.chain_id, {})
+
+    def rebuild(self, names: dict[int, ChainName], now_ms: float) -> None:
+        """A batch for each descriptor, without its records."""
+        self._descriptors.finish_splits()
+        for descriptor in self._descriptors:
+            name = names.get(descriptor.chain_id)
+            if name is None:
+                log.error("ALARM: descriptor %r names no chain of slot %d.", descriptor, self._slot)
+                self._descriptors.free(descriptor.index)
+                continue
+            queue = self._accumulator.queue(name.topic, descriptor.lane, descriptor.partition)
+            batch = ProducerBatch(
+                queue=queue,
+                records=BatchRecords(),
+                chain=self._chain_table.open(name.lane, name.topic),
+                is_express=name.is_express,
+                created_ms=now_ms,
+                deadline_ms=now_ms + queue.settings.delivery_timeout_ms,
+                state=BatchState.BETWEEN,
+            )
+            batch.descriptor = descriptor.index
+            if descriptor.lane == IDEMPOTENT_LANE and descriptor.base_sequence >= 0:
+                batch.identify(descriptor.producer_id, descriptor.epoch, descriptor.base_sequence)
+            of_chain = self._by_chain.setdefault(descriptor.chain_id, {})
+            of_chain.setdefault(descriptor.partition, []).append(Range(descriptor, batch))
+        for of_chain in self._by_chain.values():
+            for ranges in of_chain.values():
+                ranges.sort(key=lambda each: each.descriptor.first_cursor)
+        sent: dict[PartitionQueue, list[ProducerBatch]] = {}
+        for each in self:
+            if each.is_sent:
+                sent.setdefault(each.batch.queue, []).append(each.batch)
+        for batches in sent.values():
+            give_orders(batches)
+
+    def place(
+        self,
+        block: RecordBlock,
+        group: tuple[int, int, int],
+        ranges: list[Range],
+        append: Callable[[list[tuple[int, int, int]]], None],
+        accepted_ms: Callable[[int], float],
+    ) -> None:
+        """Cut the records of one partition where the descriptors begin and end; ``append`` takes those between."""
+        partition, at, stop = group
+        for each in ranges:
+            if at == stop:
+                return
+            (first, first_record), (last, last_record) = (
+                each.descriptor.first_cursor,
+                each.descriptor.last_cursor,
+            )
+            begin = block.find(at, stop, first, first_record)
+            end = block.find(begin, stop, last, last_record + 1)
+            if begin > at:
+                append([(partition, at, begin)])
+            if end > begin:
+                self._grow(each, block, begin, end, accepted_ms)
+            at = end
+        if at < stop:
+            append([(partition, at, stop)])
+
+    def _grow(
+        self, each: Range, block: RecordBlock, start: int, stop: int, accepted_ms: Callable[[int], float]
+    ) -> None:
+        batch = each.batch
+        queue = batch.queue
+        if not batch.records.count:
+            batch.created_ms = accepted_ms(start)
+            batch.deadline_ms = batch.created_ms + queue.settings.delivery_timeout_ms
+        if each.is_sent and not batch.records.count:
+            batch.attempts = 1
+            batch.in_doubt = True
+            batch.last_error = "the death of the worker that had sent it"
+            if each.descriptor.persistence == Persistence.POSSIBLY_PERSISTED:
+                batch.doubt_whole()
+            self._accumulator.adopt(batch, each.descriptor.count)
+            topic_queue = self._topics.get(queue.topic)
+            assert topic_queue is not None
+            if topic_queue.lane != queue.lane:
+                # acks was changed since: what was sent in its lane goes before all else of the partition.
+                now = self._accumulator.queue(queue.topic, topic_queue.lane, queue.partition)
+                self._accumulator.put_behind(now, queue)
+        batch.records.try_append(block, start, stop, _UNBOUNDED, accepted_ms(start))
