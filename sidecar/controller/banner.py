@@ -31,7 +31,7 @@ def start_line(config: SidecarConfig, run_dir: Path) -> str:
         if name in BY_NAME and config.values[name] != BY_NAME[name].default
     ]
     tables = [
-        f"{counted(len(each), f'[{kind}] table')}"
+        counted(len(each), f"[{kind}] table")
         for kind, each in (("topics", config.topics), ("clients", config.clients))
         if each
     ]
