@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -88,6 +89,11 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
             f"The daemon on run dir {run_dir.path} (pid {holder}) is only starting; try again.",
             ExitStatus.DAEMON_UNREACHABLE,
         )
+    now_ms = time.time() * 1e3
+    age_s = max(now_ms - info.get("reported_ms", now_ms), 0.0) / 1e3  # an older build does not say
+    for broker in info["brokers"]:
+        # daemon.json is written on changes only, and a broker's state lasts meanwhile.
+        broker["since_seconds"] = round(broker["since_seconds"] + age_s, 1)
     if process_state(int(info["pid"])) in {"T", "t"}:
         info["state"], info["takes_records"] = "stopped", False
         info["sentence"] = (

@@ -147,14 +147,30 @@ def http_url(address: str) -> str:
 def condition_lines(info: dict[str, Any]) -> list[str]:
     """Advice, brokers that are no good, and who waits for what."""
     lines = [f"  do        {info['advice']}"] if info["advice"] else []
-    lines += [
-        f"  broker {each['id']}  {each['state']} for {each['since_seconds']:.0f} s, {each['held_records']:,} records "
-        f"wait for it, {each['in_flight']} requests unanswered"
-        + (f": {each['last_error']}" if each["last_error"] else "")
-        for each in info["brokers"]
-        if each["state"] != "up"
-    ]
+    lines += [_broker_line(each) for each in info["brokers"] if _is_worth_a_line(each)]
     return [*lines, *(f"  note      {notice}" for notice in info["notices"])]
+
+
+def _is_worth_a_line(broker: dict[str, Any]) -> bool:
+    """It is no good, or it was when somebody last tried."""
+    return broker["state"] != "up" and (broker["state"] != "known" or bool(broker["last_error"]))
+
+
+def _broker_line(broker: dict[str, Any]) -> str:
+    from sidecar.telemetry.page import duration
+
+    lasts = duration(broker["since_seconds"])
+    error = f": {broker['last_error']}" if broker["last_error"] else ""
+    if broker["state"] == "known":
+        return (
+            f"  broker {broker['id']}  known, not connected to for {lasts}, and no record waits for it{error}"
+        )
+    held, in_flight = broker["held_records"], broker["in_flight"]
+    return (
+        f"  broker {broker['id']}  {broker['state']} for {lasts}, "
+        f"{held:,} record{' waits' if held == 1 else 's wait'} for it, "
+        f"{in_flight} request{'' if in_flight == 1 else 's'} unanswered{error}"
+    )
 
 
 def life_lines(info: dict[str, Any]) -> list[str]:

@@ -134,7 +134,7 @@ def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
                 [
                     each["id"],
                     each.get("address", ""),
-                    each["state"],
+                    "known, not connected" if each["state"] == "known" else each["state"],
                     duration(each["since_seconds"]),
                     each["in_flight"],
                     each["held_records"],

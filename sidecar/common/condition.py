@@ -12,7 +12,10 @@ TROUBLE_MS: Final = 5_000.0
 
 
 class BrokerState(StrEnum):
+    """``KNOWN``: metadata names it, no connection stands, and nothing needs one."""
+
     UP = "up"
+    KNOWN = "known"
     CONNECTING = "connecting"
     DOWN = "down"
     SILENT = "silent"

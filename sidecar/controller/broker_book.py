@@ -25,15 +25,17 @@ VOUCHED_MS: Final = 12_000.0
 DEPARTED_MS: Final = 600_000.0
 """A broker that metadata no longer names is shown for so long."""
 BAD: Final = frozenset({BrokerState.DOWN, BrokerState.SILENT})
+_WELL: Final = frozenset({BrokerState.UP, BrokerState.KNOWN})
 
 
 @dataclass(slots=True)
 class _Broker:
     node: Node
-    shown: BrokerState = BrokerState.UP
+    shown: BrokerState = BrokerState.KNOWN
     since_ms: float = 0.0
     last_error: str = ""
     logged: BrokerState = BrokerState.UP
+    """State in the eyes of a log's reader: up until a line says otherwise, and known only after it was bad."""
     bad_since_ms: float = 0.0
     next_line_ms: float = 0.0
     departed_ms: float | None = None
@@ -52,9 +54,11 @@ class _Broker:
         return sum(row.in_flight for row in self.rows)
 
     @property
-    def is_only_named(self) -> bool:
-        """It counts as up because metadata names it: no worker has a connection."""
-        return all(row.state != BrokerState.UP for row in self.rows)
+    def is_as_logged(self) -> bool:
+        """A broker that is known and never was bad is no news."""
+        return self.shown is self.logged or (
+            self.shown is BrokerState.KNOWN and self.logged is BrokerState.UP
+        )
 
     @property
     def name(self) -> str:
@@ -87,10 +91,10 @@ class BrokerBook:
             state, since_ms, error = self._judge(broker, answered_ms, cluster_error, now_ms)
             broker.last_error = masked(error)
             if state is not broker.shown:
-                if state in BAD and broker.shown not in BAD:
+                if state in BAD and broker.shown not in BAD and broker.logged not in BAD:
                     broker.bad_since_ms = since_ms
                 broker.shown, broker.since_ms = state, since_ms
-            if state is not broker.logged and state is not BrokerState.CONNECTING:
+            if not broker.is_as_logged and state is not BrokerState.CONNECTING:
                 self._write(broker, now_ms)
 
     def _follow(self, nodes: Mapping[int, Node], now_ms: float) -> None:
@@ -137,7 +141,7 @@ class BrokerBook:
                 return BrokerState.DOWN, since_ms, error
         elif cluster_error:
             return BrokerState.DOWN, now_ms, cluster_error
-        return BrokerState.UP, now_ms, ""
+        return BrokerState.KNOWN, now_ms, error
 
     def _write(self, broker: _Broker, now_ms: float) -> None:
         if now_ms < broker.next_line_ms:
@@ -162,10 +166,10 @@ class BrokerBook:
                 broker.last_error.rstrip(".") or "its connection was lost",
                 waiting,
             )
-        elif broker.is_only_named:
+        elif broker.shown is BrokerState.KNOWN:
             log.warning(
-                "%s counts as up again after %.0f s: Kafka names it, and no record waits for it. Nothing here has "
-                "connected to it since.",
+                "%s may be back after %.0f s: Kafka names it, and no record waits for it. Nothing here has connected "
+                "to it since.",
                 broker.name,
                 (now_ms - broker.bad_since_ms) / 1e3,
             )
@@ -190,15 +194,17 @@ class BrokerBook:
         ]
 
     @property
-    def are_up(self) -> bool:
-        return all(each.shown is BrokerState.UP for each in self._brokers.values())
+    def are_well(self) -> bool:
+        """As far as anybody here knows."""
+        return all(each.shown in _WELL for each in self._brokers.values())
 
     @property
     def is_calm(self) -> bool:
-        """All are up, as the log has it, and none is forgotten or logged by time alone."""
-        return not self.throttles and all(
-            each.shown is BrokerState.UP and each.logged is BrokerState.UP and each.departed_ms is None
-            for each in self._brokers.values()
+        """All are well, as the log has it, and none is forgotten or logged by time alone."""
+        return (
+            not self.throttles
+            and self.are_well
+            and all(each.is_as_logged and each.departed_ms is None for each in self._brokers.values())
         )
 
     @property

@@ -209,15 +209,14 @@ class Cluster:
         """When the certificates of the links end; empty without TLS."""
         return [Expiry(*each) for each in self._security.expiries]
 
-    def silent_brokers(self, now_ms: float) -> tuple[BrokerRow, ...]:
-        """Brokers that owe the controller an answer for SILENT_MS."""
-        unanswered = self._fetcher.unanswered()
-        if not unanswered:
-            return ()
+    def connected_brokers(self, now_ms: float) -> tuple[BrokerRow, ...]:
+        """Brokers that the controller is connected to, silent once they owe it an answer for SILENT_MS. A row differs
+        from the last one only when the state does."""
         return tuple(
-            BrokerRow(broker_id, str(BrokerState.SILENT), since_ms, in_flight=1)
-            for broker_id, since_ms in unanswered
-            if now_ms - since_ms >= SILENT_MS
+            BrokerRow(broker_id, str(BrokerState.UP), 0.0)
+            if since_ms is None or now_ms - since_ms < SILENT_MS
+            else BrokerRow(broker_id, str(BrokerState.SILENT), since_ms, in_flight=1)
+            for broker_id, since_ms in self._fetcher.connected()
         )
 
     def look(self) -> None:

@@ -130,7 +130,7 @@ class ConditionBook:
     @property
     def is_eventful(self) -> bool:
         """Something is shown whose age changes by itself."""
-        return not self._is_calm and (self._has_waiting or not self.brokers.are_up)
+        return not self._is_calm and (self._has_waiting or not self.brokers.are_well)
 
     @property
     def _has_waiting(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ class DaemonStatus:
             "pid": os.getpid(),
             "start_time": process_start_time(os.getpid()),
             "version": own_version(),
+            "reported_ms": time.time_ns() // 1_000_000,
             **self._constant,
             "state": health.state,
             "takes_records": health.takes_records,

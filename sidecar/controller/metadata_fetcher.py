@@ -176,12 +176,12 @@ class MetadataFetcher:
         if step:
             self._report_error(f"{step}.")
 
-    def unanswered(self) -> list[tuple[int, float]]:
-        """(broker, since when) of each question that has no answer yet."""
+    def connected(self) -> list[tuple[int, float | None]]:
+        """Each broker that a connection stands to, and since when a question has no answer (None: there is none)."""
         return [
-            (link.node.id, link.last_used_ms)
+            (link.node.id, link.last_used_ms if link.awaited_count else None)
             for link in self._links.ready_links
-            if link.awaited_count and link.node.id >= 0
+            if link.node.id >= 0
         ]
 
     def wake(self) -> None:

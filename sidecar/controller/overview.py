@@ -37,7 +37,7 @@ class Overview:
         self._certificates = CertificateBook()
         self._clock_watch = ClockWatch(self._clock.now_ms(), self._clock.timestamp_ms())
         self._refreshed_ms = 0.0
-        self._silent: tuple[BrokerRow, ...] = ()
+        self._connected: tuple[BrokerRow, ...] = ()
         """As the controller's own links have it."""
 
     def report(self, worker: int, condition: Condition) -> None:
@@ -59,10 +59,10 @@ class Overview:
 
     def _judge(self) -> None:
         now_ms, cluster = self._clock.now_ms(), self._cluster
-        silent = cluster.silent_brokers(now_ms)
-        if silent != self._silent:
-            self._silent = silent
-            self._conditions.report(_CONTROLLER, Condition(brokers=silent))
+        connected = cluster.connected_brokers(now_ms)
+        if connected != self._connected:
+            self._connected = connected
+            self._conditions.report(_CONTROLLER, Condition(brokers=connected))
         self._conditions.tick(cluster.snapshot.nodes, cluster.answered_ms, cluster.error, now_ms)
         if self._conditions.brokers.wants_metadata and now_ms - self._refreshed_ms > REFRESH_MS:
             self._refreshed_ms = now_ms

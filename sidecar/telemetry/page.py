@@ -27,10 +27,17 @@ PAGE_POLICY: Final = (
 
 
 def brokers(status: Mapping[str, Any]) -> str:
-    """How many brokers there are, and which of them are no good."""
+    """``3 brokers, 1 connected: broker 2 down``: how many there are, and which of them are no good."""
     rows = status["brokers"]
-    bad = ", ".join(f"{each['id']} {each['state']}" for each in rows if each["state"] != "up")
-    return f"{len(rows)} broker{'' if len(rows) == 1 else 's'}{bad and ': ' + bad}"
+    connected = sum(each["state"] == "up" for each in rows)
+    named = ", ".join(
+        f"broker {each['id']} {each['state']}" for each in rows if each["state"] not in {"up", "known"}
+    )
+    return (
+        f"{len(rows)} broker{'' if len(rows) == 1 else 's'}"
+        + ("" if connected == len(rows) else f", {connected or 'none'} connected")
+        + (named and f": {named}")
+    )
 
 
 def duration(seconds: float) -> str:

@@ -27,6 +27,14 @@ def _by_broker(status: Status, value: Callable[[dict[str, Any]], float]) -> Samp
     return [((str(each["id"]),), float(value(each))) for each in status["brokers"]]
 
 
+def _brokers_up(status: Status) -> Samples:
+    """Of a broker that is known or connecting nobody can say it."""
+    known = {"up": 1.0, "down": 0.0, "silent": 0.0}
+    return [
+        ((str(each["id"]),), known[each["state"]]) for each in status["brokers"] if each["state"] in known
+    ]
+
+
 def _pool_bytes(status: Status, of: str, key: str) -> Samples:
     held: dict[str, int] = {}  # names that cannot be printed may look the same
     for each in status["pool"][of]:
@@ -73,9 +81,10 @@ STATE_ROWS: Final = (
         "broker_up",
         "gauge",
         "0 or 1",
-        "1 while the broker answers; 0 while it is down or silent (requests without an answer for 5 s).",
+        "1 while a connection to the broker stands and it answers; 0 while it is down or silent (requests without an "
+        "answer for 5 s). No sample while nothing is connected to it and nothing needs it, or the first attempt lasts.",
         ("broker",),
-        lambda status: _by_broker(status, lambda each: each["state"] not in {"down", "silent"}),
+        _brokers_up,
         "0: the log and `kafka-sidecar status` have its last error.",
     ),
     StateRow(

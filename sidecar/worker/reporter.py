@@ -189,7 +189,7 @@ class Reporter:
         if self._links.last_error(node_id) and (was_bad or self._links.has_refused(node_id)):
             return BrokerState.DOWN
         if is_needed or before is not None:
-            return BrokerState.CONNECTING if is_needed else BrokerState.UP
+            return BrokerState.CONNECTING if is_needed else BrokerState.KNOWN
         return None
 
     def _held(self, snapshot: MetadataSnapshot) -> dict[int, _Held]:

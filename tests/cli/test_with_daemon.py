@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.cli.common import daemon_info
 from sidecar.cli.status import STATE_EXITS
+from sidecar.controller.run_dir import RunDir
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon, cli
 from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import http_address, metric
+from sidecar.testing.metrics import http_address, http_get, metric
 from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.waiting import wait_until
 
@@ -40,8 +43,53 @@ def test_status_and_page_tell_the_same(daemon: SidecarDaemon) -> None:
     with urllib.request.urlopen(f"{http_address(daemon)}/status.json", timeout=10) as answer:
         page = json.load(answer)
     # What moves between two looks: counters, heartbeats, ages, a standby that has only just come.
-    moving: dict[str, object] = {"counters": {}, "workers": [], "brokers": [], "standby": None}
+    moving: dict[str, object] = {
+        "counters": {},
+        "workers": [],
+        "brokers": [],
+        "standby": None,
+        "reported_ms": 0,
+    }
     assert page | moving == shown | moving
+
+
+def test_a_broker_whose_port_is_closed_is_nowhere_called_up(start_daemon: StartDaemon) -> None:
+    """Kafka names it, and no record needs it: it may be up, and nobody here can say so."""
+    with FakeBroker({"smoke": 4}, nodes=2) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers)
+        sent = daemon.command("produce", "smoke", "--partition", "1", stdin=b"v\n")
+        assert sent.returncode == 0, sent.stderr
+
+        def second() -> dict[str, object]:
+            found: dict[str, object] = json.loads(http_get(daemon, "/api/status"))["brokers"][1]
+            return found
+
+        wait_until(lambda: second()["state"] == "up", "both brokers", describe=daemon.log_tail)
+        assert 'kafka_sidecar_broker_up{broker="2"} 1.0' in http_get(daemon, "/metrics")
+        kafka.stop_listening(2)
+        kafka.disconnect(2)
+        wait_until(lambda: second()["state"] == "known", "the loss", describe=daemon.log_tail)
+        assert 'kafka_sidecar_broker_up{broker="2"}' not in http_get(daemon, "/metrics")
+        text = daemon.command("status").stdout
+        assert "(2 brokers, 1 connected)" in text
+        assert re.search(
+            r"broker 2  known, not connected to for \d+ s, and no record waits for it: .*closed", text
+        )
+        assert re.search(
+            r"^broker +2 .* known, not connected ", daemon.command("top", "-n", "1").stdout, re.M
+        )
+
+
+def test_what_lasts_grows_also_where_the_daemon_says_nothing_new(
+    daemon: SidecarDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """daemon.json is written on changes only."""
+    run_dir = RunDir(daemon.run_dir)
+    (early, *_) = daemon_info(run_dir)["brokers"]
+    later = time.time() + 3_600
+    monkeypatch.setattr("time.time", lambda: later)
+    (late, *_) = daemon_info(run_dir)["brokers"]
+    assert late["since_seconds"] - early["since_seconds"] > 3_500
 
 
 def test_alive_while_kafka_is_away_and_not_when_stopped_or_gone(start_daemon: StartDaemon) -> None:

@@ -90,7 +90,7 @@ def test_a_silent_broker_is_in_trouble_at_once_and_its_age_counts_from_the_oldes
     )
     shown = stage.book.status(0, 5, stage.now_ms)
     assert shown["oldest_held"]["reason"] == "broker 2 silent"
-    assert [each["state"] for each in shown["brokers"]] == ["up", "silent"]
+    assert [each["state"] for each in shown["brokers"]] == ["known", "silent"]
 
 
 def test_a_worker_that_needs_a_broker_no_more_is_overruled(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,12 +106,43 @@ def test_a_worker_that_needs_a_broker_no_more_is_overruled(caplog: pytest.LogCap
     alone.hear(0, alone.down(held=0))
     alone.answered_ms = alone.now_ms + VOUCHED_MS
     alone.tick(VOUCHED_MS)
-    assert alone.state() == "up"
+    assert alone.state() == "known"
     assert not alone.book.brokers.wants_metadata
     assert caplog.messages[-1].endswith(
-        "counts as up again after 12 s: Kafka names it, and no record waits for it. "
+        "may be back after 12 s: Kafka names it, and no record waits for it. "
         "Nothing here has connected to it since."
     )
+
+
+def test_a_broker_is_up_only_while_somebody_is_connected_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka names a broker also while its port is closed to this host."""
+    stage = Stage()
+    stage.hear(0, up())
+    assert (stage.state(1), stage.state(2)) == ("up", "known")
+    lost = BrokerRow(1, "known", NOW_MS, "kafka1:9092 closed the connection.")
+    stage.hear(0, lost, after_ms=1_000.0)
+    stage.tick(60_000.0)
+    first, _ = stage.book.status(0, 5, stage.now_ms)["brokers"]
+    assert (first["state"], first["since_seconds"]) == ("known", 60.0)
+    assert first["last_error"] == "kafka1:9092 closed the connection."
+    assert not stage.book.is_eventful and stage.book.trouble(stage.now_ms) is None
+    stage.hear(1, up())
+    assert (stage.state(), caplog.messages) == ("up", []), "nobody missed it"
+
+
+def test_a_broker_that_may_be_back_is_up_again_when_it_is_connected_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    stage.hear(0, stage.down(held=0))
+    stage.answered_ms = stage.now_ms + VOUCHED_MS
+    stage.tick(VOUCHED_MS)
+    stage.hear(0, up(), after_ms=8_000.0)
+    assert [line.split(") ")[1].split(":")[0] for line in caplog.messages] == [
+        "is down",
+        "may be back after 12 s",
+        "is up again after 20 s.",
+    ]
 
 
 def test_one_record_that_waits_is_one() -> None:
@@ -159,7 +190,7 @@ def test_while_all_is_well_each_change_is_seen_at_the_next_look() -> None:
     assert unreachable.state() == "down" and unreachable.book.is_eventful
     unreachable.error = ""
     unreachable.tick(1_000.0)
-    assert unreachable.state() == "up" and not unreachable.book.is_eventful
+    assert unreachable.state() == "known" and not unreachable.book.is_eventful
     moved = calm()
     moved.nodes = {1: Node(1, "kafka9", 9092), 2: NODES[2]}
     moved.tick(1_000.0)
@@ -174,7 +205,7 @@ def test_a_worker_that_is_gone_says_nothing_any_more() -> None:
     stage.hear(0, stage.down())
     stage.book.worker_left(0)
     stage.tick()
-    assert stage.state() == "up"
+    assert stage.state() == "known"
 
 
 def test_the_oldest_record_of_all_workers_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -235,10 +266,10 @@ def test_a_throttle_is_said_when_it_begins(caplog: pytest.LogCaptureFixture) -> 
     assert "broker 1 throttles: 700 ms" in stage.book.notices(0, stage.now_ms)[0]
 
 
-def test_without_reports_a_reachable_cluster_is_up_and_another_is_not() -> None:
+def test_without_reports_a_broker_is_known_and_one_of_a_cluster_out_of_reach_is_down() -> None:
     book = BrokerBook()
     book.tick(NODES, NOW_MS, "", NOW_MS)
-    assert book.state_of(1) == "up"
+    assert book.state_of(1) == "known"
     book.tick(NODES, NOW_MS, "Kafka is not reachable.", NOW_MS)
     assert book.state_of(1) == "down"
     assert book.to_list(NOW_MS, 5)[0]["last_error"] == "Kafka is not reachable."

@@ -107,6 +107,22 @@ def test_await_update() -> None:
     run(test)
 
 
+def test_it_says_which_brokers_it_is_connected_to() -> None:
+    """By their own names: the connection through which it found them is not one of a broker."""
+
+    async def test() -> None:
+        async with FakeCluster().running(1) as cluster, fetching(cluster.bootstrap(1)) as (fetcher, _):
+            await fetcher.awaitable.await_update(0, 5_000)
+            assert fetcher.connected() == []
+            await fetcher.awaitable.await_update(fetcher.request_update(), 5_000)
+            assert fetcher.connected() == [(1, None)]
+            cluster.answering = lambda _: False
+            fetcher.request_update()
+            await until(lambda: [since_ms is not None for _, since_ms in fetcher.connected()] == [True])
+
+    run(test)
+
+
 @pytest.mark.rule("M4")
 def test_an_authentication_failure_is_raised_once_to_a_waiter() -> None:
     async def test() -> None:

@@ -371,7 +371,7 @@ def shown(stage: Stage, failure: Failure) -> Iterator[str]:
     if value is None or not judge(value) or (failure.rises and value <= stage.values_before[failure.name]):
         yield f"metric: {name} = {value}"
         is_seen = False
-    if not re.search(failure.log, stage.log()):
+    if not re.search(failure.log, stage.log(), re.MULTILINE):
         yield f"log:\n{stage.log()}"
         is_seen = False
     if is_seen:

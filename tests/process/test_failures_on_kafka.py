@@ -21,6 +21,7 @@ from .failures import Failure, Stage, broker, wait_shown
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.long]
 
 SEEN_S = 20.0
+WELL = {"up", "known"}
 FENCED_S = 60.0
 """The cluster takes its session timeout to notice, and the replicas' lag to act."""
 
@@ -60,9 +61,9 @@ BACK = Failure(
     "all is well again",
     lambda _: None,
     r"^running for",
-    lambda page: page["state"] == "running" and all(each["state"] == "up" for each in page["brokers"]),
+    lambda page: page["state"] == "running" and all(each["state"] in WELL for each in page["brokers"]),
     ("broker_up", 'broker="2"', lambda value: value == 1),
-    r"WARNING .*Broker 2 \(.*\) (is|counts as) up again after \d+ s",
+    r"Broker 2 \([^)]*\) is (silent|down)(?s:.)* WARNING .*: Broker 2 \([^)]*\) is up again after \d+ s\.$",
 )
 
 

@@ -158,7 +158,7 @@ def test_a_restart_of_kafka_is_seen_when_it_goes_and_when_it_is_back(kafka: Kafk
         r"^running for",
         lambda page: broker(page, 1)["state"] == "up" and page["state"] == "running",
         ("broker_up", 'broker="1"', lambda value: value == 1),
-        r"Broker 1 \(.*\) (is|counts as) up again after \d+ s(?s:.)*|Kafka is reachable again",
+        r"Broker 1 \([^)]*\) is down(?s:.)* WARNING .*: Broker 1 \([^)]*\) is up again after \d+ s\.$",
     )
     with contextlib.ExitStack() as closing:
         daemon = SidecarDaemon(kafka.bootstrap_servers, settings=SETTINGS)

@@ -37,6 +37,7 @@ STATUS: dict[str, Any] = {
     "brokers": [
         {"id": 1, "state": "up", "in_flight": 2, "held_records": 7, "throttle_ms": 0},
         {"id": 2, "state": "silent", "in_flight": 5, "held_records": 30, "throttle_ms": 1500},
+        {"id": 3, "state": "known", "in_flight": 0, "held_records": 0, "throttle_ms": 0},
     ],
     "batch_size": 16_384,
     "pool": {

@@ -118,6 +118,13 @@ def test_each_process_is_told_apart(segment: Segment, monkeypatch: pytest.Monkey
     assert info.labels == {"worker": "0", "slot": "3"}
 
 
+def test_of_a_broker_without_a_connection_nobody_says_that_it_is_up(segment: Segment) -> None:
+    text = scraped(segment)
+    assert 'kafka_sidecar_broker_up{broker="1"} 1.0' in text
+    assert 'kafka_sidecar_broker_up{broker="2"} 0.0' in text
+    assert 'kafka_sidecar_broker_up{broker="3"}' not in text
+
+
 def test_pool_and_what_is_saved(segment: Segment) -> None:
     segment.slot(0).counters.set("broker_connections", 1)
     text = scraped(segment)

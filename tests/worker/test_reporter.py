@@ -29,6 +29,8 @@ class ScriptedLinks(NoLinks):
     def __init__(self) -> None:
         self.is_connected = False
         self.error: str | None = None
+        self.refuses = True
+        """The error is of an attempt to connect, not of a connection that stood."""
         self.step = ""
 
     def slow_step(self, node_id: int, now_ms: float) -> str:
@@ -41,7 +43,7 @@ class ScriptedLinks(NoLinks):
         return self.error
 
     def has_refused(self, node_id: int) -> bool:
-        return self.error is not None
+        return self.refuses and self.error is not None
 
 
 class Stage(PortStage):
@@ -146,9 +148,12 @@ def test_a_broker_that_cannot_be_connected_to_for_long_is_down_before_the_attemp
 def test_a_lost_link_is_no_broker_down_before_it_could_not_be_made_again(stage: Stage) -> None:
     stage.know("t")
     stage.links.is_connected = True
-    stage.report()
+    assert stage.broker().state == "up"
     stage.links.is_connected = False
-    assert stage.report() is None, "an idle connection ends: still as good as before"
+    assert (stage.broker().state, stage.report()) == ("known", None), "an idle connection ends"
+    stage.links.error, stage.links.refuses = "It closed the connection.", False
+    row = stage.broker()
+    assert (row.state, row.last_error) == ("known", stage.links.error), "nothing says that it is down, or up"
 
 
 def test_a_topic_without_leader_and_one_that_is_not_known(stage: Stage) -> None:
