@@ -1,10 +1,8 @@
-"""RecordAccumulator: accepted records on their way into batches, and batches on their way out (rules A1,
-A4–A9).
+"""RecordAccumulator: accepted records on their way into batches, and batches on their way out (rules A1, A4–A9).
 
-An index over the journal in the worker's own memory: it holds references to records, never their bytes. Its
-cost per call depends on what is due, not on how many partitions exist: a partition stands in a timer heap
-(lingering, backing off), in the line of its leader (ready), in the line of those without a leader, or
-nowhere.
+An index over the journal in the worker's own memory: it holds references to records, never their bytes. Its cost per
+call depends on what is due, not on how many partitions exist: a partition stands in a timer heap (lingering, backing
+off), in the line of its leader (ready), in the line of those without a leader, or nowhere.
 """
 
 from __future__ import annotations
@@ -105,9 +103,9 @@ class RecordAccumulator:
         A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
         batch_growth_bytes: an open batch here costs no memory, and one large batch instead of many that wait their
         turn is what keeps up under a backlog. ``groups`` names a part of the block's own. What is ``expedited`` is
-        about to be flushed: a batch that it opens does not linger. Nor does what passes by ``express``: it would make
-        the line linger that it passes. ``accepted_ms`` says when a reference of the block
-        was accepted, where that is not now: a batch is as old as its first record. ``since_ms`` is that for histograms.
+        about to be flushed: a batch that it opens does not linger. Nor does what passes by ``express``: the line that
+        it passes would linger. ``accepted_ms`` says when a reference of the block was accepted, where that is not now:
+        a batch is as old as its first record. ``since_ms`` is that for histograms.
         """
         since_ms = now_ms if since_ms is None else since_ms
         expedited = expedited or express
@@ -248,8 +246,11 @@ class RecordAccumulator:
             queue.partitioner = partitioner
             partitioner.set_queue_length(queue.partition, queue.load)
 
-    def follow_no_loads(self, topic: str, lane: int) -> None:
-        """The topic has no records here, and its partitioner is gone."""
+    def forget_topic(self, topic: str, lane: int) -> None:
+        """It has no records here, and its partitioner is gone. The numbers of its partitions last longer."""
+        self._full_ms.pop(topic, None)
+        self._growth_by_topic.pop(topic, None)
+        self._opened[lane].pop(topic, None)
         if self._partitioners.pop((lane, topic), None) is not None:
             for queue in self._topics[lane].get(topic, {}).values():
                 queue.partitioner = None

@@ -16,6 +16,7 @@ from client_stub.wire import Kind
 from sidecar.common.model import Node
 from sidecar.kernel import fail_remaining, load_acquire_u64, mark_failed_done, store_release_u64
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.shm import chain_table as chain_table_module
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
@@ -255,20 +256,24 @@ def test_names_that_nothing_uses_are_given_again(stage: PortStage) -> None:
     assert opens(stays, 1_000, "new-0-0") == "HOLD"
 
 
-def test_a_name_that_is_given_again_leaves_neither_settings_nor_a_partitioner(stage: PortStage) -> None:
-    """A job that begins a topic of its own each hour, for years."""
+def test_a_name_that_is_given_again_leaves_nothing_but_numbers(stage: PortStage) -> None:
+    """A job that begins a topic of its own each hour, for years. Some have a chain of before acks was changed."""
     accumulator = stage.scene.rooms.core.accumulator
     for number in range(5):
         name = f"hour-{number}"
+        if number % 2:
+            stage.topics.keep_chain(name, PLAIN_LANE)
         knows(stage, name)
         queue = stage.topics.get(name)
         assert queue is not None and queue.partitioner is not None
         partition = accumulator.queue(name, queue.lane, 0)
         assert partition.partitioner is queue.partitioner
+        accumulator.limit_growth(name, 100)
         while name in agrees(stage):
             stage.topics._vacate_unused()
         assert partition.partitioner is None
     assert not accumulator._partitioners
+    assert not accumulator._growth_by_topic
     assert not stage.topics._rules._found
     knows(stage, "hour-0")
     again = stage.topics.get("hour-0")

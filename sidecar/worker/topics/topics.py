@@ -186,7 +186,7 @@ class Topics:
                 if queue.express is not None:
                     self._express.remove(queue.express)
                 self._brought_less(queue.brought_by)
-                self._accumulator.follow_no_loads(topic, lane)
+                self._accumulator.forget_topic(topic, queue.lane)
                 self._rules.forget(topic)
             self.missing.discard(topic)
             self._kept_lanes.pop(topic, None)
