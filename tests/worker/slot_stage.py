@@ -315,10 +315,7 @@ class SlotStage:
                     self.sender.on_produce_response(request, results, 0, self.now_ms)
             if stop_after is not None and isinstance(effect, stop_after):
                 return
-        for chain in self.settlement.take_finished_chains():
-            pages = chain.release_pages()
-            if pages:
-                self.pool.give(pages)
+        self.rooms.driver._give_pages_back(self.now_ms)
 
     def cut(self) -> None:
         """The connection is lost with everything in flight on it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from client_stub.wire import Format
+from client_stub.wire import Format, LocalCode
 from sidecar.common.condition import HoldCause
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import SendProduce
@@ -16,6 +16,7 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.segment import Segment
+from sidecar.shm.share_words import ShareWords
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.stubs.express import (
     BACKLOG_BYTES,
@@ -296,6 +297,68 @@ def test_names_stay_while_an_end_in_the_express_chain_is_not_noted(stage: Stage)
     stage.settlement.finished_chains.add(queue.express.chain)
     stage.topics._vacate_unused()
     assert stage.topics.by_chain[queue.express.chain.chain_id] is queue.express
+
+
+# --- the share of what passes --------------------------------------------------------------------------------------
+
+
+def held_elsewhere(stage: Stage) -> int:
+    """What another worker reads of the topic's share."""
+    stage.segment.prepare_slot(1)
+    return ShareWords(stage.segment, 1).topic_elsewhere(TOPIC)
+
+
+@pytest.mark.parametrize("refused_by", ["", "refuse_value", "invalid_value", "records_max"])
+def test_the_share_of_what_passes_is_given_back_with_its_end(stage: Stage, refused_by: str) -> None:
+    count = stage.pile_up()
+    if refused_by:
+        setattr(stage.broker, refused_by, 0 if refused_by == "records_max" else b"quiet")
+    assert stage.submit(QUIET, b"quiet")
+    assert held_elsewhere(stage) > count * LARGE
+    stage.settle_all()
+    for client_id in (LOUD, QUIET):
+        stage.acknowledge(stage.sessions_of[client_id])
+    stage.turn()
+    assert held_elsewhere(stage) == 0
+    assert (b"quiet" in stage.broker.log.get(0, [])) is (not refused_by)
+
+
+def test_the_share_of_what_passes_is_given_back_when_its_topic_is_deleted(stage: Stage) -> None:
+    stage.pile_up()
+    assert stage.submit(QUIET, b"quiet")
+    stage.sender.fail_partitions(TOPIC, None, LocalCode.TOPIC_DELETED, "deleted", stage.now_ms)
+    stage.settle_all()
+    for client_id in (LOUD, QUIET):
+        stage.acknowledge(stage.sessions_of[client_id])
+    stage.turn()
+    assert held_elsewhere(stage) == 0
+
+
+@pytest.mark.parametrize("place", ["_take", "link_pages"])
+def test_an_error_of_ours_gives_the_share_back_that_was_claimed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The record fails in the other chain of its topic."""
+    stage.pile_up()
+    holds = stage.intake.holds
+    before = getattr(holds, place)
+
+    def breaks(*args: object) -> None:
+        monkeypatch.undo()
+        if place == "link_pages":
+            before(*args)
+        raise OSError("nobody foresaw this")
+
+    monkeypatch.setattr(holds, place, breaks)
+    assert stage.submit(QUIET, b"fails")
+    queue = stage.topics.get(TOPIC)
+    assert queue is not None and queue.express is not None
+    assert not queue.express.chain.live_entries
+    stage.settle_all()
+    for client_id in (LOUD, QUIET):
+        stage.acknowledge(stage.sessions_of[client_id])
+    stage.turn()
+    assert held_elsewhere(stage) == 0
 
 
 # --- a successor ------------------------------------------------------------------------------------------------

@@ -179,10 +179,14 @@ class Intake:
             self._sparse_log.warning(
                 "submit", "a submission for topic %s could not be taken on", topic, exc_info=error
             )
-            if self._appending is not None and self._appending[0].tail != self._appending[1]:
-                # It stands in the journal, and this memory does not say so.
-                self._host.give_up("a submission was accepted and not noted")
-                return
+            if self._appending is not None:
+                chain, tail = self._appending
+                if chain.tail != tail:
+                    # It stands in the journal, and this memory does not say so.
+                    self._host.give_up("a submission was accepted and not noted")
+                    return
+                # Its share was claimed, and what fails next may go into the other chain of the topic.
+                self._shares.count(self._topics.by_chain[chain.chain_id], now_ms)
             if self._fail(stream, fields, now_ms):
                 session.accepted_bytes += payload_bytes
 
@@ -221,9 +225,9 @@ class Intake:
                 count,
             )
             needed = chain.pages_needed(count, count)
+        self._appending = chain, chain.tail
         if needed and not self.holds.link_pages(stream, queue, needed, now_ms):
             return False
-        self._appending = chain, chain.tail
         entry = chain.append(
             payload,
             count=count,
