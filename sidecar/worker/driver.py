@@ -457,6 +457,7 @@ class Driver:
                 pages = chain.release_idle()
                 if pages:
                     self._give(pages)
+                    self._shares.count(queue, now_ms)
 
     def _give(self, pages: list[int]) -> None:
         # kill point: pages.released

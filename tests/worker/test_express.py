@@ -57,7 +57,7 @@ class Stage(SlotStage):
     ) -> None:
         super().__init__(segment, broker, incarnation, config=config)
         self.intake = self.rooms.stubs.intake
-        self.express = self.intake.express
+        self.express, self.shares = self.intake.express, self.rooms.stubs.shares
         self.sessions_of: dict[bytes, ClientSession] = {}
 
     def join(self, client_id: bytes) -> ClientSession:
@@ -221,7 +221,7 @@ def test_a_client_may_be_held_again_after_a_hold_that_was_short(stage: Stage) ->
 def test_nobody_is_held_for_express_chains_that_are_full(stage: Stage) -> None:
     assert stage.submit(QUIET, b"q0")
     stage.pile_up()
-    stage.express._pages_max = stage.topics.express_pages()
+    stage.express._pages_max = stage.shares.express_pages
     assert stage.submit(QUIET, b"q1")
     stage.settle_all()
 
@@ -243,18 +243,18 @@ def test_express_chains_have_a_bound_and_beyond_it_all_go_in_bulk(stage: Stage) 
         stage.join(client_id)
     room = stage.express._pages_max
     assert room == int(EXPRESS_SHARE * 64 * 1024**2) // (16 << 10) < EXPRESS_BYTES_MAX // (16 << 10)
-    while stage.topics.express_pages() < room:
-        before = stage.topics.express_pages()
+    while stage.shares.express_pages < room:
+        before = stage.shares.express_pages
         for client_id in clients:
             stage.submit(client_id, b" " * SMALL)
-        if stage.topics.express_pages() == before:
+        if stage.shares.express_pages == before:
             break  # all of them are loud by now
-    stage.express._pages_max = stage.topics.express_pages()
+    stage.express._pages_max = stage.shares.express_pages
     stage.join(b"z" * 20)
     assert stage.submit(b"z" * 20, b"bulk")
     queue = stage.accumulator.queue(TOPIC, 0, 0)
     assert not queue.batches[-1].is_express
-    assert stage.topics.express_pages() == stage.express._pages_max
+    assert stage.shares.express_pages == stage.express._pages_max
 
 
 def test_a_topic_s_share_does_not_hold_those_who_pass(stage: Stage) -> None:
@@ -332,6 +332,30 @@ def test_the_share_of_what_passes_is_given_back_when_its_topic_is_deleted(stage:
         stage.acknowledge(stage.sessions_of[client_id])
     stage.turn()
     assert held_elsewhere(stage) == 0
+
+
+def test_the_pages_of_all_express_chains_are_counted_as_they_come_and_go(
+    stage: Stage, segment: Segment
+) -> None:
+    """Each submission that passes asks for their number: nothing is summed for it."""
+    stage.pile_up()
+    for number in range(3):
+        assert stage.submit(QUIET, b"%d" % number + b" " * SMALL)
+    queue = stage.topics.get(TOPIC)
+    assert queue is not None and queue.express is not None
+    assert stage.shares.express_pages == queue.express.chain.page_count > 1
+    second = Stage(segment, stage.broker, 2)
+    second.shares.begin(second.now_ms)
+    queue = second.topics.get(TOPIC)
+    assert queue is not None and queue.express is not None
+    assert second.shares.express_pages == queue.express.chain.page_count > 1
+    second.ask()
+    second.know_topic()
+    second.settle_all()
+    assert second.shares.express_pages == queue.express.chain.page_count
+    second.now_ms += 2_000.0
+    second.rooms.driver._release_idle(second.now_ms)
+    assert second.shares.express_pages == queue.express.chain.page_count == 0
 
 
 @pytest.mark.parametrize("place", ["_take", "link_pages"])

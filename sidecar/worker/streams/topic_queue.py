@@ -74,6 +74,7 @@ class TopicQueue:
     __slots__ = (
         "brought_by",
         "chain",
+        "counted_pages",
         "express",
         "has_leader",
         "held_bytes",
@@ -134,6 +135,8 @@ class TopicQueue:
         self.brought_by = 0
         """The process whose client was the first to name the topic here; 0: it cannot be seen."""
         self.last_used_ms = 0.0
+        self.counted_pages = 0
+        """Of an express queue: its pages as they count among those of all express chains (shares)."""
         self.held_bytes = 0
         """The topic's bytes of the pool, as published to the other workers (shares)."""
         self.share_line = 0

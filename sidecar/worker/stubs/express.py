@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.session import StreamState
     from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.stubs.holds import Holds
+    from sidecar.worker.stubs.shares import Shares
     from sidecar.worker.topics.topics import Topics
 
 BACKLOG_BYTES: Final = 2 << 20
@@ -38,12 +39,13 @@ CHANGE_AGAIN_MS: Final = 5_000.0
 class Express:
     """Belongs to the worker's loop."""
 
-    def __init__(self, topics: Topics, holds: Holds, *, page_bytes: int, pool_bytes: int) -> None:
+    def __init__(self, topics: Topics, holds: Holds, shares: Shares) -> None:
         self._topics = topics
         self._holds = holds
-        self.backlog_pages = -(-BACKLOG_BYTES // page_bytes)
+        self._shares = shares
+        self.backlog_pages = -(-BACKLOG_BYTES // shares.page_bytes)
         self.is_on = True
-        self._pages_max = min(EXPRESS_BYTES_MAX, int(EXPRESS_SHARE * pool_bytes)) // page_bytes
+        self._pages_max = min(EXPRESS_BYTES_MAX, int(EXPRESS_SHARE * shares.pool_bytes)) // shares.page_bytes
         self.changing: dict[StreamState, None] = {}
         """Held until what they have in bulk has ended."""
 
@@ -61,7 +63,7 @@ class Express:
             return bulk  # what has no partition yet goes on in order
         if bulk.express is not None and bulk.express.waiting:
             return bulk
-        if self._topics.express_pages() >= self._pages_max:
+        if self._shares.express_pages >= self._pages_max:
             return bulk
         if not self._may_change(stream):
             if now_ms < stream.change_again_ms:

@@ -104,7 +104,7 @@ class Intake:
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
         self.openings = StreamOpenings(topics, limits, outboxes, counters)
         self.holds = Holds(pool, shares, outboxes, counters, self.openings)
-        self.express = Express(topics, self.holds, page_bytes=shares.page_bytes, pool_bytes=shares.pool_bytes)
+        self.express = Express(topics, self.holds, shares)
 
     def submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0

@@ -62,6 +62,8 @@ class Shares:
         self._words = words
         self._stalled_bytes = 0
         """Held here by topics that do not move, as they were last counted."""
+        self.express_pages = 0
+        """In all express chains here, as they were last counted."""
         self._fallen_bytes = 0
         """Given back since held streams were last looked at."""
         self.look_is_due = False
@@ -153,6 +155,9 @@ class Shares:
             self._fallen_bytes += queue.held_bytes - held
             if self._fallen_bytes >= LOOK_SHARE * self.pool_bytes:
                 self.look_is_due = True
+        if queue.is_express:
+            self.express_pages += queue.chain.page_count - queue.counted_pages
+            queue.counted_pages = queue.chain.page_count
         self._stalled_bytes += stalled - queue.stalled_bytes
         queue.held_bytes, queue.stalled_bytes = held, stalled
         self._words.store_topic(queue.chain.chain_id, held)

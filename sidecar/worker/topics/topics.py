@@ -96,8 +96,6 @@ class Topics:
         self._refused: dict[TopicQueue, tuple[LocalCode, int]] = {}
         """Topics that Kafka refused, with the code and how many of their waiting entries have to fail yet."""
         self.missing = MissingTopics()
-        self._express: list[TopicQueue] = []
-        """Those that exist: a topic that never had a backlog has none."""
 
     def __iter__(self) -> Iterator[TopicQueue]:
         """A topic's express queue, if it has one, before its other one: what a client has there comes first."""
@@ -183,8 +181,6 @@ class Topics:
             queue = self.by_chain.pop(chain_id, None)
             if queue is not None:
                 del self._queues[queue.topic]
-                if queue.express is not None:
-                    self._express.remove(queue.express)
                 self._brought_less(queue.brought_by)
                 self._accumulator.forget_topic(topic, queue.lane)
                 self._rules.forget(topic)
@@ -225,12 +221,7 @@ class Topics:
             self.by_chain[chain.chain_id] = express
             bulk.express = express
             express.follow(bulk)
-            self._express.append(express)
         return express
-
-    def express_pages(self) -> int:
-        """Of the pool, in all express chains."""
-        return sum(queue.chain.page_count for queue in self._express)
 
     def use_rules(self, rules: TopicRules, rates: RateLimits) -> None:
         """From now on these hold for all topics, also for those that are here. Their lanes stay."""
