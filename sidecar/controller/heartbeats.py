@@ -7,6 +7,7 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
+from sidecar.common.heartbeat import MISSES_MAX
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.worker_deaths import DeathCause
 from sidecar.controller.worker_states import WorkerState
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MISSES_MAX = 3
 START_SILENCE_MS = 30_000.0
 """A worker that starts may take as long as its slot needs, while its heartbeat moves; without one it has this long: for
 imports, and for the longest single step of an adoption."""

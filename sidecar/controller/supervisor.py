@@ -37,9 +37,10 @@ from sidecar.common.control import (
     UpdateMetadataReply,
     Warm,
 )
+from sidecar.common.heartbeat import look_s
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.explanations import Explanations
-from sidecar.controller.heartbeats import MISSES_MAX, Heartbeats
+from sidecar.controller.heartbeats import Heartbeats
 from sidecar.controller.standby_worker import WORKER_COMMAND, Standbys, StandbyWorker
 from sidecar.controller.worker_deaths import DeathCause, WorkerDeaths
 from sidecar.controller.worker_process import (
@@ -152,7 +153,7 @@ class Supervisor:
         self._worker_slots = list(worker_slots)
         """Slot by index; from ``workers`` on those that only finish what a dead daemon left."""
         self._cpus = choose_cpus(workers, cpus)
-        self._look_s = heartbeat_timeout_s / MISSES_MAX
+        self._look_s = look_s(heartbeat_timeout_s)
         self._backoff_max_ms = restart_backoff_max_ms
         self._slots = slots
         self._owner = owner

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from client_stub.wire import SUBMIT_HEAD_BYTES_MAX
+from sidecar.common.heartbeat import housekeeping_s, resting_s
 from sidecar.metadata.cache import MetadataCache
 from sidecar.producer.core import Core
 from sidecar.shm.client_table import ClientTable
@@ -21,7 +22,7 @@ from sidecar.worker.brokers.inquiry import Inquiry
 from sidecar.worker.brokers.produce_port import ProducePort
 from sidecar.worker.brokers.producer_id_port import ProducerIdPort
 from sidecar.worker.brokers.request_encoder import RequestEncoder
-from sidecar.worker.driver import HOUSEKEEPING_S, Driver
+from sidecar.worker.driver import Driver
 from sidecar.worker.explainer import Explainer
 from sidecar.worker.fates.acker import Acker
 from sidecar.worker.fates.dead_letters import DeadLetters
@@ -40,7 +41,7 @@ from sidecar.worker.stubs.stub_port import StubPort
 from sidecar.worker.stubs.submission_sizes import full_submission, largest_submission
 from sidecar.worker.topics.placement import Placement
 from sidecar.worker.topics.topics import Topics
-from sidecar.worker.turns import RESTING_S, Turns
+from sidecar.worker.turns import Turns
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -95,8 +96,15 @@ class Rooms:
 def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: Outside) -> Rooms:
     """Make and wire the rooms. Raises ValueError for settings that cannot be used together."""
     config, clock, random = settings.config, outside.clock, outside.random
-    rest_s = min(RESTING_S, max(HOUSEKEEPING_S, settings.heartbeat_timeout_s / 3))
-    turns = Turns(outside.loop, clock, outside.host, memory.counters, rest_s)
+    timeout_s = settings.heartbeat_timeout_s
+    turns = Turns(
+        outside.loop,
+        clock,
+        outside.host,
+        memory.counters,
+        housekeeping_s=housekeeping_s(timeout_s),
+        resting_s=resting_s(timeout_s),
+    )
     cache = MetadataCache(start.worker_epoch)
     core = Core.build(
         config,

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HOUSEKEEPING_S = 0.5
-"""Heartbeat, silent stubs, row grace, gauges. An idle worker wakes for this and for nothing else."""
 ACKS_WAIT_MS_MAX = 1_000.0
 """How long a drained worker waits for its stubs to acknowledge their last outcomes."""
 UNSENT_RETRY_MS = 20.0
@@ -426,7 +424,7 @@ class Driver:
             if self._is_at_rest():
                 await self._turns.rest()
             else:
-                await asyncio.sleep(HOUSEKEEPING_S)
+                await asyncio.sleep(self._turns.housekeeping_s)
 
     def _is_at_rest(self) -> bool:
         """Nothing has happened since the last round, and there is nothing that time alone would change soon."""

@@ -20,9 +20,6 @@ FAILED_TURNS_MAX = 20
 with what the segment says."""
 FAILED_TURN_PAUSE_MS = 20.0
 """Before a turn that failed is tried again; what was due then is due now."""
-RESTING_S: Final = 1.0
-"""Between two rounds of housekeeping of a worker that holds nothing and has no turns. Its controller looks for the
-heartbeat no more often, unless its timeout is shorter than the default."""
 
 
 class Turns:
@@ -34,9 +31,11 @@ class Turns:
         clock: MonotonicClock,
         host: Host,
         counters: Counters,
-        rest_s: float,
+        *,
+        housekeeping_s: float,
+        resting_s: float,
     ) -> None:
-        """``rest_s``: how long a rest lasts at most."""
+        """See :mod:`sidecar.common.heartbeat` for the two times."""
         self._loop = loop
         self._clock = clock
         self._host = host
@@ -51,7 +50,9 @@ class Turns:
         self._failed = 0
         """Turns that failed, one after the other."""
         self._halted = False
-        self._rest_s = rest_s
+        self.housekeeping_s = housekeeping_s
+        """Between two rounds of housekeeping while there is work."""
+        self._resting_s = resting_s
         self._resting: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
@@ -66,7 +67,7 @@ class Turns:
     async def rest(self) -> None:
         """Until its time is over or a turn runs: what that one does is published no later than ever."""
         resting = self._resting = self._loop.create_future()
-        timer = self._loop.call_later(self._rest_s, _end, resting)
+        timer = self._loop.call_later(self._resting_s, _end, resting)
         try:
             await resting
         finally:

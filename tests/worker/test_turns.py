@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sidecar.common.clock import ManualClock
-from sidecar.worker.turns import FAILED_TURN_PAUSE_MS, FAILED_TURNS_MAX, RESTING_S, Turns
+from sidecar.worker.turns import FAILED_TURN_PAUSE_MS, FAILED_TURNS_MAX, Turns
 
 from .hand import INFINITY, HandHost, HandLoop
 
@@ -23,7 +23,7 @@ class Stage:
         self.loop = HandLoop(self.clock)
         self.host = self.loop.host = HandHost()
         self.counted: Counter[str] = Counter()
-        self.turns = Turns(self.loop, self.clock, self.host, self, RESTING_S)  # type: ignore[arg-type]
+        self.turns = Turns(self.loop, self.clock, self.host, self, housekeeping_s=0.5, resting_s=1.0)  # type: ignore[arg-type]
         self.turns.turn = self.turn
         self.host.on_timer = self.turns.on_timer
         self.began: list[float] = []
@@ -126,7 +126,7 @@ def test_a_turn_ends_a_rest() -> None:
 
     async def rest() -> None:
         loop = asyncio.get_running_loop()
-        turns = Turns(loop, stage.clock, stage.host, stage, rest_s=3_600.0)  # type: ignore[arg-type]
+        turns = Turns(loop, stage.clock, stage.host, stage, housekeeping_s=0.5, resting_s=3_600.0)  # type: ignore[arg-type]
         turns.turn = stage.turn
         turns.wake()
         await turns.rest()
