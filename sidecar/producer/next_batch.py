@@ -23,7 +23,8 @@ _QUEUED: Final = BatchState.QUEUED
 
 
 class NextBatch:
-    """Changes nothing. ``in_flight_max``: requests that may be unanswered on one connection."""
+    """Changes nothing, and notes that a producer id is wanted. ``in_flight_max``: requests that may be unanswered on
+    one connection."""
 
     __slots__ = ("_ids", "_in_flight_max")
 
@@ -60,7 +61,10 @@ class NextBatch:
             head = batches[0]
         if sequences.renumber or sequences.unresolved or head is None:
             return None
-        if head.base_sequence != NO_SEQUENCE or ids.identity.producer_id < 0:
+        if ids.identity.producer_id < 0:
+            ids.is_wanted = True
+            return None
+        if head.base_sequence != NO_SEQUENCE:
             return None
         if in_flight and (
             len(in_flight) >= self._in_flight_max

@@ -41,6 +41,7 @@ class ProducerIds:
         "epoch_bumps",
         "identity",
         "init_pending",
+        "is_wanted",
         "memory",
         "retry_at_ms",
     )
@@ -50,6 +51,8 @@ class ProducerIds:
         self.memory = memory
         self.init_pending = False
         """InitProducerId was asked for and has not been answered."""
+        self.is_wanted = False
+        """A batch waits for a producer id. Without idempotence it is of a dead worker, which had it."""
         self.retry_at_ms = 0.0
         self.epoch_bumps = 0
         self._backoff = backoff
@@ -91,6 +94,7 @@ class ProducerIds:
         self.retry_at_ms = now_ms + self._backoff.backoff_ms(self._failures - 1)
         row = classify(code)
         refused = not row.retriable and code not in (0, -1)
+        self.is_wanted = self.is_wanted and not refused  # what waits for it fails
         is_new, self._failure = code != self._failure, code
         level = logging.DEBUG if not is_new else logging.WARNING if refused else logging.INFO
         log.log(level, "no producer id yet: %s (%s)", row.name, refusal_of_id(code))

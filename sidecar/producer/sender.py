@@ -120,8 +120,8 @@ class Sender:
             effects.append(LeaderHints(tuple(fates.hints)))
             fates.hints = []
         if (
-            self._wants_identity
-            and self._ids.identity.producer_id < 0
+            self._ids.identity.producer_id < 0
+            and (self._wants_identity or self._ids.is_wanted)
             and self._ids.take_init_request(now_ms)
         ):
             effects.append(InitProducerId())
@@ -174,7 +174,7 @@ class Sender:
         wakeup_ms = next_ms if next_ms < wakeup_ms else wakeup_ms
         next_ms = self._in_flight.next_deadline_ms
         wakeup_ms = next_ms if next_ms < wakeup_ms else wakeup_ms
-        if self._wants_identity and self._ids.identity.producer_id < 0:
+        if self._ids.identity.producer_id < 0 and (self._wants_identity or self._ids.is_wanted):
             wakeup_ms = min(wakeup_ms, self._ids.next_init_ms)
         if accumulator.lines.leaderless:
             wakeup_ms = min(wakeup_ms, self._leaderless.ask_again_ms)

@@ -523,3 +523,89 @@ def test_an_express_chain_alone_brings_its_topic_back(stage: Stage, segment: Seg
     stage.release_idle()
     second = successor(stage, segment)
     assert finish(second) == [b"quiet"]
+
+
+# --- a successor with other acks --------------------------------------------------------------------------------
+
+ALL = producer_config(batch_size=100, linger_ms=0)
+ONE = producer_config(batch_size=100, linger_ms=0, acks=1, enable_idempotence=False)
+CHANGES = pytest.mark.parametrize(
+    ("before", "after"),
+    [(ALL, ONE), (ONE, ALL), (ALL, ALL), (ONE, ONE)],
+    ids=["all to 1", "1 to all", "all", "1"],
+)
+
+
+def began(segment: Segment, config: ProducerConfig) -> Stage:
+    stage = Stage(segment, MemoryBroker(), 1, config)
+    stage.know_topic()
+    stage.join(LOUD)
+    stage.join(QUIET)
+    stage.accept(stage.sessions_of[LOUD], [b"known"], [0])
+    stage.settle_all()
+    return stage
+
+
+def goes_on(stage: Stage, config: ProducerConfig) -> list[bytes]:
+    """What is in the log when the successor has nothing left."""
+    stage.broker.is_silent = False
+    second = Stage(stage.segment, stage.broker, 2, config)
+    second.ask()
+    second.know_topic()
+    return finish(second)
+
+
+@CHANGES
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_an_express_remainder_keeps_its_place_when_acks_is_changed(
+    segment: Segment, before: ProducerConfig, after: ProducerConfig, has_arrived: bool
+) -> None:
+    """A batch of each chain was sent and not answered, and more of both waits; the client became loud."""
+    stage = began(segment, before)
+    loud, quiet = stage.sessions_of[LOUD], stage.sessions_of[QUIET]
+    stage.broker.is_silent = True
+    stage.accept(loud, [b"l0"], [0])
+    stage.accept(quiet, [b"q0"], [0], is_express=True)
+    while len(list(stage.descriptors)) < 2:
+        stage.turn()
+    stage.accept(loud, [b"l1"], [0])
+    stage.accept(quiet, [b"q1"], [0], is_express=True)
+    stage.accept(quiet, [b"q2"], [0])
+    if not has_arrived:
+        stage.broker.log[0] = [b"known"]
+        for each in stage.broker.producers.values():
+            del each.batches[1:]
+    found = goes_on(stage, after)
+    for own in (b"l", b"q"):
+        mine = [value for value in found if value.startswith(own)]
+        once = list(dict.fromkeys(mine))
+        assert once == sorted(once)
+        assert len(once) == (2 if own == b"l" else 3)
+        assert mine == once or before is ONE, "without numbers nobody knows a copy"
+
+
+@pytest.mark.parametrize("after", [ALL, ONE], ids=["all", "1"])
+@pytest.mark.parametrize("is_express", [False, True])
+def test_what_a_refusal_left_keeps_its_place_when_acks_is_changed(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch, after: ProducerConfig, is_express: bool
+) -> None:
+    """The batch in bulk behind it was sent and has no answer: its broker lacks it for that."""
+    stage = began(segment, ALL)
+    quiet = stage.sessions_of[QUIET]
+    stage.accept(quiet, [b"bad", b"q0"], [0, 0], is_express=is_express)
+    stage.accept(quiet, [b"q1" + b" " * 100], [0])
+    stage.broker.invalid_value = b"bad"
+    result, sent = stage._result, list[ProducerBatch]()
+
+    def answers_the_first(batch: ProducerBatch) -> PartitionResult:
+        sent.append(batch)
+        stage.broker.is_silent = len(sent) > 1
+        return result(batch)
+
+    monkeypatch.setattr(stage, "_result", answers_the_first)
+    stage.turn()
+    stage.turn()
+    assert len(list(stage.descriptors)) == 1
+    assert [batch.is_express for batch in sent] == [is_express, False]
+    assert stage.broker.log == {0: [b"known"]}
+    assert goes_on(stage, after) == [b"known", b"q0", b"q1"]

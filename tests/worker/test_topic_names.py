@@ -257,7 +257,7 @@ def test_names_that_nothing_uses_are_given_again(stage: PortStage) -> None:
 
 
 def test_a_name_that_is_given_again_leaves_nothing_but_numbers(stage: PortStage) -> None:
-    """A job that begins a topic of its own each hour, for years. Some have a chain of before acks was changed."""
+    """A job that begins a topic of its own each hour, for years. Some have a chain from before a change of acks."""
     accumulator = stage.scene.rooms.core.accumulator
     for number in range(5):
         name = f"hour-{number}"

@@ -235,25 +235,33 @@ class Adoption:
         def accepted_ms(ref: int) -> float:
             return now_ms - self._age_ms(block, ref, now_ms)
 
-        def append(groups: list[tuple[int, int, int]]) -> None:
+        def append(groups: list[tuple[int, int, int]], lane: int) -> None:
             self._accumulator.append(
                 queue.topic,
-                queue.lane,
+                lane,
                 block,
                 now_ms,
                 groups,
                 express=queue.is_express,
                 accepted_ms=accepted_ms,
             )
+            if lane != queue.lane:
+                for partition, _, _ in groups:
+                    sent = self._accumulator.queue(queue.topic, lane, partition)
+                    self._ranges.goes_first(sent, queue.lane)
 
         whole: list[tuple[int, int, int]] = []
         for group in block.groups:
-            if group[0] in ranges:
-                self._ranges.place(block, group, ranges[group[0]], append, accepted_ms)
+            partition = group[0]
+            lane = self._ranges.lane_of_unsent(queue, partition)
+            if partition in ranges:
+                self._ranges.place(block, group, ranges[partition], append, accepted_ms, lane)
+            elif lane != queue.lane:
+                append([group], lane)
             else:
                 whole.append(group)
         if whole:
-            append(whole)
+            append(whole, queue.lane)
 
     def _age_ms(self, block: RecordBlock, ref: int, now_ms: float) -> float:
         """How long somebody has been at work on this record: rather a second too short. 0: not known.

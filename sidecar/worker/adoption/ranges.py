@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sidecar.shm.chain_table import ChainName
     from sidecar.shm.descriptors import Descriptor
     from sidecar.worker.slot_memory import SlotMemory
+    from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.topics.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class Ranges:
         self._accumulator = accumulator
         self._topics = topics
         self._by_chain: dict[int, dict[int, list[Range]]] = {}
+        self._bulk_lanes: dict[tuple[str, int], int] = {}
+        """By topic and partition, the lane of what was sent in bulk."""
 
     def __iter__(self) -> Iterator[Range]:
         for of_chain in self._by_chain.values():
@@ -93,20 +96,35 @@ class Ranges:
         for each in self:
             if each.is_sent:
                 sent.setdefault(each.batch.queue, []).append(each.batch)
+                if not each.batch.is_express:
+                    self._bulk_lanes[each.batch.topic, each.batch.partition] = each.batch.lane
         for batches in sent.values():
             give_orders(batches)
+
+    def lane_of_unsent(self, queue: TopicQueue, partition: int) -> int:
+        """Of records without a descriptor that stand in their chain behind all that have one. In express some may have
+        been refused, and be from before what was sent in bulk."""
+        if queue.is_express:
+            return self._bulk_lanes.get((queue.topic, partition), queue.lane)
+        return queue.lane
 
     def place(
         self,
         block: RecordBlock,
         group: tuple[int, int, int],
         ranges: list[Range],
-        append: Callable[[list[tuple[int, int, int]]], None],
+        append: Callable[[list[tuple[int, int, int]], int], None],
         accepted_ms: Callable[[int], float],
+        lane: int,
     ) -> None:
-        """Cut the records of one partition where the descriptors begin and end; ``append`` takes those between."""
+        """Cut the records of one partition where the descriptors begin and end. ``append`` takes those between, and
+        their lane: before a batch that was sent it is that one's. ``lane``: behind all of these."""
         partition, at, stop = group
+        lanes = [lane]
+        for each in reversed(ranges):
+            lanes.append(each.batch.lane if each.is_sent else lanes[-1])
         for each in ranges:
+            lane = lanes.pop()
             if at == stop:
                 return
             (first, first_record), (last, last_record) = (
@@ -116,12 +134,18 @@ class Ranges:
             begin = block.find(at, stop, first, first_record)
             end = block.find(begin, stop, last, last_record + 1)
             if begin > at:
-                append([(partition, at, begin)])
+                append([(partition, at, begin)], lane)
             if end > begin:
                 self._grow(each, block, begin, end, accepted_ms)
             at = end
         if at < stop:
-            append([(partition, at, stop)])
+            append([(partition, at, stop)], lanes[0])
+
+    def goes_first(self, queue: PartitionQueue, lane: int) -> None:
+        """Where acks was changed since, before all of the partition that goes in its ``lane`` of now."""
+        if queue.lane != lane:
+            now = self._accumulator.queue(queue.topic, lane, queue.partition)
+            self._accumulator.put_behind(now, queue)
 
     def _grow(
         self, each: Range, block: RecordBlock, start: int, stop: int, accepted_ms: Callable[[int], float]
@@ -140,8 +164,5 @@ class Ranges:
             self._accumulator.adopt(batch, each.descriptor.count)
             topic_queue = self._topics.get(queue.topic)
             assert topic_queue is not None
-            if topic_queue.lane != queue.lane:
-                # acks was changed since: what was sent in its lane goes before all else of the partition.
-                now = self._accumulator.queue(queue.topic, topic_queue.lane, queue.partition)
-                self._accumulator.put_behind(now, queue)
+            self.goes_first(queue, topic_queue.lane)
         batch.records.try_append(block, start, stop, _UNBOUNDED, accepted_ms(start))
