@@ -12,6 +12,7 @@ from client_stub.wire import Format, LocalCode
 from sidecar.common.condition import HoldCause
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import SendProduce
+from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.chain_table import ChainTable
@@ -609,3 +610,20 @@ def test_what_a_refusal_left_keeps_its_place_when_acks_is_changed(
     assert [batch.is_express for batch in sent] == [is_express, False]
     assert stage.broker.log == {0: [b"known"]}
     assert goes_on(stage, after) == [b"known", b"q0", b"q1"]
+
+
+def test_a_chain_keeps_its_name_for_a_stream_from_before_acks_was_changed(segment: Segment) -> None:
+    """The stream's place in the segment names the chain of the other lane. That chain had ended."""
+    first = began(segment, ALL)
+    first.release_idle()
+    row = first.sessions_of[LOUD].row.index
+    second = Stage(segment, first.broker, 2, ONE)
+    second.know_topic()
+    adopted = second.sessions.of_row(row)
+    assert adopted is not None
+    queue = adopted.streams[1].topic_queue
+    assert queue.lane == PLAIN_LANE
+    for _ in range(3):
+        second.topics._vacate_unused()
+    assert second.topics.get(TOPIC) is queue
+    assert second.topics.by_chain[queue.chain.chain_id] is queue

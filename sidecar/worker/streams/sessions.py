@@ -76,10 +76,13 @@ class Sessions:
         return row if row is not None and row.generation == generation else None
 
     def chains_in_use(self) -> set[int]:
-        """Ids of the chains that some client's stream names, for as long as the client has its row."""
+        """Ids of the chains that some client's stream names, for as long as the client has its row, or goes into: after
+        a change of acks that may be another."""
         found: set[int] = set()
         for row in self._rows.values():
             found |= row.chain_ids
+        for session in self.by_row.values():
+            found |= {stream.topic_queue.chain.chain_id for stream in session.streams.values()}
         return found
 
     def records_settled(self, row: int, generation: int, count: int, share_bytes: int) -> None:

@@ -184,8 +184,8 @@ class Topics:
                 self._brought_less(queue.brought_by)
                 self._accumulator.forget_topic(topic, queue.lane)
                 self._rules.forget(topic)
-            self.missing.discard(topic)
-            self._kept_lanes.pop(topic, None)
+                self.missing.discard(topic)
+                self._kept_lanes.pop(topic, None)
 
     def _brought_less(self, process: int) -> None:
         left = self._brought.pop(process, 0) - 1
