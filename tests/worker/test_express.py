@@ -227,6 +227,18 @@ def test_nobody_is_held_for_express_chains_that_are_full(stage: Stage) -> None:
     stage.settle_all()
 
 
+def test_a_record_that_was_refused_here_is_no_reason_to_hold_its_client(stage: Stage) -> None:
+    """It stands in the bulk chain and has its end."""
+    stage.pile_up()
+    session = stage.sessions_of[QUIET]
+    fields = [EPOCH, 1, 1, TOPIC, STAMP_MS, Format.MSGPACK, 0, 1]
+    stage.intake.submit(session, fields, b"", stage.now_ms, skipped_bytes=1 << 30)
+    assert session.streams[1].position == 1
+    assert stage.submit(QUIET, b"quiet")
+    assert stage.express_values == [b"quiet"]
+    stage.settle_all()
+
+
 def test_a_client_that_leaves_while_it_is_held_is_forgotten(stage: Stage) -> None:
     assert stage.submit(QUIET, b"q0")
     stage.pile_up()

@@ -240,7 +240,7 @@ class Intake:
             flags=flags & _KEPT_FLAGS,
             accepted_ms=now_ms + self._clock_ahead_ms,
         )
-        if not queue.is_express:
+        if refusal is None and not queue.is_express:
             stream.bulk_ordinal = entry.ordinal
         if needed:
             self._shares.count(queue, now_ms)
