@@ -152,6 +152,10 @@ class SidecarDaemon:
     def worker_pids(self) -> list[int]:
         return [int(worker["pid"]) for worker in self.info()["workers"]]
 
+    def ready_pids(self) -> list[int]:
+        """Of the workers that take clients: a daemon is ready when one of them is."""
+        return [int(worker["pid"]) for worker in self.info()["workers"] if worker["state"] == "ready"]
+
     def log_lines(self) -> Iterator[str]:
         """Of all its lives so far, oldest first."""
         with self.log_path.open(errors="replace") as log:

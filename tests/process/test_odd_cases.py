@@ -34,17 +34,13 @@ def flowing(load: SteadyLoad, records: int = 500) -> None:
     wait_until(lambda: load.delivered > before + records, "records to flow")
 
 
-def ready_pids(daemon: SidecarDaemon) -> list[int]:
-    return [int(worker["pid"]) for worker in daemon.info()["workers"] if worker["state"] == "ready"]
-
-
 def stop_a_worker(kafka: KafkaCluster, daemon: SidecarDaemon, topic: str) -> None:
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=2) as load:
         flowing(load)
-        victim = ready_pids(daemon)[0]
+        victim = daemon.ready_pids()[0]
         os.kill(victim, signal.SIGSTOP)
         wait_until(
-            lambda: len(ready_pids(daemon)) == 2 and victim not in ready_pids(daemon),
+            lambda: len(daemon.ready_pids()) == 2 and victim not in daemon.ready_pids(),
             "the stopped worker to be replaced",
             timeout_s=120.0,
             describe=daemon.log_tail,
@@ -117,9 +113,9 @@ def test_the_segment_is_deleted_under_a_running_daemon(
         flowing(load)
         segment = Path(daemon.info()["segment"])
         segment.unlink()
-        (victim,) = ready_pids(daemon)
+        (victim,) = daemon.ready_pids()
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: ready_pids(daemon) not in ([], [victim]), "the worker to be replaced")
+        wait_until(lambda: daemon.ready_pids() not in ([], [victim]), "the worker to be replaced")
         flowing(load)
         old = daemon.process
         refused = daemon.spawn("--takeover")

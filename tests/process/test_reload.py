@@ -125,7 +125,7 @@ def test_a_stopped_worker_is_named(start_daemon: StartDaemon, mock_broker: MockB
     daemon = start_daemon(
         mock_broker.bootstrap_servers, config=file, settings={"daemon.heartbeat_timeout_s": 600}
     )
-    stopped = daemon.worker_pids()[0]
+    stopped = daemon.ready_pids()[0]  # one that still starts has nothing to confirm
     os.kill(stopped, signal.SIGSTOP)
     try:
         file.write_text("[kafka]\nlinger.ms = 7\n")
