@@ -42,8 +42,10 @@ class NextBatch:
             return None
         sequences = queue.sequences
         if sequences is None:
-            # Kafka's muted partition: with one request in flight order is kept without sequences.
-            return None if queue.wire_count and self._in_flight_max == 1 else queue.head
+            # Kafka's muted partition: with one request in flight order is kept without sequences. So it is for records
+            # of another acks: at their time the setting may have been 1.
+            is_held = queue.wire_count and (self._in_flight_max == 1 or queue.follower is not None)
+            return None if is_held else queue.head
         ids, in_flight = self._ids, sequences.in_flight
         if in_flight:
             first = in_flight[0]

@@ -12,7 +12,6 @@ from client_stub.wire import Format, LocalCode
 from sidecar.common.condition import HoldCause
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import SendProduce
-from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.chain_table import ChainTable
@@ -112,7 +111,7 @@ def stage(segment: Segment) -> Stage:
 
 
 def log_of(broker: MemoryBroker) -> list[bytes]:
-    return [value.strip() for value in broker.log[0]]
+    return [value.strip() for value in broker.log.get(0, [])]
 
 
 def test_a_quiet_client_s_record_passes_the_backlog(stage: Stage) -> None:
@@ -409,7 +408,7 @@ def successor(first: Stage, segment: Segment) -> Stage:
     return second
 
 
-def finish(stage: Stage) -> list[bytes]:
+def finish(stage: SlotStage) -> list[bytes]:
     for _ in range(300):
         stage.turn()
         if not stage.accumulator.incomplete:
@@ -536,106 +535,3 @@ def test_an_express_chain_alone_brings_its_topic_back(stage: Stage, segment: Seg
     stage.release_idle()
     second = successor(stage, segment)
     assert finish(second) == [b"quiet"]
-
-
-# --- a successor with other acks --------------------------------------------------------------------------------
-
-ALL = producer_config(batch_size=100, linger_ms=0)
-ONE = producer_config(batch_size=100, linger_ms=0, acks=1, enable_idempotence=False)
-CHANGES = pytest.mark.parametrize(
-    ("before", "after"),
-    [(ALL, ONE), (ONE, ALL), (ALL, ALL), (ONE, ONE)],
-    ids=["all to 1", "1 to all", "all", "1"],
-)
-
-
-def began(segment: Segment, config: ProducerConfig) -> Stage:
-    stage = Stage(segment, MemoryBroker(), 1, config)
-    stage.know_topic()
-    stage.join(LOUD)
-    stage.join(QUIET)
-    stage.accept(stage.sessions_of[LOUD], [b"known"], [0])
-    stage.settle_all()
-    return stage
-
-
-def goes_on(stage: Stage, config: ProducerConfig) -> list[bytes]:
-    """What is in the log when the successor has nothing left."""
-    stage.broker.is_silent = False
-    second = Stage(stage.segment, stage.broker, 2, config)
-    second.ask()
-    second.know_topic()
-    return finish(second)
-
-
-@CHANGES
-@pytest.mark.parametrize("has_arrived", [False, True])
-def test_an_express_remainder_keeps_its_place_when_acks_is_changed(
-    segment: Segment, before: ProducerConfig, after: ProducerConfig, has_arrived: bool
-) -> None:
-    """A batch of each chain was sent and not answered, and more of both waits; the client became loud."""
-    stage = began(segment, before)
-    loud, quiet = stage.sessions_of[LOUD], stage.sessions_of[QUIET]
-    stage.broker.is_silent = True
-    stage.accept(loud, [b"l0"], [0])
-    stage.accept(quiet, [b"q0"], [0], is_express=True)
-    while len(list(stage.descriptors)) < 2:
-        stage.turn()
-    stage.accept(loud, [b"l1"], [0])
-    stage.accept(quiet, [b"q1"], [0], is_express=True)
-    stage.accept(quiet, [b"q2"], [0])
-    if not has_arrived:
-        stage.broker.log[0] = [b"known"]
-        for each in stage.broker.producers.values():
-            del each.batches[1:]
-    found = goes_on(stage, after)
-    for own in (b"l", b"q"):
-        mine = [value for value in found if value.startswith(own)]
-        once = list(dict.fromkeys(mine))
-        assert once == sorted(once)
-        assert len(once) == (2 if own == b"l" else 3)
-        assert mine == once or before is ONE, "without numbers nobody knows a copy"
-
-
-@pytest.mark.parametrize("after", [ALL, ONE], ids=["all", "1"])
-@pytest.mark.parametrize("is_express", [False, True])
-def test_what_a_refusal_left_keeps_its_place_when_acks_is_changed(
-    segment: Segment, monkeypatch: pytest.MonkeyPatch, after: ProducerConfig, is_express: bool
-) -> None:
-    """The batch in bulk behind it was sent and has no answer: its broker lacks it for that."""
-    stage = began(segment, ALL)
-    quiet = stage.sessions_of[QUIET]
-    stage.accept(quiet, [b"bad", b"q0"], [0, 0], is_express=is_express)
-    stage.accept(quiet, [b"q1" + b" " * 100], [0])
-    stage.broker.invalid_value = b"bad"
-    result, sent = stage._result, list[ProducerBatch]()
-
-    def answers_the_first(batch: ProducerBatch) -> PartitionResult:
-        sent.append(batch)
-        stage.broker.is_silent = len(sent) > 1
-        return result(batch)
-
-    monkeypatch.setattr(stage, "_result", answers_the_first)
-    stage.turn()
-    stage.turn()
-    assert len(list(stage.descriptors)) == 1
-    assert [batch.is_express for batch in sent] == [is_express, False]
-    assert stage.broker.log == {0: [b"known"]}
-    assert goes_on(stage, after) == [b"known", b"q0", b"q1"]
-
-
-def test_a_chain_keeps_its_name_for_a_stream_from_before_acks_was_changed(segment: Segment) -> None:
-    """The stream's place in the segment names the chain of the other lane. That chain had ended."""
-    first = began(segment, ALL)
-    first.release_idle()
-    row = first.sessions_of[LOUD].row.index
-    second = Stage(segment, first.broker, 2, ONE)
-    second.know_topic()
-    adopted = second.sessions.of_row(row)
-    assert adopted is not None
-    queue = adopted.streams[1].topic_queue
-    assert queue.lane == PLAIN_LANE
-    for _ in range(3):
-        second.topics._vacate_unused()
-    assert second.topics.get(TOPIC) is queue
-    assert second.topics.by_chain[queue.chain.chain_id] is queue
