@@ -12,4 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_configuration_reference() -> None:
     printed = reference_markdown()
     stored = (ROOT / "docs" / "configuration.md").read_text()
-    assert stored == printed, "kafka-sidecar config show --reference > docs/configuration.md"
+    assert stored == printed, (
+        "print it again: .demo/venv/bin/kafka-sidecar config show --reference > docs/configuration.md"
+    )

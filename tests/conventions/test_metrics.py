@@ -47,7 +47,7 @@ def test_every_counter_row_has_a_writer() -> None:
         for row in written_rows(path.read_text())
     }
     never = [row.name for row in COUNTER_ROWS if row.name not in written]
-    assert not never, f"always 0, whatever happens: {never}"
+    assert not never, f"nobody in {WRITERS} counts these, by Counters.inc() or in Gauges: {never}"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,8 @@ def test_the_test_can_fail(text: str, rows: list[str]) -> None:
 @pytest.mark.parametrize("row", METRICS, ids=lambda row: row.name)
 def test_a_row_says_what_it_counts(row: MetricRow) -> None:
     assert row.name.endswith("_total") == (row.kind == "counter"), "Prometheus: counters end in _total"
-    assert row.unit and row.help.endswith(".") and (not row.worry or row.worry.endswith("."))
+    assert row.unit, "in what it counts, in the plural"
+    assert all(text.endswith(".") for text in (row.help, row.worry) if text), "help and worry are sentences"
     assert "|" not in row.help + row.worry, "it is a cell of a table"
     assert row.unit not in ("milliseconds", "kilobytes", "percent"), "Prometheus: base units"
     assert ("_seconds" in row.name) == (row.unit == "seconds")
@@ -81,7 +82,9 @@ def test_names_are_unique() -> None:
 
 
 def test_the_page_is_what_the_tables_say() -> None:
-    assert PAGE.read_text() == reference_markdown(), "python -m sidecar.telemetry.reference > docs/metrics.md"
+    assert PAGE.read_text() == reference_markdown(), (
+        "print it again: .demo/venv/bin/python -m sidecar.telemetry.reference > docs/metrics.md"
+    )
 
 
 def test_metrics_named_elsewhere_exist() -> None:
@@ -95,4 +98,4 @@ def test_metrics_named_elsewhere_exist() -> None:
         for name in re.findall(r"\bkafka_sidecar_[a-z_]+(?:_total|_seconds)\b", path.read_text())
         if name not in known
     }
-    assert not unknown
+    assert not unknown, f"no such metric: {unknown}"

@@ -20,6 +20,7 @@ from client_stub.error_codes import ERROR_CODES
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.producer import Producer
 from client_stub.spark.options import read_options
+from client_stub.wire import LocalCode
 from sidecar.cli.main import cli
 from sidecar.common.settings import SETTINGS
 from tests.conventions.test_limits import names_of_tests
@@ -39,10 +40,11 @@ def error_classes() -> list[type[SidecarError]]:
 
 
 def _row(page: str, first: str) -> list[str]:
+    """The cells of the row that begins so, in a page of docs/."""
     for line in page.splitlines():
         if line.startswith(f"| {first} |"):
             return [cell.strip() for cell in line.strip("| ").split(" | ")]
-    raise AssertionError(f"no row for {first}")
+    raise AssertionError(f"{page.splitlines()[0]!r} in docs/ has no row that begins with | {first} |")
 
 
 # --- docs/stub-api.md -------------------------------------------------------------------------------------
@@ -81,10 +83,17 @@ def test_every_error_class_is_on_the_page_with_retriable(kind: type[SidecarError
     cells = _row(STUB_API, f"`{kind.__name__}`")
     codes = [code for code in ERROR_CODES if type(error_for(code)) is kind]
     retriable = {error_for(code).retriable for code in codes} or {kind.default_retriable}
+    says = f"{kind.__name__}: the page says {cells[1]}, the codes of this class are retriable: {retriable}"
     if kind is DeliveryFailed:
         assert retriable == {True, False} and cells[1] == "by code"
     elif kind is errors.RecordTooLarge or len(cells) > 3 or not codes:
-        assert {"yes": {True}, "no": {False}}[cells[1]] == retriable, f"{kind.__name__}: {retriable}"
+        assert {"yes": {True}, "no": {False}}[cells[1]] == retriable, says
+
+
+def test_every_code_of_our_own_has_its_row() -> None:
+    """Without one a caller would read of an unknown error of the broker."""
+    missing = [code.name for code in LocalCode if code not in ERROR_CODES]
+    assert not missing, f"no row in ERROR_CODES of client_stub/error_codes.py: {missing}"
 
 
 # --- docs/spark.md ----------------------------------------------------------------------------------------
@@ -218,7 +227,7 @@ def test_commands_on_a_page_exist_with_their_options(path: Path) -> None:
 def test_settings_on_a_page_exist(path: Path) -> None:
     named = re.findall(r"`((?:daemon|pool|dead_letters|http|recover)\.[a-z_]+)`", path.read_text())
     unknown = set(named) - {setting.name for setting in SETTINGS} - {"daemon.json", "daemon.lock"}
-    assert not unknown
+    assert not unknown, f"{path.name} names settings that do not exist: {unknown}"
 
 
 # --- the set of pages -------------------------------------------------------------------------------------
@@ -229,7 +238,7 @@ def test_the_index_names_every_page() -> None:
     rows = re.findall(r"^\| \[([\w-]+\.md)\]", index, re.MULTILINE)
     assert len(rows) == len(set(rows))
     missing = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"} - set(rows)
-    assert not missing
+    assert not missing, f"docs/index.md has no row for {missing}"
 
 
 def _tests_named(page: str) -> set[str]:
@@ -239,7 +248,8 @@ def _tests_named(page: str) -> set[str]:
 @pytest.mark.parametrize("path", (*sorted(ROOT.glob("*.md")), *PAGES[1:]), ids=lambda path: path.name)
 def test_a_test_that_a_page_names_is_there(path: Path) -> None:
     """A claim that rests on a test which was renamed rests on nothing."""
-    assert _tests_named(path.read_text()) <= names_of_tests()
+    gone = _tests_named(path.read_text()) - names_of_tests()
+    assert not gone, f"{path.name} names tests that do not exist: {gone}"
 
 
 def test_the_threat_model_names_its_tests() -> None:

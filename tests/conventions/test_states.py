@@ -9,7 +9,9 @@ from tests.conventions.state_diagrams import DOCUMENT, MACHINES, ROOT, edges, pa
 
 
 def test_the_page_is_printed_from_the_tables() -> None:
-    assert DOCUMENT.read_text() == page(), "python -m tests.conventions.state_diagrams rewrites the page"
+    assert DOCUMENT.read_text() == page(), (
+        "print it again: .demo/venv/bin/python -m tests.conventions.state_diagrams"
+    )
 
 
 def test_every_table_of_states_is_drawn() -> None:
@@ -20,7 +22,8 @@ def test_every_table_of_states_is_drawn() -> None:
         for path in (ROOT / room).rglob("*.py")
         if re.search(r"^\w*TRANSITIONS\b", path.read_text(), re.MULTILINE)
     }
-    assert files == {file for machine in MACHINES for file in re.findall(r"`([\w/]+\.py)`", machine.text)}
+    drawn = {file for machine in MACHINES for file in re.findall(r"`([\w/]+\.py)`", machine.text)}
+    assert files == drawn, f"name each in MACHINES of tests/conventions/state_diagrams.py: {files ^ drawn}"
 
 
 class Light(StrEnum):

@@ -168,7 +168,9 @@ def test_the_map_has_every_room_and_what_it_may_import() -> None:
     mapped = {cells[0].strip("`/").replace("/", "."): cells[2] for cells in _rows(TOUR.read_text(), "room")}
     table = {**OURS, **TOOLS}
     rooms = {room for room in table if (ROOT / room.replace(".", "/")).is_dir()}
-    assert mapped.keys() == rooms
+    assert mapped.keys() == rooms, (
+        f"rooms without a row in docs/tour.md, or rows without a room: {mapped.keys() ^ rooms}"
+    )
     for room, cell in mapped.items():
         doors = ", ".join(_short(door) for door in table[room] if door != room) or "-"
         assert cell == doors, f"docs/tour.md, {room}: tests/conventions/test_layering.py says {doors}"

@@ -90,7 +90,7 @@ def faults(where: str, source: str) -> Iterator[str]:
         plain = _QUOTED.sub("CODE", text)
         for word, pattern in _WORD.items():
             for found in pattern.finditer(plain):
-                yield f"{where}:{line}: {found[0]!r}: {RETIRED[word]}"
+                yield f"{where}:{line}: {found[0]!r} is retired, say: {RETIRED[word]}"
         if seen and (found_subject := SUBJECT.search(plain)):
             yield f"{where}:{line}: {found_subject[0]!r}: begin with a noun"
 
@@ -100,12 +100,18 @@ def test_the_room_speaks_in_the_fields_words(room: str) -> None:
     found = []
     for path in sorted((ROOT / room).rglob("*.py")):
         where = path.relative_to(ROOT).as_posix()
-        found += [f"{where}: its name: {RETIRED[w]}" for w, p in _WORD.items() if p.search(_name(path.stem))]
+        found += [
+            f"{where}: its name is retired, say: {RETIRED[w]}"
+            for w, p in _WORD.items()
+            if p.search(_name(path.stem))
+        ]
         found += faults(where, path.read_text())
     for path in sorted((ROOT / room).rglob("*.p[xy][xid]")):  # Cython and its .pyi: every line
         for number, line in enumerate(path.read_text().splitlines(), 1):
             found += [
-                f"{path.name}:{number}: {RETIRED[w]}" for w, p in _WORD.items() if p.search(_name(line))
+                f"{path.name}:{number}: {hit[0]!r} is retired, say: {RETIRED[w]}"
+                for w, p in _WORD.items()
+                if (hit := p.search(_name(line)))
             ]
     assert not found, "\n".join(found)
 

@@ -92,7 +92,9 @@ def test_links_between_runbooks_lead_somewhere() -> None:
 
 
 def test_the_dashboard_is_what_the_table_says() -> None:
-    assert dashboard() == BOARD, "python -m sidecar.telemetry.dashboard > deploy/grafana/dashboard.json"
+    assert dashboard() == BOARD, (
+        "print it again: .demo/venv/bin/python -m sidecar.telemetry.dashboard > deploy/grafana/dashboard.json"
+    )
     shown = " ".join(target["expr"] for panel in graphs() for target in panel["targets"])
     assert all(re.search(rf"\b{row.name}(_bucket)?\b", shown) for row in METRICS)
 

@@ -13,4 +13,6 @@ def test_bytes_and_numbers_are_those_of_the_golden_file() -> None:
     found = dict(golden())
     assert {name: found.get(name) for name in expected} == expected
     # A row that is new stands for something new: a kind, a code or a field in room that was free.
-    assert found.keys() == expected.keys(), "add the new rows: python -m tests.shm.golden"
+    assert found.keys() == expected.keys(), (
+        "add the new rows: .demo/venv/bin/python -m tests.shm.golden > tests/shm/golden.txt"
+    )
