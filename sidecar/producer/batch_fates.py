@@ -165,6 +165,7 @@ class BatchFates:
     def error(
         self, batch: ProducerBatch, code: int, text: str, now_ms: float, *, log_start_offset: int = -1
     ) -> None:
+        """The whole batch met an error, or got no answer (NETWORK_EXCEPTION): it is tried again, or fails."""
         row = classify(code)
         if row.stale_metadata:
             self.stale_topics.add(batch.topic)

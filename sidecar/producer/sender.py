@@ -450,7 +450,7 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing unsent, nothing in flight, nothing decided and untold."""
+        """Nothing unsent, nothing in flight, no fate decided that a poll has still to hand out."""
         return not (self._accumulator.incomplete or len(self._in_flight) or self._fates.completed)
 
     @property

@@ -14,7 +14,7 @@ from sidecar.producer.topic_settings import TopicRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Immutable. Times in ms, sizes in bytes."""
+    """Immutable. Each name ends in its unit; sizes are in bytes."""
 
     config: ProducerConfig
     rules: TopicRules

@@ -52,8 +52,6 @@ LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its 
 DRAINING_TEXT = (
     "The daemon is draining; what it has accepted is being delivered, send again to its successor."
 )
-
-
 UNACKED_MS_MAX = 2_000.0
 """While descriptors are scarce: how long a failure may wait for its ACK, and a full outcome ring for any ACK."""
 
@@ -79,13 +77,13 @@ class StubPort:
     ) -> None:
         self._clock = clock
         self._worker_epoch = worker_epoch
-        self._limits = limits | {
+        self._welcome_limits = limits | {
             "submission_records": SUBMISSION_RECORDS_MAX,
             "formats": 1 << Format.MSGPACK | 1 << Format.ARROW,
         }
         self.client_ack_timeout_ms = client_ack_timeout_ms
         self._sessions = sessions
-        self._limits_of_clients = client_limits
+        self._client_limits = client_limits
         self._processes = processes
         self._intake = intake
         intake.openings.on_useless = self._sent_useless
@@ -216,7 +214,7 @@ class StubPort:
         for session in self._sessions:
             why = self._sessions.refusal_of(session)
             if why is None:
-                self._limits_of_clients.apply(session)
+                self._client_limits.apply(session)
                 continue
             log.warning("detached by a reload: %s", ascii(why))
             if self._write(session):
@@ -342,7 +340,7 @@ class StubPort:
         self.endpoint.has_attached(routing_id)
         self._processes.watch(session.row.index, process)
         self._intake.grant_credit(session)
-        message = welcome(session, known, self._worker_epoch, self._limits)
+        message = welcome(session, known, self._worker_epoch, self._welcome_limits)
         session.outbox.append([self._pack(message)])
         self._acker.acked(session, now_ms)
         self._outboxes.pending.add(session)

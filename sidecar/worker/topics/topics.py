@@ -27,13 +27,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Metadata's topic errors that no waiting heals (Kafka's codes); all others may pass.
 RUN_ENTRIES = 65_536
 """Entries that waited for their topic's metadata and are partitioned in one turn; then others have theirs."""
 EXPIRED_ENTRIES = 8_192
 """Entries of a topic that give up waiting in one turn."""
 _FATAL_TOPIC_ERRORS = {29: LocalCode.TOPIC_UNAUTHORIZED, 17: LocalCode.INVALID_TOPIC}
-
+"""Metadata's topic errors that no waiting heals (Kafka's codes); all others may pass."""
 
 NAMES_PER_FREE_ROW = 8
 """A client may have this many topics for each name that is still free in the table of chains."""
