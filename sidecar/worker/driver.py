@@ -36,6 +36,7 @@ from sidecar.producer.effects import (
     SendProduce,
     Split,
 )
+from sidecar.worker.fates.publication import free_descriptor, split
 from sidecar.worker.gauges import Gauges
 from sidecar.worker.spare_memory import SpareMemory
 from sidecar.worker.turns import NEVER_MS
@@ -369,12 +370,12 @@ class Driver:
         self._producer_id_port.init_producer_id()
 
     def _split(self, effect: Split, now_ms: float) -> None:
-        self._settlement.split(effect.parent, effect.pieces)
+        split(self._memory.descriptors, effect.parent, effect.pieces)
         self._sender.on_descriptors_changed(effect.parent.queue, now_ms)
 
     def _renumbered(self, effect: Renumbered, now_ms: float) -> None:
         for batch in effect.batches:
-            self._settlement.free_descriptor(batch)
+            free_descriptor(self._memory.descriptors, batch)
             # kill point: renumber.freed
         self._sender.on_descriptors_changed(effect.batches[0].queue, now_ms)
 
@@ -417,7 +418,7 @@ class Driver:
             discards = self._client_limits.take_discards()
             if discards:
                 self._host.send_control(Discarded(discards))
-            self._publish_gauges(now_ms)
+            self._gauges.publish(self._wakeups, now_ms)
             self._reporter.step(now_ms)
             if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
                 self._turns.wake()  # a client that was given up had them
@@ -460,6 +461,3 @@ class Driver:
     def _give(self, pages: list[int]) -> None:
         # kill point: pages.released
         self._pool.give(pages)
-
-    def _publish_gauges(self, now_ms: float) -> None:
-        self._gauges.publish(self._wakeups, now_ms)

@@ -27,7 +27,7 @@ from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.segment import Segment
 from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
-from sidecar.worker.fates.publication import publish_all
+from sidecar.worker.fates.publication import free_descriptor, publish_all, split
 from sidecar.worker.streams.completion import Completion
 from sidecar.worker.streams.session import ClientSession, StreamState
 from tests.configs import producer_config
@@ -295,11 +295,11 @@ class SlotStage:
             elif isinstance(effect, Completed):
                 self.settlement.settle(effect, self.now_ms)
             elif isinstance(effect, Split):
-                self.settlement.split(effect.parent, effect.pieces)
+                split(self.descriptors, effect.parent, effect.pieces)
                 self.sender.on_descriptors_changed(effect.parent.queue, self.now_ms)
             elif isinstance(effect, Renumbered):
                 for batch in effect.batches:
-                    self.settlement.free_descriptor(batch)
+                    free_descriptor(self.descriptors, batch)
                 self.sender.on_descriptors_changed(effect.batches[0].queue, self.now_ms)
             elif isinstance(effect, SendProduce):
                 request = effect.request

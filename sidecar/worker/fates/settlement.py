@@ -19,7 +19,6 @@ from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.worker.fates.completions import SLICES_MAX, BatchCompletion, RecordsCompletion, SharedBatch
 from sidecar.worker.fates.failure_tally import FailureTally
 from sidecar.worker.fates.failure_texts import local_failure_text
-from sidecar.worker.fates.publication import free_descriptor, split
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
@@ -183,14 +182,6 @@ class Settlement:
         indexes = fail_remaining(queue.chain, entry, refusal.code)
         failures = [(each, int(refusal.code)) for each in indexes]
         self.fail_records(queue, entry, failures, now_ms, refusal.text)
-
-    def split(self, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
-        """The pieces take the place of a batch that the broker refused."""
-        split(self._descriptors, parent, pieces)
-
-    def free_descriptor(self, batch: ProducerBatch) -> None:
-        """A batch that loses its identity."""
-        free_descriptor(self._descriptors, batch)
 
     def take_finished_chains(self) -> set[Chain]:
         """Chains in which something became done since the last call: they may have pages to give back."""

@@ -38,8 +38,8 @@ if "sidecar.worker" in sys.orig_argv:
 
     from sidecar.producer.sender import Sender
     from sidecar.worker.brokers.produce_port import ProducePort
-    from sidecar.worker.driver import Driver
     from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.gauges import Gauges
     from sidecar.worker.topics.topics import Topics
 
     _raise_at(Sender, "poll", "iteration")
@@ -48,7 +48,7 @@ if "sidecar.worker" in sys.orig_argv:
     _raise_at(Settlement, "settle", "settlement")
     _raise_at(Topics, "on_entry", "submission")
     _raise_at(ProducePort, "send", "request")
-    _raise_at(Driver, "_publish_gauges", "housekeeping")
+    _raise_at(Gauges, "publish", "housekeeping")
 elif "sidecar" in sys.orig_argv and "run" in sys.orig_argv:
     from sidecar.controller.metadata_fetcher import MetadataFetcher
 
