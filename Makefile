@@ -28,11 +28,11 @@ TEST_ARGS ?=
 
 UNIT := not process and not kafka and not spark
 PROCESS := (process or kafka) and not spark
-# Unit tests work and process tests wait: of the first there is one for each CPU at a time, of the second always three.
+# Unit tests work and process tests wait: of the first there is one for each CPU at a time, of the second always four.
 # A file stays together where its tests share a broker.
 CPUS := $(shell nproc)
 UNIT_AT_ONCE := -n $(CPUS) --dist worksteal
-PROCESS_AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
+PROCESS_AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
 COVERAGE := .demo/coverage
 # The failed tests by name, for the end of the log; those of the process suite by themselves, for a second try.
 FAILED_TESTS := $(CURDIR)/.demo/failed-tests.txt
