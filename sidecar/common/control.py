@@ -112,7 +112,6 @@ class Start:
     instance_key: bytes
     segment_fd: int
     wake_fds: tuple[int, ...] = ()
-    controller_pid: int = 0
     controller_epoch: int = 0
     segment_path: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)

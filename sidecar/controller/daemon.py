@@ -327,7 +327,6 @@ class Daemon:
             instance_key=self._instance_key,
             segment_fd=self.store.fd,
             wake_fds=self._wake_fds,
-            controller_pid=os.getpid(),
             controller_epoch=self._epoch,
             segment_path=str(self.store.path),
             config=self._worker_settings(),

@@ -80,7 +80,6 @@ class Rooms:
     memory: SlotMemory
     core: Core
     turns: Turns
-    cache: MetadataCache
     topics: Topics
     stubs: Stubs
     acker: Acker
@@ -208,7 +207,6 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         memory=memory,
         core=core,
         turns=turns,
-        cache=cache,
         topics=topics,
         stubs=stubs,
         acker=acker,

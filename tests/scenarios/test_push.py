@@ -171,7 +171,6 @@ class OwnController:
                 endpoint=self._endpoint,
                 instance_key=self._key,
                 segment_fd=file.fileno(),
-                controller_pid=os.getpid(),
                 controller_epoch=CONTROLLER_EPOCH,
                 segment_path=str(self._path),
                 config=load_config(None, servers, {}).to_mapping(),
