@@ -41,6 +41,8 @@ LIVE: Final = frozenset(
 )
 LIVE_PREFIXES: Final = ("ssl.", "sasl.", "https.")
 """Credentials: connections that are opened later use the new ones."""
+OF_THE_SEGMENT: Final = frozenset({"buffer.memory", "daemon.clients_max", "pool.page_bytes", "pool.path"})
+"""Fixed when the segment is made. A takeover goes on with the segment of the old daemon, so it changes none of them."""
 SETTLED_TOPIC_KEYS: Final = ("acks", "partitioner")
 """Of a topic: records in the journal stand in the lane of its acks, and a key must keep its partition."""
 _SECRETS: Final = frozenset({"token", *(name for name, row in BY_NAME.items() if row.secret)})
@@ -70,7 +72,7 @@ def difference(old: SidecarConfig, new: SidecarConfig) -> Difference:
         if is_live(name):
             changes.append(phrase)
         else:
-            refusals.append(_needs_restart(phrase))
+            refusals.append(_needs_clean_stop(phrase) if name in OF_THE_SEGMENT else _needs_restart(phrase))
     changes += _table_changes("clients", old.clients, new.clients)
     changes += [
         f'clients."{name}" by its token file or the host\'s users'
@@ -88,6 +90,10 @@ def difference(old: SidecarConfig, new: SidecarConfig) -> Difference:
 
 def _needs_restart(what: str) -> str:
     return f"{what} needs a restart: kafka-sidecar run --takeover."
+
+
+def _needs_clean_stop(what: str) -> str:
+    return f"{what} needs a clean stop: kafka-sidecar drain, then restart the daemon."
 
 
 def _first_unlike(

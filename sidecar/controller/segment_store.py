@@ -86,7 +86,7 @@ class SegmentStore:
         if found is not None:
             full = [slot for slot in found.segment.prepared_slots() if found.has_content(slot)]
             left_log.keep_only(full if sync == "accept" else ())
-            found._say_what_is_found(page_bytes, buffer_memory_bytes)
+            found._say_what_is_found(page_bytes, buffer_memory_bytes, clients_max)
             run_dir.publish_segment(found.path)
             return found
         if left_log.has_entries:
@@ -157,21 +157,25 @@ class SegmentStore:
         """The slot that has the client's row."""
         return self._clients.slot_of(client_id)
 
-    def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int) -> None:
+    def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int, clients_max: int) -> None:
         left = describe_undelivered(self.segment)
         self.inherited = describe(left) if left else "clients and no undelivered records"
         log.warning(
             "Going on with the segment %s of the previous daemon: it holds %s.", self.path, self.inherited
         )
-        wanted = buffer_memory_bytes // page_bytes * page_bytes
-        if self.buffer_memory_bytes != wanted or self.segment.page_bytes != page_bytes:
+        sizes = {
+            "buffer.memory": (self.buffer_memory_bytes, buffer_memory_bytes // page_bytes * page_bytes),
+            "pool.page_bytes": (self.segment.page_bytes, page_bytes),
+            "daemon.clients_max": (self.segment.layout.clients_max, clients_max),
+        }
+        differing = [
+            f"{name} is {has}, not {wanted}" for name, (has, wanted) in sizes.items() if has != wanted
+        ]
+        if differing:
             log.warning(
-                "Its buffer.memory is %d in pages of %d bytes, not %d and %d as configured: those count from the "
-                "next start after a clean stop.",
-                self.buffer_memory_bytes,
-                self.segment.page_bytes,
-                wanted,
-                page_bytes,
+                "In this segment %s. The configuration counts from the next start after a clean stop: "
+                "kafka-sidecar drain, then restart the daemon.",
+                ", ".join(differing),
             )
 
     def heartbeat(self, slot: int) -> int:

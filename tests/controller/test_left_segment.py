@@ -99,12 +99,13 @@ def test_one_with_content_is_taken_as_it_is(short_dir: Path, caplog: pytest.LogC
         configured_path=str(short_dir / "b"),
         page_bytes=4096,
         buffer_memory_bytes=2 << 20,
-        clients_max=16,
+        clients_max=17,
         instance_id=b"j" * 16,
     )
     assert again.path == short_dir / "a"
     assert again.buffer_memory_bytes == 1 << 20
     assert "not 2097152" in caplog.text
+    assert "daemon.clients_max is 16, not 17" in caplog.text
     assert again.next_incarnation() > 1, "no number is used twice"
     again.close()
 

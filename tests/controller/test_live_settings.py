@@ -34,6 +34,18 @@ def test_live_ones_are_changes_and_others_are_refused_by_name() -> None:
     )
 
 
+def test_sizes_of_the_segment_need_a_clean_stop_as_a_takeover_keeps_them() -> None:
+    changed = config(
+        "buffer.memory=64MB", "pool.page_bytes=32768", "daemon.clients_max=2048", "pool.path=/tmp/p"
+    )
+    assert difference(config(), changed).refusals == (
+        "buffer.memory 134217728 → 67108864 needs a clean stop: kafka-sidecar drain, then restart the daemon.",
+        "daemon.clients_max 1024 → 2048 needs a clean stop: kafka-sidecar drain, then restart the daemon.",
+        'pool.path "" → /tmp/p needs a clean stop: kafka-sidecar drain, then restart the daemon.',
+        "pool.page_bytes 16384 → 32768 needs a clean stop: kafka-sidecar drain, then restart the daemon.",
+    )
+
+
 def test_a_concluded_value_counts() -> None:
     """request.timeout.ms raises a default: both differ, and the cause is named as the one that needs a restart."""
     found = difference(config(), config("request.timeout.ms=200000"))

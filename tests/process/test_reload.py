@@ -82,7 +82,7 @@ def test_all_or_nothing(start_daemon: StartDaemon, mock_broker: MockBroker, file
         "[kafka]\nlinger.ms = -1\n": (ExitStatus.FAILED, "linger.ms = -1"),
         "[kafka]\nlinger.ms = 7\n[pool]\npage_bytes = 32768\n": (
             ExitStatus.NEEDS_TAKEOVER,
-            "pool.page_bytes 16384 → 32768 needs a restart: kafka-sidecar run --takeover.",
+            "pool.page_bytes 16384 → 32768 needs a clean stop: kafka-sidecar drain, then restart the daemon.",
         ),
         "[topics.smoke]\nacks = 1\nlinger.ms = 8\n": (
             ExitStatus.NEEDS_TAKEOVER,
