@@ -141,6 +141,7 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
         lines.append(
             f"failed  {each['records']:,} of topic {each['topic']}, last {ago} ago from client "
             f"{each['client'] or 'unknown'}: {each['error']}: {each['text']}"
+            + (f" {each['advice']}" if each.get("advice") else "")
         )
     more = len(found["failures"]) - FAILURES_SHOWN
     if more > 0:

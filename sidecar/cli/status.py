@@ -26,6 +26,8 @@ LEDGER = (
 """The first is the sum of the others."""
 FAILURES_SHOWN = 5
 """Of the latest pairs of topic and error; --json has more."""
+POOL_NAMED = 3
+"""Topics, and clients, with most of the pool."""
 DISCARDS_SHOWN = 5
 """Topics with the most discarded records."""
 WATCH_S = 1.0
@@ -144,10 +146,28 @@ def http_url(address: str) -> str:
     return f"{address if '://' in address else f'http://{address}'}/"
 
 
+def pool_line(info: dict[str, Any]) -> str:
+    """Pages in use, now, and who held most of them at the last report."""
+    pool = info["pool"]
+    used = info["counters"].get("buffer_pages_taken", pool["pages_used"])
+    named = [f"topic {each['topic']} {each['pages']:,}" for each in pool["by_topic"][:POOL_NAMED]]
+    named += [f"client {each['client']} {each['pages']:,}" for each in pool["by_client"][:POOL_NAMED]]
+    return (
+        f"  pool      {used:,} of {pool['pages']:,} pages used ({100 * used // pool['pages']} %)"
+        + (": " if named else "")
+        + ", ".join(named)
+    )
+
+
 def condition_lines(info: dict[str, Any]) -> list[str]:
     """Advice, brokers that are no good, and who waits for what."""
+    from sidecar.telemetry.page import oldest_held
+
     lines = [f"  do        {info['advice']}"] if info["advice"] else []
     lines += [_broker_line(each) for each in info["brokers"] if _is_worth_a_line(each)]
+    oldest = oldest_held(info)
+    if oldest:
+        lines.append(f"  oldest    held record {oldest}")
     return [*lines, *(f"  note      {notice}" for notice in info["notices"])]
 
 
@@ -183,10 +203,8 @@ def life_lines(info: dict[str, Any]) -> list[str]:
         ago = duration(time.time() - last["at_ms"] / 1000.0)
         lines.append(f"  restarts  {info['restarts']} of workers, the last {ago} ago: {last['sentence']}")
     before = info["predecessor"]
-    if before is not None:
-        pid = before["taken_over_pid"]
-        how = "was replaced" if pid is None else f"(pid {pid}) handed over"
-        lines.append(f"  before    the previous daemon {how}; its segment held {before['held'] or 'nothing'}")
+    if before is not None and "sentence" in before:  # a daemon of an earlier version does not say
+        lines.append(f"  before    {before['sentence']}")
     return lines
 
 
@@ -217,6 +235,7 @@ def describe(info: dict[str, Any]) -> str:
     lines = [
         f"{info['state']}"
         + (f": {info['sentence']}" if info["sentence"] else f" for {up}, pid {info['pid']}"),
+        *([f"  daemon    up for {up}, pid {info['pid']}"] if info["sentence"] else []),
         f"  run dir   {info['run_dir']}",
         f"  kafka     {info['bootstrap']} ({brokers(info)})",
         *condition_lines(info),
@@ -224,17 +243,12 @@ def describe(info: dict[str, Any]) -> str:
         f"  http      {http_url(info['http'])}",
         *tcp_lines(info),
         f"  segment   {info['segment']}",
+        pool_line(info),
     ]
     for worker in info["workers"]:
         lines.append(
             f"  worker {worker['index']}  {worker['state']}, pid {worker['pid']}, slot {worker['slot']}, "
             f"clients {worker['clients']}" + _restarts(worker)
-        )
-    pauses = info.get("pauses", {})
-    for topic, since_ms in sorted(pauses.get("topics", {}).items()):
-        since = duration(time.time() - since_ms / 1000.0)
-        lines.append(
-            f"  paused    {ascii(topic)[1:-1]} for {since}: its records wait for `kafka-sidecar resume`"
         )
     if info["held_slots"]:
         slots = ", ".join(map(str, info["held_slots"]))
@@ -243,7 +257,7 @@ def describe(info: dict[str, Any]) -> str:
         lines.append(
             f"  failed    {failure['records']:,} of topic {failure['topic']}: {failure['error']}, last "
             f"{duration(time.time() - failure['last_ms'] / 1000.0)} ago from client {failure['client'] or 'unknown'}: "
-            f"{failure['text']}"
+            f"{failure['text']}" + (f" {failure['advice']}" if failure.get("advice") else "")
         )
     if not counters and not os.access(info["segment"], os.R_OK):
         lines.append("  records   shown to the daemon's user and to root, who may read the segment")
@@ -253,12 +267,7 @@ def describe(info: dict[str, Any]) -> str:
             f"  records   {accepted:,} accepted = {delivered:,} delivered + {failed:,} failed "
             f"+ {dead:,} dead lettered + {held:,} held"
         )
-        if counters.get("dead_letters_waiting"):
-            lines.append(
-                f"  letters   {counters['dead_letters_waiting']:,} failed submissions of gone clients wait: the spool "
-                f"{info['dead_letters']} cannot take them (see the log)"
-            )
-        elif dead:
+        if dead:
             lines.append(f"  letters   {info['dead_letters']}: `kafka-sidecar replay --dry-run` lists them")
     for each in info.get("discards", [])[:DISCARDS_SHOWN]:
         first, last = (

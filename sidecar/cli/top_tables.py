@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.wording import printable
-from sidecar.telemetry.page import duration
+from sidecar.telemetry.page import duration, oldest_held
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,7 +129,7 @@ def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
         Table(
             "broker",
             "Brokers",
-            ("broker", "address", "state", "since", "in flight", "held", "oldest", "last error"),
+            ("broker", "address", "state", "since", "in flight", "throttled", "held", "oldest", "last error"),
             [
                 [
                     each["id"],
@@ -137,6 +137,7 @@ def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
                     "known, not connected" if each["state"] == "known" else each["state"],
                     duration(each["since_seconds"]),
                     each["in_flight"],
+                    f"{each['throttle_ms']:,} ms" if each["throttle_ms"] else "",
                     each["held_records"],
                     duration(each["oldest_held_seconds"]) if each.get("oldest_held_seconds") else "",
                     each.get("last_error") or "",
@@ -218,18 +219,18 @@ def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
 def head(look: Look) -> list[str]:
     """State, what to do, the pool, and the oldest record."""
     info = look.info
-    lines = [f"{info['state']}: {info['sentence'] or 'everything runs'}"]
-    if info.get("advice"):
+    notices = [str(each) for each in info["notices"]]
+    lines = [
+        f"{info['state']}: {info['sentence'] or ('this needs a look' if notices else 'everything runs')}"
+    ]
+    if info["advice"]:
         lines.append(str(info["advice"]))
-    lines += map(str, info.get("notices", ()))
-    pool = info.get("pool")
-    if pool:
-        used = dict(look.levels)["buffer pages in use"]
-        lines.append(f"pool: {100 * used // pool['pages']} % of {pool['pages']:,} pages")
-    oldest = info.get("oldest_held")
+    lines += notices
+    pool, used = info["pool"], dict(look.levels)["buffer pages in use"]
+    lines.append(f"pool: {100 * used // pool['pages']} % of {pool['pages']:,} pages")
+    oldest = oldest_held(info)
     if oldest:
-        where = oldest["topic"] if oldest["partition"] is None else f"{oldest['topic']}-{oldest['partition']}"
-        lines.append(f"oldest held record: {duration(oldest['seconds'])}, {where}, {oldest['reason']}")
+        lines.append(f"oldest held record: {oldest}")
     return [printable(line) for line in lines]
 
 

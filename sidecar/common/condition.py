@@ -11,6 +11,11 @@ TROUBLE_MS: Final = 5_000.0
 """Records that have waited so long for a broker that is no good make the daemon degraded."""
 
 
+SPOOL_ADVICE: Final = (
+    "Make room there or mend its rights, raise dead_letters.max_bytes, or run `kafka-sidecar replay`."
+)
+
+
 class BrokerState(StrEnum):
     """``KNOWN``: metadata names it, no connection stands, and nothing needs one."""
 
@@ -99,3 +104,11 @@ class WaitRow(NamedTuple):
     accepted_ms: float
     cause: str
     error: str = ""
+
+
+class LettersRow(NamedTuple):
+    """Failures of gone clients that the spool cannot take, since ``since_ms`` (monotonic), and why not."""
+
+    submissions: int
+    since_ms: float
+    reason: str

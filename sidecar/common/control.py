@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from sidecar.common.condition import BrokerRow, HoldRow, ShareRow, WaitRow
+from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, WaitRow
 from sidecar.common.explanation import EVERY_USER, ClientAccount, WaitingRow
 from sidecar.common.model import Node
 
@@ -260,7 +260,7 @@ class Condition:
     """worker → controller, once a second while something differs: how it stands with brokers, pool and streams.
 
     It replaces the last one. ``topics`` and ``clients`` are those that hold most of the pool. ``waits``: the oldest
-    record that has a partition, and the oldest that waits for its topic.
+    record that has a partition, and the oldest that waits for its topic. ``letters``: none while the spool takes all.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.CONDITION
@@ -269,6 +269,7 @@ class Condition:
     clients: tuple[ShareRow, ...] = ()
     holds: tuple[HoldRow, ...] = ()
     waits: tuple[WaitRow, ...] = ()
+    letters: tuple[LettersRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 
 import msgpack
 
-from sidecar.common.condition import BrokerRow, HoldRow, ShareRow, WaitRow
+from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, WaitRow
 from sidecar.common.control import (
     ControlKind,
     ControlMessage,
@@ -74,6 +74,7 @@ _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
     (ControlKind.CONDITION, "clients"): _rows(ShareRow),
     (ControlKind.CONDITION, "holds"): _rows(HoldRow),
     (ControlKind.CONDITION, "waits"): _rows(WaitRow),
+    (ControlKind.CONDITION, "letters"): _rows(LettersRow),
     (ControlKind.EXPLAINED, "rows"): _rows(WaitingRow),
     (ControlKind.EXPLAINED, "clients"): _rows(ClientAccount),
 }

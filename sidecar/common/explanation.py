@@ -20,6 +20,7 @@ class OwnCause(StrEnum):
 
     OUT_OF_RANGE = "out_of_range"
     DISK_SYNC = "disk_sync"
+    SPOOL = "spool"
 
 
 class WaitingRow(NamedTuple):

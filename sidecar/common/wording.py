@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 
 def counted(count: int, one: str, many: str = "") -> str:
     """``1 record``, ``1,200 records``; ``many`` where the plural is not ``one`` with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def moment(at_ms: float) -> str:
+    """``2026-11-22 23:04:11+0000``: Unix time as the log writes it."""
+    return f"{datetime.fromtimestamp(at_ms / 1e3).astimezone():%Y-%m-%d %H:%M:%S%z}"
 
 
 def printable(text: str) -> str:

@@ -121,7 +121,8 @@ class BrokerBook:
         error = next((row.last_error for row in broker.rows if row.last_error), "")
         silent, down = by_state.get(BrokerState.SILENT), by_state.get(BrokerState.DOWN, [])
         if silent:
-            text = f"It has answered nothing since {sum(row.in_flight for row in silent)} requests were sent."
+            sent = counted(sum(row.in_flight for row in silent), "request was sent", "requests were sent")
+            text = f"It has answered nothing since {sent}."
             return BrokerState.SILENT, min(row.since_ms for row in silent), text
         needed = [row for row in down if row.held_records]
         if needed:
@@ -151,11 +152,11 @@ class BrokerBook:
         waiting = broker.waiting
         if broker.shown is BrokerState.SILENT:
             log.warning(
-                "%s is silent: it has answered nothing for %.0f s with %d requests sent, and %s. Look at its process, "
+                "%s is silent: it has answered nothing for %.0f s with %s sent, and %s. Look at its process, "
                 "its disk and its log.",
                 broker.name,
                 (now_ms - broker.since_ms) / 1e3,
-                broker.in_flight,
+                counted(broker.in_flight, "request"),
                 waiting,
             )
         elif broker.shown is BrokerState.DOWN:

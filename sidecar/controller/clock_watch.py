@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from sidecar.common.wording import moment
+
 log = logging.getLogger(__name__)
 
 STEP_MS_MIN: Final = 2_000.0
@@ -25,6 +27,7 @@ class ClockWatch:
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._shown: list[tuple[float, str]] = []
+        """When it was seen (monotonic), and the sentence with its Unix time."""
         self.steps = 0
         self.stalled_ms = 0.0
 
@@ -56,4 +59,4 @@ class ClockWatch:
 
     def _say(self, now_ms: float, text: str) -> None:
         log.warning("%s", text)
-        self._shown.append((now_ms, text))
+        self._shown.append((now_ms, f"{moment(self._wall_ms)}: {text}"))

@@ -6,15 +6,17 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from sidecar.common.condition import TROUBLE_MS, HoldCause, ShareRow, WaitCause, WaitRow
+from sidecar.common.condition import SPOOL_ADVICE, TROUBLE_MS, HoldCause, ShareRow, WaitCause, WaitRow
 from sidecar.common.control import Condition
 from sidecar.common.model import Node
 from sidecar.common.sparse_log import SparseLog
-from sidecar.common.wording import masked
+from sidecar.common.wording import counted, masked
 from sidecar.controller.broker_book import BrokerBook
 
 log = logging.getLogger(__name__)
 
+WAITS_NAMED: Final = 3
+"""Clients that a notice names."""
 SHOWN_MAX: Final = 20
 """Topics, clients and held streams in status: those with most of the pool, and those held longest."""
 OLDEST_SHOWN_MS: Final = 1_000.0
@@ -36,7 +38,7 @@ _ADVICE: Final = {
 }
 _HOLD_WORDS: Final = {
     HoldCause.POOL: "the buffer pool is full",
-    HoldCause.SHARE: "its topic or the client holds its share of the buffer pool",
+    HoldCause.SHARE: "it holds its share of the buffer pool",
     HoldCause.RING: "it does not read its outcomes",
     HoldCause.UNKNOWN_TOPIC: "its topic is not known and such topics hold their share of the buffer pool",
     HoldCause.RATE: "it is at its rate",
@@ -50,6 +52,8 @@ _HOLD_ADVICE: Final = {
     HoldCause.SHARE: "Look at what keeps the topic from being delivered, send less, or raise buffer.memory.",
     HoldCause.RING: "Look at that client: its process is stopped, or a callback blocks its io thread.",
     HoldCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
+    HoldCause.RATE: "Send less, or raise the rate of the client or topic and run `kafka-sidecar reload`.",
+    HoldCause.EXPRESS: "It goes on by itself.",
     HoldCause.PAUSED: "`kafka-sidecar resume` lets clients go on.",
     HoldCause.DISK: "Make room on it, or repair it.",
     HoldCause.ERROR: "The log has the error.",
@@ -113,8 +117,8 @@ class ConditionBook:
                     hold["client"],
                     hold["topic"] and f" with records for topic {hold['topic']}",
                     hold["since_seconds"],
-                    _HOLD_WORDS[cause],
-                    _HOLD_ADVICE.get(cause, ""),
+                    self._why_held(hold),
+                    _HOLD_ADVICE[cause],
                 )
         for broker_id, throttle_ms in self.brokers.throttles.items():
             if now_ms >= self._throttled.get(broker_id, 0.0):
@@ -134,7 +138,7 @@ class ConditionBook:
 
     @property
     def _has_waiting(self) -> bool:
-        return any(each.holds or each.waits for each in self._conditions.values())
+        return any(each.holds or each.waits or each.letters for each in self._conditions.values())
 
     # ---- the oldest records
 
@@ -209,6 +213,13 @@ class ConditionBook:
                 continue
             if now_ms - row.accepted_ms >= TROUBLE_MS:
                 found.append(f"{self._wait_words(row, now_ms)}. {_ADVICE[WaitCause(row.cause)]}")
+        letters = [row for each in self._conditions.values() for row in each.letters]
+        if letters:
+            first = min(letters, key=lambda row: row.since_ms)
+            found.append(
+                f"dead letters of {counted(sum(row.submissions for row in letters), 'submission')} wait for "
+                f"{(now_ms - first.since_ms) / 1e3:.0f} s: {masked(first.reason)}. {SPOOL_ADVICE}"
+            )
         for broker_id, throttle_ms in self.brokers.throttles.items():
             found.append(f"broker {broker_id} throttles: {throttle_ms:,} ms. {_ADVICE[WaitCause.THROTTLED]}")
         return found
@@ -217,9 +228,24 @@ class ConditionBook:
         words = [f"pool {100 * pages_used // self._page_count} %"]
         words += [f"topic {each['topic']} at its share" for each in self._topics() if each["share_full"]]
         words += [f"client {each['client']} at its share" for each in self._clients() if each["share_full"]]
-        for hold in holds[:3]:
-            words.append(f"client {hold['client']} waits: {_HOLD_WORDS[HoldCause(hold['reason'])]}")
-        return ", ".join(words)
+        waits: dict[tuple[str, str], str] = {}
+        for hold in holds:
+            # Who holds a share stands there already.
+            why = "" if hold["reason"] == HoldCause.SHARE else f": {self._why_held(hold)}"
+            text = f"client {hold['client']} waits for {hold['since_seconds']:.0f} s{why}"
+            waits.setdefault((hold["client"], hold["reason"]), text)
+        words += list(waits.values())[:WAITS_NAMED]
+        if len(waits) > WAITS_NAMED:
+            words.append(f"and {counted(len(waits) - WAITS_NAMED, 'more wait', 'more wait')}")
+        return f"{', '.join(words)}. {_HOLD_ADVICE[HoldCause(holds[0]['reason'])]}"
+
+    def _why_held(self, hold: dict[str, Any]) -> str:
+        cause = HoldCause(hold["reason"])
+        if cause is HoldCause.SHARE and any(
+            each["share_full"] and each["topic"] == hold["topic"] for each in self._topics()
+        ):
+            return f"topic {hold['topic']} holds its share of the buffer pool"
+        return _HOLD_WORDS[cause]
 
     def status(self, pages_used: int, in_flight_most: int, now_ms: float) -> dict[str, Any]:
         """The keys of this book in status: brokers, pool, holds, oldest_held."""

@@ -117,6 +117,9 @@ class DaemonStatus:
     def to_mapping(self) -> dict[str, Any]:
         """The data of daemon.json, the page and `status --json`."""
         health = self.health()
+        overview = self._overview.status(
+            self.config.integer("max.in.flight.requests.per.connection") * self._supervisor.wanted
+        )
         return {
             "pid": os.getpid(),
             "start_time": process_start_time(os.getpid()),
@@ -138,9 +141,8 @@ class DaemonStatus:
             "bootstrap": ",".join(self.config.words("bootstrap.servers")),
             "cluster_id": self._cluster.cluster_id,
             "batch_size": self.config.integer("batch.size"),
-            **self._overview.status(
-                self.config.integer("max.in.flight.requests.per.connection") * self._supervisor.wanted
-            ),
+            **overview,
+            "notices": [*self._orders.notices(), *overview["notices"]],
             "restarts": self._supervisor.deaths.total,
             "last_restart": self._supervisor.deaths.last,
             "predecessor": self._predecessor(),
@@ -173,7 +175,13 @@ class DaemonStatus:
         """The daemon before, with whose segment this one goes on: one that died, or that handed it over."""
         if not self._store.inherited and self.replaced_pid is None:
             return None
-        return {"taken_over_pid": self.replaced_pid, "held": self._store.inherited}
+        pid, held = self.replaced_pid, self._store.inherited
+        how = "ended without a drain" if pid is None else f"(pid {pid}) handed over"
+        return {
+            "taken_over_pid": pid,
+            "held": held,
+            "sentence": f"The previous daemon {how}; its segment held {held or 'nothing'}.",
+        }
 
     def changed(self) -> None:
         """Something that `status` shows is different: write it, once for all changes of this turn."""

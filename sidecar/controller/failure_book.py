@@ -110,6 +110,7 @@ class FailureBook:
                 "topic": pair.topic,
                 "error": pair.error,
                 "text": pair.text,
+                "advice": pair.advice,
                 "persistence": Persistence(pair.persistence).words,
                 "records": pair.count,
                 "client": pair.client,

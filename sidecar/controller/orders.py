@@ -6,14 +6,18 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from sidecar.common.client_rules import Caller
 from sidecar.common.errors import Refused
 from sidecar.common.pauses import Pauses
+from sidecar.common.wording import counted, moment
 from sidecar.controller.run_dir import RunDir, read_json
 
 log = logging.getLogger(__name__)
+
+TOPICS_NAMED: Final = 5
+"""In the notice of what is paused."""
 
 
 class Orders:
@@ -66,6 +70,20 @@ class Orders:
         if self.pauses.topics:
             parts.append(f"records of {', '.join(map(ascii, sorted(self.pauses.topics)))} are not sent")
         return " and ".join(parts) or "records are accepted and sent"
+
+    def notices(self) -> list[str]:
+        """A sentence for an operator while topics are paused; a drain is the daemon's state."""
+        topics = self.pauses.topics
+        if not topics:
+            return []
+        named = ", ".join(ascii(each)[1:-1] for each in sorted(topics)[:TOPICS_NAMED])
+        if len(topics) > TOPICS_NAMED:
+            named += f" and {counted(len(topics) - TOPICS_NAMED, 'more topic')}"
+        what = "topic" if len(topics) == 1 else "topics"
+        return [
+            f"paused by an operator since {moment(min(topics.values()))}: {what} {named}. Records are accepted and "
+            "not sent. `kafka-sidecar resume` lets them go on."
+        ]
 
     def shown(self) -> dict[str, Any]:
         """For status and page; empty while nothing is stopped."""

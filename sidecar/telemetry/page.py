@@ -40,6 +40,17 @@ def brokers(status: Mapping[str, Any]) -> str:
     )
 
 
+def oldest_held(status: Mapping[str, Any]) -> str:
+    """``37 s, orders-1, broker 1 silent``; empty without one, and where sentence or notices say it already."""
+    oldest = status["oldest_held"]
+    if not oldest or any(
+        "oldest held record" in each.lower() for each in (status["sentence"], *status["notices"])
+    ):
+        return ""
+    where = oldest["topic"] if oldest["partition"] is None else f"{oldest['topic']}-{oldest['partition']}"
+    return f"{duration(oldest['seconds'])}, {where}, {oldest['reason']}"
+
+
 def duration(seconds: float) -> str:
     """``3 d 4 h``, ``5 min 2 s``: the two largest units."""
     whole = max(int(seconds), 0)

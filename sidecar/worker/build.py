@@ -175,6 +175,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         sessions=sessions,
         intake=stubs.intake,
         produce_port=brokers.produce_port,
+        dead_letters=dead_letters,
         page_count=memory.segment.page_count,
         page_bytes=memory.segment.page_bytes,
     )
@@ -215,7 +216,13 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         brokers=brokers,
         reporter=reporter,
         explainer=Explainer(
-            config=config, cache=cache, core=core, topics=topics, sessions=sessions, reporter=reporter
+            config=config,
+            cache=cache,
+            core=core,
+            topics=topics,
+            sessions=sessions,
+            reporter=reporter,
+            dead_letters=dead_letters,
         ),
         driver=driver,
         adoption=adoption,

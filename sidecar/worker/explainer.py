@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.core import Core
     from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.worker.fates.dead_letters import DeadLetters
     from sidecar.worker.reporter import Reporter
     from sidecar.worker.streams.session import ClientSession, StreamState
     from sidecar.worker.streams.sessions import Sessions
@@ -57,6 +58,7 @@ class Explainer:
         topics: Topics,
         sessions: Sessions,
         reporter: Reporter,
+        dead_letters: DeadLetters,
     ) -> None:
         self._config = config
         self._cache = cache
@@ -65,6 +67,7 @@ class Explainer:
         self._topics = topics
         self._sessions = sessions
         self._reporter = reporter
+        self._dead_letters = dead_letters
 
     def explain(self, question: Explain, now_ms: float) -> Explained:
         """The answer: of one topic, partition (``orders-3``) or client, or of everything (an empty name)."""
@@ -72,7 +75,12 @@ class Explainer:
         own = [each for each in self._sessions if question.uid in {EVERY_USER, each.caller.uid}]
         sessions = [each for each in own if not name or each.name == name]
         wanted = _Wanted(name, {each.topic_queue.topic for one in sessions for each in one.streams.values()})
-        rows = [*self._unknown(wanted), *_held(own, wanted, now_ms), *self._batches(wanted, now_ms)]
+        rows = [
+            *self._unknown(wanted),
+            *_held(own, wanted, now_ms),
+            *self._batches(wanted, now_ms),
+            *self._letters(wanted),
+        ]
         return Explained(
             serial=question.serial,
             is_known=not name or bool(sessions) or self._knows(wanted),
@@ -147,7 +155,9 @@ class Explainer:
                 partition,
                 "",
                 str(cause),
-                self._words(found.oldest, cause, broker, now_ms),
+                self._words(
+                    found.oldest, cause, broker, brokers[broker].state if broker in brokers else "", now_ms
+                ),
                 broker,
                 found.records,
                 0,
@@ -157,7 +167,33 @@ class Explainer:
                 error or found.oldest.last_error or "",
             )
 
-    def _words(self, batch: ProducerBatch, cause: WaitCause, broker: int, now_ms: float) -> str:
+    def _letters(self, wanted: _Wanted) -> Iterator[WaitingRow]:
+        """Failures whose clients are gone, and which the spool does not take."""
+        letters = self._dead_letters
+        if not letters.refusal:
+            return
+        records: dict[str, int] = {}
+        submissions: dict[str, int] = {}
+        for each in islice(letters.held(), BATCHES_READ_MAX):
+            if wanted.has_topic(each.topic):
+                records[each.topic] = records.get(each.topic, 0) + each.record_count
+                submissions[each.topic] = submissions.get(each.topic, 0) + 1
+        for topic, count in records.items():
+            yield WaitingRow(
+                topic,
+                -1,
+                "",
+                str(OwnCause.SPOOL),
+                f"they failed, their clients are gone, and {letters.refusal}",
+                -1,
+                count,
+                submissions[topic],
+                0,
+                letters.refused_since_ms,
+                0.0,
+            )
+
+    def _words(self, batch: ProducerBatch, cause: WaitCause, broker: int, state: str, now_ms: float) -> str:
         if cause is WaitCause.QUEUED:
             if not self._sender.in_flight.room(broker):
                 return f"as many requests as may be at broker {broker} have no answer yet"
@@ -171,7 +207,7 @@ class Explainer:
             return f"broker {broker} refused them, they are sent again{when}"
         return {
             WaitCause.NO_LEADER: "the partition has no leader",
-            WaitCause.BROKER: f"broker {broker} cannot be used",
+            WaitCause.BROKER: f"broker {broker} is {state or 'not known'}",
             WaitCause.UNANSWERED: f"they are in flight: broker {broker} has not answered yet",
             WaitCause.PAUSED: "an operator has paused the topic, `kafka-sidecar resume` lets it go on",
             WaitCause.LINGER: f"linger.ms ({batch.queue.settings.linger_ms:g}) is not over",

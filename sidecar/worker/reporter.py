@@ -16,6 +16,7 @@ from sidecar.common.condition import (
     BrokerState,
     HoldCause,
     HoldRow,
+    LettersRow,
     ShareRow,
     WaitCause,
     WaitRow,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from sidecar.net.cluster_links import ClusterLinks
     from sidecar.producer.core import Core
     from sidecar.worker.brokers.produce_port import ProducePort
+    from sidecar.worker.fates.dead_letters import DeadLetters
     from sidecar.worker.host import Host
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.stubs.intake import Intake
@@ -72,6 +74,7 @@ class Reporter:
         sessions: Sessions,
         intake: Intake,
         produce_port: ProducePort,
+        dead_letters: DeadLetters,
         page_count: int,
         page_bytes: int,
     ) -> None:
@@ -84,6 +87,7 @@ class Reporter:
         self._sessions = sessions
         self._intake = intake
         self._produce_port = produce_port
+        self._dead_letters = dead_letters
         self._page_bytes = page_bytes
         self._topic_share_bytes = TOPIC_SHARE * page_count * page_bytes
         self._client_share_bytes = CLIENT_SHARE * page_count * page_bytes
@@ -131,6 +135,7 @@ class Reporter:
             clients=self._client_shares(full),
             holds=tuple(HoldRow(*key, *row) for key, row in longest),
             waits=self._waits(snapshot, {row.id: row for row in brokers}),
+            letters=self._letters(),
         )
 
     # ---- brokers
@@ -245,6 +250,12 @@ class Reporter:
         if batch.queue.lingers:
             return WaitCause.LINGER, ""
         return WaitCause.QUEUED, ""
+
+    def _letters(self) -> tuple[LettersRow, ...]:
+        letters = self._dead_letters
+        if not letters.refusal or not letters.held_count:
+            return ()
+        return (LettersRow(letters.held_count, letters.refused_since_ms, letters.refusal),)
 
     # ---- the pool
 

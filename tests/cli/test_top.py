@@ -34,7 +34,14 @@ def look(**info: Any) -> Look:
         {"client": each, "pid": 7, "submissions_per_second": rate, "topics": [], "topic_count": 1}
         for each, rate in (("web", 1.0), ("bulk", 2.0))
     ]
-    report = {"state": "degraded", "sentence": "Broker 1 is down.", "workers": [], **info}
+    report = {
+        "state": "degraded",
+        "sentence": "Broker 1 is down.",
+        "advice": "",
+        "notices": [],
+        "workers": [],
+    }
+    report |= {"pool": {"pages": 100}, "oldest_held": None, **info}
     now = {**ZERO, "records_accepted_total": 300}
     flows = {"topics": topics, "clients": clients, "topic_count": 3, "client_count": 2}
     return look_of(report, now, ZERO, 2.0, flows)

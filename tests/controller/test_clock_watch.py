@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from sidecar.common.wording import moment
 from sidecar.controller.clock_watch import SHOWN_MS, STALL_MS_MIN, STEP_MS_MIN, ClockWatch
 
 WALL_MS = 1_700_000_000_000.0
@@ -31,7 +32,10 @@ def test_a_step_is_said_once(step_ms: float, words: str, caplog: pytest.LogCaptu
     assert watch.steps == 1
     (line,) = caplog.records
     assert (line.levelno, words in line.getMessage()) == (logging.WARNING, True)
-    assert watch.notices() == [line.getMessage()]
+    (notice,) = watch.notices()
+    assert notice == f"{moment(WALL_MS + LOOK_MS + step_ms)}: {line.getMessage()}", (
+        "the log has a time of its own"
+    )
 
 
 def test_a_stall_is_no_step_and_is_shown_for_a_while(caplog: pytest.LogCaptureFixture) -> None:

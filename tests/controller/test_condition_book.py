@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from sidecar.common.condition import BrokerRow, HoldRow, ShareRow, WaitRow
+from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, WaitRow
 from sidecar.common.control import Condition
 from sidecar.common.model import Node
 from sidecar.controller.broker_book import DEPARTED_MS, LINE_INTERVAL_MS, VOUCHED_MS, BrokerBook
@@ -252,9 +252,39 @@ def test_a_full_share_names_topic_and_client(caplog: pytest.LogCaptureFixture) -
         {"client": "bulk", "reason": "share", "topic": "orders", "since_seconds": 6.0, "streams": 1}
     ]
     (notice,) = stage.book.notices(48, stage.now_ms)
-    assert notice.startswith("pool 48 %, topic orders at its share, client bulk waits")
+    advice = "Look at what keeps the topic from being delivered, send less, or raise buffer.memory."
+    assert notice == f"pool 48 %, topic orders at its share, client bulk waits for 6 s. {advice}"
     (line,) = caplog.records
-    assert "Client bulk waits with records for topic orders for 6 s" in line.getMessage()
+    assert line.getMessage() == (
+        "Client bulk waits with records for topic orders for 6 s: topic orders holds its share of the buffer pool. "
+        + advice
+    )
+
+
+def test_a_client_at_its_share_is_named_once_for_all_its_topics() -> None:
+    stage = Stage()
+    holds = [HoldRow("bulk", "share", topic, NOW_MS - 6_000.0, 1) for topic in ("orders", "clicks")]
+    holds += [HoldRow(f"deaf{number}", "ring", "", NOW_MS - 5_000.0, 1) for number in range(4)]
+    stage.hear(0, clients=(ShareRow("bulk", 1.0, 25, is_full=True),), holds=tuple(holds))
+    (notice,) = stage.book.notices(25, stage.now_ms)
+    assert notice.startswith(
+        "pool 25 %, client bulk at its share, client bulk waits for 6 s, "
+        "client deaf0 waits for 5 s: it does not read its outcomes, "
+        "client deaf1 waits for 5 s: it does not read its outcomes, and 2 more wait."
+    )
+
+
+def test_letters_that_the_spool_does_not_take_are_a_notice_with_the_cause() -> None:
+    stage = Stage()
+    reason = "the dead letter spool /letters cannot be written (No space left on device)"
+    stage.hear(0, letters=(LettersRow(2, NOW_MS - 9_000.0, reason),))
+    stage.hear(1, letters=(LettersRow(1, NOW_MS - 4_000.0, reason),))
+    assert stage.book.notices(0, stage.now_ms) == [
+        f"dead letters of 3 submissions wait for 9 s: {reason}. "
+        "Make room there or mend its rights, raise dead_letters.max_bytes, or run `kafka-sidecar replay`."
+    ]
+    assert stage.book.is_eventful, "its age grows"
+    assert stage.book.trouble(stage.now_ms) is None, "records are accepted and delivered"
 
 
 def test_a_throttle_is_said_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:

@@ -106,6 +106,7 @@ def test_the_latest_stand_first_as_one_line_each(caplog: pytest.LogCaptureFixtur
         "topic": "t1",
         "error": "TOPIC_AUTHORIZATION_FAILED",
         "text": "a?b?[2J",
+        "advice": "Grant WRITE and DESCRIBE on the topic to the daemon's user, or correct the topic.",
         "persistence": "not persisted",
         "records": 2,
         "client": "we?b",

@@ -26,6 +26,8 @@ from sidecar.testing.kafka_frames import Api
 from sidecar.testing.metrics import http_get
 from sidecar.testing.waiting import wait_until
 
+from .page_reader import PageReader, top_text
+
 if TYPE_CHECKING:
     from tests.scenarios.test_clock import ShiftedClock
 
@@ -85,7 +87,8 @@ def value_of(metrics: str, name: str, labels: str = "") -> float | None:
 @dataclass(frozen=True)
 class Failure:
     """``cause`` makes it happen. ``status`` and ``log`` are patterns; ``page`` judges the page's data, ``metric`` is
-    (name, pattern of labels, judge of the value); with ``rises`` the value must also be above that before."""
+    (name, pattern of labels, judge of the value); with ``rises`` the value must also be above that before. ``words`` is
+    the pattern of what a reader sees on the page and, unless ``is_in_top`` says otherwise, in `top`."""
 
     name: str
     cause: Callable[[Stage], None]
@@ -93,7 +96,9 @@ class Failure:
     page: Callable[[dict[str, Any]], bool]
     metric: tuple[str, str, Callable[[float], bool]]
     log: str
+    words: str
     rises: bool = False
+    is_in_top: bool = True
 
 
 def broker(page: dict[str, Any], broker_id: int) -> dict[str, Any]:
@@ -227,6 +232,7 @@ BROKER_DOWN = Failure(
     lambda page: page["state"] == "degraded" and broker(page, 2)["state"] == "down",
     ("broker_up", 'broker="2"', lambda value: value == 0),
     r"WARNING .*Broker 2 \(.*\) is down: .*1 record waits for it",
+    r"Broker 2 .* has been down for",
 )
 BROKER_HUNG = Failure(
     "broker hung",
@@ -235,6 +241,7 @@ BROKER_HUNG = Failure(
     lambda page: page["state"] == "degraded" and page["oldest_held"]["reason"] == "broker 2 silent",
     ("broker_up", 'broker="2"', lambda value: value == 0),
     r"WARNING .*Broker 2 \(.*\) is silent: it has answered nothing for",
+    r"Broker 2 .* has been silent for .*orders-1, broker 2 silent",
 )
 LEADER_MISSING = Failure(
     "leader missing",
@@ -243,6 +250,7 @@ LEADER_MISSING = Failure(
     lambda page: page["state"] == "degraded" and page["oldest_held"]["cause"] == "no_leader",
     ("oldest_held_record_seconds", 'cause="no_leader"', lambda value: value >= 5),
     r"WARNING .*Oldest held record \d+ s, orders-1, no leader",
+    r"Oldest held record \d+ s, orders-1, no leader",
 )
 TOPIC_FORBIDDEN = Failure(
     "topic forbidden",
@@ -251,6 +259,7 @@ TOPIC_FORBIDDEN = Failure(
     lambda page: "TOPIC_AUTHORIZATION_FAILED" in errors(page),
     ("topic_records_failed_total", "TOPIC_AUTHORIZATION_FAILED", lambda value: value == 1),
     r"WARNING .*1 record of topic orders failed: TOPIC_AUTHORIZATION_FAILED.*Grant WRITE",
+    r"orders\s+TOPIC_AUTHORIZATION_FAILED",
 )
 TOPIC_MISSING = Failure(
     "topic missing",
@@ -259,6 +268,7 @@ TOPIC_MISSING = Failure(
     lambda page: page["oldest_held"]["cause"] == "unknown_topic" and bool(page["notices"]),
     ("oldest_held_record_seconds", 'cause="unknown_topic"', lambda value: value >= 5),
     r"WARNING .*topic missing, not in the cluster's metadata.*Create the topic",
+    r"topic missing, not in the cluster's metadata.*Create the topic",
 )
 RECORD_TOO_LARGE = Failure(
     "record too large",
@@ -267,6 +277,7 @@ RECORD_TOO_LARGE = Failure(
     lambda page: "MESSAGE_TOO_LARGE" in errors(page),
     ("topic_records_failed_total", "MESSAGE_TOO_LARGE", lambda value: value == 1),
     r"WARNING .*1 record of topic bulk failed: MESSAGE_TOO_LARGE.*max\.message\.bytes",
+    r"bulk\s+MESSAGE_TOO_LARGE",
 )
 POOL_FULL_BY_TOPIC = Failure(
     "pool full by topic",
@@ -275,6 +286,7 @@ POOL_FULL_BY_TOPIC = Failure(
     lambda page: page["pool"]["by_topic"][0]["share_full"] and page["holds"][0]["reason"] == "share",
     ("streams_held", 'reason="share"', lambda value: value >= 1),
     r"WARNING .*Client (one|two) waits with records for topic orders",
+    r"topic orders at its share.*client (one|two) waits for \d+ s.*buffer\.memory",
 )
 POOL_FULL_BY_CLIENT = Failure(
     "pool full by client",
@@ -283,22 +295,25 @@ POOL_FULL_BY_CLIENT = Failure(
     lambda page: page["pool"]["by_client"][0]["share_full"] and page["holds"][0]["client"] == "greedy",
     ("streams_held", 'reason="share"', lambda value: value >= 1),
     r"WARNING .*Client greedy waits with records for topic",
+    r"client greedy at its share.*client greedy waits for \d+ s.*buffer\.memory",
 )
 SLOW_CLIENT = Failure(
     "slow client",
     slow_client,
-    r"note .*client hostile-\d+ waits: it does not read its outcomes",
+    r"note .*client hostile-\d+ waits for \d+ s: it does not read its outcomes",
     lambda page: page["holds"][0]["reason"] == "ring",
     ("streams_held", 'reason="ring"', lambda value: value >= 1),
     r"WARNING .*Client hostile-\d+ waits .*it does not read its outcomes",
+    r"client hostile-\d+ waits for \d+ s: it does not read its outcomes\. Look at that client",
 )
 DISK_FULL_FOR_LETTERS = Failure(
     "disk full for letters",
     letters_disk_full,
-    r"letters   1 failed submissions of gone clients wait: the spool .* cannot take them",
+    r"note      dead letters of 1 submission wait .* spool .*/letters .*No space left on device.*room",
     lambda page: page["counters"]["dead_letters_waiting"] == 1,
     ("dead_letters_waiting", "", lambda value: value == 1),
     r"(?i)dead.letter.*No space left on device",
+    r"spool .*/letters cannot be written .*No space left on device.*room",
 )
 WORKER_KILLED = Failure(
     "worker killed",
@@ -307,6 +322,7 @@ WORKER_KILLED = Failure(
     lambda page: "SIGKILL" in page["workers"][0]["last_death"] and page["workers"][0]["restarts"] == 1,
     ("worker_restarts_total", 'cause="killed",worker="0"', lambda value: value == 1),
     r"WARNING .*Worker 0 .* was killed by SIGKILL",
+    r"Worker 0 .* was killed by SIGKILL\.",
 )
 WORKER_STOPPED = Failure(
     "worker stopped",
@@ -315,6 +331,7 @@ WORKER_STOPPED = Failure(
     lambda page: page["restarts"] == 2 and page["workers"][0]["restarts_by_cause"]["silent"] == 1,
     ("worker_restarts_total", 'cause="silent",worker="0"', lambda value: value == 1),
     r"ERROR .*Worker 0 .* has been silent for",
+    r"Worker 0 .* it had been silent for",
 )
 KAFKA_AWAY = Failure(
     "Kafka away",
@@ -325,6 +342,7 @@ KAFKA_AWAY = Failure(
     ),
     ("kafka_reachable", "", lambda value: value == 0),
     r"WARNING .*Kafka is not reachable",
+    r"Kafka is not reachable",
 )
 QUOTA = Failure(
     "quota",
@@ -333,6 +351,7 @@ QUOTA = Failure(
     lambda page: max(each["throttle_ms"] for each in page["brokers"]) == 1_500,
     ("broker_throttle_seconds", 'broker="1"', lambda value: value == 1.5),
     r"WARNING .*throttles this daemon: it asked for 1500 ms",
+    r"throttles: 1,500 ms\..*quota",
 )
 MIN_ISR = Failure(
     "min ISR",
@@ -341,20 +360,23 @@ MIN_ISR = Failure(
     lambda page: page["state"] == "degraded" and "NOT_ENOUGH_REPLICAS" in page["oldest_held"]["reason"],
     ("oldest_held_record_seconds", 'cause="refused"', lambda value: value >= 5),
     r"WARNING .*refuses: NOT_ENOUGH_REPLICAS.*min\.insync\.replicas",
+    r"refuses: NOT_ENOUGH_REPLICAS(?s:.)*min\.insync",
 )
 DAEMON_REPLACED = Failure(
     "daemon replaced",
     daemon_replaced,
-    r"before    the previous daemon \(pid \d+\) handed over",
+    r"before    The previous daemon \(pid \d+\) handed over",
     lambda page: page["predecessor"]["taken_over_pid"] is not None,
     ("start_time_seconds", "", lambda value: value > 0),
     r"Took over from pid \d+ in",
+    r"The previous daemon \(pid \d+\) handed over",
     rises=True,
+    is_in_top=False,
 )
 
 
-def shown(stage: Stage, failure: Failure) -> Iterator[str]:
-    """Places that do not show it yet. `status` is a process of its own, so it is asked once the others show it."""
+def shown(stage: Stage, failure: Failure, reader: PageReader) -> Iterator[str]:
+    """Places that do not show it yet. What costs a process or a browser is asked once the others show it."""
     try:
         page = _json(http_get(stage.daemon, "/api/status"))
         metrics = http_get(stage.daemon, "/metrics")
@@ -378,10 +400,18 @@ def shown(stage: Stage, failure: Failure) -> Iterator[str]:
         text = stage.daemon.command("status")
         if not re.search(failure.status, text.stdout + text.stderr):
             yield f"status:\n{text.stdout}{text.stderr}"
+            return
+        seen = {
+            "page": reader.text(stage.daemon),
+            "top": top_text(stage.daemon) if failure.is_in_top else None,
+        }
+        for place, words in seen.items():
+            if words is not None and not re.search(failure.words, words):
+                yield f"{place} as its reader sees it:\n{words}"
 
 
-def wait_shown(stage: Stage, *failures: Failure, timeout_s: float) -> dict[str, float]:
-    """Until status, page, metrics and log show each of them; seconds that each took."""
+def wait_shown(stage: Stage, *failures: Failure, reader: PageReader, timeout_s: float) -> dict[str, float]:
+    """Until status, page, top, metrics and log show each of them; seconds that each took."""
     begun_s = time.monotonic()
     missing: dict[str, list[str]] = {}
     seen: dict[str, float] = {}
@@ -389,14 +419,14 @@ def wait_shown(stage: Stage, *failures: Failure, timeout_s: float) -> dict[str, 
     def are_shown() -> bool:
         for failure in failures:
             if failure.name not in seen:
-                missing[failure.name] = list(shown(stage, failure))
+                missing[failure.name] = list(shown(stage, failure, reader))
                 if not missing[failure.name]:
                     seen[failure.name] = time.monotonic() - begun_s
         return len(seen) == len(failures)
 
     wait_until(
         are_shown,
-        f"{', '.join(each.name for each in failures)} in all four places",
+        f"{', '.join(each.name for each in failures)} in all places",
         timeout_s=timeout_s,
         interval_s=0.2,
         describe=lambda: "\n".join(text for texts in missing.values() for text in texts),

@@ -17,6 +17,7 @@ from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.kafka_cluster import KafkaCluster
 
 from .failures import Failure, Stage, broker, wait_shown
+from .page_reader import PageReader
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.long]
 
@@ -32,6 +33,7 @@ QUOTA = Failure(
     lambda page: max(each["throttle_ms"] for each in page["brokers"]) > 0,
     ("broker_throttle_seconds", 'broker="1"', lambda value: value > 0),
     r"WARNING .*throttles this daemon: it asked for \d+ ms",
+    r"throttles: [\d,]+ ms\..*quota",
 )
 HUNG = Failure(
     "broker hung",
@@ -40,6 +42,7 @@ HUNG = Failure(
     lambda page: page["state"] == "degraded" and broker(page, 2)["state"] == "silent",
     ("broker_up", 'broker="2"', lambda value: value == 0),
     r"WARNING .*Broker 2 \(.*\) is silent",
+    r"Broker 2 .* has been silent for",
 )
 NO_LEADER = Failure(
     "leader missing",
@@ -48,6 +51,7 @@ NO_LEADER = Failure(
     lambda page: page["oldest_held"]["cause"] == "no_leader" and broker(page, 2)["state"] == "down",
     ("oldest_held_record_seconds", 'cause="no_leader"', lambda value: value >= 5),
     r"WARNING .*Oldest held record \d+ s, alone-0, no leader",
+    r"ldest held record \d+ s, alone-0, no leader",
 )
 MIN_ISR = Failure(
     "min ISR",
@@ -56,6 +60,7 @@ MIN_ISR = Failure(
     lambda page: "NOT_ENOUGH_REPLICAS" in page["oldest_held"]["reason"],
     ("oldest_held_record_seconds", 'cause="refused"', lambda value: value >= 5),
     r"WARNING .*strict-0, broker 1 refuses: NOT_ENOUGH_REPLICAS",
+    r"strict-0, broker 1 refuses: NOT_ENOUGH_REPLICAS",
 )
 BACK = Failure(
     "all is well again",
@@ -64,6 +69,7 @@ BACK = Failure(
     lambda page: page["state"] == "running" and all(each["state"] in WELL for each in page["brokers"]),
     ("broker_up", 'broker="2"', lambda value: value == 1),
     r"Broker 2 \([^)]*\) is (silent|down)(?s:.)* WARNING .*: Broker 2 \([^)]*\) is up again after \d+ s\.$",
+    r"2 .* up",
 )
 
 
@@ -78,7 +84,7 @@ def kafka() -> Iterator[KafkaCluster]:
 
 
 def test_a_quota_and_a_broker_that_stands_still(kafka: KafkaCluster) -> None:
-    with contextlib.ExitStack() as closing, FakeBroker() as unused:
+    with contextlib.ExitStack() as closing, FakeBroker() as unused, PageReader() as reader:
         daemon = SidecarDaemon(kafka.bootstrap_servers, settings={"client.id": "metered", "linger.ms": 1})
         closing.callback(daemon.remove)
         daemon.start()
@@ -91,23 +97,23 @@ def test_a_quota_and_a_broker_that_stands_still(kafka: KafkaCluster) -> None:
 
         kafka.set_quota("metered", 20_000)
         producer.send_many("plain", [(None, b"x" * 1_000)] * 400)
-        wait_shown(stage, QUOTA, timeout_s=SEEN_S)
+        wait_shown(stage, QUOTA, reader=reader, timeout_s=SEEN_S)
         kafka.set_quota("metered", None)
         assert producer.flush(60) == 0
 
         stage.begin(HUNG)
         kafka.pause_node(1)
         alone = producer.send("alone", b"x")
-        wait_shown(stage, HUNG, timeout_s=SEEN_S)
-        wait_shown(stage, NO_LEADER, timeout_s=FENCED_S)
+        wait_shown(stage, HUNG, reader=reader, timeout_s=SEEN_S)
+        wait_shown(stage, NO_LEADER, reader=reader, timeout_s=FENCED_S)
         assert daemon.command("status").returncode == 0, "the other brokers take records"
         kafka.resume_node(1)
-        wait_shown(stage, BACK, timeout_s=FENCED_S)
+        wait_shown(stage, BACK, reader=reader, timeout_s=FENCED_S)
         assert alone.result(60).offset >= 0
 
         stage.begin(MIN_ISR)
         kafka.kill_node(1)
         strict = producer.send("strict", b"x")
-        wait_shown(stage, MIN_ISR, timeout_s=FENCED_S)
+        wait_shown(stage, MIN_ISR, reader=reader, timeout_s=FENCED_S)
         kafka.restart_node(1)
         assert strict.result(90).offset >= 0

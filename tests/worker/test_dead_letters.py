@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_stub.wire import LocalCode
+from sidecar.common.control import Explain
 from sidecar.deadletter.letters import Letter, lines, parse
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import spool_files
@@ -21,6 +22,7 @@ from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.submission_name import submission_name
 from sidecar.worker.fates.completions import batch_undelivered
 from sidecar.worker.fates.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
+from sidecar.worker.reporter import REPORT_MS
 from sidecar.worker.streams.completion import Completion
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
@@ -199,6 +201,35 @@ def test_what_the_spool_cannot_take_is_held_and_tried_again(
     assert ledger(scene) == (3, 0, 0, 3, 0)
     assert scene.counters.get("dead_letters_waiting") == 0
     assert [(letter.sender or "")[-3:] for letter in office.found()] == ["1/0", "1/1", "2/0"], "in order"
+
+
+def test_what_waits_for_the_spool_is_reported_and_explained_with_the_cause(tmp_path: Path) -> None:
+    """The segment's ledger says `held` and nothing else does: an operator would look for a broker."""
+    scene = Scene(tmp_path / "segment")
+    (tmp_path / "spool").write_text("a file where the folder should be")
+    rooms, host, clock = scene.rooms, scene.worker.host, scene.worker.clock
+    client = gone_client(scene)
+    accept(scene, client, 1, 2)
+    accept(scene, client, 2, 1)
+    while host.work:
+        host.run_work()
+    rooms.reporter.step(clock.now_ms())
+    (row,) = host.sent[-1].letters
+    assert row.submissions == 2
+    assert str(tmp_path / "spool") in row.reason and "cannot be written" in row.reason
+    answer = rooms.explainer.explain(Explain(1, "t"), clock.now_ms())
+    (wait,) = answer.rows
+    assert (wait.topic, wait.cause, wait.records, wait.submissions) == ("t", "spool", 3, 2)
+    assert wait.text == f"they failed, their clients are gone, and {row.reason}"
+    assert rooms.explainer.explain(Explain(1, "other"), clock.now_ms()).rows == ()
+    (tmp_path / "spool").unlink()
+    rooms.dead_letters.step(clock.now_ms() + RETRY_MS)
+    while host.work:
+        host.run_work()
+    rooms.reporter.step(clock.now_ms() + 2 * REPORT_MS)
+    assert host.sent[-1].letters == ()
+    assert rooms.explainer.explain(Explain(1, "t"), clock.now_ms()).rows == ()
+    scene.close()
 
 
 def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(scene: Scene, office: Office) -> None:

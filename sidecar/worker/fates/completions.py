@@ -68,6 +68,14 @@ class BatchCompletion:
     def outcomes(self) -> int:
         return len(self.slices)
 
+    @property
+    def topic(self) -> str:
+        return self.slices[0][0].topic
+
+    @property
+    def record_count(self) -> int:
+        return sum(each[2] for each in self.slices)
+
     def write(self, row: ClientRow) -> bool:
         """As many as the outcome ring has room for, by one store."""
         room = row.ring_free_bytes
@@ -159,6 +167,10 @@ class RecordsCompletion:
     @property
     def is_failure(self) -> bool:
         return True
+
+    @property
+    def record_count(self) -> int:
+        return len(self.failures)
 
     def write(self, row: ClientRow) -> bool:
         """One outcome per run of equal codes and adjacent indexes: a frame that is all bad is one outcome."""

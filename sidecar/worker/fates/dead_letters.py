@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from sidecar.common.condition import SPOOL_ADVICE
+from sidecar.common.wording import counted
 from sidecar.deadletter.spool import LetterTooLarge
 
 if TYPE_CHECKING:
@@ -68,6 +70,9 @@ class DeadLetters:
         self._retry_ms = float("-inf")
         self._said_ms = float("-inf")
         self._last_write_ms: float | None = None
+        self._error = self._size_error = ""
+        """Why the spool took nothing at the last try, and why it never takes what is in ``_too_large``."""
+        self.refused_since_ms = 0.0
 
     def put(self, completions: Sequence[Completion]) -> None:
         """Take over failures whose client is gone; each is finished once it is on disk."""
@@ -78,6 +83,21 @@ class DeadLetters:
     def is_writing(self) -> bool:
         """Something is under way: its end is near, whatever it is."""
         return bool(self._writing) or (bool(self._waiting) and self._retry_ms == float("-inf"))
+
+    @property
+    def refusal(self) -> str:
+        """Why letters wait; empty while the spool takes them."""
+        return self._error or self._size_error
+
+    @property
+    def held_count(self) -> int:
+        return len(self._waiting) + len(self._writing) + len(self._too_large)
+
+    def held(self) -> Iterator[Completion]:
+        """Failures that the spool has not taken."""
+        yield from self._waiting
+        yield from (each for each, _ in self._writing)
+        yield from self._too_large
 
     def step(self, now_ms: float) -> None:
         """Write what waits, a bounded piece at a time; called again by the end of each piece and by housekeeping."""
@@ -132,6 +152,7 @@ class DeadLetters:
         self._waiting.extendleft(each for each, _ in reversed(writing))
         if error is None:
             self._retry_ms = self._said_ms = float("-inf")
+            self._error = ""
         else:
             self._failed(error, now_ms)
         self._counters.set("dead_letters_waiting", len(self._waiting) + len(self._too_large))
@@ -139,14 +160,21 @@ class DeadLetters:
 
     def _failed(self, error: BaseException, now_ms: float) -> None:
         self._counters.inc("dead_letter_errors_total")
-        if not isinstance(error, LetterTooLarge):
+        if not self.refusal:
+            self.refused_since_ms = now_ms
+        reason = f"the dead letter spool {self._spool.folder} cannot be written ({error})"
+        if isinstance(error, LetterTooLarge):
+            self._size_error = reason
+        else:
+            self._error = reason
             self._retry_ms = now_ms + RETRY_MS
             if now_ms - self._said_ms < SAID_AGAIN_MS:
                 return
             self._said_ms = now_ms
         log.error(
-            "The dead letter spool cannot be written (%s). The failed records of %d submissions, whose clients "
-            "are gone, stay in the journal and take up buffer.memory until it can.",
-            error,
-            len(self._waiting) + len(self._too_large),
+            "%s. The failed records of %s, whose clients are gone, stay in the journal and take up buffer.memory "
+            "until it can. %s",
+            reason[:1].upper() + reason[1:],
+            counted(len(self._waiting) + len(self._too_large), "submission"),
+            SPOOL_ADVICE,
         )

@@ -27,6 +27,13 @@ class Completion(Protocol):
     @property
     def is_failure(self) -> bool: ...
 
+    @property
+    def topic(self) -> str:
+        """Of its first record."""
+
+    @property
+    def record_count(self) -> int: ...
+
     def write(self, row: ClientRow) -> bool:
         """Write the outcomes to the outcome ring; False when it is full. What was written is not written again."""
 
