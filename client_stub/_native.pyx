@@ -31,7 +31,9 @@ from libc.string cimport memcpy
 
 from functools import partial
 
+from client_stub.arguments import check_callable
 from client_stub.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
+from client_stub.habits import missing_call, no_pickle
 from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import OUTCOME_HEADER_BYTES, Outcome
@@ -81,6 +83,7 @@ cdef extern from "Python.h":
     int PyList_Append(object, object) except -1
     int PyTuple_CheckExact(PyObject*)
     int PyBytes_Check(PyObject*)
+    int PyCallable_Check(object)
     int PyDict_SetItem(object, object, object) except -1
     int PyDict_Update(object, object) except -1
     int PyDict_Next(object, Py_ssize_t*, PyObject**, PyObject**)

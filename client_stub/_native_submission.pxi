@@ -261,7 +261,14 @@ cdef class Delivery:
         Called in the io thread of the producer, where it must not wait; at once, in this thread, when the outcome is
         there already. An exception of it is logged. It only listens: linger goes on. Raises ForkedProducer.
         """
+        check_callable("callback", callback, "callback(delivery)")
         self._submission.when_decided(self._index, partial(callback, self))
+
+    def __getattr__(self, name):
+        raise missing_call("Delivery", name, self)
+
+    def __reduce__(self):
+        raise no_pickle("Delivery")
 
     def __repr__(self):
         return "<Delivery: no outcome yet>" if self._submission is None else self._submission.describe(self._index)
@@ -296,7 +303,9 @@ cdef class ProducerCore:
             and timestamp_ms is None
             and is_bin(<PyObject*> value)
             and is_bin(<PyObject*> key)
+            and (on_delivery is None or PyCallable_Check(on_delivery))
             and self._streams is not None
+            and isinstance(topic, str)
         ):
             found = PyDict_GetItemWithError(self._streams, topic)
             if found != NULL:

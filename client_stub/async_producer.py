@@ -16,14 +16,17 @@ import weakref
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self
 
+from client_stub.arguments import milliseconds
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
-from client_stub.habits import missing_call
+from client_stub.habits import missing_call, no_pickle, unknown_argument
 from client_stub.loop_line import UNFINISHED, LoopLine
+from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.packer import Headers
-from client_stub.producer import ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
+from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats
@@ -69,18 +72,32 @@ class AsyncProducer:
         run_dir: str | os.PathLike[str] | None = None,
         client_name: str | None = None,
         *,
+        token: str | None = None,
         max_block_ms: float = MAX_BLOCK_MS,
+        connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
+        delivery_timeout_ms: float = DELIVERY_TIMEOUT_MS,
+        on_error: OnError | None = None,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
-        **settings: Any,
+        curve_key_file: str | os.PathLike[str] | None = None,
+        **others: Never,
     ) -> None:
-        if max_block_ms < 0:
-            raise ValueError("max_block_ms must not be negative.")
+        if others:
+            raise TypeError(unknown_argument("AsyncProducer", next(iter(others))))
+        self._max_block_ms = milliseconds("max_block_ms", max_block_ms)
         # Not the producer's: a send that waits in the line is tried again, and is serialized once.
         self._serializers = serializers_of(key_serializer, value_serializer)
         # A send without room fails at once, and waits in the line of its loop.
-        self._producer = Producer(run_dir, client_name, max_block_ms=0, **settings)
-        self._max_block_ms = max_block_ms
+        self._producer = Producer(
+            run_dir,
+            client_name,
+            token=token,
+            max_block_ms=0,
+            connect_timeout_ms=connect_timeout_ms,
+            delivery_timeout_ms=delivery_timeout_ms,
+            on_error=on_error,
+            curve_key_file=curve_key_file,
+        )
         self._last: LoopLine | None = None
         """The line of the loop that sent last; most producers have one loop."""
         self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLine] = (
@@ -120,9 +137,17 @@ class AsyncProducer:
         )
         return future
 
-    async def send_and_wait(self, topic: str, value: bytes | None = None, **fields: Any) -> RecordMetadata:
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
         """Send one record and wait for its outcome; raises the record's own error."""
-        return await (await self.send(topic, value, **fields))
+        return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
 
     async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> BulkDelivery:
         """As Producer.send_many(); ask the result in a thread or through flush().
@@ -207,7 +232,7 @@ class AsyncProducer:
         if done:
             producer._outbox.failures.raise_unobserved()
 
-    async def __aenter__(self) -> AsyncProducer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -224,7 +249,10 @@ class AsyncProducer:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(missing_call("AsyncProducer", name))
+            raise missing_call("AsyncProducer", name, self)
+
+    def __reduce__(self) -> NoReturn:
+        raise no_pickle(type(self).__name__)
 
     def __repr__(self) -> str:
         return f"Async{self._producer!r}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from client_stub.arguments import check_callable
 from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
+from client_stub.habits import missing_call, no_pickle
 from client_stub.hot import Delivery
 from client_stub.record_metadata import OffsetRange
 from client_stub.submission import make_call
@@ -49,6 +51,16 @@ class BulkDelivery:
             raise error
         return self.count
 
+    def exception(self, timeout: float | None = None) -> SidecarError | None:
+        """Wait as ``result`` does; the first failure, None when every record was delivered."""
+        try:
+            self.result(timeout)
+        except SidecarError as error:
+            if error is self.first_error:
+                return error
+            raise
+        return None
+
     def watch(self) -> None:
         """The caller looks after this future: flush() and close() do not raise its error."""
         for part in self._parts:
@@ -59,6 +71,7 @@ class BulkDelivery:
 
         The caller looks after this future from now on, as with ``watch()``.
         """
+        check_callable("callback", callback, "callback(delivery)")
         self.watch()
         entry = [callback]
 
@@ -79,6 +92,17 @@ class BulkDelivery:
         """
         return joined(each for part in self._parts for each in part.ranges())
 
+    def __repr__(self) -> str:
+        return bulk_text(self.count, self.failed_count, is_done=self.done())
+
+    def __reduce__(self) -> NoReturn:
+        raise no_pickle("BulkDelivery")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_call("BulkDelivery", name, self)
+
     @property
     def failed_count(self) -> int:
         return sum(part.failures()[1] for part in self._parts)
@@ -88,6 +112,12 @@ class BulkDelivery:
         return next(
             (error for error, _ in (part.failures() for part in self._parts) if error is not None), None
         )
+
+
+def bulk_text(count: int, failed: int, *, is_done: bool) -> str:
+    """The ``repr`` of a future of many records."""
+    state = "all have their outcome" if is_done else "not all have their outcome"
+    return f"<BulkDelivery of {count}: {state}{f', {failed} failed' if failed else ''}>"
 
 
 def joined(places: Iterable[tuple[int, int, int]]) -> tuple[OffsetRange, ...]:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from client_stub.delivery import joined
+from client_stub.arguments import check_callable
+from client_stub.delivery import bulk_text, joined
 from client_stub.errors import SidecarError
 from client_stub.hot import OnDelivery
 from client_stub.record_metadata import OffsetRange, RecordMetadata
@@ -67,6 +68,7 @@ class FakeDelivery:
 
     def add_done_callback(self, callback: Callable[[FakeDelivery], object]) -> None:
         """Called in the thread that sends or releases; now, when the outcome is there. An exception of it is logged."""
+        check_callable("callback", callback, "callback(delivery)")
         with self._lock:
             if not self._over.is_set():
                 self._callbacks.append(callback)
@@ -112,8 +114,21 @@ class FakeBulkDelivery:
             each.result(None if ends is None else max(0.0, ends - time.monotonic()))
         return self.count
 
+    def exception(self, timeout: float | None = None) -> SidecarError | None:
+        try:
+            self.result(timeout)
+        except SidecarError as error:
+            if error is self.first_error:
+                return error
+            raise
+        return None
+
+    def __repr__(self) -> str:
+        return bulk_text(self.count, self.failed_count, is_done=self.done())
+
     def add_done_callback(self, callback: Callable[[FakeBulkDelivery], object]) -> None:
         """Called once, when every record has its outcome; else as ``FakeDelivery.add_done_callback``."""
+        check_callable("callback", callback, "callback(delivery)")
         self.watch()
         left = len(self._deliveries)
 

@@ -4,43 +4,129 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+_TRANSACTIONS: Final = "transactions are not built yet"
+_TWINS: Final = "or take client_stub.compat.confluent"
 _CALLS: Final = {
     # confluent-kafka
-    "produce": "send(topic, value, key, ..., on_delivery=...) is its name here, or take client_stub.compat.confluent",
+    "produce": f"send(topic, value, key, ..., on_delivery=...) is its name here, {_TWINS}",
+    "produce_batch": f"send_many(topic, [(key, value), ...]) is its name here, {_TWINS}",
     "poll": "callbacks run in a thread of the producer, and nothing need be polled",
     "list_topics": "partitions_for(topic) knows one topic, and `kafka-sidecar topics` lists all",
     "purge": "close(0) fails all that is not delivered",
     "set_sasl_credentials": "the daemon has the credentials: see [kafka] in its configuration",
-    # kafka-python
-    "metrics": "the daemon has the metrics: `kafka-sidecar status` shows where",
+    # kafka-python and aiokafka
+    "metrics": "stats() counts for this producer, and the daemon has metrics: `kafka-sidecar status` shows where",
     "bootstrap_connected": "`kafka-sidecar status` tells whether the daemon reaches Kafka",
-    # Transactions, in both
-    "init_transactions": "transactions are not built yet",
-    "begin_transaction": "transactions are not built yet",
-    "commit_transaction": "transactions are not built yet",
-    "abort_transaction": "transactions are not built yet",
-    "send_offsets_to_transaction": "transactions are not built yet",
+    "start": "nothing need be started: the first send does it",
+    "stop": "close() is its name here",
+    "send_batch": "send_many(topic, [(key, value), ...]) is its name here",
+    "create_batch": "send_many(topic, [(key, value), ...]) sends a batch",
+    "send_and_wait": "send(...).result() waits for the outcome, and AsyncProducer has send_and_wait()",
+    # Java
+    "partitionsFor": "partitions_for(topic) is its name here",
+    # Transactions, in all of them
+    "init_transactions": _TRANSACTIONS,
+    "begin_transaction": _TRANSACTIONS,
+    "commit_transaction": _TRANSACTIONS,
+    "abort_transaction": _TRANSACTIONS,
+    "transaction": _TRANSACTIONS,
+    "send_offsets_to_transaction": _TRANSACTIONS,
 }
 """A name that Producer does not have → what to do."""
-_SERVERS: Final = re.compile(r"[\w.-]+:\d+(,[\w.-]+:\d+)*")
+_PLACE: Final = "result(timeout) waits for the record and returns where it stands"
+_FUTURES: Final = {
+    "get": "result(timeout) is its name here",
+    "add_callback": "add_done_callback(callback) is its name here, and send() takes on_delivery",
+    "add_errback": "add_done_callback(callback) hears of failures, too, and send() takes on_delivery",
+    "is_done": "done() is its name here",
+    "succeeded": "exception() is None for a record that was delivered",
+    "failed": "exception() is the error of a record that has failed",
+    "topic": _PLACE,
+    "partition": _PLACE,
+    "offset": _PLACE,
+    "cancel": "a record that was sent cannot be taken back",
+}
+"""A name that Delivery does not have → what to do."""
+_KINDS: Final = {"Delivery": _FUTURES, "BulkDelivery": _FUTURES}
+_SERVER: Final = r"(?:\w+://)?(?:[\w.-]+|\[[\w:.]+\]):\d+"
+_SERVERS: Final = re.compile(rf"{_SERVER}(?:\s*,\s*{_SERVER})*")
 _CONFIGURATION_TEXT: Final = (
     "bootstrap.servers and all other settings of Kafka stand in the configuration of the daemon, which all producers "
     "of a host share. A producer needs none: Producer()."
 )
+_ARGUMENTS: Final = {
+    "client_id": "client_name is its name here.",
+    "timeout": "times are max_block_ms, connect_timeout_ms and delivery_timeout_ms.",
+    "on_delivery": "send() takes a callback for its record.",
+    "transactional_id": f"{_TRANSACTIONS}.",
+}
+"""An argument that Producer does not take → what to do; most that others have are settings of the daemon."""
+_NEAR: Final = (
+    "run_dir",
+    "client_name",
+    "token",
+    "max_block_ms",
+    "connect_timeout_ms",
+    "delivery_timeout_ms",
+    "on_error",
+    "key_serializer",
+    "value_serializer",
+    "curve_key_file",
+)
 
 
-def missing_call(kind: str, name: str) -> str:
-    """The text of an AttributeError."""
-    hint = _CALLS.get(name)
-    return f"{kind} has no attribute {name!r}" + (f": {hint}." if hint else ".")
+def missing_call(kind: str, name: str, owner: object) -> AttributeError:
+    """The error of an attribute that ``owner`` does not have, with what takes its place or the nearest name."""
+    hint = _KINDS.get(kind, _CALLS).get(name)
+    if hint is None and not name.startswith("_"):
+        near = _nearest(name, [each for each in dir(type(owner)) if not each.startswith("_")])
+        return AttributeError(f"{kind} has no attribute {name!r}{f': {near}' if near else '.'}")
+    return AttributeError(f"{kind} has no attribute {name!r}" + (f": {hint}." if hint else "."))
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    """``did you mean ...?``, or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, 1, 0.75)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def unknown_argument(kind: str, name: str) -> str:
+    """The text of a TypeError for a keyword argument of another client, or a misspelt one."""
+    hint = _ARGUMENTS.get(name) or _nearest(name, _NEAR) or _CONFIGURATION_TEXT
+    return f"{kind} takes no argument {name!r}: {hint}"
 
 
 def check_run_dir(run_dir: object) -> None:
-    """Raises TypeError or ValueError for what other clients take as their first argument."""
+    """Raises TypeError or ValueError for what other clients take as their first argument, and for no path."""
     if isinstance(run_dir, Mapping):
         raise TypeError(f"run_dir is a path, not a configuration: {_CONFIGURATION_TEXT}")
-    if isinstance(run_dir, str) and _SERVERS.fullmatch(run_dir) and not os.path.exists(run_dir):  # noqa: PTH110
-        raise ValueError(f"run_dir is a path, not a list of brokers ({run_dir}): {_CONFIGURATION_TEXT}")
+    if isinstance(run_dir, list | tuple):
+        raise TypeError(f"run_dir is a path, not a list of brokers: {_CONFIGURATION_TEXT}")
+    if run_dir is None:
+        return
+    if not isinstance(run_dir, str | bytes | os.PathLike):
+        raise TypeError(f"run_dir must be a path, not {type(run_dir).__name__}.")
+    named = os.fsdecode(run_dir)
+    if not named:
+        raise ValueError("run_dir is empty: leave it out for the usual directory, or name the daemon's.")
+    if "\0" in named:
+        raise ValueError("run_dir has a null character, which no path can have.")
+    is_tcp = named.startswith("tcp://")
+    if not is_tcp and _SERVERS.fullmatch(named) and not os.path.exists(named):  # noqa: PTH110
+        raise ValueError(f"run_dir is a path, not a list of brokers ({named}): {_CONFIGURATION_TEXT}")
+
+
+def no_pickle(kind: str) -> TypeError:
+    """The error of who copies, pickles or sends a producer or its futures to another process."""
+    a_kind = f"An {kind}" if kind.startswith("A") else f"A {kind}"
+    whose = "belongs to its process and cannot be pickled or copied"
+    if kind.endswith("Producer"):
+        return TypeError(
+            f"{a_kind} {whose}: make one where it is used. A forked child has a client of its own."
+        )
+    return TypeError(f"{a_kind} {whose}: pass on its result().")

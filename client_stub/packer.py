@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
+from client_stub.arguments import as_utf8
+
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 
 PLAIN_OVERHEAD_BYTES: Final = 17
@@ -24,6 +26,8 @@ ARRAY_BYTES_MAX: Final = 5
 """The most bytes that msgpack writes before the elements of an array."""
 LARGE_BYTES: Final = 1 << 16
 """Above this a record's size is compared with max.request.size; below it no limit can be broken that matters."""
+INT_MAX: Final = (1 << 31) - 1
+LONG_MAX: Final = (1 << 63) - 1
 
 
 def checked_bytes(value: object, what: str) -> bytes | None:
@@ -38,6 +42,8 @@ def checked_bytes(value: object, what: str) -> bytes | None:
 
 def checked_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
+    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+        raise TypeError(f"headers must be (name, value) pairs or a mapping, not {type(headers).__name__}.")
     checked: list[tuple[str, bytes | None]] = []
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -45,7 +51,7 @@ def checked_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
         name, value = pair
         if not isinstance(name, str):
             raise TypeError(f"a header's name must be str, not {type(name).__name__}.")
-        name.encode()  # a lone surrogate would fail in the middle of packing
+        as_utf8(name, f"The name of header {name!a:.60}")  # it would fail in the middle of packing
         checked.append((name, checked_bytes(value, f"the value of header {name!r}")))
     return checked
 
@@ -53,9 +59,10 @@ def checked_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
 def checked_partition(partition: object) -> int:
     if not isinstance(partition, int) or isinstance(partition, bool):
         raise TypeError(f"partition must be int or None, not {type(partition).__name__}.")
-    if not 0 <= partition < 1 << 31:
+    if not 0 <= partition <= INT_MAX:
         raise ValueError(
-            f"Invalid partition: {partition}. Partition number should always be non-negative or None."
+            f"Invalid partition: {partition}. Partition number should always be non-negative or None"
+            f"{f', and at most {INT_MAX}' if partition > 0 else ''}."
         )
     return partition
 
@@ -63,9 +70,10 @@ def checked_partition(partition: object) -> int:
 def checked_timestamp(timestamp_ms: object) -> int:
     if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
         raise TypeError(f"timestamp_ms must be int or None, not {type(timestamp_ms).__name__}.")
-    if not 0 <= timestamp_ms < 1 << 63:
+    if not 0 <= timestamp_ms <= LONG_MAX:
         raise ValueError(
-            f"Invalid timestamp: {timestamp_ms}. Timestamp should always be non-negative or None."
+            f"Invalid timestamp: {timestamp_ms}. Timestamp should always be non-negative or None"
+            f"{f', and at most {LONG_MAX}' if timestamp_ms > 0 else ''}."
         )
     return timestamp_ms
 

@@ -11,19 +11,28 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
 from client_stub import process_end, producer_core
+from client_stub.arguments import (
+    check_callable,
+    check_name,
+    check_on_delivery,
+    check_timeout,
+    check_token,
+    check_topic,
+    milliseconds,
+    script_name,
+)
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
-from client_stub.habits import check_run_dir, missing_call
+from client_stub.habits import check_run_dir, missing_call, no_pickle, unknown_argument
 from client_stub.hot import OnDelivery, OpenStream, native
 
 # Imported with the package, zmq and all, so that a parent that preloads it pays once for all forked children.
@@ -38,7 +47,7 @@ from client_stub.serializers import Serializer, serializers_of
 from client_stub.session import Session
 from client_stub.stats import ProducerStats, stats_of
 from client_stub.topic_lookup import PartitionInfo, TopicLookup
-from client_stub.wire import TOPIC_BYTES_MAX, LocalCode
+from client_stub.wire import LocalCode
 
 if TYPE_CHECKING or native is None:
     from client_stub.producer_core import ProducerCore
@@ -56,16 +65,7 @@ MAX_BLOCK_MS: Final = 60_000.0
 DELIVERY_TIMEOUT_MS: Final = 120_000.0
 ERROR_CLOSE_S: Final = 5.0
 """A ``with`` block that an exception leaves waits so long for outcomes. Ctrl-C and cancellation are exceptions, too."""
-NAME_BYTES_MAX: Final = 64
 JOIN_S: Final = 5.0
-
-
-def check_topic(topic: str) -> None:
-    """Raises TypeError or ValueError for what Kafka would not take as the name of a topic."""
-    if not isinstance(topic, str):
-        raise TypeError(f"topic must be str, not {type(topic).__name__}.")
-    if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
-        raise ValueError(f"Topic name {topic!r:.60} is not valid: it must have 1 to {TOPIC_BYTES_MAX} bytes.")
 
 
 def checked_row(number: int, row: Any) -> tuple[tuple[Any, ...], int]:
@@ -102,7 +102,7 @@ class Producer(ProducerCore):
 
     acks, linger.ms, compression and all other settings of Kafka are the daemon's.
     Raises ValueError for a negative time, a name of more than 64 bytes and a run directory too long for a socket path,
-    and for a key file that cannot be used; TypeError for a serializer that cannot be called.
+    and for a key file that cannot be used; TypeError for a value of a wrong type and for any other argument.
     """
 
     def __init__(
@@ -118,21 +118,26 @@ class Producer(ProducerCore):
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         curve_key_file: str | os.PathLike[str] | None = None,
+        **others: Never,
     ) -> None:
-        if max_block_ms < 0 or connect_timeout_ms < 0 or delivery_timeout_ms <= 0:
-            raise ValueError("max_block_ms, connect_timeout_ms and delivery_timeout_ms must not be negative.")
-        if client_name is not None and len(client_name.encode()) > NAME_BYTES_MAX:
-            raise ValueError(f"client_name {client_name!r:.40} has more than {NAME_BYTES_MAX} bytes.")
+        if others:
+            raise TypeError(unknown_argument("Producer", next(iter(others))))
+        self._max_block_ms = milliseconds("max_block_ms", max_block_ms)
+        self._connect_timeout_ms = milliseconds("connect_timeout_ms", connect_timeout_ms)
+        self._delivery_timeout_ms = milliseconds(
+            "delivery_timeout_ms", delivery_timeout_ms, may_be_zero=False
+        )
+        if client_name is not None:
+            check_name(client_name)
+        if token is not None:
+            check_token(token)
+        if on_error is not None:
+            check_callable("on_error", on_error, "on_error(error, topic, count)")
         check_run_dir(run_dir)
         self._path = control_path(run_dir)
         self._curve_keys = keys_for(self._path, curve_key_file)
-        self._name = client_name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119
-        if client_name is None:
-            self._name = self._name.encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")
+        self._name = client_name or script_name()
         self._token = token
-        self._max_block_ms = max_block_ms
-        self._connect_timeout_ms = connect_timeout_ms
-        self._delivery_timeout_ms = delivery_timeout_ms
         self._on_error = on_error
         self._serializers = serializers_of(key_serializer, value_serializer)
         self._was_interrupted = False
@@ -157,9 +162,8 @@ class Producer(ProducerCore):
         next flush() or close(). Raises as send() does; when it has to wait for room in the middle and gives
         up, the records before are queued: the text says how many, the error's ``queued`` is their future.
         """
-        stream = self._outbox.streams.get(topic)
-        if stream is None:
-            stream = self._open_stream(topic)
+        check_on_delivery(on_delivery)
+        stream = self._stream_of(topic)
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
         rows = records if isinstance(records, list) else list(records)
@@ -206,8 +210,7 @@ class Producer(ProducerCore):
 
     def _lookup(self, topic: str, timeout: float | None) -> TopicLookup:
         check_topic(topic)
-        if timeout is not None and timeout < 0:
-            raise ValueError("The timeout cannot be negative.")
+        check_timeout(timeout)
         self._outbox.refuse_wait_in_callback("partitions_for()")
         if self._outbox.closed:
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
@@ -268,8 +271,7 @@ class Producer(ProducerCore):
 
         A close that an exception broke off is gone through again; one from a callback leaves it to the call that runs.
         """
-        if timeout is not None and timeout < 0:
-            raise ValueError("The timeout cannot be negative.")
+        check_timeout(timeout)
         is_first = self._outbox.close()
         if self._io is None:
             self._end_close()
@@ -285,7 +287,7 @@ class Producer(ProducerCore):
         self._outbox.io.clear()
         process_end.leave(self)
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -309,7 +311,10 @@ class Producer(ProducerCore):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(missing_call("Producer", name))
+            raise missing_call("Producer", name, self)
+
+    def __reduce__(self) -> NoReturn:
+        raise no_pickle(type(self).__name__)
 
     def __repr__(self) -> str:
         return f"Producer(run_dir={os.path.dirname(self._path)!r}, client_name={self._name!r})"  # noqa: PTH120
@@ -317,14 +322,18 @@ class Producer(ProducerCore):
     # --- inside -------------------------------------------------------------------------------------
 
     def _rows_call(self, topic: str, records: Iterable[Sequence[Any]]) -> RowsCall:
-        stream = self._outbox.streams.get(topic) or self._open_stream(topic)
+        stream = self._stream_of(topic)
         return RowsCall(self, stream, records if isinstance(records, list) else list(records))
 
     def _table_call(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> TableCall:
         from client_stub.columnar import TableCall
 
-        stream = self._outbox.streams.get(topic) or self._open_stream(topic)
+        stream = self._stream_of(topic)
         return TableCall(self, stream, table)
+
+    def _stream_of(self, topic: str) -> OpenStream:
+        stream = self._outbox.streams.get(topic) if isinstance(topic, str) else None
+        return stream or self._open_stream(topic)
 
     def _open_stream(self, topic: str) -> OpenStream:
         check_topic(topic)
@@ -368,7 +377,7 @@ class Producer(ProducerCore):
         """
         outbox = self._outbox
         if outbox.max_request_bytes is None:
-            outbox.wait_for_room(self._outbox.streams.get(topic) or self._open_stream(topic))
+            outbox.wait_for_room(self._stream_of(topic))
         return self.known_size_limit or outbox.payload_bytes_max
 
     @property

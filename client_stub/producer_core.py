@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from client_stub.arguments import check_on_delivery
 from client_stub.hot import Delivery, OnDelivery, OpenStream
 from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, Headers, full_record
 
@@ -45,7 +46,12 @@ class ProducerCore:
         """
         if self._serializers is not None:
             key, value = self._serializers.record(topic, key, value)
-        stream = self._outbox.streams.get(topic)
+        if on_delivery is not None and not callable(on_delivery):
+            check_on_delivery(on_delivery)
+        try:
+            stream = self._outbox.streams.get(topic)
+        except TypeError:  # a list, which has no hash: the check behind says what it should be
+            stream = None
         if stream is None:
             stream = self._open_stream(topic)
         if (

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgpack
 
+from client_stub.arguments import check_callable
 from client_stub.frames import encode, whole_message
+from client_stub.habits import missing_call, no_pickle
 from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
 from client_stub.pure_fate import Fate, OnDelivery, mask_of_indexes, run_callbacks
 from client_stub.wire import unpack_outcomes
@@ -339,10 +341,19 @@ class Delivery:
         Called in the io thread of the producer, where it must not wait; at once, in this thread, when the outcome is
         there already. An exception of it is logged. It only listens: linger goes on. Raises ForkedProducer.
         """
+        check_callable("callback", callback, "callback(delivery)")
         if self._submission is None:
             self._outbox.when_taken_in(lambda: self.add_done_callback(callback))
         else:
             self._submission.when_decided(self._index, partial(callback, self))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_call("Delivery", name, self)
+
+    def __reduce__(self) -> NoReturn:
+        raise no_pickle("Delivery")
 
     def __repr__(self) -> str:
         submission = self._submission

@@ -66,7 +66,7 @@ def control_path(run_dir: str | os.PathLike[str] | None) -> str:
 
     Raises ValueError when ipc cannot hold the path, or there is no default.
     """
-    named = os.fspath(run_dir) if run_dir is not None else default_run_dir()
+    named = os.fsdecode(run_dir) if run_dir is not None else default_run_dir()
     if named.startswith(TCP_PREFIX):
         host, port = split_address(named)
         if not host:

@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 from zlib import crc32
 
+from client_stub.arguments import check_on_delivery, check_timeout, check_topic
 from client_stub.errors import DeliveryCancelled, ProducerClosed, SidecarError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
 from client_stub.flush_wait import no_outcome_text
 from client_stub.hot import OnDelivery
 from client_stub.outbox import BUFFER_BYTES
 from client_stub.packer import Headers, full_record
-from client_stub.producer import check_topic, checked_row
+from client_stub.producer import checked_row
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats
@@ -103,6 +104,7 @@ class FakeProducer:
         on_delivery: OnDelivery | None,
     ) -> FakeDelivery:
         check_topic(topic)
+        check_on_delivery(on_delivery)
         self._refuse_when_closed()
         packed, _ = full_record(key, value, headers, partition, timestamp_ms)
         fields = (*packed, None, None, None)[:5]
@@ -139,6 +141,8 @@ class FakeProducer:
     def _take_rows(
         self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None
     ) -> FakeBulkDelivery:
+        check_topic(topic)
+        check_on_delivery(on_delivery)
         rows = list(records)
         for number, row in enumerate(rows):
             checked_row(number, row)
@@ -157,8 +161,7 @@ class FakeProducer:
     def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:
         """As many as ``partitions`` says, for every topic. Raises ProducerClosed, TypeError and ValueError."""
         check_topic(topic)
-        if timeout is not None and timeout < 0:
-            raise ValueError("The timeout cannot be negative.")
+        check_timeout(timeout)
         self._refuse_when_closed()
         return tuple(
             PartitionInfo(topic, partition, BROKER, (BROKER,), (BROKER,), ())
@@ -250,8 +253,7 @@ class FakeProducer:
 
     def close(self, timeout: float | None = None) -> None:
         """Held records are delivered; with ``close(0)`` they fail with DeliveryCancelled. Raises errors as flush()."""
-        if timeout is not None and timeout < 0:
-            raise ValueError("The timeout cannot be negative.")
+        check_timeout(timeout)
         with self._lock:
             self.closed = True
             cancelled = list(self._line) if timeout == 0 else []

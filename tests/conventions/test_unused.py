@@ -23,7 +23,6 @@ KEPT: Final = {
     "_Loader.exec_module": "importlib",
     "_AsItIs.escape": "scramp",
     # Given to users.
-    "AsyncProducer.send_and_wait": "the stub's API",
     "fake_producer": "the stub's API: a pytest fixture",
     "ManualClock": "the clock of users' and our tests, beside the one it stands for",
     "give_order": "the test kit's way to a kill point (docs/testing.md)",

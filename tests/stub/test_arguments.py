@@ -1,0 +1,202 @@
+"""A wrong argument is one sentence that names it, before anything starts or is queued."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import enum
+import math
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from client_stub import AsyncProducer, Producer
+from client_stub.testing import FakeProducer
+from tests.stub.fake_daemon import FakeDaemon
+
+SERVERS = ("PLAINTEXT://a:9092", "[::1]:9092", "a:1, b:2", "kafka-1.example.org:9092")
+
+
+@pytest.mark.parametrize("kind", [Producer, AsyncProducer])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"client_name": 5}, "client_name must be str, not int."),
+        ({"client_name": "x" * 65}, "has more than 64 bytes."),
+        ({"client_name": "\udc80"}, "client_name has half a character"),
+        ({"token": 5}, "token must be str, not int."),
+        ({"token": "\udc80"}, "token has half a character"),
+        ({"max_block_ms": "60000"}, "max_block_ms must be a number of milliseconds, not str."),
+        ({"max_block_ms": None}, "max_block_ms must be a number of milliseconds, not NoneType."),
+        ({"max_block_ms": math.nan}, "max_block_ms must be a number of milliseconds, not nan."),
+        ({"max_block_ms": -1}, "max_block_ms must not be negative, not -1."),
+        ({"connect_timeout_ms": timedelta(seconds=1)}, "connect_timeout_ms must be a number of milliseconds"),
+        ({"delivery_timeout_ms": 0}, "delivery_timeout_ms must be more than 0, not 0."),
+        ({"on_error": "x"}, r"on_error must be callable as on_error\(error, topic, count\), not str."),
+        ({"key_serializer": "x"}, "key_serializer must be a function"),
+        ({"run_dir": 5}, "run_dir must be a path, not int."),
+        ({"run_dir": ""}, "run_dir is empty"),
+        ({"run_dir": "/tmp/\0x"}, "null character"),
+        ({"run_dir": ["a:9092"]}, "run_dir is a path, not a list of brokers: "),
+        *(({"run_dir": each}, "run_dir is a path, not a list of brokers") for each in SERVERS),
+        (
+            {"bootstrap_servers": "a:1"},
+            "takes no argument 'bootstrap_servers': bootstrap.servers and all other",
+        ),
+        ({"linger_ms": 5}, "takes no argument 'linger_ms': .* the configuration of the daemon"),
+        ({"client_id": "x"}, "takes no argument 'client_id': client_name is its name here."),
+        ({"value_serialiser": str}, "takes no argument 'value_serialiser': did you mean value_serializer?"),
+    ],
+)
+def test_of_the_constructor(kind: type, arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        kind(**arguments)
+
+
+def test_times_of_other_kinds_of_numbers_and_paths_of_all_kinds_are_taken(daemon: FakeDaemon) -> None:
+    from decimal import Decimal
+
+    path = daemon.run_dir
+    for run_dir in (path, str(path), os.fsencode(path)):
+        with Producer(run_dir, max_block_ms=Decimal(5_000), delivery_timeout_ms=math.inf) as producer:  # type: ignore[arg-type]
+            producer.send("t", b"x").result(10)
+
+
+class Topic(enum.StrEnum):
+    ORDERS = "orders"
+
+
+class Odd:
+    """Neither text nor bytes, and without a hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.fixture(params=["fake", "real", "serializing"])
+def any_producer(request: pytest.FixtureRequest, daemon: FakeDaemon) -> Any:
+    if request.param == "fake":
+        return FakeProducer()
+    taken = {"value_serializer": lambda value: value} if request.param == "serializing" else {}
+    return Producer(daemon.run_dir, **taken)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"topic": ["orders"]}, "topic must be str, not list."),
+        ({"topic": Odd()}, "topic must be str, not Odd."),
+        ({"topic": "\udc80"}, "has half a character"),
+        ({"topic": "x" * 250}, "must have 1 to 249 bytes"),
+        ({"headers": 5}, "headers must be .* not int."),
+        ({"headers": "ab"}, "headers must be .* not str."),
+        ({"headers": [("\udc80", b"")]}, "The name of header .* has half a character"),
+        ({"partition": 1 << 31}, "non-negative or None, and at most 2147483647."),
+        ({"partition": -1}, "non-negative or None.$"),
+        ({"timestamp_ms": 1 << 63}, "non-negative or None, and at most 9223372036854775807."),
+        ({"timestamp_ms": datetime.now(UTC)}, "timestamp_ms must be int or None, not datetime."),
+        ({"on_delivery": "x"}, r"on_delivery must be callable as on_delivery\(error, metadata\), not str."),
+    ],
+)
+def test_of_a_send(any_producer: Any, arguments: dict[str, Any], sentence: str) -> None:
+    fields = {"topic": "orders", "value": b"x"} | arguments
+    with any_producer as producer:
+        producer.send(Topic.ORDERS, b"1").result(10)
+        calls: list[Callable[[], Any]] = [lambda: producer.send(**fields)]
+        if arguments.keys() & {"topic", "on_delivery"}:
+            rows, more = [(None, b"x")], {k: v for k, v in arguments.items() if k != "topic"}
+            calls.append(lambda: producer.send_many(fields["topic"], rows, **more))
+        if "topic" in arguments:
+            calls.append(lambda: producer.partitions_for(fields["topic"]))
+        for call in calls:
+            with pytest.raises((TypeError, ValueError), match=sentence):
+                call()
+        assert producer.stats().sent == 1
+
+
+@pytest.mark.parametrize(
+    ("timeout", "sentence"),
+    [
+        ("1", "seconds or None, not str"),
+        (math.nan, "cannot be nan"),
+        (-1, "cannot be negative"),
+        (True, "not bool"),
+    ],
+)
+def test_of_a_patience(any_producer: Any, timeout: Any, sentence: str) -> None:
+    with any_producer as producer:
+        for call in (producer.close, lambda each: producer.partitions_for("orders", each)):
+            with pytest.raises((TypeError, ValueError), match=sentence):
+                call(timeout)
+
+
+def test_of_a_done_callback(any_producer: Any) -> None:
+    with any_producer as producer:
+        for delivery in (producer.send("orders", b"x"), producer.send_many("orders", [(None, b"x")])):
+            with pytest.raises(
+                TypeError, match=r"callback must be callable as callback\(delivery\), not NoneType"
+            ):
+                delivery.add_done_callback(None)
+
+
+def test_a_script_whose_name_is_no_text_has_a_client_name(daemon: FakeDaemon) -> None:
+    program = (
+        "import sys; sys.argv[0] = '/x/\\udcff.py'\n"
+        "from client_stub import Producer\n"
+        "with Producer(sys.argv[1]) as producer: producer.send('orders', b'x').result(10)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(daemon.run_dir)], timeout=60, check=True)
+    assert [submit.count for submit in daemon.received] == [1]
+
+
+def test_what_belongs_to_a_process_cannot_be_copied_and_says_what_to_do(producer: Producer) -> None:
+    bulk, delivery = producer.send_many("orders", [(None, b"x")]), producer.send("orders", b"x")
+    for thing, advice in (
+        (producer, "A Producer belongs to its process .*: make one where it is used"),
+        (AsyncProducer(), "An AsyncProducer belongs to its process"),
+        (delivery, r"A Delivery belongs to its process .*: pass on its result\(\)"),
+        (bulk, "A BulkDelivery belongs to its process"),
+    ):
+        for copies in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=advice):
+                copies(thing)
+    assert pickle.loads(pickle.dumps(delivery.result(10))) == delivery.result(10)
+
+
+def test_a_bulk_delivery_shows_what_became_of_it_and_has_an_exception(any_producer: Any) -> None:
+    with any_producer as producer:
+        bulk = producer.send_many("orders", [(None, b"x"), (None, b"y")])
+        assert bulk.exception(10) is None
+        assert repr(bulk) == "<BulkDelivery of 2: all have their outcome>"
+
+
+def test_a_misspelt_call_gets_the_nearest_name(producer: Producer) -> None:
+    for misspelt, near in (("sned", "send"), ("send_may", "send_many"), ("partition_for", "partitions_for")):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{misspelt}': did you mean {near}\?"):
+            getattr(producer, misspelt)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("get", "result(timeout) is its name here"), ("offset", "result(timeout)"), ("is_done", "done()")],
+)
+def test_a_future_knows_the_names_of_others(producer: Producer, name: str, hint: str) -> None:
+    for delivery in (producer.send("orders", b"x"), producer.send_many("orders", [(None, b"x")])):
+        with pytest.raises(AttributeError) as raised:
+            getattr(delivery, name)
+        assert hint in str(raised.value)
+
+
+def test_an_async_producer_takes_what_a_producer_takes(daemon: FakeDaemon) -> None:
+    async def run() -> int:
+        settings: dict[str, Any] = {"token": "t", "connect_timeout_ms": 1_000, "on_error": print}
+        async with AsyncProducer(daemon.run_dir, "n", **settings) as producer:
+            fields: dict[str, Any] = {"key": b"k", "headers": {"h": b""}, "partition": 0, "timestamp_ms": 1}
+            return (await producer.send_and_wait("t", b"x", **fields)).timestamp_ms
+
+    assert asyncio.run(run()) == 1
