@@ -110,7 +110,7 @@ sbom: $(STAMPS)/product $(STAMPS)/supply
 wheels: $(STAMPS)/venv $(STAMPS)/packages-dev
 	@rm -rf .demo/projects && $(PY) deploy/packages/distributions.py .demo/projects >/dev/null && mkdir -p dist
 	@for each in .demo/projects/*; do \
-		$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $$each && \
+		PYTHONWARNINGS=ignore $(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $$each && \
 		(cd $$each && $(abspath $(PY)) -W ignore -c "from setuptools import build_meta; build_meta.build_sdist('$(abspath dist)')" >/dev/null) \
 		|| exit 1; done
 	@ls -l dist

@@ -79,14 +79,14 @@ def _stub(place: Path, source: dict[str, Any], made: dict[str, Any]) -> None:
     made["project"] |= {
         "dependencies": project["dependencies"],
         "optional-dependencies": {
-            **{key: extras[key] for key in ("arrow", "spark", "msk", "pkcs12")},
+            **extras,
             "daemon": [f"kafka-sidecar-daemon=={version}"],
             "demo": [f"kafka-sidecar-tools=={version}"],
         },
         "scripts": project["scripts"],
     }
     _copy(place, "client_stub", "pyspark_kafka_sidecar")
-    (place / "MANIFEST.in").write_text("recursive-include client_stub *.pyx *.pxi *.pxd\n")
+    (place / "MANIFEST.in").write_text("recursive-include client_stub *.pyx *.pxi\n")
     _write(place, source, made, ["client_stub*", "pyspark_kafka_sidecar*"], "client_stub._native")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,22 @@ def test_the_stub_needs_msgpack_alone_and_extras_lead_to_the_rest(wheels: Path) 
     assert f'kafka-sidecar-daemon=={__version__}; extra == "daemon"' in stub
     assert f'kafka-sidecar-tools=={__version__}; extra == "demo"' in stub
     assert f"kafka-sidecar=={__version__}" in requirements(wheels, "kafka-sidecar-daemon")
+
+
+def test_every_extra_of_a_clone_is_one_of_the_wheel(wheels: Path) -> None:
+    """pip only warns about an extra that is not there, and installs less than a page promised."""
+    stub = "\n".join(requirements(wheels, "kafka-sidecar"))
+    has = set(re.findall(r'extra == "(\w+)"', stub))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert has == project["optional-dependencies"].keys()
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    promised = {
+        name
+        for page in pages
+        for names in re.findall(r"kafka-sidecar\[([\w,]+)\]", page.read_text())
+        for name in names.split(",")
+    }
+    assert {"daemon", "spark", "arrow"} <= promised <= has
 
 
 def test_a_stub_is_small_and_compiled_and_says_how_to_get_the_daemon(stub_only: Installation) -> None:
