@@ -244,7 +244,7 @@ class AsyncProducer:
         try:
             await self.close(ERROR_CLOSE_S)
         except SidecarError:
-            log.exception("records failed while the producer was closed behind another error")
+            log.exception("Records failed while the producer was closed behind another error.")
 
     if not TYPE_CHECKING:
 

@@ -73,7 +73,7 @@ class Failures:
         except BaseException:  # SystemExit and the like end nothing here: it is the io thread
             if submission.outbox.forked:
                 raise
-            log.exception("an on_error callback failed; the producer goes on")
+            log.exception("An on_error callback failed; the producer goes on.")
 
     def tick(self, now_ms: float) -> float | None:
         """Log what is due; how long until the next call, in ms. None: there is nothing to wait for."""

@@ -93,7 +93,7 @@ class IoThread:
         except BaseException as error:
             if self._outbox.forked:
                 raise  # a callback forked, and the child wants to end: these records are its parent's
-            log.exception("the producer's io thread failed")
+            log.exception("The producer's io thread failed: create a new Producer.")
             self._die(error)
         finally:
             self.has_ended = True
@@ -153,7 +153,9 @@ class IoThread:
             else:
                 session.receive_worker(frames, now_ms)
         except (ValueError, TypeError, IndexError) as error:
-            log.warning("a message from the daemon could not be read (%s); reconnecting", error)
+            log.warning(
+                "A message from the daemon could not be read (%s): the producer connects again.", error
+            )
             session.lost(f"unreadable message: {error}", now_ms)
 
     def _act(self) -> None:

@@ -103,7 +103,7 @@ def _at_end_of_child() -> None:
             try:
                 producer.flush(max(0.0, ends_s - time.monotonic()))
             except Exception:
-                log.exception("records were not delivered when the process ended")
+                log.exception("Records were not delivered when the process ended.")
     else:
         at_exit()
 
@@ -122,7 +122,7 @@ def at_exit() -> None:
             ends_s = 0.0  # nobody wants to wait: what is left of all of them fails, and is logged
             producer.close(timeout=0)
         except Exception:
-            log.exception("records were not delivered when the process ended")
+            log.exception("Records were not delivered when the process ended.")
     for io in list(_leaving):
         io.join(left_s())
         if not io.has_ended:
@@ -136,7 +136,7 @@ def _after_fork_in_child() -> None:
         try:
             producer._forked_child()
         except Exception:  # the others must not go on with their parent's connections
-            log.exception("a producer could not be made ready in a forked child")
+            log.exception("A producer could not be made ready in a forked child.")
     for io in list(_leaving):
         inherited.append(io)
         io.forked()

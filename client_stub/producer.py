@@ -300,7 +300,7 @@ class Producer(ProducerCore):
         try:
             self.close(ERROR_CLOSE_S)
         except SidecarError:
-            log.exception("records failed while the producer was closed behind another error")
+            log.exception("Records failed while the producer was closed behind another error.")
 
     def __del__(self, leave_alone: Callable[[LeavingThread], None] = process_end.leave_alone) -> None:
         # Dropped without close(): the io thread delivers what it has and ends by itself.

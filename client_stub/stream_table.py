@@ -147,7 +147,10 @@ class StreamTable:
             if position < first - 1:
                 # Its memory is older than its last ACCEPTED: those frames are gone here. The stream restarts.
                 log.error(
-                    "daemon lost accepted submissions %d..%d of %s", position + 1, first - 1, window.topic
+                    "The daemon has lost accepted submissions %d to %d of %s.",
+                    position + 1,
+                    first - 1,
+                    window.topic,
                 )
                 text = "The daemon lost records it had accepted; they may or may not be in the log."
                 self.restart(window, text)

@@ -225,7 +225,7 @@ class Submission(SubmissionCore):
                 try:
                     make_call(entry)
                 except BaseException:
-                    self._callback_failed("a done")
+                    self._callback_failed("A done")
 
     def describe(self, index: int) -> str:
         """The ``repr`` of one record's Delivery."""
@@ -339,7 +339,9 @@ class Submission(SubmissionCore):
             return
         if repeated and base_offset >= 0 and error is None:
             # Offsets count along the completed records; a partial repeat cannot be cut without breaking that.
-            log.warning("outcome for %s repeats some of its records; they keep their first fate", self.topic)
+            log.warning(
+                "An outcome for topic %s repeats some of its records; they keep their first fate.", self.topic
+            )
         self._done_mask |= news
         appended = append_time_ms >= 0
         fate = Fate(
@@ -363,12 +365,12 @@ class Submission(SubmissionCore):
             # Last, because flush() returns on it: by then the callbacks have run.
             self.remaining -= news.bit_count()
 
-    def _callback_failed(self, what: str = "an on_delivery") -> None:
+    def _callback_failed(self, what: str = "An on_delivery") -> None:
         """In the handler of what a callback raised. SystemExit and the like end nothing here: it is the io thread, and
         without it no record would ever have an outcome. Only a child that a callback has forked may want to end."""
         if self.outbox is not None and self.outbox.forked:
             raise  # noqa: PLE0704  of the handler that calls
-        log.exception("%s callback failed; the others go on", what)
+        log.exception("%s callback failed; the others go on.", what)
 
     def _note(self, error: DeliveryFailed, count: int) -> None:
         self.failed_count += count
@@ -394,7 +396,7 @@ def make_call(entry: list[Callable[[], object]]) -> None:
     try:
         call()
     except Exception:
-        log.exception("a done callback failed; the others go on")
+        log.exception("A done callback failed; the others go on.")
 
 
 def _mask_of(outcome: Outcome) -> int:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
+
+PLEASE_REPORT: Final = "This is a bug of kafka-sidecar: please report it."
+"""Ends a line of the log about a fault of our own; its traceback follows."""
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -16,6 +16,7 @@ from sidecar.common.control import LoginToken, NeedTopics, TopicError, TopicErro
 from sidecar.common.errors import Refused
 from sidecar.common.sasl_settings import OAUTHBEARER
 from sidecar.common.settings import SidecarConfig
+from sidecar.common.wording import counted
 from sidecar.controller.certificate_book import Expiry
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.controller.topic_list import TopicList
@@ -240,7 +241,11 @@ class Cluster:
     def snapshot_changed(self, result: UpdateResult) -> None:
         """Push what differs to the workers."""
         if not result.old.nodes:
-            log.info("Kafka answers: cluster %s, %d brokers.", result.new.cluster_id, len(result.new.nodes))
+            log.info(
+                "Kafka answers: cluster %s, %s.",
+                result.new.cluster_id,
+                counted(len(result.new.nodes), "broker"),
+            )
         self._pusher.snapshot_changed(*result)
         self._on_change()
 

@@ -17,6 +17,7 @@ from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.errors import Refused
 from sidecar.common.explanation import NAME_CHARACTERS_MAX
 from sidecar.common.sparse_log import SparseLog
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.net.endpoint import Endpoint
 from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX
 from sidecar.net.unattached import PLACES_PER_FREE
@@ -140,7 +141,7 @@ class ControlEndpoint:
             assigned = self._hello(fields, self._endpoint.caller(routing_id))
         except Refused as refusal:
             if refusal.code == "NOT_ADMITTED":
-                self._sparse_log.warning(str(refusal), "refused: %s", ascii(str(refusal)))
+                self._sparse_log.warning(str(refusal), "Refused: %s", ascii(str(refusal)))
             self._refuse(routing_id, refusal)
             if refusal.code == "NOT_ADMITTED":
                 # A stub takes it for good. Who asks again and again tries tokens.
@@ -180,7 +181,11 @@ class ControlEndpoint:
         try:
             self._handle(routing_id, kind, message)
         except Exception as error:
-            self._sparse_log.warning("control", "a control message could not be handled", exc_info=error)
+            self._sparse_log.warning(
+                "control",
+                f"A control message could not be handled. {PLEASE_REPORT}",
+                exc_info=error,
+            )
 
     def _handle(self, routing_id: bytes, kind: Kind, message: Any) -> None:
         if kind is not Kind.HELLO and self._is_withdrawn(routing_id):
@@ -288,7 +293,7 @@ class ControlEndpoint:
         if refusal.code == "MALFORMED_FRAME":
             peer = self._endpoint.peer(routing_id)
             self._sparse_log.warning(
-                ("malformed", peer.payer, peer.uid), "a frame of %s was refused: %s", peer.words, refusal
+                ("malformed", peer.payer, peer.uid), "A frame of %s was refused: %s", peer.words, refusal
             )
             self._endpoint.sent_nonsense(routing_id)
         self._send(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])

@@ -18,6 +18,7 @@ from sidecar.common.errors import Refused
 from sidecar.common.own_process import hide_memory
 from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
+from sidecar.common.wording import counted
 from sidecar.controller.admission import assigned_endpoint, check_hello
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.banner import Farewell
@@ -197,8 +198,8 @@ class Daemon:
     def hand_over(self) -> None:
         """Stop where we stand: a successor is there and adopts what is in the segment."""
         log.info(
-            "A successor takes over: ending without a drain. It has %d records to deliver.",
-            self.store.total(_HELD),
+            "A successor takes over: ending without a drain. It has %s to deliver.",
+            counted(self.store.total(_HELD), "record"),
         )
         self.is_handed_over = True
         self._stop_requests.is_stopping = True

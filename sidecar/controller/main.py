@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import hide_memory, raise_limit, set_title
 from sidecar.common.settings import SidecarConfig
+from sidecar.common.wording import counted
 from sidecar.controller.banner import start_line
 from sidecar.controller.container import pool_warning
 from sidecar.controller.own_files import replacers
@@ -373,7 +374,9 @@ class _Service:
             workers=self.config.integer("daemon.workers"),
         )
         store.spare_holders(killed)
-        log.info("%s, for %d workers.", store.describe_pool(), self.config.integer("daemon.workers"))
+        log.info(
+            "%s, for %s.", store.describe_pool(), counted(self.config.integer("daemon.workers"), "worker")
+        )
         return store, instance
 
     def _close(self, store: SegmentStore) -> bool:

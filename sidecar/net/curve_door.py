@@ -87,7 +87,7 @@ class CurveDoor:
             return True
         self._sparse_log.warning(
             public_key,
-            "refused: a client at %s with the public key %s, which no table [clients.NAME] has",
+            "Refused: a client at %s with the public key %s, which is in no curve.public.keys of [clients.NAME].",
             peer.address,
             public_key.hex(),
         )

@@ -21,6 +21,7 @@ from client_stub.zmtp import Buffers, ZmtpError, unsent
 from sidecar.common.client_rules import Caller
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.net.listener import Listener
 from sidecar.net.newcomers import Newcomers
 from sidecar.net.peer import GONE, Peer, caller_of, user_of
@@ -375,7 +376,10 @@ class Endpoint:
 
     def _say_failed(self, frames: int, error: Exception) -> None:
         self._sparse_log.warning(
-            "message", "a message of %d frames from a stub failed", frames, exc_info=error
+            "message",
+            f"A message of %d frames from a client failed. {PLEASE_REPORT}",
+            frames,
+            exc_info=error,
         )
 
     def _may_go_on(self, connection: StubConnection, messages: int) -> bool:
@@ -467,7 +471,7 @@ class Endpoint:
 
     def _say_closed(self, why: str, peer: Peer) -> None:
         self._on_closed_by_us()
-        self._sparse_log.warning(("closed", peer.payer), "a connection of %s is closed: %s", peer.words, why)
+        self._sparse_log.warning(("closed", peer.payer), "A connection of %s is closed: %s.", peer.words, why)
 
     def _drop(self, connection: StubConnection) -> None:
         if self._by_id.pop(connection.routing_id, None) is None:

@@ -146,7 +146,7 @@ class Listener:
                     self._turn_away(listening)
                 else:
                     self._sparse_log.warning(
-                        "accept", "a client's connection could not be accepted: %s", error
+                        "accept", "A client's connection could not be accepted: %s.", error
                     )
                 break
             try:
@@ -187,12 +187,12 @@ class Listener:
     def _say_turned_away(self, peer: Peer) -> None:
         if self._penalties.own_wait_s(peer, self._loop.time()):
             self._sparse_log.warning(
-                peer.payer, "connections of %s are closed: it opens more than it uses well", peer.words
+                peer.payer, "Connections of %s are closed: it opens more than it uses well.", peer.words
             )
         else:
             self._sparse_log.warning(
                 ("user", peer.uid),
-                "connections of uid %d are closed: its processes open more than they use well (now %s)",
+                "Connections of uid %d are closed: its processes open more than they use well (now %s).",
                 peer.uid,
                 peer.words,
             )
@@ -209,7 +209,9 @@ class Listener:
 
     def _turn_away(self, listening: socket.socket) -> None:
         """No descriptor is left: one that can be spared gives up its own, else the connection that waits is closed."""
-        self._sparse_log.warning("descriptors", "no descriptor is left for another stub; raise LimitNOFILE")
+        self._sparse_log.warning(
+            "descriptors", "No descriptor is left for another client: raise LimitNOFILE."
+        )
         if self._make_room():
             return
         os.close(self._reserve_fd)

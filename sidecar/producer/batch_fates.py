@@ -195,9 +195,7 @@ class BatchFates:
         elif retry and tries_left:
             self._try_again(batch, now_ms)
         else:
-            if code == Code.TOPIC_AUTHORIZATION_FAILED and not text:
-                text = f"Not authorized to write to topic {batch.topic}."
-            self.fail(batch, code, text or row.text, now_ms)
+            self.fail(batch, code, text or _own_text(batch, code) or row.text, now_ms)
 
     def _try_again(self, batch: ProducerBatch, now_ms: float) -> None:
         """After its backoff, as it is. Of old records in doubt its broker is asked first."""
@@ -253,7 +251,7 @@ class BatchFates:
 
     def _split(self, batch: ProducerBatch, now_ms: float) -> None:
         pieces = batch.split()
-        log.info("splitting %r: it is too large for the topic's max.message.bytes", batch)
+        log.info("%r is larger than the topic's max.message.bytes: it is split.", batch)
         self.counts.batches_split += 1
         self._accumulator.limit_growth(batch.topic, batch.size_bytes // 2)
         self._accumulator.forget((batch,))
@@ -367,3 +365,15 @@ class BatchFates:
         for batch in left_behind + refuted:
             if batch.state in _WAITING and not batch.has_open_doubt:
                 self.fail(batch, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, _FORGOTTEN_TEXT, now_ms)
+
+
+def _own_text(batch: ProducerBatch, code: int) -> str:
+    """For codes whose usual text names neither topic nor size; empty for all others."""
+    if code == Code.TOPIC_AUTHORIZATION_FAILED:
+        return f"Not authorized to write to topic {batch.topic}."
+    if code == Code.MESSAGE_TOO_LARGE:
+        return (
+            f"The record for topic {batch.topic} ({batch.size_bytes:,} bytes with its batch, before compression) is "
+            "larger than the topic's max.message.bytes."
+        )
+    return ""

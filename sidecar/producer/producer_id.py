@@ -105,7 +105,7 @@ class ProducerIds:
         self.epoch_bumps += 1
         producer_id, epoch = self.identity
         if epoch >= EPOCH_MAX:
-            log.info("producer id %d has used up its epochs; asking for a new one", producer_id)
+            log.info("Producer id %d has used up its epochs; a new one is asked for.", producer_id)
             self.identity = NO_PRODUCER_ID
             self.retry_at_ms = 0.0
         else:

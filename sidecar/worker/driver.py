@@ -21,6 +21,7 @@ from sidecar.common.control import (
     UpdateMetadataReply,
 )
 from sidecar.common.model import broker_of
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
 from sidecar.metadata.snapshot import WHOLE_TOPIC
 from sidecar.producer.effects import (
@@ -159,7 +160,7 @@ class Driver:
             deleted = self._cache.update_metadata(update, in_use)
         except StaleUpdate as stale:
             self._counters.inc("stale_updates_refused_total")
-            log.warning("refused a metadata push: %s", stale)
+            log.warning("Refused a metadata push: %s", stale)
             self._host.send_control(UpdateMetadataReply(stale.code, self._worker_epoch, update.version))
             return
         snapshot = self._cache.current
@@ -209,7 +210,9 @@ class Driver:
             return
         if not self._forced and (self._topics.waiting_entries or not self._sender.is_idle):
             if now_ms >= self._drain_deadline_ms:
-                log.warning("the drain ran out of time: what is left fails to its submitters")
+                log.warning(
+                    "The drain ran out of time (daemon.shutdown_timeout_s): the rest fails, or becomes dead letters."
+                )
                 self._topics.fail_all_waiting(LocalCode.ABORTED, now_ms)
                 self._sender.force_close(now_ms)
                 # From here on nobody waits for answers: requests to a mute broker would outlive the daemon.
@@ -257,7 +260,7 @@ class Driver:
             except Exception:
                 # The core has moved on already: the effects behind this one must still happen.
                 self._counters.inc("sender_exceptions_total")
-                log.exception("the effect %r failed", effect)
+                log.exception(f"The effect %r failed. {PLEASE_REPORT}", effect)
                 if isinstance(effect, UNREPEATED):
                     self._host.give_up(
                         f"the effect {type(effect).__name__} failed, and nothing would repeat it"

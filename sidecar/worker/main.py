@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     lock_fd = _take_slot_byte(start)
     if lock_fd is None:
-        log.error("slot %d is still locked by another process; this worker ends", start.slot)
+        log.error("Slot %d is still locked by another process; this worker ends.", start.slot)
         return ExitStatus.FAILED
     if os.getppid() != arguments.parent_pid:
         # Alive here means: a successor of our controller comes after the byte was taken, and finds it.
@@ -103,7 +103,7 @@ def _take_order(folder: str) -> None:
     from sidecar.kill_points.orders import take_order
 
     if take_order(folder):
-        log.warning("%s is set: this worker may be killed on purpose; for tests only", ENVIRONMENT)
+        log.warning("%s is set: this worker may be killed on purpose. That is for tests only.", ENVIRONMENT)
 
 
 def _take_stderr(fd: int) -> None:
@@ -140,7 +140,7 @@ def _run(start: Start, control: socket.socket) -> int:
             log.error("%s", error)
             return ExitStatus.WORKER_BAD_CONFIG
         except OSError as error:
-            log.error("what this slot holds cannot be written to the disk of pool.path: %s", error)
+            log.error("The records of this slot cannot be written to the disk of pool.path: %s.", error)
             return ExitStatus.FAILED
         # What is there now lives as long as the process: the collector need not walk it again and again.
         gc.collect()

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from sidecar.common.wording import PLEASE_REPORT
+
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.shm.slots import Counters
@@ -98,7 +100,7 @@ class Turns:
         except Exception:
             # S1: one bad iteration is logged and counted, and the loop goes on.
             self._counters.inc("sender_exceptions_total")
-            log.exception("an iteration of the sender failed; the worker goes on")
+            log.exception(f"An iteration of the sender failed. The worker goes on. {PLEASE_REPORT}")
             due_ms = now_ms + FAILED_TURN_PAUSE_MS
             self._failed += 1
             if self._failed == FAILED_TURNS_MAX:

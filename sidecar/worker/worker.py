@@ -31,6 +31,7 @@ from sidecar.common.control import (
     UpdateMetadata,
 )
 from sidecar.common.model import ExitStatus
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import close_leftovers, writer_of, writers_of
@@ -221,7 +222,7 @@ class Worker:
         """A bug of ours: this memory is not to be trusted any more. The successor on this slot begins with what the
         segment says, so every record that was accepted still gets its fate."""
         if not self._exit.done():
-            log.error("%s; this worker ends and is replaced", why)
+            log.error("This worker ends and is replaced: %s.", why)
         self._rooms.turns.halt()
         if self._endpoint is not None:
             self._endpoint.close()
@@ -255,7 +256,7 @@ class Worker:
         elif isinstance(message, Stop):
             self._stop(ExitStatus.OK)
         else:
-            log.warning("a control message of kind %s is not for a worker", type(message).__name__)
+            log.warning("A control message of kind %s is not for a worker.", type(message).__name__)
 
     def _configure(self, message: Configure) -> None:
         """Take on changed settings. An error ends this worker; its successor starts with the new ones."""
@@ -271,7 +272,7 @@ class Worker:
             )
         except Exception:
             # The channel would go on with the next message, and this worker with half of the settings.
-            log.exception("new settings could not be taken on")
+            log.exception(f"New settings could not be taken on. {PLEASE_REPORT}")
             self.give_up("it has half of the new settings")
             return
         self._channel.send(Configured(message.serial))
@@ -279,7 +280,10 @@ class Worker:
 
     def _on_controller_gone(self, error: str | None) -> None:
         # Accept nothing more and end: the next controller adopts the segment only after our death.
-        log.error("the controller is gone%s; this worker ends", f" ({error})" if error else "")
+        log.error(
+            "The controller is gone%s, so this worker ends. Its records stay in the segment for the next daemon.",
+            f" ({error})" if error else "",
+        )
         self._stop(ExitStatus.WORKER_CONTROLLER_GONE)
 
     def _stop(self, status: ExitStatus) -> None:
@@ -289,12 +293,15 @@ class Worker:
     def _on_unexpected(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An event's handler failed in a way that nobody foresaw: what it was to do will not be done."""
         self._memory.counters.inc("sender_exceptions_total")
-        log.error("%s", context.get("message", "an event failed"), exc_info=context.get("exception"))
+        log.error("%s", context.get("message", "An event failed."), exc_info=context.get("exception"))
         self.give_up("the handler of an event failed")
 
     def _on_house_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            log.error("housekeeping failed", exc_info=task.exception())
+            log.error(
+                f"Housekeeping failed. {PLEASE_REPORT}",
+                exc_info=task.exception(),
+            )
             self.give_up("housekeeping failed")
 
     def _spool_poison(self, letters: list[Undelivered]) -> None:

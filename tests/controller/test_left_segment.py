@@ -162,7 +162,7 @@ def test_accepted_records_survive(start_daemon: StartDaemon, victims: str) -> No
                 describe=daemon.log_tail,
             )
         wait_until(
-            lambda: "took over slot 0: 3 records" in daemon.log_tail(),
+            lambda: "Took over slot 0 of a dead worker: 3 records" in daemon.log_tail(),
             "the next worker to adopt them",
             describe=daemon.log_tail,
         )

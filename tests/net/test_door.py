@@ -170,7 +170,7 @@ def test_of_a_user_that_has_to_wait_so_many_connections_do_and_another_user_find
     with caplog.at_level("WARNING"):
         run(test)
     (line,) = [each for each in caplog.messages if "are closed" in each]
-    assert line.startswith("connections of uid 1000 are closed: its processes open more than they use well")
+    assert line.startswith("Connections of uid 1000 are closed: its processes open more than they use well")
 
 
 def test_a_storm_of_connections_shuts_the_door_for_moments_and_others_are_read(

@@ -84,7 +84,7 @@ def test_a_client_that_dies_with_records_is_said(start_daemon: StartDaemon) -> N
             assert client.stdout is not None
             assert client.stdout.readline() == b"sent\n"
             client.kill()
-        wait_until(lambda: "client billing has died with 1 record under way" in daemon.log_tail(), "the line")
+        wait_until(lambda: "Client billing has died with 1 record under way" in daemon.log_tail(), "the line")
         held.release()
         kafka.clear_rules()
         wait_until(lambda: metric(daemon, "kafka_sidecar_records_delivered_total") == 1, "its record")

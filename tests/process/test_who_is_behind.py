@@ -158,7 +158,7 @@ def test_users_groups_and_unlisted_names(
         answer = client(daemon, name, uid).send()
         assert answer.startswith("NOT_ADMITTED The daemon refused this client:"), answer
         assert words in answer
-    assert "refused: " in daemon.log_path.read_text()
+    assert "Refused: " in daemon.log_path.read_text()
 
 
 def test_the_workers_door_is_no_way_around(
@@ -250,7 +250,7 @@ def test_discards_are_seen(start_daemon: StartDaemon, mock_broker: MockBroker, f
     assert shown["topic"] == "smoke"
     assert shown["first_ms"] <= shown["last_ms"]
     assert f"{len(names)} records of topic smoke were discarded" in daemon.command("status").stdout
-    assert "records of client 'app' are discarded" in daemon.log_path.read_text()
+    assert "Records of client 'app' are discarded" in daemon.log_path.read_text()
 
 
 @pytest.mark.kafka

@@ -141,7 +141,12 @@ def test_a_single_record_too_large_fails() -> None:
     core = Core()
     core.respond(core.send("a"), answer(0, Code.MESSAGE_TOO_LARGE))
     core.poll()
-    assert [batch.code for batch in core.completed] == [Code.MESSAGE_TOO_LARGE]
+    (batch,) = core.completed
+    assert batch.code == Code.MESSAGE_TOO_LARGE
+    assert batch.text == (
+        f"The record for topic {batch.topic} ({batch.size_bytes:,} bytes with its batch, before compression) is "
+        "larger than the topic's max.message.bytes."
+    ), "Kafka's own words name neither"
 
 
 @pytest.mark.rule("A7")

@@ -119,7 +119,7 @@ def test_one_failing_callback_is_logged_and_stops_nobody(
     producer.send_many("t", [(None, b"%d" % n) for n in range(10)], on_delivery=on_delivery)
     producer.flush(10)
     assert told == list(range(10))
-    assert caplog.text.count("an on_delivery callback failed") == 4
+    assert caplog.text.count("An on_delivery callback failed") == 4
 
 
 @pytest.mark.rule("A6")
@@ -143,7 +143,7 @@ def test_a_callback_that_wants_to_end_the_process_ends_nothing(
         assert producer.flush(10) == 1
         daemon.deliver = daemon.deliver_all
         assert producer.send("t", b"4").result(10).offset == 2
-    for words in ("an on_delivery callback", "a done callback", "an on_error callback"):
+    for words in ("An on_delivery callback", "A done callback", "An on_error callback"):
         assert caplog.text.count(f"{words} failed") == 1
 
 

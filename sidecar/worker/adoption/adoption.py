@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
+from sidecar.common.wording import counted
 from sidecar.kernel import StickyPartitioner, index_run
 from sidecar.producer.effects import Completed
 from sidecar.producer.producer_batch import ProducerBatch
@@ -131,11 +132,11 @@ class Adoption:
             self._counters.inc("records_adopted_total", open_records)
         if open_records:
             log.info(
-                "took over slot %d: %d records without an end, %d batches sent and not answered, %d clients",
+                "Took over slot %d of a dead worker: %s without an outcome, %s sent and not answered, %s.",
                 self._slot,
-                open_records,
-                len(sent),
-                sum(1 for _ in ClientTable(self._segment).rows(self._slot)),
+                counted(open_records, "record"),
+                counted(len(sent), "batch", "batches"),
+                counted(sum(1 for _ in ClientTable(self._segment).rows(self._slot)), "client"),
             )
         return sent
 

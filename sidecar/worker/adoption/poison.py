@@ -41,7 +41,7 @@ class Poison:
         self._counters = memory.counters
         for what, deaths in memory.deaths.items():
             log.warning(
-                "slot %d: %s was in work when the worker died, for the %s time%s",
+                "Slot %d: %s was in work when the worker died, for the %s time%s.",
                 memory.index,
                 name_of(what),
                 {1: "first", 2: "second", 3: "third"}.get(deaths, f"{deaths}th"),
@@ -143,4 +143,4 @@ class Poison:
         live |= {batch_word(each.serial) for each in descriptors}
         for what in self._found - live:
             self._suspects.forget(what)
-            log.info("%s, once set aside, has ended", name_of(what))
+            log.info("%s, once set aside, has ended.", name_of(what))

@@ -227,7 +227,7 @@ class Inquiry:
                 elif classify(answer.error_code).stale_metadata:
                     self._host.send_control(NeedTopics(topics=(queue.topic,), refresh=True))
         except (LinkError, ProtocolError) as error:
-            log.info("%s was not asked what it has of batches without an answer: %s", link.node, error)
+            log.info("%s was not asked what it has of batches without an answer: %s.", link.node, error)
         finally:
             self._asking.difference_update(queues)
             if self.unanswered.keys() & set(queues):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.kernel import write_batch_header
 from sidecar.shm.in_work import BATCH_WORDS, batch_word
 from sidecar.worker.brokers.compression import CODEC_ATTRIBUTES, compress
@@ -168,5 +169,7 @@ def _try_compress(settings: TopicSettings, data: bytes) -> bytes | None:
     try:
         return compress(codec, data, settings.compression_level)
     except Exception:
-        log.exception("the %s codec failed on %d bytes; they are sent uncompressed", codec, len(data))
+        log.exception(
+            f"The %s codec failed on %d bytes; they are sent uncompressed. {PLEASE_REPORT}", codec, len(data)
+        )
         return None

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sidecar.common.wording import counted
+
 if TYPE_CHECKING:
     from sidecar.worker.fates.dead_letters import DeadLetters
     from sidecar.worker.streams.completion import Completion
@@ -84,7 +86,7 @@ class Acker:
         session.is_gone = True
         if session.unwritten:
             unread = sum(each.outcomes for each in session.unwritten)
-            log.warning("client %s is gone with %d outcomes it never read", session.name, unread)
+            log.warning("Client %s is gone; it never read %s.", session.name, counted(unread, "outcome"))
         completions = [each for _, each, _ in session.unacked] + list(session.unwritten)
         session.unacked.clear()
         session.unwritten.clear()

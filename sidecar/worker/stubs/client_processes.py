@@ -38,7 +38,7 @@ class ClientProcesses:
                 self._dead_rows.add(row)
                 return
             except OSError as error:
-                log.warning("the process of a client (pid %d) cannot be watched: %s", pid, error)
+                log.warning("The process of a client (pid %d) cannot be watched: %s.", pid, error)
                 return
             self._handles[pid] = handle
             self._rows[pid] = set()

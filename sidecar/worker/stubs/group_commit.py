@@ -118,7 +118,7 @@ class GroupCommit:
             try:
                 self._log.commit([], self._endings)
             except OSError as error:
-                log.warning("the last endings could not be noted in the accept log: %s", error)
+                log.warning("The last endings could not be noted in the accept log: %s.", error)
         self._log.close()
 
     # ---- what the worker says ------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class GroupCommit:
             self._log.prepare()
         except OSError as error:
             log.info(
-                "no spare file for the accept log yet: %s", error
+                "No spare file for the accept log yet: %s.", error
             )  # the commit that needs it will say so
 
     def _written(self, future: Future[list[int]]) -> None:

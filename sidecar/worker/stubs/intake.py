@@ -20,6 +20,7 @@ from client_stub.wire import (
 from sidecar.common.condition import HoldCause
 from sidecar.common.pauses import DRAINED_TEXT
 from sidecar.common.sparse_log import SparseLog
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.worker.streams.refusal import Refusal
 from sidecar.worker.streams.session import ClientSession, StreamState
@@ -177,7 +178,10 @@ class Intake:
             self._counters.inc("accept_errors_total")
             self._failed_ms = now_ms
             self._sparse_log.warning(
-                "submit", "a submission for topic %s could not be taken on", topic, exc_info=error
+                "submit",
+                f"A submission for topic %s could not be taken on. {PLEASE_REPORT}",
+                topic,
+                exc_info=error,
             )
             if self._appending is not None:
                 chain, tail = self._appending
@@ -298,7 +302,7 @@ class Intake:
         try:
             return self._take_in(stream, fields, b"", refusal, now_ms)
         except Exception as error:
-            self._sparse_log.warning("fail", "nor can its records fail", exc_info=error)
+            self._sparse_log.warning("fail", "Nor can its records fail.", exc_info=error)
             self._shares.count(stream.topic_queue, now_ms)
             over = "the daemon fails to take it on", now_ms + ERROR_HOLD_MS
             self.holds.hold_until(stream, HoldCause.ERROR, over, now_ms)

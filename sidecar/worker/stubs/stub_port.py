@@ -21,7 +21,7 @@ from client_stub.wire import (
 )
 from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
-from sidecar.common.wording import counted
+from sidecar.common.wording import PLEASE_REPORT, counted
 from sidecar.worker.streams.client_places import TableFull
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.sessions import Sessions, welcome
@@ -140,7 +140,7 @@ class StubPort:
             peer = self.endpoint.peer(routing_id)
             self._sparse_log.warning(
                 (peer.payer or name, peer.uid),
-                "a malformed frame of client %s (%s) was refused: %s",
+                "A malformed frame of client %s (%s) was refused: %s",
                 name,
                 peer.words,
                 error,
@@ -149,7 +149,11 @@ class StubPort:
             self._blame(routing_id)
         except Exception as error:
             self._counters.inc("accept_errors_total")
-            self._sparse_log.warning("error", "a message of a client could not be handled", exc_info=error)
+            self._sparse_log.warning(
+                "error",
+                f"A message of a client could not be handled. {PLEASE_REPORT}",
+                exc_info=error,
+            )
 
     def _blame(self, routing_id: bytes) -> None:
         assert self.endpoint is not None
@@ -183,7 +187,7 @@ class StubPort:
             if session.attached:
                 self._sparse_log.warning(
                     ("unread", session.name),
-                    "client %s does not read its messages and is detached",
+                    "Client %s does not read its messages and is detached. Look at that process.",
                     session.name,
                 )
                 self.end(session, now_ms)
@@ -216,7 +220,7 @@ class StubPort:
             if why is None:
                 self._client_limits.apply(session)
                 continue
-            log.warning("detached by a reload: %s", ascii(why))
+            log.warning("Detached by a reload: %s", ascii(why))
             if self._write(session):
                 self._send_now(session.routing_id, [Kind.REFUSED, "NOT_ALLOWED", why, None])
             self.end(session, now_ms)
@@ -224,7 +228,7 @@ class StubPort:
     def expel_silent(self, now_ms: float) -> None:
         for session in self._sessions.expel_silent(now_ms):
             self._sparse_log.info(
-                ("silent", session.name), "client %s was silent for too long and is detached", session.name
+                ("silent", session.name), "Client %s was silent for too long and is detached.", session.name
             )
             self.end(session, now_ms)
 
@@ -248,7 +252,8 @@ class StubPort:
             late = [max(deaf, key=_unwritten_outcomes)] if deaf else []
         for session in late:
             log.warning(
-                "client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s)",
+                "Client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s). Look at that "
+                "process: it is stopped, or a callback blocks its io thread.",
                 session.name,
                 full_for_ms[session] / 1000,
             )
@@ -265,9 +270,9 @@ class StubPort:
         if silent:
             worst = max(silent, key=lambda session: len(session.unacked))
             log.warning(
-                "client %s did not acknowledge %d failures: they become dead letters, as batch descriptors run short",
+                "Client %s did not acknowledge %s: they become dead letters, as batch descriptors run short.",
                 worst.name,
-                len(worst.unacked),
+                counted(len(worst.unacked), "failure"),
             )
             if worst.attached:
                 self._counters.inc("clients_cut_total")
@@ -299,11 +304,11 @@ class StubPort:
             session = self._sessions.of_row(row)
             if session is not None:
                 if not session.is_gone and session.unsettled_records:
-                    left = counted(
-                        session.unsettled_records, "record under way; it is", "records under way; they are"
-                    )
                     self._sparse_log.info(
-                        ("died", session.name), "client %s has died with %s delivered", session.name, left
+                        ("died", session.name),
+                        "Client %s has died with %s under way. The daemon goes on: what fails becomes a dead letter.",
+                        session.name,
+                        counted(session.unsettled_records, "record"),
                     )
                 self.end(session, now_ms, for_good=True)
         for session in self._sessions.reclaim(now_ms):
@@ -396,7 +401,7 @@ class StubPort:
             if left:
                 self._sparse_log.info(
                     ("left", session.name),
-                    "client %s left without waiting for %s",
+                    "Client %s left without waiting for %s.",
                     session.name,
                     counted(left, "record"),
                 )
