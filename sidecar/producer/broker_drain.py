@@ -161,7 +161,7 @@ class BrokerDrain:
             next(self._request_ids),
             node_id,
             batches[0].lane,
-            batches[0].queue.settings.acks,
+            batches[0].queue.acks,
             batches,
             now_ms,
             int(timeout_ms),
@@ -217,7 +217,7 @@ class BrokerDrain:
         lines = self._accumulator.lines
         if self._config.connections_per_broker == 1 or node_id in lines.widened:
             return False
-        if not lines.holds(node_id, self._config.max_request_size):
+        if not lines.holds(node_id, self._config.max_request_size, is_movable=True):
             return False
         if links.is_ready(second_of(node_id)):
             lines.widen(node_id)

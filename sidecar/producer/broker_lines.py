@@ -23,7 +23,8 @@ class BrokerLines:
     A broker takes one request of a connection after the other, and reads none while it works at one
     (``SocketServer`` mutes the channel). So while its connection is full it has two lines, one for each of two
     connections. A partition changes over with nothing in flight, and stands nowhere until then: what goes through one
-    connection arrives in order. Beside a backlog the first one is for quick batches, the second for all others.
+    connection arrives in order. Beside a backlog the first one is for quick batches, the second for all others. With
+    acks=0 nobody says when a request has arrived: such partitions stay with the first one.
     """
 
     __slots__ = ("_again", "_lingering", "_ready", "apart", "leaderless", "snapshot", "widened")
@@ -74,7 +75,7 @@ class BrokerLines:
 
     def _link_of(self, queue: PartitionQueue, node_id: int) -> int:
         shares = self.widened.get(node_id)
-        if shares is None:
+        if shares is None or queue.acks == 0:
             return node_id
         if node_id in self.apart:
             return node_id if queue.is_quick else second_of(node_id)
@@ -153,11 +154,13 @@ class BrokerLines:
         """By lane, the partitions that may fill up its requests; empty for a broker that never had any."""
         return self._lingering.get(node_id, ())
 
-    def holds(self, node_id: int, size_bytes: int) -> bool:
+    def holds(self, node_id: int, size_bytes: int, *, is_movable: bool = False) -> bool:
         """So much or more, in whole batches of batch.size, is in the partitions with something that may go there, those
-        aside that are quick."""
+        aside that are quick. ``is_movable``: those that may go by the second connection."""
         for line in self.ready(node_id)[:QUICK]:
             for queue in line:
+                if is_movable and queue.acks == 0:
+                    continue
                 size_bytes -= queue.load * queue.settings.batch_size
                 if size_bytes <= 0:
                     return True

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, BatchEvent
-from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE, SEQUENCE_MASK
+from sidecar.producer.lanes import ACKS_ALL, IDEMPOTENT_LANE, NO_SEQUENCE, SEQUENCE_MASK
 from sidecar.producer.partition_sequences import PartitionSequences
 from sidecar.producer.producer_batch import IN_DEQUE, NOT_DRAINED
 
@@ -180,6 +180,11 @@ class PartitionQueue:
         if self.express and (not batches or (batches[0].order == NOT_DRAINED and not self.is_passed_enough)):
             return self.express[0]
         return batches[0] if batches else None
+
+    @property
+    def acks(self) -> int:
+        """As its requests have it. Numbers are settled by answers, also where the topic's acks is another by now."""
+        return ACKS_ALL if self.lane == IDEMPOTENT_LANE else self.settings.acks
 
     @property
     def rests(self) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.effects import Connect
 from sidecar.producer.in_flight import ProduceRequest
+from sidecar.producer.lanes import PLAIN_LANE
 
 from .harness import Core, answer, payloads_of
 
@@ -174,3 +175,55 @@ def test_a_batch_that_cannot_be_encoded_holds_nothing_back() -> None:
     core.sender.on_batch_unsendable(first_of_b, batch, "damaged", core.now_ms)
     core.sender.on_request_not_sent(first_of_b, core.now_ms)
     assert [queue.partition for line in core.accumulator.lines.ready(SECOND) for queue in line] == [1]
+
+
+@pytest.mark.rule("S5")
+def test_records_without_an_answer_all_go_by_the_first() -> None:
+    """With acks=0 nobody says when a broker has read the last ones: through the other connection, later ones of the
+    partition could pass them."""
+    core = Core(
+        leaders=(FIRST,) * 4,
+        batch_size=100,
+        max_request_size=250,
+        acks=0,
+        enable_idempotence=False,
+        lane=PLAIN_LANE,
+        connections_per_broker=2,
+    )
+    core.append("c0", partition=2)
+    assert sent(core.poll()) == [(FIRST, ["c0"])]
+    core.links.stalled_since[FIRST] = core.now_ms
+    for partition, name in enumerate("ab"):
+        core.append(f"{name}0", partition=partition)
+        core.poll()
+    for partition, name in enumerate("abcd"):
+        core.append(f"{name}1", partition=partition)
+    found = [*core.poll(), *core.poll(), *core.poll()]
+    core.links.stalled_since.clear()
+    core.take_bytes(FIRST)
+    for requests in core.turns():
+        found += requests
+    assert {request.node_id for request in found} == {FIRST}
+    assert sorted(payloads_of([batch for request in found for batch in request.batches])) == [
+        "a1",
+        "b1",
+        "c1",
+        "d1",
+    ]
+
+
+def test_for_records_without_an_answer_no_second_one_is_asked_for() -> None:
+    core = Core(
+        batch_size=100,
+        max_request_size=250,
+        acks=0,
+        enable_idempotence=False,
+        lane=PLAIN_LANE,
+        connections_per_broker=2,
+    )
+    core.links.down.add(SECOND)
+    core.links.stalled_since[FIRST] = core.now_ms
+    for number in range(9):
+        core.append(f"a{number}")
+        core.poll()
+        assert not core.of(Connect)

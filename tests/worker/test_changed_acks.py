@@ -6,6 +6,7 @@ settings. At the end the broker's log is read.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,7 @@ ONE = producer_config(
     max_in_flight_requests_per_connection=1,
 )
 """With one request in flight order is kept without sequences, too."""
+NONE = dataclasses.replace(ONE, acks=0)
 CHANGES = pytest.mark.parametrize(
     ("before", "after"),
     [(ALL, ONE), (ONE, ALL), (ALL, ALL), (ONE, ONE)],
@@ -148,6 +150,26 @@ def test_a_chain_keeps_its_name_for_a_stream_from_before_acks_was_changed(segmen
         second.topics._vacate_unused()
     assert second.topics.get(TOPIC) is queue
     assert second.topics.by_chain[queue.chain.chain_id] is queue
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_numbered_batches_get_their_answers_where_acks_is_0_by_now(
+    segment: Segment, has_arrived: bool
+) -> None:
+    """Their numbers are settled by answers alone. What waits behind them would wait until it expires."""
+    stage = began(segment, ALL)
+    loud = stage.sessions_of[LOUD]
+    stage.broker.is_silent = True
+    for number in range(3):
+        stage.accept(loud, [b"l%d" % number], [0])
+        stage.turn()
+    assert len(list(stage.descriptors)) == 3
+    stage.accept(loud, [b"l3"], [0])
+    if not has_arrived:
+        stage.broker.log[0] = [b"known"]
+        for each in stage.broker.producers.values():
+            del each.batches[1:]
+    assert goes_on(stage, NONE) == [b"known", b"l0", b"l1", b"l2", b"l3"]
 
 
 def test_what_was_sent_with_other_acks_goes_one_at_a_time(segment: Segment) -> None:
