@@ -136,9 +136,11 @@ def test_what_a_refusal_left_keeps_its_place_when_acks_is_changed(
 
 
 def test_a_chain_keeps_its_name_for_a_stream_from_before_acks_was_changed(segment: Segment) -> None:
-    """The stream's place in the segment names the chain of the other lane. That chain had ended."""
+    """The stream's place in the segment names the chain of the other lane. That chain had ended, and there is one of
+    the lane of now, of other clients."""
     first = began(segment, ALL)
     first.release_idle()
+    first.chain_table.open(PLAIN_LANE, TOPIC)
     row = first.sessions_of[LOUD].row.index
     second = Stage(segment, first.broker, 2, ONE)
     second.know_topic()
@@ -150,6 +152,26 @@ def test_a_chain_keeps_its_name_for_a_stream_from_before_acks_was_changed(segmen
         second.topics._vacate_unused()
     assert second.topics.get(TOPIC) is queue
     assert second.topics.by_chain[queue.chain.chain_id] is queue
+
+
+def test_a_table_of_topics_more_than_half_full_is_adopted_with_other_acks(segment: Segment) -> None:
+    """Each of its clients' streams names a chain of the lane before, and there is no second name for all of them."""
+    first = Stage(segment, MemoryBroker(), 1, ALL)
+    rows = []
+    for number in range(6):
+        session = first.join(b"%d" % number * 20)
+        rows.append(session.row.index)
+        for stream in range(1, 121):
+            queue = first.topics.get(f"topic-{number}-{stream}")
+            assert queue is not None
+            session.row.place_stream(stream, queue.chain.chain_id)
+    second = Stage(segment, first.broker, 2, ONE)
+    for number, row in enumerate(rows):
+        adopted = second.sessions.of_row(row)
+        assert adopted is not None
+        names = {state.topic_queue.topic for state in adopted.streams.values()}
+        assert names == {f"topic-{number}-{stream}" for stream in range(1, 121)}
+    assert {queue.lane for queue in second.topics} == {PLAIN_LANE}
 
 
 @pytest.mark.parametrize("has_arrived", [False, True])

@@ -186,8 +186,7 @@ class Adoption:
             client = (row.index, row.generation)
             session.unsettled_records, session.unsettled_bytes = unsettled.get(client, (0, 0))
             for stream_id, chain_id, stored in list(row.streams()):
-                queue = self._topics.get(names[chain_id].topic)
-                assert queue is not None
+                queue = self._topics.of_stream(names[chain_id])
                 position = max(stored, accepted.get((*client, stream_id), 0))
                 if position > stored:
                     row.store_position(stream_id, position)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.topic_settings import TopicRules
-    from sidecar.shm.chain_table import ChainTable
+    from sidecar.shm.chain_table import ChainName, ChainTable
     from sidecar.shm.in_work import InWork
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.streams.rate_limit import RateLimits
@@ -240,6 +240,19 @@ class Topics:
     def keep_chain(self, topic: str, lane: int) -> None:
         """Before the first :meth:`get`: the topic's records are in the chain of this lane, whatever is set now."""
         self._kept_lanes[topic] = lane
+
+    def of_stream(self, name: ChainName) -> TopicQueue:
+        """The topic's queue for a dead worker's client, whose stream names this chain.
+
+        Where acks was changed since, and the chain is the topic's only one, it goes on: the table may have no second
+        name for each topic.
+        """
+        topic = name.topic
+        if topic not in self._queues and (self._rules.of(topic).lane, topic) not in self._chain_table.ids():
+            self.keep_chain(topic, name.lane)
+        queue = self.get(topic)
+        assert queue is not None, "the topic has a name in the table"
+        return queue
 
     def adopt(self, queue: TopicQueue, ordinals: Sequence[int], now_ms: float) -> None:
         """Entries of a dead worker with records that have no partition yet: they wait for the topic's metadata."""
