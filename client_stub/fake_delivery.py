@@ -46,6 +46,10 @@ class FakeDelivery:
         self._callbacks: list[Callable[[FakeDelivery], object]] = []
         self._lock = threading.Lock()
 
+    @property
+    def has_callback(self) -> bool:
+        return self._on_delivery is not None
+
     def done(self) -> bool:
         return self._over.is_set()
 

@@ -118,6 +118,14 @@ def kafka_size_bound(record: tuple[Any, ...]) -> int:
     return size
 
 
+def over_request_size(topic: str, size: int, limit: int) -> str:
+    """The sentence for a record that is larger than max.request.size."""
+    return (
+        f"The message for topic {topic} is {size} bytes when serialized which is larger than {limit}, which is the "
+        "value of the max.request.size configuration."
+    )
+
+
 def _field_bytes(content: bytes | None) -> int:
     return 1 if content is None else _length_bytes(len(content)) + len(content)
 

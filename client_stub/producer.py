@@ -38,7 +38,7 @@ from client_stub.hot import OnDelivery, OpenStream, native
 # Imported with the package, zmq and all, so that a parent that preloads it pays once for all forked children.
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
-from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, packed_bound
+from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, over_request_size, packed_bound
 from client_stub.process_end import LeavingThread
 from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
@@ -392,11 +392,7 @@ class Producer(ProducerCore):
         limit = self._outbox.max_request_bytes
         estimate = kafka_size_bound(record)
         if limit is not None and estimate > limit:
-            raise RecordTooLarge(
-                f"The message for topic {topic} is {estimate} bytes when serialized which is larger than {limit}, "
-                "which is the value of the max.request.size configuration.",
-                code=LocalCode.RECORD_TOO_LARGE,
-            )
+            raise RecordTooLarge(over_request_size(topic, estimate, limit), code=LocalCode.RECORD_TOO_LARGE)
         payload_bytes, most = packed_bound(record), self._outbox.payload_bytes_max
         if payload_bytes > most:
             raise RecordTooLarge(

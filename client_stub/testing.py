@@ -14,29 +14,37 @@ The fixture ``fake_producer`` comes with ``pytest_plugins = ["client_stub.testin
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from zlib import crc32
 
 from client_stub.arguments import check_on_delivery, check_timeout, check_topic
-from client_stub.errors import DeliveryCancelled, ProducerClosed, SidecarError
+from client_stub.errors import DeliveryCancelled, ProducerClosed, RecordTooLarge, SidecarError
+from client_stub.failures import OnError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
 from client_stub.flush_wait import no_outcome_text
 from client_stub.hot import OnDelivery
 from client_stub.outbox import BUFFER_BYTES
-from client_stub.packer import Headers, full_record
-from client_stub.producer import checked_row
+from client_stub.packer import LARGE_BYTES, Headers, full_record, kafka_size_bound, over_request_size
+from client_stub.producer import Producer, checked_row
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats
 from client_stub.topic_lookup import PartitionInfo
+from client_stub.wire import LocalCode
 
 if TYPE_CHECKING:
     import pyarrow
 
+log = logging.getLogger("client_stub")
+
+REQUEST_BYTES_MAX: Final = 1_048_576
+"""max.request.size of a daemon with the defaults."""
 BROKER: Final = 0
 """Id of the one broker that the partitions have."""
 
@@ -46,6 +54,9 @@ FailWith = Callable[["FakeRecord"], SidecarError | None]
 class FakeProducer:
     """Takes what Producer takes, with the same checks of arguments, and delivers at once. Thread-safe.
 
+    It can stand in the place of the class: an application may give all arguments of Producer. ``on_error`` is called
+    for failed records without a callback, the others change nothing.
+
     ``records``: all that was sent, in order. ``fail_with(record)``: the error of a record that is to fail, None for the
     others; set it at any time. ``hold()`` keeps outcomes back, and ``release()`` lets them go. ``partitions``: of each
     topic; records with a key go by its hash, others in turns. Callbacks run in the thread that sends or releases.
@@ -53,13 +64,20 @@ class FakeProducer:
 
     def __init__(
         self,
+        run_dir: str | os.PathLike[str] | None = None,
+        client_name: str | None = None,
         *,
         partitions: int = 1,
         fail_with: FailWith | None = None,
+        on_error: OnError | None = None,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
+        **settings: Any,
     ) -> None:
+        # The real one, which starts nothing: it checks what it is given.
+        Producer("/nobody" if run_dir is None else run_dir, client_name, on_error=on_error, **settings)
         self.records: list[FakeRecord] = []
+        self._on_error = on_error
         self.fail_with = fail_with
         self.closed = False
         self._serializers = serializers_of(key_serializer, value_serializer)
@@ -106,7 +124,9 @@ class FakeProducer:
         check_topic(topic)
         check_on_delivery(on_delivery)
         self._refuse_when_closed()
-        packed, _ = full_record(key, value, headers, partition, timestamp_ms)
+        packed, size = full_record(key, value, headers, partition, timestamp_ms)
+        if size > LARGE_BYTES:
+            self.check_size(topic, packed)
         fields = (*packed, None, None, None)[:5]
         record = FakeRecord(topic, fields[0], fields[1], fields[2], partition, timestamp_ms)
         delivery = FakeDelivery(record, on_delivery, self._refuse_wait_in_callback)
@@ -157,6 +177,23 @@ class FakeProducer:
         with self._lock:
             self._unwatched.append(sent)
         return sent
+
+    def size_limit(self, topic: str) -> int:
+        """The default of max.request.size."""
+        check_topic(topic)
+        return REQUEST_BYTES_MAX
+
+    @property
+    def known_size_limit(self) -> int:
+        return REQUEST_BYTES_MAX
+
+    def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
+        """Raises RecordTooLarge as Producer.check_size() with a daemon of the defaults."""
+        size = kafka_size_bound(record)
+        if size > self.size_limit(topic):
+            raise RecordTooLarge(
+                over_request_size(topic, size, REQUEST_BYTES_MAX), code=LocalCode.RECORD_TOO_LARGE
+            )
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:
         """As many as ``partitions`` says, for every topic. Raises ProducerClosed, TypeError and ValueError."""
@@ -268,7 +305,14 @@ class FakeProducer:
         if timeout != 0:
             self._raise_unwatched()
 
-    def __enter__(self) -> FakeProducer:
+    def _tell_error(self, error: SidecarError, topic: str) -> None:
+        assert self._on_error is not None
+        try:
+            self._on_error(error, topic, 1)
+        except Exception:
+            log.exception("An on_error callback failed; the producer goes on.")
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -281,6 +325,8 @@ class FakeProducer:
             with self._lock:
                 self._failed_ever += 1
             delivery.complete(error, None)
+            if self._on_error is not None and not delivery.has_callback:
+                self._tell_error(error, record.topic)
             return
         with self._lock:
             partition = record.partition

@@ -5,8 +5,9 @@
     from client_stub.compat.confluent import KafkaError, KafkaException, Producer
 
 What is the same: produce() does not wait for Kafka, callbacks run in poll() and flush() of the caller's thread, a full
-buffer is a BufferError, len() counts what is under way. What is not: configuration, statistics and transactions, which
-the daemon has or nobody; ``list_topics``; ``Message`` objects know their headers.
+buffer is a BufferError, len() counts what is under way, and a ``with`` block ends with close(). What is not:
+configuration, statistics and transactions, which the daemon has or nobody; ``list_topics``; ``Message`` objects know
+their headers, and messages of produce_batch() may have headers and timestamps.
 """
 
 from __future__ import annotations
@@ -15,16 +16,27 @@ import os
 import queue
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
+from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
 from client_stub.compat.settings import producer_settings
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.outbox import CONNECT_TIMEOUT_MS
+from client_stub.producer import ERROR_CLOSE_S
 from client_stub.producer import Producer as _Producer
 from client_stub.record_metadata import RecordMetadata
-from client_stub.wire import LocalCode
+
+__all__ = [
+    "TIMESTAMP_CREATE_TIME",
+    "TIMESTAMP_NOT_AVAILABLE",
+    "KafkaError",
+    "KafkaException",
+    "Message",
+    "Producer",
+    "error_of",
+]
 
 TIMESTAMP_NOT_AVAILABLE: Final = 0
 TIMESTAMP_CREATE_TIME: Final = 1
@@ -32,81 +44,6 @@ LOOK_S: Final = 0.1
 """poll() looks this often whether anything is under way at all: it never waits for what will not come."""
 
 OnDelivery: TypeAlias = "Callable[[KafkaError | None, Message], object]"
-
-
-class KafkaError:
-    """An error with librdkafka's code: Kafka's own from 0 on, negative for those of the client."""
-
-    _ALL_BROKERS_DOWN: Final = -187
-    _INVALID_ARG: Final = -186
-    _MSG_TIMED_OUT: Final = -192
-    _PURGE_QUEUE: Final = -152
-    _STATE: Final = -172
-    _UNKNOWN_PARTITION: Final = -190
-    MSG_SIZE_TOO_LARGE: Final = 10
-    TOPIC_AUTHORIZATION_FAILED: Final = 29
-    UNKNOWN_TOPIC_OR_PART: Final = 3
-
-    def __init__(self, code: int, name: str, text: str, *, retriable: bool = False) -> None:
-        self._code = code
-        self._name = name
-        self._text = text
-        self._retriable = retriable
-
-    def code(self) -> int:
-        return self._code
-
-    def name(self) -> str:
-        return self._name
-
-    def str(self) -> str:
-        return self._text
-
-    def retriable(self) -> bool:
-        return self._retriable
-
-    def fatal(self) -> bool:
-        return False
-
-    def txn_requires_abort(self) -> bool:
-        return False
-
-    def __eq__(self, other: object) -> bool:
-        return self._code == (other.code() if isinstance(other, KafkaError) else other)
-
-    def __hash__(self) -> int:
-        return hash(self._code)
-
-    def __str__(self) -> str:  # type: ignore[valid-type]  # the method str() hides the class
-        return f"KafkaError{{code={self._name},val={self._code},str={self._text!r}}}"
-
-    __repr__ = __str__
-
-
-class KafkaException(Exception):
-    """Raised with a KafkaError as its only argument."""
-
-
-_LOCAL: Final[Mapping[int, tuple[int, str]]] = {
-    LocalCode.EXPIRED: (KafkaError._MSG_TIMED_OUT, "_MSG_TIMED_OUT"),
-    LocalCode.METADATA_TIMEOUT: (KafkaError._MSG_TIMED_OUT, "_MSG_TIMED_OUT"),
-    LocalCode.DISCONNECTED: (KafkaError._MSG_TIMED_OUT, "_MSG_TIMED_OUT"),
-    LocalCode.RECORD_TOO_LARGE: (KafkaError.MSG_SIZE_TOO_LARGE, "MSG_SIZE_TOO_LARGE"),
-    LocalCode.INVALID_PARTITION: (KafkaError._UNKNOWN_PARTITION, "_UNKNOWN_PARTITION"),
-    LocalCode.NO_PARTITIONS: (KafkaError.UNKNOWN_TOPIC_OR_PART, "UNKNOWN_TOPIC_OR_PART"),
-    LocalCode.TOPIC_UNAUTHORIZED: (KafkaError.TOPIC_AUTHORIZATION_FAILED, "TOPIC_AUTHORIZATION_FAILED"),
-    LocalCode.CANCELLED: (KafkaError._PURGE_QUEUE, "_PURGE_QUEUE"),
-    LocalCode.ABORTED: (KafkaError._PURGE_QUEUE, "_PURGE_QUEUE"),
-}
-
-
-def error_of(error: SidecarError) -> KafkaError:
-    """The same error by librdkafka's code; one without a twin there is _STATE, with our name."""
-    found = _LOCAL.get(error.code)
-    if found is None:
-        is_kafkas = 0 < error.code < min(_LOCAL)
-        found = (error.code, error.name) if is_kafkas else (KafkaError._STATE, error.name)
-    return KafkaError(*found, str(error), retriable=error.retriable)
 
 
 class _Sent(NamedTuple):
@@ -173,6 +110,11 @@ class Producer:
     ) -> None:
         settings = {**(config or {}), **more}
         self._on_delivery: OnDelivery | None = settings.pop("on_delivery", None)
+        if self._on_delivery is not None and not callable(self._on_delivery):
+            raise KafkaException(
+                KafkaError(KafkaError._INVALID_ARG, "on_delivery requires a callable object")
+            )
+        self._is_closed = False
         for callback in ("error_cb", "stats_cb", "throttle_cb"):
             settings.pop(callback, None)  # the daemon's log and metrics have what they would say
         self._producer = _Producer(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings))
@@ -195,6 +137,7 @@ class Producer:
     ) -> None:
         """Queue one record. Raises BufferError when no more fit now, KafkaException for one that is refused, and
         TypeError for what is neither text nor bytes. The first call waits up to 5 s for the daemon."""
+        self._refuse_when_closed()
         pairs = None if headers is None else [(name, _bytes(each)) for name, each in _pairs(headers)]
         value, key = _bytes(value), _bytes(key)
         report = on_delivery or callback or self._on_delivery
@@ -213,15 +156,56 @@ class Producer:
         except DaemonUnreachable as error:
             if outbox.attached_once:
                 raise BufferError(f"Local: Queue full: {error}") from error
-            down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "_ALL_BROKERS_DOWN", str(error), retriable=True)
+            down = KafkaError(KafkaError._ALL_BROKERS_DOWN, str(error), retriable=True)
             raise KafkaException(down) from error
         except SidecarError as error:
             raise KafkaException(error_of(error)) from error
         outbox.max_block_ms = 0.0  # from now on a call without room says so at once
 
+    def produce_batch(
+        self,
+        topic: str,
+        messages: list[MutableMapping[str, Any]],
+        partition: int = -1,
+        on_delivery: OnDelivery | None = None,
+    ) -> int:
+        """Queue a list of messages with ``value``, ``key``, ``partition`` and ``callback``; how many were queued.
+
+        One that is refused gets its KafkaError as ``_error``, and the others go on. Here headers and timestamps of a
+        message are sent, too. Raises TypeError for what is no message, before any is queued.
+        """
+        self._refuse_when_closed()
+        if not isinstance(messages, list):
+            raise TypeError("messages must be a list")
+        for index, message in enumerate(messages):
+            if not isinstance(message, MutableMapping):
+                raise TypeError(f"Message at index {index} must be a dict")
+            for field in ("value", "key"):
+                if not isinstance(message.get(field), str | bytes | None):
+                    raise TypeError(f"Message {field} at index {index} must be bytes or str")
+        queued = 0
+        for message in messages:
+            try:
+                self.produce(
+                    topic,
+                    message.get("value"),
+                    message.get("key"),
+                    message.get("partition", partition),
+                    message.get("callback", on_delivery),
+                    timestamp=message.get("timestamp", 0),
+                    headers=message.get("headers"),
+                )
+                queued += 1
+            except BufferError as error:
+                message["_error"] = KafkaError(KafkaError._QUEUE_FULL, str(error), retriable=True)
+            except KafkaException as error:
+                message["_error"] = error.args[0]
+        return queued
+
     def poll(self, timeout: float | None = -1) -> int:
         """Run callbacks of decided records; how many. Waits at most ``timeout`` seconds for the first one (None or
         negative: as long as a record is under way). What a callback raises comes out here."""
+        self._refuse_when_closed()
         served = self._serve()
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
         while not served:
@@ -239,6 +223,10 @@ class Producer:
     def flush(self, timeout: float | None = -1) -> int:
         """Wait at most ``timeout`` seconds (None or negative: for ever) until nothing is under way, and run the
         callbacks; how many records are left."""
+        self._refuse_when_closed()
+        return self._flush(timeout)
+
+    def _flush(self, timeout: float | None) -> int:
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
         while True:
             left = None if ends is None else max(0.0, ends - time.monotonic())
@@ -251,6 +239,32 @@ class Producer:
             if not len(self):
                 return 0
 
+    def close(self) -> bool:
+        """Wait until nothing is under way, run the callbacks, and leave. A second call does nothing."""
+        self._close(None)
+        return True
+
+    def _close(self, timeout: float | None) -> None:
+        if self._is_closed:
+            return
+        try:
+            self._flush(timeout)
+        finally:
+            self._is_closed = True
+            self._producer.close(0)
+            self._serve()  # those of records that time did not suffice for
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Behind an exception it waits at most 5 s, as that of client_stub.Producer."""
+        self._close(None if kind is None else ERROR_CLOSE_S)
+
+    def _refuse_when_closed(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("Producer has been closed")
+
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Not there: raises NotImplementedError. close() of ``client_stub.Producer`` fails what is not delivered."""
         raise NotImplementedError(
@@ -258,7 +272,7 @@ class Producer:
         )
 
     def __len__(self) -> int:
-        return self._producer.stats().waiting + self._events.qsize()
+        return 0 if self._is_closed else self._producer.stats().waiting + self._events.qsize()
 
     def __bool__(self) -> bool:
         return True

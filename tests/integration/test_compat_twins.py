@@ -130,6 +130,30 @@ def test_confluents_faults(of_confluent: tuple[ModuleType, dict[str, Any]], new_
         producer.flush(WAIT_S)
 
 
+def test_a_batch_in_a_with_block(
+    of_confluent: tuple[ModuleType, dict[str, Any]], kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    library, config = of_confluent
+    topic = new_topic(2)
+    told: list[tuple[str, Any, bytes, int]] = []
+
+    def tell(who: str) -> Any:
+        return lambda error, message: told.append((who, error, message.value(), message.partition()))
+
+    with library.Producer(config) as producer:
+        messages = [
+            {"value": "one", "key": "k"},
+            {"value": b"two", "callback": tell("own")},
+        ]
+        assert producer.produce_batch(topic, messages, partition=1, on_delivery=tell("all")) == 2
+        assert producer.produce_batch(topic, []) == 0
+    assert sorted(told) == [("all", None, b"one", 1), ("own", None, b"two", 1)]
+    assert producer.close() is True
+    with pytest.raises(RuntimeError, match="Producer has been closed"):
+        producer.produce(topic, b"late")
+    assert sorted(record.value for record in read_topic(kafka.bootstrap_servers, topic)) == [b"one", b"two"]
+
+
 def test_poll_waits_for_the_first_outcome(
     of_confluent: tuple[ModuleType, dict[str, Any]], new_topic: NewTopic
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from client_stub import errors
@@ -65,6 +67,82 @@ def test_a_failed_record_has_the_peers_code(
     with pytest.raises(errors.DeliveryFailed):
         failed.get(WAIT_S)
     assert failed.failed() and failed.value is None and eventually(lambda: seen) == [failed.exception]
+
+
+def test_every_code_of_librdkafka_has_its_name() -> None:
+    theirs = {
+        name: code
+        for name in dir(confluent_kafka.KafkaError)
+        if isinstance(code := getattr(confluent_kafka.KafkaError, name), int) and not name.startswith("__")
+    }
+    assert theirs.items() <= vars(confluent.KafkaError).items()
+    for code in (0, 3, 17, 87, -192, -184):
+        ours, real = confluent.KafkaError(code, "why", True), confluent_kafka.KafkaError(code, "why", True)
+        assert (ours.code(), ours.name(), ours.str(), ours.fatal()) == (
+            real.code(),
+            real.name(),
+            real.str(),
+            real.fatal(),
+        )
+        assert str(ours) == str(real) and (ours < 0) == (real < 0) and ours == code
+    assert confluent.KafkaError(-1234, "why").name() == confluent_kafka.KafkaError(-1234, "why").name()
+
+
+def test_a_closed_one_has_delivered_and_takes_no_more(daemon: FakeDaemon) -> None:
+    told: list[int | None] = []
+    config = {"sidecar.run_dir": str(daemon.run_dir)}
+    with confluent.Producer(config) as producer:
+        producer.produce("t", b"v", on_delivery=lambda error, message: told.append(message.offset()))
+    assert told == [0] and producer.close() and len(producer) == 0
+    calls: list[Callable[[], object]] = [
+        lambda: producer.produce("t", b"v"),
+        lambda: producer.produce_batch("t", [{"value": b"v"}]),
+        lambda: producer.poll(0),
+        producer.flush,
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
+            call()
+
+
+def test_behind_an_exception_a_with_block_waits_for_a_short_time(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confluent, "ERROR_CLOSE_S", 0.05)
+    daemon.deliver = None
+    told: list[confluent.KafkaError | None] = []
+    with pytest.raises(KeyError), confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as producer:
+        producer.produce("t", b"v", on_delivery=lambda error, message: told.append(error))
+        raise KeyError("of the application")
+    assert [error and error.name() for error in told] == ["_PURGE_QUEUE"]
+
+
+def test_a_batch_goes_on_behind_a_message_that_is_refused(daemon: FakeDaemon) -> None:
+    told: list[tuple[str, bytes | None]] = []
+
+    def tell(who: str) -> Any:
+        return lambda error, message: told.append((who, message.value()))
+
+    with confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as producer:
+        producer.produce("t", b"first")
+        producer.flush(WAIT_S)
+        messages: list[Any] = [
+            {"value": "a", "key": "k", "timestamp": 7},
+            {"value": bytes(2_000_000)},
+            {"value": b"b", "callback": tell("own"), "headers": {"h": "v"}},
+        ]
+        assert producer.produce_batch("t", messages, on_delivery=tell("all")) == 2
+        for wrong in ({"value": "x"}, [b"x"], [{"value": 5}], [{"key": 5}]):
+            with pytest.raises(TypeError):
+                producer.produce_batch("t", wrong)  # type: ignore[arg-type]
+    assert told == [("all", b"a"), ("own", b"b")]
+    assert [message.get("_error") for message in messages] == [
+        None,
+        confluent.KafkaError.MSG_SIZE_TOO_LARGE,
+        None,
+    ]
+    with pytest.raises(confluent.KafkaException, match="on_delivery requires a callable"):
+        confluent.Producer({"on_delivery": 5})
 
 
 def test_a_short_patience_is_kafka_pythons_timeout(daemon: FakeDaemon) -> None:

@@ -153,10 +153,6 @@ def test_outcomes_that_are_held() -> None:
     assert isinstance(cut.exception(0), errors.DeliveryCancelled)
 
 
-INTERNAL = {"check_size", "known_size_limit", "size_limit"}
-"""Of Producer: for its own rooms."""
-
-
 @pytest.mark.parametrize(
     ("real", "fake"), [(Producer, FakeProducer), (Delivery, FakeDelivery), (BulkDelivery, FakeBulkDelivery)]
 )
@@ -166,10 +162,43 @@ def test_it_has_each_call_of_the_real_one_with_the_same_arguments(real: type, fa
         return {
             name: list(inspect.signature(member).parameters) if callable(member) else []
             for name, member in found
-            if not name.startswith("_") and name not in INTERNAL
+            if not name.startswith("_")
         }
 
     assert calls(real).items() <= calls(fake).items()
+
+
+def test_it_can_stand_in_the_place_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application makes its producer itself, with the arguments of the real one, which are checked as there."""
+    told: list[tuple[str, str, int]] = []
+    producer = FakeProducer(
+        None,
+        "billing",
+        token="t",
+        max_block_ms=5,
+        connect_timeout_ms=1,
+        delivery_timeout_ms=9,
+        on_error=lambda error, topic, count: told.append((error.name, topic, count)),
+        fail_with=lambda record: errors.error_for(29) if record.topic == "forbidden" else None,
+    )
+    producer.send("forbidden", b"x")
+    producer.send("forbidden", b"x", on_delivery=lambda *_: None)
+    producer.send("orders", b"x")
+    assert told == [("TOPIC_AUTHORIZATION_FAILED", "forbidden", 1)]
+    for wrong in ({"client_name": 5}, {"bootstrap_servers": "a:1"}, {"run_dir": "a:1"}):
+        with pytest.raises((TypeError, ValueError)):
+            FakeProducer(**wrong)
+    with FakeProducer(on_error=lambda *_: 1 / 0, fail_with=lambda _: errors.error_for(29)) as logging_one:
+        logging_one.send("orders", b"x")  # what the callback raises is logged
+
+
+def test_a_record_that_is_too_large_is_refused_as_by_the_daemon(either: Any) -> None:
+    with either as producer:
+        producer.send("orders", b"x").result(10)
+        assert producer.size_limit("orders") == producer.known_size_limit
+        with pytest.raises(errors.RecordTooLarge, match="when serialized which is larger than"):
+            producer.send("orders", bytes(20_000_000))
+        assert producer.stats().sent == 1
 
 
 def test_rows_of_an_arrow_table() -> None:
