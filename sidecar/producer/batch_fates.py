@@ -136,7 +136,9 @@ class BatchFates:
             self._hint(batch, result)
         elif code in (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE) and batch.count > 1:
             is_in_doubt = batch.has_sequence and batch.may_be_in_log
-            if is_in_doubt and not self._room.has_room_for_halves(self.splits) and batch.last_chance is None:
+            if batch.last_chance is not None:
+                self.fail(batch, *batch.last_chance, now_ms)
+            elif is_in_doubt and not self._room.has_room_for_halves(self.splits):
                 # Its halves would have no descriptor before they are sent, and a successor would take them for records
                 # that never left. A retry needs none.
                 self._try_again(batch, now_ms)
@@ -288,6 +290,8 @@ class BatchFates:
             good.attempts += 1
             good.last_error = classify(result.error_code).name
             self._accumulator.replace(batch, (good,), now_ms)
+            if batch.last_chance is not None:
+                self.fail(good, *batch.last_chance, now_ms)
 
     def fail(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
         """Give the batch up. Its persistence says whether it may be in the log."""

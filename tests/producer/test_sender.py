@@ -635,6 +635,23 @@ def test_a_deleted_topics_waiting_batches_fail() -> None:
     ]
 
 
+@pytest.mark.parametrize("code", [Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD])
+@pytest.mark.rule("U5")
+def test_no_part_of_a_batch_that_was_refused_is_sent_after_its_topic_was_deleted(code: Code) -> None:
+    core = Core()
+    request = core.send("a", "b", "c")
+    core.sender.fail_partitions(
+        TOPIC, None, LocalCode.TOPIC_DELETED, "Topic orders was deleted.", core.now_ms
+    )
+    errors = ((1, "no key"),) if code == Code.INVALID_RECORD else ()
+    core.respond(request, answer(0, code, record_errors=errors))
+    assert core.poll() == [] and core.poll(400) == []
+    codes = {name: each.code for each in core.completed for name in payloads_of([each])}
+    bad = {"b": Code.INVALID_RECORD} if errors else {}
+    assert codes == dict.fromkeys("abc", LocalCode.TOPIC_DELETED) | bad
+    assert {each.persistence for each in core.completed} == {Persistence.NOT_PERSISTED}
+
+
 def test_what_was_on_the_wire_when_its_topic_went_may_still_be_delivered_or_be_in_doubt() -> None:
     core = Core(leaders=(1, 1, 1))
     delivered, lost = core.send("a", partition=0), core.send("b", partition=1)
