@@ -156,8 +156,8 @@ def waiting_line(row: dict[str, Any]) -> str:
     if row.get("client"):
         where += f" of client {row['client']}"
     amounts = [counted(row[f"{one}s"], one) for one in ("record", "submission") if row.get(f"{one}s")]
-    if row.get("bytes"):
-        amounts.append(f"{row['bytes']:,} bytes")
+    if row.get("bytes"):  # without a partition nobody has counted those of the records
+        amounts.append(f"{row['bytes']:,} bytes" + ("" if row.get("records") else " of the pool"))
     times = [f"for {duration(row['since_seconds'])}"] if "since_seconds" in row else []
     if "left_seconds" in row:
         left_s = row["left_seconds"]

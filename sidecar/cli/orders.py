@@ -53,7 +53,7 @@ def resume(run_dir: RunDir, topics: tuple[str, ...]) -> None:
     left = _give(run_dir, order_message("resume", topics))
     still = ", ".join(left["topics"])
     click.echo(
-        "Records are accepted."
+        "Records are accepted and sent."
         if left["drained_since_ms"] is None
         else "Still drained: resume without TOPICS."
     )

@@ -14,7 +14,7 @@ from sidecar.cli.options import timeout_option
 from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.run_dir import RunDir, read_json
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.replay import NO_OUTCOME, NOT_SENT, Replay, ReplayRunning, Tally
 from sidecar.deadletter.spool_files import AnothersLetters
@@ -76,12 +76,12 @@ def replay(
         )
 
     # A look needs no daemon where it is known which folder.
-    where = folder or run_dir.dead_letters
-    if folder is None:
-        holder_of(run_dir)  # ends here for who may not look into the run dir
-    if not (dry_run and (folder is not None or (where.is_dir() and holder_of(run_dir) is None))):
+    where = folder
+    if folder is None and holder_of(run_dir) is None:  # ends here for who may not look into the run dir
+        where = _left_folder(run_dir)
+    if where is None or not dry_run:
         info = daemon_info(run_dir)
-        where = folder or Path(info["dead_letters"])
+        where = where or Path(info["dead_letters"])
         if not info["takes_records"] and not dry_run:
             fail(f"The daemon takes no records now: {info['sentence']}")
     work = Replay(where, wants=wants, with_poison=with_poison)
@@ -98,6 +98,14 @@ def replay(
     click.echo(describe(work.tally, where, is_dry=False))
     if work.tally.total("failed") or work.tally.total("unreadable") or work.tally.broken_lines:
         raise SystemExit(int(ExitStatus.FAILED))
+
+
+def _left_folder(run_dir: RunDir) -> Path | None:
+    """Where the daemon before has left its letters; None where nothing says."""
+    left = (read_json(run_dir.daemon_json) or {}).get("dead_letters")
+    if left:
+        return Path(left)
+    return run_dir.dead_letters if run_dir.dead_letters.is_dir() else None
 
 
 def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:

@@ -97,7 +97,7 @@ class ProducerIds:
         self.is_wanted = self.is_wanted and not refused  # what waits for it fails
         is_new, self._failure = code != self._failure, code
         level = logging.DEBUG if not is_new else logging.WARNING if refused else logging.INFO
-        log.log(level, "no producer id yet: %s (%s)", row.name, refusal_of_id(code))
+        log.log(level, "No producer id yet: %s (%s).", row.name, refusal_of_id(code))
         return refused
 
     def _bump(self) -> None:

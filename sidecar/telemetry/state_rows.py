@@ -72,7 +72,8 @@ STATE_ROWS: Final = (
         "degraded",
         "gauge",
         "0 or 1",
-        "1 while a worker is down, or a broker is down or silent with records for it.",
+        "1 while a worker is down, or records have waited for 5 s for a broker that is down, silent or refuses them, "
+        "for a leader, or for metadata.",
         (),
         lambda status: [((), float(status["state"] == "degraded"))],
         "1: `kafka-sidecar status` has the sentence and what to do.",
@@ -180,7 +181,7 @@ STATE_ROWS: Final = (
         "streams_held",
         "gauge",
         "streams",
-        "Streams whose stub waits, by reason: pool, share, ring, unknown_topic, rate, express, disk, error.",
+        "Streams whose stub waits, by reason: pool, share, ring, unknown_topic, rate, express, paused, disk, error.",
         ("reason",),
         _streams_held,
         "Above 0 for long: `kafka-sidecar status` names client, topic and reason.",

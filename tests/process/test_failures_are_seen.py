@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +86,13 @@ def test_the_counts_outlive_the_worker_and_are_not_doubled_by_its_successor(daem
         wait_until(lambda: is_delivered(producer), "a worker that delivers")
     (missing,) = (each for each in daemon.status()["failures"] if each["topic"] == "missing")
     assert missing["records"] == 5
+
+
+def test_each_key_of_status_is_in_the_docs(daemon: SidecarDaemon) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+    table = page.partition("### What `status` shows")[2].partition("\nA broker is `silent`")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    documented = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+    assert documented - {"pauses"} == daemon.status().keys() - {"pauses"}, (
+        "pauses are there while something is"
+    )

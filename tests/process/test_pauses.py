@@ -76,7 +76,7 @@ def test_a_paused_topic_waits_through_every_death(kafka: FakeBroker, start_daemo
         still_paused(3)
         assert "Still stopped by an operator" in daemon.log_tail(100)
 
-        assert "Records are accepted" in done(daemon, "resume", "orders")
+        assert "Records are accepted and sent." in done(daemon, "resume", "orders")
         assert [each.result(30).offset for each in deliveries] == list(range(COUNT))
         assert "paused" not in done(daemon, "status")
     assert values(kafka, "orders") == list(range(COUNT))

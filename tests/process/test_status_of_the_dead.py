@@ -30,6 +30,9 @@ def test_the_records_of_a_dead_daemon_are_in_status() -> None:
             shown = daemon.command("status")
             assert shown.returncode == 69
             assert f"the last one (pid {pid}) is dead, and 3 records wait in its segment" in shown.stderr
+            looked = daemon.command("replay", "--dry-run")
+            assert (looked.returncode, looked.stderr) == (0, ""), "a look needs no daemon, and no letter yet"
+            assert looked.stdout.startswith("0 dead letters in 0 files of")
             refuses.remove()
             daemon.start()
             assert daemon.status()["predecessor"]["held"] == "3 undelivered records (topic orders)"

@@ -15,8 +15,10 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from sidecar.common.condition import HoldCause
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.metric_table import METRICS
+from sidecar.telemetry.state_rows import STATE_ROWS
 from tests.telemetry.promtool import needs_promtool, promtool
 from tests.telemetry.test_exporter import STATUS, get, request, segment
 
@@ -134,3 +136,8 @@ def test_pool_and_what_is_saved(segment: Segment) -> None:
     assert text.count("kafka_sidecar_pool_client_bytes{") == 1, "two names that are shown alike"
     assert 'kafka_sidecar_pool_client_bytes{client="w?b"} 12288.0' in text
     assert "kafka_sidecar_connections_saved 5.0" in text, "six clients, one broker up, one connection"
+
+
+def test_the_reasons_of_held_streams_are_all_in_the_help() -> None:
+    (row,) = [each for each in STATE_ROWS if each.name == "streams_held"]
+    assert row.help == f"Streams whose stub waits, by reason: {', '.join(HoldCause)}."
