@@ -68,6 +68,8 @@ class Outbox(OutboxCore):
         """The io thread's last news while not attached; becomes part of error texts."""
         self.hold_reasons: dict[str, str] = {}
         """By topic, why the daemon takes no records of it now; written by the io thread."""
+        self.why_no_topic: Callable[[str], str] = lambda topic: ""
+        """Asks the daemon why no record can go to a topic; empty for others."""
         self.io_thread_id = 0
         self.flush_requested = False
         self.waker: Waker | None = None

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
@@ -46,7 +47,7 @@ from client_stub.run_dir import control_path, hello_flags, keys_for
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.session import Session
 from client_stub.stats import ProducerStats, stats_of
-from client_stub.topic_lookup import PartitionInfo, TopicLookup
+from client_stub.topic_lookup import PartitionInfo, TopicLookup, why_no_topic
 from client_stub.wire import LocalCode
 
 if TYPE_CHECKING or native is None:
@@ -363,12 +364,14 @@ class Producer(ProducerCore):
 
     def _new_outbox(self) -> Outbox:
         kind = QueuedOutbox if native is None else Outbox
-        return kind(
+        outbox = kind(
             max_block_ms=self._max_block_ms,
             connect_timeout_ms=self._connect_timeout_ms,
             path=self._path,
             on_error=self._on_error,
         )
+        outbox.why_no_topic = partial(why_no_topic, self._path)
+        return outbox
 
     def size_limit(self, topic: str) -> int:
         """No smaller record is too large: the daemon's max.request.size, or what one message takes if that is less.

@@ -325,7 +325,7 @@ class Delivery:
             submission = self._submission
             if not is_done or submission is None:
                 if submission is not None:
-                    why = submission._why_it_waits()
+                    why = submission._why_it_waits(timeout)
                 else:
                     why = outbox.why_it_waits(outbox.queued_topic(self)) or ": the daemon has not accepted it"
                 raise TimeoutError(f"The record has no outcome after {timeout} s yet{why}.")

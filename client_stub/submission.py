@@ -26,6 +26,7 @@ _FAILED: Final = OutcomeKind.FAILED
 _RANGE: Final = Shape.RANGE
 _COUNT: Final = Shape.COUNT
 """An attribute of an enum's class costs as much as a call: these are asked for each outcome."""
+ASKS_FROM_S: Final = 1.0
 WHOLE: Final = -1
 """In place of a record's index: all records of the submission."""
 
@@ -262,13 +263,18 @@ class Submission(SubmissionCore):
             fate = self.find(index)
         if fate is None:
             raise TimeoutError(
-                f"The record for topic {self.topic} has no outcome after {timeout} s yet{self._why_it_waits()}."
+                f"The record for topic {self.topic} has no outcome after {timeout} s yet{self._why_it_waits(timeout)}."
             )
         return fate
 
-    def _why_it_waits(self) -> str:
-        """The end of a sentence for a caller whose patience has ended."""
+    def _why_it_waits(self, timeout: float | None) -> str:
+        """The end of a sentence for a caller whose patience has ended. The daemon is asked about the topic, unless the
+        caller only looks now and then."""
         if self.is_accepted:
+            if timeout is not None and timeout >= ASKS_FROM_S:
+                why = self.outbox.why_no_topic(self.topic)
+                if why:
+                    return f": {why}"
             return (
                 ": the daemon has accepted it, and Kafka has not acknowledged it "
                 f"(`kafka-sidecar explain {self.topic}` says what it waits for)"

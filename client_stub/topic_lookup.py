@@ -5,12 +5,13 @@ It shares nothing with the io thread: a producer that only asks starts no thread
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from client_stub.curve_keys import WatchedKeyFile
+from client_stub.curve_keys import TCP_PREFIX, WatchedKeyFile
 from client_stub.errors import DaemonRefused, DaemonUnreachable, MetadataTimeout, SidecarError, error_for
 from client_stub.transport import Transport
 from client_stub.wire import Kind, LocalCode
@@ -19,6 +20,8 @@ RETRY_MS: Final = 50.0
 """Between two tries while nobody answers, or the daemon cannot answer yet."""
 ANSWER_MS: Final = 2_000.0
 """The longest that a known topic takes, beside the time that it may be waited for."""
+LOOK_MS: Final = 200.0
+"""The longest that the text of an error waits for the daemon's word."""
 ASKED_MS: Final = 30_000.0
 """The daemon holds one question no longer; a caller with more patience asks again."""
 _PASSES: Final = frozenset({"METADATA_TIMEOUT", "NOT_READY", "KAFKA_UNREACHABLE", "FAILED"})
@@ -146,6 +149,29 @@ class TopicLookup:
             LocalCode.METADATA_TIMEOUT,
             f"Topic {self._topic} not present in metadata after {self._timeout_ms:g} ms.",
         )
+
+
+def why_no_topic(control_path: str, topic: str) -> str:
+    """The daemon's word on a topic that no record can go to now; empty for others, and where it does not answer in
+    LOOK_MS. Not over TCP, where the answer may take longer."""
+    if control_path.startswith(TCP_PREFIX):
+        return ""
+    ends_ms = time.monotonic() * 1e3 + LOOK_MS
+    lookup = TopicLookup(control_path, topic, 0.0, time.monotonic() * 1e3)
+    try:
+        while (now_ms := time.monotonic() * 1e3) < ends_ms:
+            if lookup.step(now_ms, ends_ms - now_ms) is not None:
+                return ""
+            time.sleep(lookup.pause_ms(now_ms) / 1e3)
+    except MetadataTimeout:
+        return f"topic {topic} is not in Kafka's metadata yet"
+    except DaemonUnreachable:
+        return ""
+    except SidecarError as error:
+        return str(error).rstrip(".")
+    finally:
+        lookup.close()
+    return ""
 
 
 def _partition(

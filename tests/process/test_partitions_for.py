@@ -46,6 +46,23 @@ def creates_when_asked(kafka: FakeBroker, topic: str) -> threading.Thread:
     return thread
 
 
+def test_a_caller_whose_patience_ends_learns_that_the_topic_is_missing(kafka: FakeBroker) -> None:
+    """Of all causes the one that a first program meets: a name that was misspelt."""
+    settings = {"daemon.workers": 1, "max.block.ms": 5_000}  # its drain waits for the record no longer
+    with (
+        SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon,
+        Producer(run_dir=daemon.run_dir) as producer,
+    ):
+        record = producer.send("ordres", b"x")
+        with pytest.raises(
+            TimeoutError, match=r"after 1 s yet: topic ordres is not in Kafka's metadata yet\."
+        ):
+            record.result(timeout=1)
+        with pytest.raises(TimeoutError, match="kafka-sidecar explain ordres"):
+            record.result(timeout=0.01)  # who looks often asks nobody
+        producer.close(0)
+
+
 @pytest.mark.rule("M5")
 def test_partitions_of_a_known_topic_an_unknown_and_a_late_one(kafka: FakeBroker, run_dir: Path) -> None:
     with Producer(run_dir=run_dir) as producer:

@@ -274,7 +274,7 @@ def test_a_callback_that_fails_is_logged_and_the_others_go_on(
             each.add_done_callback(told.append)
         assert told == [delivery, bulk, none]
     said = [record.getMessage().split(" callback")[0] for record in caplog.records]
-    assert said == ["an on_delivery", *["a done"] * 3]
+    assert said == ["An on_delivery", *["A done"] * 3]
     assert all(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
 
 
