@@ -100,6 +100,7 @@ class Driver:
         self._sender = core.sender
         self._ids = core.ids
         self._topics = topics
+        self._waiting = topics.waiting
         self._sessions = stubs.sessions
         self._client_limits = stubs.limits
         self._outboxes = stubs.outboxes
@@ -208,12 +209,12 @@ class Driver:
     def _drain_step(self, now_ms: float) -> None:
         if self._drained or self._drain_deadline_ms is None:
             return
-        if not self._forced and (self._topics.waiting_entries or not self._sender.is_idle):
+        if not self._forced and (self._waiting.entry_count or not self._sender.is_idle):
             if now_ms >= self._drain_deadline_ms:
                 log.warning(
                     "The drain ran out of time (daemon.shutdown_timeout_s): the rest fails, or becomes dead letters."
                 )
-                self._topics.fail_all_waiting(LocalCode.ABORTED, now_ms)
+                self._waiting.fail_all(LocalCode.ABORTED, now_ms)
                 self._sender.force_close(now_ms)
                 # From here on nobody waits for answers: requests to a mute broker would outlive the daemon.
                 self._forced = True
@@ -246,10 +247,10 @@ class Driver:
 
         Rooms with nothing to do are not called: what each keeps for that is empty, or due later.
         """
-        topics, sender, outboxes = self._topics, self._sender, self._outboxes
-        if topics.waiting_queues:
-            topics.expire(now_ms)
-            if topics.go_on(now_ms):
+        topics, waiting, sender, outboxes = self._topics, self._waiting, self._sender, self._outboxes
+        if waiting.queues:
+            waiting.expire(now_ms)
+            if waiting.go_on(now_ms):
                 self._turns.wake()
         if self._inquiry.unanswered:
             self._inquiry.step(now_ms)
@@ -269,7 +270,7 @@ class Driver:
             topics.on_late_brokers(sender.late_brokers(now_ms))
         if self._holds.next_timed_ms <= now_ms:
             self._holds.timed_due(now_ms)
-        if topics.missing.unasked or topics.waiting_queues:
+        if topics.missing.unasked or waiting.queues:
             self._ask_for_topics(now_ms)
         if self._settlement.finished_chains:
             self._give_pages_back(now_ms)
@@ -292,7 +293,7 @@ class Driver:
         due_ms = later_ms if later_ms < due_ms else due_ms
         if (
             outboxes.pending
-            or topics.waiting_queues
+            or waiting.queues
             or sender.watches_lateness
             or self._drain_deadline_ms is not None
         ):
@@ -302,8 +303,8 @@ class Driver:
     def _next_due_ms(self, now_ms: float) -> float:
         """When time alone brings something to do, of what is seldom there."""
         due_ms = NEVER_MS
-        if self._topics.waiting_queues:
-            due_ms = self._topics.next_due_ms
+        if self._waiting.queues:
+            due_ms = self._waiting.next_due_ms
         if self._sender.watches_lateness:
             due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
         if self._outboxes.pending:  # not taken by their sockets
@@ -316,7 +317,7 @@ class Driver:
         missing = self._topics.missing
         if missing.unasked:
             self._host.send_control(NeedTopics(topics=missing.take_unasked()))
-        stale = self._topics.take_stale(now_ms)
+        stale = self._waiting.take_stale(now_ms)
         if stale:
             self._host.send_control(NeedTopics(topics=stale, refresh=True))
 
@@ -438,7 +439,7 @@ class Driver:
             or self._accumulator.incomplete
             or self._pool.taken_count
             or self._pool.waiters
-            or self._topics.waiting_queues
+            or self._waiting.queues
             or self._holds.held
             or self._drain_deadline_ms is not None
             or self._stub_port.has_unacked

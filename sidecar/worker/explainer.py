@@ -108,7 +108,7 @@ class Explainer:
 
     def _unknown(self, wanted: _Wanted) -> Iterator[WaitingRow]:
         """Entries without a partition: their topic, or the partition that they name, is not there yet."""
-        for queue in self._topics.waiting_queues:
+        for queue in self._topics.waiting.queues:
             if not wanted.has_topic(queue.topic):
                 continue
             for line, cause, text in (

@@ -34,7 +34,7 @@ class Gauges:
         held = {
             "buffer_pages_taken": self._pool.taken_count,
             "buffer_waiters": self._pool.waiting_count,
-            "topics_waiting": self._topics.waiting_topics,
+            "topics_waiting": self._topics.waiting.topic_count,
             "in_flight_requests": sender.in_flight_count,
             "broker_connections": self._links.connection_count,
             "incomplete_batches": len(self._incomplete),

@@ -223,7 +223,7 @@ class Reporter:
             found.append(WaitRow(batch.topic, batch.partition, broker, batch.created_ms, str(cause), error))
         unknown = [
             (line.first_ms, queue.topic)
-            for queue in self._topics.waiting_queues
+            for queue in self._topics.waiting.queues
             for line in (queue.waiting, queue.out_of_range)
             if line
         ]

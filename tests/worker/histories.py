@@ -111,7 +111,7 @@ class World:
                 self.read_ring()
             elif name == "late":
                 stage.now_ms += stage.config.max_block_ms
-                stage.topics.expire(stage.now_ms)
+                stage.topics.waiting.expire(stage.now_ms)
             elif name == "idle":
                 stage.release_idle()
             else:
@@ -133,10 +133,10 @@ class World:
             stage.turn()
             stage.now_ms += 10.0
             self.read_ring()
-            if stage.topics.waiting_entries:
+            if stage.topics.waiting.entry_count:
                 stage.now_ms += stage.config.max_block_ms
-                stage.topics.expire(stage.now_ms)
-            if stage.sender.is_idle and not stage.topics.waiting_entries:
+                stage.topics.waiting.expire(stage.now_ms)
+            if stage.sender.is_idle and not stage.topics.waiting.entry_count:
                 break
         else:
             raise AssertionError(f"not idle: {stage.accumulator.incomplete.oldest_first()}")

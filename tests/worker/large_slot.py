@@ -37,7 +37,7 @@ def main(submissions: int, is_placed: bool) -> dict[str, float]:
         stage = SlotStage(segment, MemoryBroker(), 2, config=config)
         sys.setprofile(None)
         stage.know_topic()
-        while stage.topics.go_on(stage.now_ms):
+        while stage.topics.waiting.go_on(stage.now_ms):
             pass
         batches = stage.accumulator.incomplete.oldest_first()
         assert sum(batch.count for batch in batches) == submissions
@@ -65,9 +65,9 @@ def accepted(submissions: int, is_placed: bool) -> dict[str, float]:
             stage.accept(session, [b"x"], [None])
         after = _private_bytes()
         if not is_placed:
-            assert stage.topics.waiting_entries == submissions
+            assert stage.topics.waiting.entry_count == submissions
             stage.know_topic()
-            while stage.topics.go_on(stage.now_ms):
+            while stage.topics.waiting.go_on(stage.now_ms):
                 pass
             after = max(after, _private_bytes())
         batches = stage.accumulator.incomplete.oldest_first()

@@ -340,7 +340,7 @@ class SlotStage:
         self.know_topic()
         for _ in range(turns):
             self.turn()
-            if self.sender.is_idle and not self.topics.waiting_entries:
+            if self.sender.is_idle and not self.topics.waiting.entry_count:
                 self.turn()
                 return
         raise AssertionError(f"not idle after {turns} turns: {self.accumulator.incomplete.oldest_first()}")

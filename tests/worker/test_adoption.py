@@ -104,7 +104,7 @@ def test_accepted_and_not_yet_partitioned(segment: Segment) -> None:
     assert not known
     accept(first, session, range(5))
     second = heir(first)
-    assert second.topics.waiting_entries == 5
+    assert second.topics.waiting.entry_count == 5
     second.run()
     check_end(second, 5)
 
@@ -114,7 +114,7 @@ def test_partitioned_and_not_sent(segment: Segment) -> None:
     first.know_topic()
     accept(first, first.attach()[0], range(5))
     second = heir(first)
-    assert second.topics.waiting_entries == 0, "their words say where they go, metadata or not"
+    assert second.topics.waiting.entry_count == 0, "their words say where they go, metadata or not"
     second.run()
     check_end(second, 5)
 
@@ -203,7 +203,7 @@ def test_failures_by_word_are_told_and_counted_once(segment: Segment) -> None:
     first.settlement.fail_records = lambda *_: None  # type: ignore[method-assign]  # it dies before the ring is written
     first.accept(session, [b"a", b"b", b"c"], [0, 77, 1])
     (entry,) = queue.chain.entries()
-    first.topics._look_again(queue, entry.ordinal, 0.0, float("inf"))
+    first.topics.waiting._look_again(queue, entry.ordinal, 0.0, float("inf"))
     second = heir(first)
     counters = second.counters.read()
     assert (counters["records_accepted_total"], counters["records_held"]) == (3, 3)

@@ -106,7 +106,7 @@ def test_a_topic_is_withdrawn_and_given_back(stage: PortStage) -> None:
     use(stage)
     peer.submit(3)
     assert [seq for seq, _, _ in failures(peer)] == [2]
-    assert stage.topics.waiting_entries == 2
+    assert stage.topics.waiting.entry_count == 2
 
 
 def test_a_topic_that_was_forbidden_first_is_asked_for_once_it_is_allowed(stage: PortStage) -> None:
@@ -132,7 +132,7 @@ def test_records_that_fail_at_the_door_take_nothing_of_the_rate_of_their_topic(t
         assert len(failures(stranger)) == 29
         good.submit()
         assert not good.heard(Kind.HOLD)
-        assert stage.topics.waiting_entries == 1
+        assert stage.topics.waiting.entry_count == 1
     finally:
         scene.close()
 

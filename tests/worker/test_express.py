@@ -504,7 +504,7 @@ def test_express_records_without_a_partition_wait_for_the_metadata(
     stage.submit(QUIET, b"q0")
     second = Stage(segment, stage.broker, 2)
     second.ask()
-    assert second.topics.waiting_entries == 1
+    assert second.topics.waiting.entry_count == 1
     second.know_topic()
     assert finish(second)[0] == b"q0"
 

@@ -55,7 +55,7 @@ def step(stage: SlotStage) -> None:
     for queue in stage.topics:
         while queue.out_of_range:
             ordinal, accepted_ms = queue.out_of_range.popleft()
-            stage.topics._look_again(queue, ordinal, accepted_ms, float("inf"))
+            stage.topics.waiting._look_again(queue, ordinal, accepted_ms, float("inf"))
 
 
 def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:
@@ -79,7 +79,7 @@ def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], No
         look()
         if is_acking:
             stage.acknowledge(session)
-        if stage.sender.is_idle and not stage.topics.waiting_entries:
+        if stage.sender.is_idle and not stage.topics.waiting.entry_count:
             break
     if not is_acking:
         stage.sessions.detach(session, stage.now_ms)

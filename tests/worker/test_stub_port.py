@@ -117,7 +117,7 @@ def test_the_largest_submission_is_taken_and_one_byte_more_fails(stage: PortStag
     peer = stage.client()
     peer.submit(1, payload=bytes(10_000 + beyond))
     assert [each.code for each in peer.outcomes()] == [LocalCode.RECORD_TOO_LARGE] * beyond
-    assert stage.topics.waiting_entries == 1 - beyond
+    assert stage.topics.waiting.entry_count == 1 - beyond
 
 
 def test_the_largest_submission_follows_the_settings(scene: Scene, tmp_path: Path) -> None:

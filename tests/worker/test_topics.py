@@ -16,7 +16,7 @@ from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicSta
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.topic_queue import EntryLine, TopicQueue
-from sidecar.worker.topics import topics as topics_module
+from sidecar.worker.topics import waiting_entries
 from tests.configs import producer_config
 from tests.worker.hand import HandWorker
 from tests.worker.scene import Scene
@@ -97,15 +97,15 @@ def test_only_the_topic_that_waits_too_long_fails(topics: TopicScene) -> None:
     topics.topics.on_snapshot(snapshot(known=2), 0.0)
     topics.entry("unknown", 0.0, count=3)
     topics.entry("known", 0.0)
-    assert topics.topics.next_due_ms == 1000.0
-    topics.topics.expire(999.9)
+    assert topics.topics.waiting.next_due_ms == 1000.0
+    topics.topics.waiting.expire(999.9)
     assert topics.failed == []
     topics.entry("unknown", 999.0)
-    topics.topics.expire(1000.0)
+    topics.topics.waiting.expire(1000.0)
     code = int(LocalCode.METADATA_TIMEOUT)
     assert topics.failed == [("unknown", 1, [(0, code), (1, code), (2, code)])]
     assert topics.batched("known") == 2
-    assert topics.topics.waiting_entries == 1
+    assert topics.topics.waiting.entry_count == 1
 
 
 @pytest.mark.rule("M9")
@@ -115,7 +115,7 @@ def test_a_topic_nobody_may_write_to_fails_at_once_and_alone(topics: TopicScene)
     topics.topics.on_topic_errors({"secret": 29, "later": 3}, 1.0)
     code = int(LocalCode.TOPIC_UNAUTHORIZED)
     assert topics.failed == [("secret", 1, [(0, code), (1, code)])]
-    assert topics.topics.waiting_entries == 1
+    assert topics.topics.waiting.entry_count == 1
 
 
 @pytest.mark.rule("U5")
@@ -141,9 +141,9 @@ def test_after_a_deletion_records_wait_for_the_topic_to_come_again(topics: Topic
     assert topics.batched("a") == 40
     topics.topics.on_snapshot(snapshot(4, b=1), 5.0)
     topics.entry("a", 900.0)
-    topics.topics.expire(1_001.0)
+    topics.topics.waiting.expire(1_001.0)
     assert [(seq, code) for _, seq, ((_, code), *_) in topics.failed] == [(1, LocalCode.INVALID_PARTITION)]
-    topics.topics.expire(1_900.0)
+    topics.topics.waiting.expire(1_900.0)
     assert topics.failed[-1][2][0][1] == LocalCode.METADATA_TIMEOUT
 
 
@@ -156,26 +156,26 @@ def test_a_partition_not_there_yet_is_waited_for_and_holds_nothing_else(topics: 
     topics.entry("a", 3.0, partition=0)
     assert topics.failed == []
     assert [batch.partition for batch in topics.accumulator.batches_of("a", None)] == [0]
-    assert topics.topics.take_stale(3.0) == ("a",)
-    assert topics.topics.take_stale(4.0) == ()
+    assert topics.topics.waiting.take_stale(3.0) == ("a",)
+    assert topics.topics.waiting.take_stale(4.0) == ()
     topics.topics.on_snapshot(snapshot(2, a=3), 5.0)
     grown = [batch for batch in topics.accumulator.batches_of("a", None) if batch.partition == 2]
     assert [[entry.seq for entry, _ in batch.records.entries()] for batch in grown] == [[1, 2]]
-    assert topics.topics.waiting_entries == 0
-    assert topics.topics.next_due_ms == float("inf")
+    assert topics.topics.waiting.entry_count == 0
+    assert topics.topics.waiting.next_due_ms == float("inf")
 
 
 @pytest.mark.rule("M5")
 def test_a_partition_that_never_appears_fails_alone_after_max_block(topics: TopicScene) -> None:
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.entry("a", 1.0, partition=2)
-    topics.topics.expire(1000.9)
+    topics.topics.waiting.expire(1000.9)
     assert topics.failed == []
-    topics.topics.expire(1001.0)
+    topics.topics.waiting.expire(1001.0)
     code = int(LocalCode.INVALID_PARTITION)
     assert topics.failed == [("a", 1, [(0, code), (1, code)])]
-    assert topics.topics.waiting_entries == 0
-    assert topics.topics.next_due_ms == float("inf")
+    assert topics.topics.waiting.entry_count == 0
+    assert topics.topics.waiting.next_due_ms == float("inf")
 
 
 def test_a_flush_reaches_what_waits_for_metadata(topics: TopicScene) -> None:
@@ -227,12 +227,12 @@ def test_what_is_waited_for_counts_as_used(topics: TopicScene) -> None:
 @pytest.mark.rule("S2")
 def test_a_forced_close_fails_what_still_waits(topics: TopicScene) -> None:
     topics.entry("a", 0.0)
-    topics.topics.fail_all_waiting(LocalCode.ABORTED, 1.0)
+    topics.topics.waiting.fail_all(LocalCode.ABORTED, 1.0)
     assert [codes for _, _, codes in topics.failed] == [
         [(0, int(LocalCode.ABORTED)), (1, int(LocalCode.ABORTED))]
     ]
-    assert topics.topics.waiting_entries == 0
-    assert topics.topics.next_due_ms == float("inf")
+    assert topics.topics.waiting.entry_count == 0
+    assert topics.topics.waiting.next_due_ms == float("inf")
 
 
 def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: TopicScene) -> None:
@@ -261,7 +261,7 @@ def test_what_waited_is_partitioned_in_parts_and_in_order(
     topics: TopicScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large backlog takes many turns, and what comes meanwhile stays behind it; other topics do not wait."""
-    monkeypatch.setattr(topics_module, "RUN_ENTRIES", 3)
+    monkeypatch.setattr(waiting_entries, "RUN_ENTRIES", 3)
     for number in range(8):
         topics.entry("a", float(number), count=1, partition=0)
     topics.entry("b", 0.0, count=1)
@@ -269,38 +269,38 @@ def test_what_waited_is_partitioned_in_parts_and_in_order(
     assert (topics.batched("a"), topics.batched("b")) == (3, 1)
     topics.entry("a", 11.0, count=1, partition=0)
     assert topics.batched("a") == 3, "behind those that wait"
-    assert topics.topics.go_on(12.0)
-    assert topics.topics.go_on(13.0) is False
+    assert topics.topics.waiting.go_on(12.0)
+    assert topics.topics.waiting.go_on(13.0) is False
     assert topics.batched("a") == 9
     entries = [
         entry.seq for batch in topics.accumulator.batches_of("a") for entry, _ in batch.records.entries()
     ]
     assert entries == sorted(entries)
-    assert topics.topics.waiting_entries == 0
-    assert topics.topics.next_due_ms == float("inf")
+    assert topics.topics.waiting.entry_count == 0
+    assert topics.topics.waiting.next_due_ms == float("inf")
 
 
 @pytest.mark.rule("M5")
 def test_a_backlog_gives_up_in_parts_by_time_and_by_refusal(
     topics: TopicScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics_module, "EXPIRED_ENTRIES", 3)
+    monkeypatch.setattr(waiting_entries, "EXPIRED_ENTRIES", 3)
     for _ in range(7):
         topics.entry("late", 0.0, count=1)
         topics.entry("secret", 900.0, count=1)
-    topics.topics.expire(1000.0)
+    topics.topics.waiting.expire(1000.0)
     assert len(topics.failed) == 3
-    assert topics.topics.next_due_ms <= 1000.0, "the rest is due, for the next turns"
-    topics.topics.expire(1000.0)
-    topics.topics.expire(1000.0)
+    assert topics.topics.waiting.next_due_ms <= 1000.0, "the rest is due, for the next turns"
+    topics.topics.waiting.expire(1000.0)
+    topics.topics.waiting.expire(1000.0)
     assert [topic for topic, _, _ in topics.failed] == ["late"] * 7
     topics.topics.on_topic_errors({"secret": 29}, 1000.0)
     assert len(topics.failed) == 10
     topics.entry("secret", 1001.0, count=1)  # it comes after the refusal: Kafka is asked anew for it
-    assert topics.topics.go_on(1001.0)
-    topics.topics.go_on(1001.0)
+    assert topics.topics.waiting.go_on(1001.0)
+    topics.topics.waiting.go_on(1001.0)
     assert len(topics.failed) == 14
-    assert topics.topics.waiting_entries == 1
+    assert topics.topics.waiting.entry_count == 1
 
 
 def test_a_line_of_entries_is_first_in_first_out_whatever_was_dropped() -> None:
@@ -346,15 +346,15 @@ def test_a_turn_costs_the_same_however_many_topics_wait_to_be_known(topics: Topi
     """Six clients that flooded unknown topics made each turn of the worker look at hundreds of queues, thrice."""
 
     def turn() -> None:
-        assert not topics.topics.go_on(2.0)
-        assert topics.topics.take_stale(2.0) == ()
-        assert topics.topics.next_due_ms == 1000.0
+        assert not topics.topics.waiting.go_on(2.0)
+        assert topics.topics.waiting.take_stale(2.0) == ()
+        assert topics.topics.waiting.next_due_ms == 1000.0
 
     topics.entry("waits-0", 0.0)
     one = calls_of(turn)
     for number in range(1, 60):
         topics.entry(f"waits-{number}", 1.0, count=1)
-    assert topics.topics.waiting_topics == 60
+    assert topics.topics.waiting.topic_count == 60
     assert calls_of(turn) == one
 
 
@@ -362,24 +362,24 @@ def test_a_topic_that_waited_in_vain_is_not_remembered_as_waiting(topics: TopicS
     """Each name of a flood stayed in the tables of what waits, though its row had gone to another name."""
     topics.entry("nobody", 0.0)
     topics.topics.flush("nobody", 0.0)
-    topics.topics.expire(1000.0)
-    assert topics.topics.waiting_queues == {}
-    assert topics.topics.next_due_ms == float("inf")
+    topics.topics.waiting.expire(1000.0)
+    assert topics.topics.waiting.queues == {}
+    assert topics.topics.waiting.next_due_ms == float("inf")
 
 
 def test_what_goes_on_stops_while_its_topic_is_gone_and_goes_on_when_it_is_back(
     topics: TopicScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics_module, "RUN_ENTRIES", 1)
+    monkeypatch.setattr(waiting_entries, "RUN_ENTRIES", 1)
     for seq in range(3):
         topics.entry("a", float(seq))
     topics.topics.on_snapshot(snapshot(a=1), 3.0)
     assert topics.batched("a") == 2
     topics.topics.on_snapshot(snapshot(2), 4.0)
-    assert not topics.topics.go_on(4.0), "nothing to do, so no turn follows for it"
+    assert not topics.topics.waiting.go_on(4.0), "nothing to do, so no turn follows for it"
     assert topics.batched("a") == 2
     topics.topics.on_snapshot(snapshot(3, a=1), 5.0)
-    while topics.topics.go_on(5.0):
+    while topics.topics.waiting.go_on(5.0):
         pass
     assert topics.batched("a") == 6
-    assert topics.topics.waiting_queues == {}
+    assert topics.topics.waiting.queues == {}

@@ -1,4 +1,4 @@
-"""Topics: every topic this worker's clients send to, and what waits for its metadata."""
+"""Topics: every topic this worker's clients send to, by name; who may bring in new names, and who loses them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode
-from sidecar.kernel import fail_remaining, index, index_run
+from sidecar.kernel import index
 from sidecar.shm.chain_table import EXPRESS
-from sidecar.worker.streams.topic_queue import EntryLine, TopicQueue
+from sidecar.worker.streams.topic_queue import TopicQueue
 from sidecar.worker.topics.missing_topics import MissingTopics
+from sidecar.worker.topics.waiting_entries import WaitingEntries
 
 if TYPE_CHECKING:
-    from sidecar.kernel import Entry, RecordBlock
+    from sidecar.kernel import Entry
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RUN_ENTRIES = 65_536
-"""Entries that waited for their topic's metadata and are partitioned in one turn; then others have theirs."""
-EXPIRED_ENTRIES = 8_192
-"""Entries of a topic that give up waiting in one turn."""
 _FATAL_TOPIC_ERRORS = {29: LocalCode.TOPIC_UNAUTHORIZED, 17: LocalCode.INVALID_TOPIC}
 """Metadata's topic errors that no waiting heals (Kafka's codes); all others may pass."""
 
@@ -45,7 +42,7 @@ VACATE_MS = 1_000.0
 
 
 class Topics:
-    """Topic queues by name. Records that fail before they are sent go to the settlement."""
+    """Topic queues by name. Entries of topics that are not known yet wait in :attr:`waiting`."""
 
     def __init__(
         self,
@@ -77,24 +74,18 @@ class Topics:
         """By process: topics here that its clients were the first to name."""
         self._kept_lanes: dict[str, int] = {}
         """Topics whose journal a daemon with other settings began: it goes on there, for the worker's life."""
-        self.waiting_queues: dict[TopicQueue, None] = {}
-        """The queues with waiting entries. None: nothing here is due by time alone."""
-        self._going_on: dict[TopicQueue, None] = {}
-        """Those of them whose topic is known: a turn looks at these only, however many wait for theirs to be known."""
-        self._out_of_range: dict[TopicQueue, None] = {}
-        """Those with records for a partition that is not there, and some that had."""
         self._snapshot: MetadataSnapshot | None = None
         """The last push: another worker's clients may have brought a topic in before ours first use it."""
-        self._refresh_due_ms = 0.0
-        self._expiry_ms = float("inf")
-        """Nothing here gives up before: a thousand topics that wait are not looked at in each turn. It may be too early
-        (for what has gone on meanwhile); then one look sets it again."""
         self._used: set[str] = set()
-        self._flush_asked: set[str] = set()
-        """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
-        self._refused: dict[TopicQueue, tuple[LocalCode, int]] = {}
-        """Topics that Kafka refused, with the code and how many of their waiting entries have to fail yet."""
         self.missing = MissingTopics()
+        self.waiting = WaitingEntries(
+            config=config,
+            accumulator=accumulator,
+            settlement=settlement,
+            in_work=in_work,
+            missing=self.missing,
+        )
+        """Entries whose topic is not known yet, or that name a partition which is not there."""
 
     def __iter__(self) -> Iterator[TopicQueue]:
         """A topic's express queue, if it has one, before its other one: what a client has there comes first."""
@@ -258,8 +249,7 @@ class Topics:
         """Entries of a dead worker with records that have no partition yet: they wait for the topic's metadata."""
         if ordinals:
             self._used.add(queue.topic)
-            queue.waiting.extend(ordinals, now_ms)
-            self._waits(queue)
+            self.waiting.extend(queue, ordinals, now_ms)
 
     def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float, flush_follows: bool = False) -> None:
         """An entry was accepted: partition it now, or queue it behind those that wait (strictly in order).
@@ -267,10 +257,9 @@ class Topics:
         ``flush_follows``: :meth:`flush` is called next, so that what is opened for the entry need not begin to linger.
         """
         self._used.add(queue.topic)
-        waits = queue in self.waiting_queues and bool(queue.waiting)
-        if waits or queue.partitioner is None or queue.is_deleted:
-            queue.waiting.append(entry.ordinal, now_ms)
-            self._waits(queue)
+        waiting = self.waiting
+        if (queue in waiting.queues and queue.waiting) or queue.partitioner is None or queue.is_deleted:
+            waiting.append(queue, entry.ordinal, now_ms)
         else:
             # kill point: index.begin of self._in_work, queue.chain, entry.ordinal
             block = index(
@@ -282,21 +271,7 @@ class Topics:
                 self._in_work,
                 queue.work_word,
             )
-            self._distribute(queue, block, now_ms, now_ms, expedited=flush_follows)
-
-    def _waits(self, queue: TopicQueue) -> None:
-        self.waiting_queues[queue] = None
-        if queue.waiting:
-            self._expiry_ms = min(self._expiry_ms, queue.waiting.first_ms + self._config.max_block_ms)
-        if queue.partitioner is None or queue.is_deleted:
-            self.missing.add(queue.topic)
-        elif queue.waiting:
-            self._going_on[queue] = None
-
-    def _waits_no_more(self, queue: TopicQueue) -> None:
-        self.waiting_queues.pop(queue, None)
-        if not queue.is_express:
-            self._flush_asked.discard(queue.topic)
+            waiting.distribute(queue, block, now_ms, now_ms, expedited=flush_follows)
 
     def flush(self, topic: str, now_ms: float) -> None:
         """End linger for what is here of the topic, also for what still waits for its partitions."""
@@ -304,8 +279,7 @@ class Topics:
         if queue is None:
             return
         self._accumulator.expedite(topic, queue.lane, now_ms)
-        if queue in self.waiting_queues:
-            self._flush_asked.add(topic)
+        self.waiting.flush(queue)
 
     def on_snapshot(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Follow a metadata push: partition what waited."""
@@ -322,56 +296,9 @@ class Topics:
                 queue.express.follow(queue)
             for each in (queue,) if queue.express is None else (queue.express, queue):
                 if queue.partition_count > before:
-                    # Before anything newer, so that the records of a new partition keep their order.
-                    again, each.out_of_range = each.out_of_range, EntryLine()
-                    while again:
-                        ordinal, accepted_ms = again.popleft()
-                        self._look_again(each, ordinal, accepted_ms, now_ms)
-                self._partition_waiting(each, now_ms)
-        self._expiry_ms = self._first_expiry_ms()
-
-    def go_on(self, now_ms: float) -> bool:
-        """More of what waited when metadata or a refusal came; True when there is still more, for the next turn."""
-        if self._refused:
-            for queue in list(self._refused):
-                self._fail_refused(queue, now_ms)
-        if self._going_on:
-            for queue in list(self._going_on):
-                if queue.is_deleted:
-                    del self._going_on[queue]  # until a push brings it back
-                elif queue not in self._refused:
-                    self._partition_waiting(queue, now_ms)
-        return bool(self._refused or self._going_on)
-
-    def _partition_waiting(self, queue: TopicQueue, now_ms: float) -> None:
-        """A part of the topic's waiting entries, strictly in order: what is behind it comes in the next turns."""
-        waiting = queue.waiting
-        left = min(RUN_ENTRIES, len(waiting))
-        while left > 0 and waiting:
-            ordinals = waiting.first(left)
-            # kill point: index.begin of self._in_work, queue.chain, int.from_bytes(ordinals[:8], "little")
-            assert queue.partitioner is not None
-            block = index_run(
-                queue.chain,
-                ordinals,
-                queue.partitioner,
-                self._config.max_request_size,
-                WORD_UNPARTITIONED,
-                self._in_work,
-                queue.work_word,
-            )
-            accepted_ms = waiting.since_ms(block.taken - 1)
-            waiting.drop(block.taken)
-            left -= block.taken
-            self._distribute(queue, block, accepted_ms, now_ms)
-        if queue.topic in self._flush_asked:
-            self._accumulator.expedite(queue.topic, queue.lane, now_ms)
-        if waiting:
-            self._going_on[queue] = None
-            return
-        self._going_on.pop(queue, None)
-        if not queue.out_of_range:
-            self._waits_no_more(queue)
+                    self.waiting.look_again(each, now_ms)
+                self.waiting.partition(each, now_ms)
+        self.waiting.set_expiry()
 
     def on_late_brokers(self, late: frozenset[int]) -> None:
         """Brokers that do not keep up: keyless records go elsewhere while there is an elsewhere (KIP-794)."""
@@ -386,73 +313,7 @@ class Topics:
             queue = self._queues.get(topic)
             if queue is not None and code in _FATAL_TOPIC_ERRORS:
                 for each in (queue,) if queue.express is None else (queue.express, queue):
-                    self._refused[each] = _FATAL_TOPIC_ERRORS[code], len(each.waiting)
-                    self._fail_refused(each, now_ms)
-
-    def expire(self, now_ms: float) -> None:
-        """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
-        if now_ms < self._expiry_ms:
-            return
-        since_ms = now_ms - self._config.max_block_ms
-        code = LocalCode.METADATA_TIMEOUT
-        if self._settlement.is_login_refused:
-            code = LocalCode.UNAUTHENTICATED
-        for queue in list(self.waiting_queues):
-            left = EXPIRED_ENTRIES
-            while left and queue.waiting and queue.waiting.first_ms <= since_ms:
-                self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
-                left -= 1
-            while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
-                ordinal, accepted_ms = queue.out_of_range.popleft()
-                self._look_again(queue, ordinal, accepted_ms, now_ms)
-                left -= 1
-            if not queue.waiting and not queue.out_of_range:
-                self._waits_no_more(queue)
-        self._expiry_ms = self._first_expiry_ms()
-
-    def take_stale(self, now_ms: float) -> tuple[str, ...]:
-        """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
-        if not self._out_of_range or now_ms < self._refresh_due_ms:
-            return ()
-        self._out_of_range = dict.fromkeys(queue for queue in self._out_of_range if queue.out_of_range)
-        if self._out_of_range:
-            self._refresh_due_ms = now_ms + self._config.retry_backoff_max_ms
-        return tuple(dict.fromkeys(queue.topic for queue in self._out_of_range))
-
-    @property
-    def next_due_ms(self) -> float:
-        """When something here gives up or is asked for again; infinity when nothing waits."""
-        if not self.waiting_queues:
-            return float("inf")
-        return min(self._expiry_ms, self._refresh_due_ms) if self._out_of_range else self._expiry_ms
-
-    def _first_expiry_ms(self) -> float:
-        return min(
-            (
-                line.first_ms + self._config.max_block_ms
-                for queue in self.waiting_queues
-                for line in (queue.waiting, queue.out_of_range)
-                if line
-            ),
-            default=float("inf"),
-        )
-
-    def fail_all_waiting(self, code: LocalCode, now_ms: float) -> None:
-        """Forced close: nothing waits for metadata any more."""
-        for queue in list(self.waiting_queues):
-            self._fail_waiting(queue, code, now_ms)
-            while queue.out_of_range:
-                ordinal, accepted_ms = queue.out_of_range.popleft()
-                self._look_again(queue, ordinal, accepted_ms, now_ms)
-        self._expiry_ms = self._first_expiry_ms()
-
-    @property
-    def waiting_entries(self) -> int:
-        return sum(len(queue.waiting) + len(queue.out_of_range) for queue in self.waiting_queues)
-
-    @property
-    def waiting_topics(self) -> int:
-        return sum(1 for queue in self.waiting_queues if queue.waiting or queue.out_of_range)
+                    self.waiting.refuse(each, _FATAL_TOPIC_ERRORS[code], now_ms)
 
     def take_used(self) -> list[str]:
         """Topics used since the last call, or with records here: their expiry is renewed at the controller (M1).
@@ -465,83 +326,3 @@ class Topics:
     def in_use(self) -> set[str]:
         """Topics with records that have no end yet."""
         return {queue.topic for queue in self if queue.chain.live_entries and queue.is_wanted}
-
-    def _distribute(
-        self,
-        queue: TopicQueue,
-        block: RecordBlock,
-        accepted_ms: float,
-        now_ms: float,
-        *,
-        expedited: bool = False,
-    ) -> None:
-        """Into batches what has its partition. What failed is of the last entry, accepted at ``accepted_ms``.
-
-        A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
-        KafkaProducer.waitOnMetadata; the other records of its entry go on.
-        """
-        if block.groups:
-            self._accumulator.append(
-                queue.topic,
-                queue.lane,
-                block,
-                now_ms,
-                expedited=expedited,
-                express=queue.is_express,
-                since_ms=accepted_ms,
-            )
-        # kill point: index.batched
-        failures = block.failures
-        if failures and now_ms < accepted_ms + self._config.max_block_ms:
-            final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
-            if len(final) < len(failures):
-                queue.out_of_range.append(block.entry.ordinal, accepted_ms)
-                self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
-                self.waiting_queues[queue] = self._out_of_range[queue] = None
-            failures = final
-        if failures:
-            self._settlement.fail_records(queue, block.entry, failures, now_ms)
-
-    def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
-        """At the records of an entry that named a partition which was not there."""
-        assert queue.partitioner is not None
-        entry = queue.chain.entry(ordinal)
-        # kill point: index.begin of self._in_work, queue.chain, entry.ordinal
-        block = index(
-            queue.chain,
-            entry,
-            queue.partitioner,
-            self._config.max_request_size,
-            int(LocalCode.INVALID_PARTITION),
-            self._in_work,
-            queue.work_word,
-        )
-        self._distribute(queue, block, accepted_ms, now_ms)
-
-    def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
-        """A part of what waited when the topic was refused; the rest in the next turns."""
-        code, left = self._refused.pop(queue)
-        for _ in range(min(left, EXPIRED_ENTRIES, len(queue.waiting))):
-            self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
-        left = min(left - EXPIRED_ENTRIES, len(queue.waiting))
-        if left > 0:
-            self._refused[queue] = code, left
-            return
-        if not queue.waiting:
-            self._going_on.pop(queue, None)
-            if not queue.out_of_range:
-                self._waits_no_more(queue)
-        self.missing.discard(queue.topic)
-
-    def _fail_waiting(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
-        while queue.waiting:
-            self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
-        self._going_on.pop(queue, None)
-        if not queue.out_of_range:
-            self._waits_no_more(queue)
-        self.missing.discard(queue.topic)
-
-    def _fail(self, queue: TopicQueue, ordinal: int, code: LocalCode, now_ms: float) -> None:
-        entry = queue.chain.entry(ordinal)
-        failures = [(i, int(code)) for i in fail_remaining(queue.chain, entry, code)]
-        self._settlement.fail_records(queue, entry, failures, now_ms)

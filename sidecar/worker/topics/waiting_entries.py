@@ -1,0 +1,304 @@
+"""WaitingEntries: accepted entries that wait for their topic's metadata, or for a partition that is not there yet.
+
+Rules M5, M9 and M10: they wait up to max.block.ms, strictly in order, while their stubs go on. What ends the wait
+(metadata, a refusal, time) is carried out in parts, so that one topic's backlog holds up no turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from client_stub.wire import WORD_UNPARTITIONED, LocalCode
+from sidecar.kernel import fail_remaining, index, index_run
+from sidecar.worker.streams.topic_queue import EntryLine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.kernel import RecordBlock
+    from sidecar.producer.config import ProducerConfig
+    from sidecar.producer.record_accumulator import RecordAccumulator
+    from sidecar.shm.in_work import InWork
+    from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.streams.topic_queue import TopicQueue
+    from sidecar.worker.topics.missing_topics import MissingTopics
+
+RUN_ENTRIES = 65_536
+"""Entries that waited for their topic's metadata and are partitioned in one turn; then others have theirs."""
+EXPIRED_ENTRIES = 8_192
+"""Entries of a topic that give up waiting in one turn."""
+_NEVER_MS: Final = float("inf")
+
+
+class WaitingEntries:
+    """The lines of entries are in the topics' queues; this says which queues have one, and what is due.
+
+    Records that fail here go to the settlement. Belongs to the worker's loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: ProducerConfig,
+        accumulator: RecordAccumulator,
+        settlement: Settlement,
+        in_work: InWork,
+        missing: MissingTopics,
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._settlement = settlement
+        self._in_work = in_work.loop_word
+        self._missing = missing
+        self.queues: dict[TopicQueue, None] = {}
+        """The queues with waiting entries. None: nothing here is due by time alone."""
+        self._going_on: dict[TopicQueue, None] = {}
+        """Those of them whose topic is known: a turn looks at these only, however many wait for theirs to be known."""
+        self._out_of_range: dict[TopicQueue, None] = {}
+        """Those with records for a partition that is not there, and some that had."""
+        self._refresh_due_ms = 0.0
+        self._expiry_ms = _NEVER_MS
+        """Nothing here gives up before: a thousand topics that wait are not looked at in each turn. It may be too early
+        (for what has gone on meanwhile); then one look sets it again."""
+        self._flush_asked: set[str] = set()
+        """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
+        self._refused: dict[TopicQueue, tuple[LocalCode, int]] = {}
+        """Topics that Kafka refused, with the code and how many of their waiting entries have to fail yet."""
+
+    # --- in -------------------------------------------------------------------------------------------------
+
+    def append(self, queue: TopicQueue, ordinal: int, now_ms: float) -> None:
+        """An entry that was accepted just now."""
+        queue.waiting.append(ordinal, now_ms)
+        self._waits(queue)
+
+    def extend(self, queue: TopicQueue, ordinals: Sequence[int], now_ms: float) -> None:
+        """Entries of a dead worker with records that have no partition yet."""
+        queue.waiting.extend(ordinals, now_ms)
+        self._waits(queue)
+
+    def _waits(self, queue: TopicQueue) -> None:
+        self.queues[queue] = None
+        if queue.waiting:
+            self._expiry_ms = min(self._expiry_ms, queue.waiting.first_ms + self._config.max_block_ms)
+        if queue.partitioner is None or queue.is_deleted:
+            self._missing.add(queue.topic)
+        elif queue.waiting:
+            self._going_on[queue] = None
+
+    def _waits_no_more(self, queue: TopicQueue) -> None:
+        self.queues.pop(queue, None)
+        if not queue.is_express:
+            self._flush_asked.discard(queue.topic)
+
+    def flush(self, queue: TopicQueue) -> None:
+        """What waits of the topic is not to linger once it has its partitions."""
+        if queue in self.queues:
+            self._flush_asked.add(queue.topic)
+
+    # --- out: into batches ----------------------------------------------------------------------------------
+
+    def distribute(
+        self,
+        queue: TopicQueue,
+        block: RecordBlock,
+        accepted_ms: float,
+        now_ms: float,
+        *,
+        expedited: bool = False,
+    ) -> None:
+        """Into batches what has its partition. What failed is of the last entry, accepted at ``accepted_ms``.
+
+        A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
+        KafkaProducer.waitOnMetadata; the other records of its entry go on.
+        """
+        if block.groups:
+            self._accumulator.append(
+                queue.topic,
+                queue.lane,
+                block,
+                now_ms,
+                expedited=expedited,
+                express=queue.is_express,
+                since_ms=accepted_ms,
+            )
+        # kill point: index.batched
+        failures = block.failures
+        if failures and now_ms < accepted_ms + self._config.max_block_ms:
+            final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
+            if len(final) < len(failures):
+                queue.out_of_range.append(block.entry.ordinal, accepted_ms)
+                self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
+                self.queues[queue] = self._out_of_range[queue] = None
+            failures = final
+        if failures:
+            self._settlement.fail_records(queue, block.entry, failures, now_ms)
+
+    def partition(self, queue: TopicQueue, now_ms: float) -> None:
+        """A part of the topic's waiting entries, strictly in order: what is behind it comes in the next turns."""
+        waiting = queue.waiting
+        left = min(RUN_ENTRIES, len(waiting))
+        while left > 0 and waiting:
+            ordinals = waiting.first(left)
+            # kill point: index.begin of self._in_work, queue.chain, int.from_bytes(ordinals[:8], "little")
+            assert queue.partitioner is not None
+            block = index_run(
+                queue.chain,
+                ordinals,
+                queue.partitioner,
+                self._config.max_request_size,
+                WORD_UNPARTITIONED,
+                self._in_work,
+                queue.work_word,
+            )
+            accepted_ms = waiting.since_ms(block.taken - 1)
+            waiting.drop(block.taken)
+            left -= block.taken
+            self.distribute(queue, block, accepted_ms, now_ms)
+        if queue.topic in self._flush_asked:
+            self._accumulator.expedite(queue.topic, queue.lane, now_ms)
+        if waiting:
+            self._going_on[queue] = None
+            return
+        self._going_on.pop(queue, None)
+        if not queue.out_of_range:
+            self._waits_no_more(queue)
+
+    def go_on(self, now_ms: float) -> bool:
+        """More of what waited when metadata or a refusal came; True when there is still more, for the next turn."""
+        if self._refused:
+            for queue in list(self._refused):
+                self._fail_refused(queue, now_ms)
+        if self._going_on:
+            for queue in list(self._going_on):
+                if queue.is_deleted:
+                    del self._going_on[queue]  # until a push brings it back
+                elif queue not in self._refused:
+                    self.partition(queue, now_ms)
+        return bool(self._refused or self._going_on)
+
+    def look_again(self, queue: TopicQueue, now_ms: float) -> None:
+        """The topic has more partitions. Before anything newer, so that the records of a new one keep their order."""
+        again, queue.out_of_range = queue.out_of_range, EntryLine()
+        while again:
+            ordinal, accepted_ms = again.popleft()
+            self._look_again(queue, ordinal, accepted_ms, now_ms)
+
+    def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
+        """At the records of an entry that named a partition which was not there."""
+        assert queue.partitioner is not None
+        entry = queue.chain.entry(ordinal)
+        # kill point: index.begin of self._in_work, queue.chain, entry.ordinal
+        block = index(
+            queue.chain,
+            entry,
+            queue.partitioner,
+            self._config.max_request_size,
+            int(LocalCode.INVALID_PARTITION),
+            self._in_work,
+            queue.work_word,
+        )
+        self.distribute(queue, block, accepted_ms, now_ms)
+
+    # --- out: time and refusals -----------------------------------------------------------------------------
+
+    def expire(self, now_ms: float) -> None:
+        """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
+        if now_ms < self._expiry_ms:
+            return
+        since_ms = now_ms - self._config.max_block_ms
+        code = LocalCode.METADATA_TIMEOUT
+        if self._settlement.is_login_refused:
+            code = LocalCode.UNAUTHENTICATED
+        for queue in list(self.queues):
+            left = EXPIRED_ENTRIES
+            while left and queue.waiting and queue.waiting.first_ms <= since_ms:
+                self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
+                left -= 1
+            while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
+                ordinal, accepted_ms = queue.out_of_range.popleft()
+                self._look_again(queue, ordinal, accepted_ms, now_ms)
+                left -= 1
+            if not queue.waiting and not queue.out_of_range:
+                self._waits_no_more(queue)
+        self.set_expiry()
+
+    def refuse(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
+        """Kafka refused the topic: all entries that wait now fail, a part of them at once."""
+        self._refused[queue] = code, len(queue.waiting)
+        self._fail_refused(queue, now_ms)
+
+    def fail_all(self, code: LocalCode, now_ms: float) -> None:
+        """Forced close: nothing waits for metadata any more."""
+        for queue in list(self.queues):
+            while queue.waiting:
+                self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
+            self._has_failed(queue)
+            while queue.out_of_range:
+                ordinal, accepted_ms = queue.out_of_range.popleft()
+                self._look_again(queue, ordinal, accepted_ms, now_ms)
+        self.set_expiry()
+
+    def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
+        """A part of what waited when the topic was refused; the rest in the next turns."""
+        code, left = self._refused.pop(queue)
+        for _ in range(min(left, EXPIRED_ENTRIES, len(queue.waiting))):
+            self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
+        left = min(left - EXPIRED_ENTRIES, len(queue.waiting))
+        if left > 0:
+            self._refused[queue] = code, left
+            return
+        if not queue.waiting:
+            self._has_failed(queue)
+        else:
+            self._missing.discard(queue.topic)
+
+    def _has_failed(self, queue: TopicQueue) -> None:
+        """Nothing of the topic waits for its metadata any more."""
+        self._going_on.pop(queue, None)
+        if not queue.out_of_range:
+            self._waits_no_more(queue)
+        self._missing.discard(queue.topic)
+
+    def _fail(self, queue: TopicQueue, ordinal: int, code: LocalCode, now_ms: float) -> None:
+        entry = queue.chain.entry(ordinal)
+        failures = [(i, int(code)) for i in fail_remaining(queue.chain, entry, code)]
+        self._settlement.fail_records(queue, entry, failures, now_ms)
+
+    # --- what is due, and how much --------------------------------------------------------------------------
+
+    def take_stale(self, now_ms: float) -> tuple[str, ...]:
+        """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
+        if not self._out_of_range or now_ms < self._refresh_due_ms:
+            return ()
+        self._out_of_range = dict.fromkeys(queue for queue in self._out_of_range if queue.out_of_range)
+        if self._out_of_range:
+            self._refresh_due_ms = now_ms + self._config.retry_backoff_max_ms
+        return tuple(dict.fromkeys(queue.topic for queue in self._out_of_range))
+
+    @property
+    def next_due_ms(self) -> float:
+        """When something here gives up or is asked for again; infinity when nothing waits."""
+        if not self.queues:
+            return _NEVER_MS
+        return min(self._expiry_ms, self._refresh_due_ms) if self._out_of_range else self._expiry_ms
+
+    def set_expiry(self) -> None:
+        """After a look at all queues: when the first of what is left gives up."""
+        self._expiry_ms = min(
+            (
+                line.first_ms + self._config.max_block_ms
+                for queue in self.queues
+                for line in (queue.waiting, queue.out_of_range)
+                if line
+            ),
+            default=_NEVER_MS,
+        )
+
+    @property
+    def entry_count(self) -> int:
+        return sum(len(queue.waiting) + len(queue.out_of_range) for queue in self.queues)
+
+    @property
+    def topic_count(self) -> int:
+        return sum(1 for queue in self.queues if queue.waiting or queue.out_of_range)
