@@ -163,7 +163,8 @@ class Producer(ProducerCore):
         next flush() or close(). Raises as send() does; when it has to wait for room in the middle and gives
         up, the records before are queued: the text says how many, the error's ``queued`` is their future.
         """
-        check_on_delivery(on_delivery)
+        if on_delivery is not None:  # a call less for all others
+            check_on_delivery(on_delivery)
         stream = self._stream_of(topic)
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)

@@ -92,7 +92,7 @@ class WaitingEntries:
             self._flush_asked.discard(queue.topic)
 
     def flush(self, queue: TopicQueue) -> None:
-        """What waits of the topic is not to linger once it has its partitions."""
+        """End linger for entries of the topic that wait: they go as soon as they have their partitions."""
         if queue in self.queues:
             self._flush_asked.add(queue.topic)
 
