@@ -177,7 +177,8 @@ def test_keys_and_names_decide(on_mock: SidecarDaemon, access: TcpAccess, tmp_pa
     )
     refused(DaemonRefused, "curve.public.keys only, and neither uids nor gids", on_mock.run_dir, "billing")
     log = on_mock.log_path.read_text()
-    assert f"the public key {access.stranger.public.hex()}, which no table" in log
+    words = "which is in no curve.public.keys of [clients.NAME]"
+    assert f"with the public key {access.stranger.public.hex()}, {words}" in log
     assert all(keys.secret.hex() not in log for keys in (access.daemon, access.client, access.stranger))
 
 
