@@ -17,7 +17,7 @@ from sidecar.controller.own_files import NotOurs, check_file
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_index import ClientIndex
-from sidecar.shm.disk import Folder
+from sidecar.shm.disk import Folder, memory_file_system
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.private_files import close_to_others
 from sidecar.shm.reclaim import reclaim_slot
@@ -68,10 +68,12 @@ class SegmentStore:
         """
         if sync == "accept":
             check_place(configured_path)
-        left_log = LeftLog(configured_path)
+        own_log = LeftLog(configured_path)
         path = Path(configured_path) if configured_path else run_dir.default_segment_path(instance_id.hex())
         before = read_json(run_dir.segment_json)
         recorded = Path(before["path"]) if before and isinstance(before.get("path"), str) else None
+        old_log = _log_beside_earlier_path(recorded, path)
+        left_log = old_log if old_log is not None and not own_log.has_entries else own_log
         if recorded is not None and not recorded.exists() and not left_log.has_entries:
             log.warning(
                 "The segment %s of the previous daemon is gone: it was deleted, or the host was rebooted. "
@@ -85,7 +87,10 @@ class SegmentStore:
                 found = _find(cls, old, left_log, is_recorded=old == recorded, is_usual=is_usual)
         if found is not None:
             full = [slot for slot in found.segment.prepared_slots() if found.has_content(slot)]
-            left_log.keep_only(full if sync == "accept" else ())
+            own_log.keep_only(full if sync == "accept" else ())
+            found.log_folder = own_log.folder
+            if old_log is not None:
+                _end(old_log, found.segment)
             found._say_what_is_found(page_bytes, buffer_memory_bytes, clients_max)
             run_dir.publish_segment(found.path)
             return found
@@ -97,8 +102,7 @@ class SegmentStore:
                 clients_max=clients_max,
             )
             if sync != "accept":
-                segment.flush()
-                left_log.clear()
+                _end(left_log, segment)
         else:
             left_log.clear()
             path.unlink(missing_ok=True)  # one of another boot, which its log overruled
@@ -123,7 +127,11 @@ class SegmentStore:
         lock_fd = os.dup(segment.fd)  # of the file that was made, whatever stands under its name
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         run_dir.publish_segment(path)
-        return cls(segment, path, lock_fd, log_folder=left_log.folder)
+        if old_log is not None:
+            _end(old_log, segment)
+            if recorded is not None and left_log is old_log:
+                _remove_overruled(recorded)
+        return cls(segment, path, lock_fd, log_folder=own_log.folder)
 
     @property
     def fd(self) -> int:
@@ -267,6 +275,36 @@ def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
     )
     records = sum(records for _, _, records, _ in rows)
     return f"{counted(records, 'undelivered record')} ({'topic' if len(topics) == 1 else 'topics'} {named})"
+
+
+def _log_beside_earlier_path(recorded: Path | None, path: Path) -> LeftLog | None:
+    """The log of the daemon before, where ``pool.path`` was another one. It must not count once more, if ever that path
+    is configured again."""
+    if recorded is None or recorded == path or memory_file_system(recorded):
+        return None
+    found = LeftLog(str(recorded))
+    return found if found.has_entries else None
+
+
+def _end(log_: LeftLog, segment: Segment) -> None:
+    """The log ends, as no worker goes on with it: what it holds is on the segment's disk first."""
+    segment.flush()
+    log_.clear()
+
+
+def _remove_overruled(path: Path) -> None:
+    """The segment of which another one was made by its log. A file that is no segment stays."""
+    if not os.path.lexists(path):
+        return
+    fd = _open_ours(path)
+    try:
+        Segment.attach(fd).close()
+        _check_name(path, fd)
+        path.unlink(missing_ok=True)
+    except SegmentError:
+        log.warning("%s was the segment of the daemon before and cannot be read. It stays there.", path)
+    finally:
+        os.close(fd)
 
 
 def _find(

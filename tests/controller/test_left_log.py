@@ -32,11 +32,13 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def open_store(place: Path, *, sync: str = "accept", instance_id: bytes = INSTANCE) -> SegmentStore:
+def open_store(
+    place: Path, *, sync: str = "accept", instance_id: bytes = INSTANCE, pool: str = "pool"
+) -> SegmentStore:
     return SegmentStore.open(
         RunDir(place),
         workers=1,
-        configured_path=str(place / "pool"),
+        configured_path=str(place / pool),
         page_bytes=4096,
         buffer_memory_bytes=1 << 20,
         clients_max=16,
@@ -65,8 +67,10 @@ def entry(number: int, topic: str = "orders") -> LoggedEntry:
     )
 
 
-def write_log(place: Path, slot: int, count: int, instance_id: bytes = INSTANCE) -> AcceptLog:
-    log = AcceptLog(Folder(accept_log_folder(str(place / "pool"))), slot, instance_id, 1 << 20)
+def write_log(
+    place: Path, slot: int, count: int, instance_id: bytes = INSTANCE, *, pool: str = "pool"
+) -> AcceptLog:
+    log = AcceptLog(Folder(accept_log_folder(str(place / pool))), slot, instance_id, 1 << 20)
     log.add_to_base([entry(number) for number in range(1, count + 1)])
     log.end_base()
     log.close()
@@ -118,6 +122,46 @@ def test_of_this_boot_the_segment_counts(place: Path) -> None:
     assert {name.split(".")[0] for name in Folder(place / "pool.log").names()} == {"slot-0"}
     assert store.close() == ""
     assert not (place / "pool.log").exists()
+
+
+@pytest.mark.parametrize("sync", ["accept", "none"])
+def test_a_log_beside_an_earlier_pool_path_is_not_delivered_later(place: Path, sync: str) -> None:
+    """The segment goes on under its old name, and its log would count as soon as that name is free."""
+    die(open_store(place), of_another_boot=False)
+    write_log(place, 0, 3)
+    moved = open_store(place, pool="other", sync=sync)
+    assert moved.path == place / "pool"
+    assert moved.log_folder is not None and moved.log_folder.path == place / "other.log"
+    assert not (place / "pool.log").exists()
+    assert moved.close() == ""
+    back = open_store(place, instance_id=b"j" * 16)
+    assert records_in(back) == [], "they were delivered long ago"
+    back.close()
+
+
+@pytest.mark.parametrize("sync", ["accept", "none"])
+def test_after_a_crash_the_log_counts_also_where_pool_path_was_changed(place: Path, sync: str) -> None:
+    die(open_store(place), of_another_boot=True)
+    write_log(place, 0, 3)
+    store = open_store(place, pool="other", sync=sync)
+    assert store.path == place / "other"
+    assert records_in(store) == [(0, "orders", 3)]
+    assert not (place / "pool.log").exists() and not (place / "pool").exists()
+    die(store, of_another_boot=False)
+    again = open_store(place, pool="other", sync=sync, instance_id=b"j" * 16)
+    assert records_in(again) == [(0, "orders", 3)]
+    again.close()
+
+
+def test_the_log_beside_the_pool_path_of_today_is_the_later_one(place: Path) -> None:
+    """A daemon went on with the old segment and logged beside the new path; then the host crashed."""
+    die(open_store(place), of_another_boot=True)
+    write_log(place, 0, 3)
+    write_log(place, 0, 2, pool="other")
+    store = open_store(place, pool="other")
+    assert records_in(store) == [(0, "orders", 2)]
+    assert not (place / "pool.log").exists()
+    store.close()
 
 
 def test_without_a_segment_the_log_counts_and_the_pool_grows_for_it(place: Path) -> None:
