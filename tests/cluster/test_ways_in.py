@@ -74,7 +74,9 @@ def test_all_known_brokers_are_replaced_twice(brokers: KafkaCluster, start_daemo
             wait_until(lambda: known_brokers(daemon) == 1, "the dead broker to be dropped", timeout_s=60)
             # One link of each worker at most: those to brokers that left are closed.
             assert metric(daemon, "kafka_sidecar_broker_connections") <= len(daemon.worker_pids())
-        assert daemon.info()["state"] == "running"
+        wait_until(
+            lambda: daemon.info()["state"] == "running", "the workers' next report, without a dead broker"
+        )
     brokers.restart_node(B)
     records = read_topic(brokers.bootstrap_servers, "t")
     for partition in range(2):

@@ -18,13 +18,16 @@ from sidecar.common.wording import printable
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.hostile_client import RECORD, Attacker, Link
-from sidecar.testing.metrics import http_address, metric
+from sidecar.testing.metrics import http_address, http_get, metric
 from sidecar.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
 EVIL = "a\n2026-01-01 ERROR forged\x1b[2J\x07<script>\u202e"
-MARKS = ("\x1b[2J", "\x07", "\u202e", "<script>")
+MARKUP = "<script>"
+MARKS = ("\x1b[2J", "\x07", "\u202e", MARKUP)
+WITHOUT_MARKUP = ("log", "/metrics", "status", "top", "/")
+"""Plain text, in which markup means nothing; the page's own script is markup."""
 
 
 @pytest.fixture(scope="module")
@@ -59,23 +62,22 @@ def test_names_reach_neither_log_terminal_nor_page(daemon: SidecarDaemon) -> Non
     link.send([Kind.BYE, True])
     wait_until(lambda: metric(daemon, "kafka_sidecar_malformed_frames_total") >= 3, "the malformed frames")
     wait_until(lambda: any("forged" in line for line in daemon.log_lines()), "a line about the client")
+    wait_until(lambda: MARKUP in http_get(daemon, "/metrics"), "the topic's name in a label")
     with contextlib.suppress(OSError):
         link.close()
     shown = {"log": "".join(daemon.log_lines())}
     for path in ("/", "/api/status", "/status.json", "/metrics"):
         with urllib.request.urlopen(f"{http_address(daemon)}{path}", timeout=20) as answer:
             shown[path] = answer.read().decode()
+            if path == "/metrics":  # a label has the topic's name: no browser may take it for markup
+                assert answer.headers["Content-Type"].startswith("text/plain")
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
     shown["status"] = daemon.command("status").stdout
     shown["top"] = daemon.command("top", "--iterations", "1").stdout
     for place, text in shown.items():
-        found = [
-            mark
-            for mark in MARKS
-            if mark in text and (mark != "<script>" or place not in ("log", "/", "top"))
-        ]
+        found = [mark for mark in MARKS if mark in text and (mark != MARKUP or place not in WITHOUT_MARKUP)]
         assert not found, f"{place} shows {found}"
         assert not any(line.startswith("2026-01-01") for line in text.splitlines()), place
-    # A log and a terminal know no markup.
     assert "forged" not in shown["/"], "the page has a script of its own, and gets names from /api/status"
     assert "\\n2026-01-01 ERROR forged" in shown["log"], "it is there, escaped"
 

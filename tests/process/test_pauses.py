@@ -78,7 +78,9 @@ def test_a_paused_topic_waits_through_every_death(kafka: FakeBroker, start_daemo
 
         assert "Records are accepted and sent." in done(daemon, "resume", "orders")
         assert [each.result(30).offset for each in deliveries] == list(range(COUNT))
-        assert "paused" not in done(daemon, "status")
+        wait_until(
+            lambda: "paused" not in done(daemon, "status"), "the worker's next report, without a held record"
+        )
     assert values(kafka, "orders") == list(range(COUNT))
     assert kafka.duplicates("orders") == 0
     wait_until(lambda: held(daemon) == 0, "nothing to be held")
