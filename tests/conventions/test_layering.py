@@ -6,6 +6,7 @@ Read from the syntax trees, so that imports inside functions and under TYPE_CHEC
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -263,6 +264,30 @@ def violations(module: str, path: Path, text: str) -> list[str]:
 def test_layering() -> None:
     found = [each for module, path in sources() for each in violations(module, path, path.read_text())]
     assert not found, "\n".join(found)
+
+
+def cython_imports(text: str) -> Iterator[str]:
+    """Modules of ours that a Cython file imports, in either way."""
+    found = re.findall(
+        r"^\s*(?:from|c?import) +((?:sidecar|client_stub)\b[\w.]*)(?: +c?import +\(?(\w+))?",
+        text,
+        re.MULTILINE,
+    )
+    yield from (f"{module}.{name}" if name else module for module, name in found)
+
+
+def test_compiled_parts_know_their_own_room_only() -> None:
+    found = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for room in ("sidecar", "client_stub")
+        for path in (ROOT / room).rglob("*.p[xy][xid]")
+        if path.suffix != ".pyi"
+        for name in cython_imports(path.read_text())
+        if not within(name, ".".join(path.parent.relative_to(ROOT).parts))
+    ]
+    assert not found, "\n".join(found)
+    text = "from sidecar.shm cimport (\n    a)\n    from client_stub import wire\nimport sidecar.net\nimport os\n"
+    assert list(cython_imports(text)) == ["sidecar.shm", "client_stub.wire", "sidecar.net"]
 
 
 def test_every_room_has_rules() -> None:
