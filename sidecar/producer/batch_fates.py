@@ -340,7 +340,7 @@ class BatchFates:
                 if sequences.parked:
                     self.completed += sequences.take_parked()
             if queue.batches or queue.express or queue.line is not None or queue.timer_serial:
-                self._accumulator.touch(queue, now_ms)
+                self._accumulator.schedule.touch(queue, now_ms)
 
     def _resolve(self, queue: PartitionQueue) -> None:
         renumbered = self._ids.resolve(queue)

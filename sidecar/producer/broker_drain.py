@@ -238,4 +238,4 @@ class BrokerDrain:
     def _is_stuck(self, broker: int) -> bool:
         """Nothing of the broker is in flight, and nothing will be before a batch without a descriptor goes."""
         in_flight = self._in_flight.count(broker) + self._in_flight.count(second_of(broker))
-        return not in_flight and not self._accumulator.has_next_with_descriptor(broker)
+        return not in_flight and not self._accumulator.schedule.has_next_with_descriptor(broker)

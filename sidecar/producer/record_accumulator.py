@@ -1,8 +1,7 @@
-"""RecordAccumulator: accepted records on their way into batches, and batches on their way out (rules A1, A4–A9).
+"""RecordAccumulator: accepted records on their way into batches, and batches on their way out (rules A1, A5–A9).
 
-An index over the journal in the worker's own memory: it holds references to records, never their bytes. Its cost per
-call depends on what is due, not on how many partitions exist: a partition stands in a timer heap (lingering, backing
-off), in the line of its leader (ready), in the line of those without a leader, or nowhere.
+An index over the journal in the worker's own memory: it holds references to records, never their bytes. Which queue
+may send next, and when, is PartitionSchedule's (partition_schedule.py).
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from sidecar.common.model import broker_of, second_of
+from sidecar.common.model import broker_of
 from sidecar.producer.batch_states import CLOSED, RELEASED, BatchEvent, BatchState
-from sidecar.producer.broker_lines import QUICK, BrokerLines
+from sidecar.producer.broker_lines import QUICK
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 from sidecar.producer.next_batch import NextBatch
 from sidecar.producer.partition_queue import Line, PartitionQueue
+from sidecar.producer.partition_schedule import PartitionSchedule
 from sidecar.producer.partition_sequences import forget_recreated
-from sidecar.producer.partition_timers import PartitionTimers
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_id import ProducerIds
-FULL_MS: Final = 1_000.0
-"""So long after its last full batch the small ones of a topic need not stand behind the backlog of others."""
 _OPEN: Final = BatchState.OPEN
 """An attribute of an enum's class costs as much as a call: these are asked for each batch."""
 
@@ -56,7 +53,10 @@ class RecordAccumulator:
             records_factory = BatchRecords
         self._config = config
         self._ids = ids
-        self._next_batch = NextBatch(ids, in_flight_max=config.max_in_flight_requests_per_connection)
+        self.schedule = PartitionSchedule(
+            NextBatch(ids, in_flight_max=config.max_in_flight_requests_per_connection)
+        )
+        self.lines = self.schedule.lines
         self._new_records = records_factory
         self._rules = rules or TopicRules(config)
         self._growth_bytes = min(config.batch_growth_bytes, config.max_request_size)
@@ -69,17 +69,10 @@ class RecordAccumulator:
         self.under_way: defaultdict[int, int] = defaultdict(int)
         """By broker, batches that were last drained for it, hold a descriptor and have no fate yet."""
         self._partitioners: dict[tuple[int, str], StickyPartitioner] = {}
-        self.timers = PartitionTimers()
-        self.lines = BrokerLines()
         self.held_back_bytes = 0
         """Size of the batch at the head of the line that was too large for the last drain; 0: there was none."""
-        self._backing_off: set[PartitionQueue] = set()
-        self.is_exhausted = False
-        self._full_ms: dict[str, float] = {}
-        """By topic, when it last had a full batch: what such a topic has in small ones is the rest of its own load."""
         self._small_first: dict[int, bool] = {}
         """By connection: whether its last drain of both kinds began with small ones."""
-        self._closing = False
         self._followed: list[PartitionQueue] = []
         """Queues that another lane's waits for and that may be empty since the last look."""
 
@@ -156,7 +149,7 @@ class RecordAccumulator:
                 if position >= stop:
                     break
             if changed:
-                self.touch(queue, now_ms)
+                self.schedule.touch(queue, now_ms)
         if opened:
             self.incomplete.add(opened)
 
@@ -187,12 +180,12 @@ class RecordAccumulator:
             self._ids.failed(batch)
             renumbered = self._ids.resolve(batch.queue)
             assert not renumbered, "a batch that a dead worker sent is in doubt, and keeps its identity"
-        self.touch(batch.queue, now_ms)
+        self.schedule.touch(batch.queue, now_ms)
 
     def resume(self, batch: ProducerBatch, now_ms: float) -> None:
         """A batch that waited for what its broker says may be sent from now on."""
         batch.retry_at_ms = 0.0
-        self.touch(batch.queue, now_ms)
+        self.schedule.touch(batch.queue, now_ms)
 
     def put_behind(self, queue: PartitionQueue, first: PartitionQueue) -> None:
         """Nothing of ``queue`` is sent before all of ``first`` has ended: the same partition, in another lane."""
@@ -205,7 +198,7 @@ class RecordAccumulator:
             follower = first.follower
             if follower is not None and first.head is None and not first.wire_count:
                 first.follower = follower.behind = None
-                self.touch(follower, now_ms)
+                self.schedule.touch(follower, now_ms)
         self._followed.clear()
 
     def limit_growth(self, topic: str, size_bytes: int) -> None:
@@ -234,7 +227,7 @@ class RecordAccumulator:
                 settings = rules.of(topic)
                 for queue in queues.values():
                     queue.settings = settings
-                    self.touch(queue, now_ms)
+                    self.schedule.touch(queue, now_ms)
 
     def follow_loads(self, topic: str, lane: int, partitioner: StickyPartitioner) -> None:
         """From now on the topic's partitioner gets the load of each partition at each change.
@@ -248,101 +241,26 @@ class RecordAccumulator:
 
     def forget_topic(self, topic: str, lane: int) -> None:
         """It has no records here, and its partitioner is gone. The numbers of its partitions last longer."""
-        self._full_ms.pop(topic, None)
+        self.schedule.full_ms.pop(topic, None)
         self._growth_by_topic.pop(topic, None)
         self._opened[lane].pop(topic, None)
         if self._partitioners.pop((lane, topic), None) is not None:
             for queue in self._topics[lane].get(topic, {}).values():
                 queue.partitioner = None
 
-    # --- what is due, and where it stands -------------------------------------------------------------------
-
-    def touch(self, queue: PartitionQueue, now_ms: float) -> None:
-        """Put the partition where it belongs now; call whenever something about it has changed."""
-        batch = self._next_batch.of(queue, now_ms) if queue.batches or queue.express else None
-        if batch is None:
-            queue.timer_serial = 0
-            if queue.line is not None:
-                queue.leave_line()
-            return
-        has_descriptor = batch.descriptor != NO_DESCRIPTOR
-        if queue.has_descriptor is not has_descriptor:
-            queue.has_descriptor = has_descriptor
-            queue.leave_line()
-        if batch.full:
-            self._full_ms[queue.topic] = now_ms
-        is_quick = batch.is_express or (
-            not batch.full
-            and batch.order == NOT_DRAINED
-            and self._full_ms.get(queue.topic, -inf) + FULL_MS <= now_ms
-        )
-        if queue.is_quick is not is_quick:
-            queue.is_quick = is_quick
-            queue.leave_line()
-        # What a flush waits for need not be asked: see _due_ms.
-        due_ms = batch.retry_at_ms if batch.expedited else self._due_ms(batch)
-        if due_ms <= now_ms:
-            queue.timer_serial = 0
-            if queue.line is None or queue.lingers:
-                self.lines.place(queue, lingers=False)
-            return
-        if batch.retry_at_ms > now_ms:
-            if queue.line is not None:
-                queue.leave_line()
-            self._backing_off.add(queue)
-        else:
-            self.lines.place(queue, lingers=True)
-        self.timers.set(queue, due_ms)
-
-    def _due_ms(self, batch: ProducerBatch) -> float:
-        """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
-        if batch.full or batch.expedited or batch.state is not _OPEN or self.is_exhausted or self._closing:
-            return batch.retry_at_ms
-        lingered_ms = batch.created_ms + batch.queue.settings.linger_ms
-        return lingered_ms if lingered_ms > batch.retry_at_ms else batch.retry_at_ms
+    # --- time and metadata ----------------------------------------------------------------------------------
 
     def advance(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
-        """Let time and metadata act: due timers fire, and a new snapshot moves partitions to their new
-        leaders.
-        """
+        """Let time and metadata act: due timers fire, and a new snapshot moves partitions to their new leaders."""
         if self._followed:
             self._let_followers_go(now_ms)
-        if self.timers.earliest_ms <= now_ms:
-            for queue in self.timers.take_due(now_ms):
-                self._backing_off.discard(queue)
-                self.touch(queue, now_ms)
-        if snapshot is not self.lines.snapshot:
-            if self.lines.snapshot is not None:
-                forget_recreated(self._topics[IDEMPOTENT_LANE], self.lines.snapshot, snapshot)
-            self.lines.follow(snapshot)
-            self._retry_elsewhere(snapshot, now_ms)
-
-    def _retry_elsewhere(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
-        """A retry whose leader has changed need not wait any longer (KIP-951)."""
-        for queue in list(self._backing_off):
-            leader = snapshot.leader(queue.topic, queue.partition)
-            batch = self._next_batch.of(queue, now_ms) if queue.batches or queue.express else None
-            if batch is None or queue.timer_serial == 0:
-                self._backing_off.discard(queue)
-            elif batch.retry_at_ms == inf:
-                continue  # it waits for what its broker says
-            elif leader is not None and batch.failed_node is not None and leader.id != batch.failed_node:
-                batch.retry_at_ms = 0.0
-                self._backing_off.discard(queue)
-                self.touch(queue, now_ms)
-
-    def has_next_with_descriptor(self, broker: int) -> bool:
-        """The next batch of one of the broker's partitions has a descriptor: it goes now, or when its backoff ends."""
-        lines = self.lines
-        if any(lines.again(broker)) or any(lines.again(second_of(broker))):
-            return True
-        assert lines.snapshot is not None
-        for queue in self._backing_off:
-            if queue.has_descriptor and queue.timer_serial:
-                leader = lines.snapshot.leader(queue.topic, queue.partition)
-                if leader is not None and leader.id == broker:
-                    return True
-        return False
+        schedule, before = self.schedule, self.lines.snapshot
+        if schedule.timers.earliest_ms <= now_ms:
+            schedule.fire_timers(now_ms)
+        if snapshot is not before:
+            if before is not None:
+                forget_recreated(self._topics[IDEMPOTENT_LANE], before, snapshot)
+            schedule.follow(snapshot, now_ms)
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -400,7 +318,7 @@ class RecordAccumulator:
                 batch.failed_node = broker
             queue.link_id = node_id
             if queue.batches or queue.express:
-                self.touch(queue, now_ms)  # more of the partition goes to the end of the line
+                self.schedule.touch(queue, now_ms)  # more of the partition goes to the end of the line
         return batches
 
     def _lines_of(
@@ -433,15 +351,15 @@ class RecordAccumulator:
         max_bytes, single_bytes = limits
         for _ in range(len(line)):
             queue = next(iter(line))
-            batch = self._next_batch.of(queue, now_ms) if queue.batches or queue.express else None
+            batch = self.schedule.next_batch.of(queue, now_ms) if queue.batches or queue.express else None
             goes_at_ms = inf
             if batch is not None:
                 if batch.expedited or longest_linger_ms is not None:
                     goes_at_ms = batch.retry_at_ms
                 else:
-                    goes_at_ms = self._due_ms(batch)
+                    goes_at_ms = self.schedule.due_ms(batch)
             if batch is None or goes_at_ms > now_ms:
-                self.touch(queue, now_ms)
+                self.schedule.touch(queue, now_ms)
                 continue
             if (batches and queue.settings.acks != batches[0].queue.settings.acks) or (
                 longest_linger_ms is not None and queue.settings.linger_ms > longest_linger_ms
@@ -474,7 +392,7 @@ class RecordAccumulator:
         """Back into its place, to be sent again not before ``retry_at_ms``."""
         batch.retry_at_ms = retry_at_ms
         batch.queue.insert(batch)
-        self.touch(batch.queue, now_ms)
+        self.schedule.touch(batch.queue, now_ms)
 
     def replace(self, batch: ProducerBatch, pieces: Iterable[ProducerBatch], now_ms: float) -> None:
         """Put the pieces of a split batch in its place (Kafka: ``splitAndReenqueue``)."""
@@ -482,7 +400,7 @@ class RecordAccumulator:
         for piece in pieces:
             self.incomplete.add_piece(piece)
             batch.queue.insert(piece)
-        self.touch(batch.queue, now_ms)
+        self.schedule.touch(batch.queue, now_ms)
 
     # --- the end of a batch ---------------------------------------------------------------------------------
 
@@ -513,30 +431,14 @@ class RecordAccumulator:
             batch = queue.batches[-1]
             if batch.state is _OPEN and not batch.expedited:
                 batch.expedited = True
-                self.touch(queue, now_ms)
-
-    def set_exhausted(self, exhausted: bool, now_ms: float) -> None:
-        """Somebody waits for the buffer pool: while that is so nothing lingers (rule A4)."""
-        if exhausted and not self.is_exhausted:
-            self.is_exhausted = True
-            self._touch_lingering(now_ms)
-        self.is_exhausted = exhausted
-
-    def begin_close(self, now_ms: float) -> None:
-        """From now on nothing lingers; what is still appended goes out as well (rule S2)."""
-        self._closing = True
-        self._touch_lingering(now_ms)
-
-    def _touch_lingering(self, now_ms: float) -> None:
-        for queue in self.timers.waiting():
-            self.touch(queue, now_ms)
+                self.schedule.touch(queue, now_ms)
 
     def touch_all(self, lane: int, now_ms: float) -> None:
         """Something all partitions of a lane wait for has changed (a producer id has come)."""
         for queues in self._topics[lane].values():
             for queue in queues.values():
                 if queue.batches or queue.express:
-                    self.touch(queue, now_ms)
+                    self.schedule.touch(queue, now_ms)
 
     def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
         """Batches that wait in the deques of a topic, in all lanes; none that is on the wire."""

@@ -168,8 +168,8 @@ class Sender:
         accumulator = self._accumulator
         # Without min(): this is asked every turn.
         wakeup_ms = self._relief_ms
-        if accumulator.timers.earliest_ms < wakeup_ms:
-            wakeup_ms = min(wakeup_ms, accumulator.timers.next_due_ms)
+        if accumulator.schedule.timers.earliest_ms < wakeup_ms:
+            wakeup_ms = min(wakeup_ms, accumulator.schedule.timers.next_due_ms)
         next_ms = accumulator.incomplete.next_expiry_ms
         wakeup_ms = next_ms if next_ms < wakeup_ms else wakeup_ms
         next_ms = self._in_flight.next_deadline_ms
@@ -227,7 +227,7 @@ class Sender:
     def on_descriptors_changed(self, queue: PartitionQueue, now_ms: float) -> None:
         """The driver has carried out a Split or Renumbered: batches of the partition have descriptors that had none, or
         the other way round. Those that have one may go when nothing else may."""
-        self._accumulator.touch(queue, now_ms)
+        self._accumulator.schedule.touch(queue, now_ms)
         if self.room.lacks_descriptors:
             self._wake_now = True
 
@@ -435,7 +435,7 @@ class Sender:
     def begin_close(self, now_ms: float) -> None:
         """Graceful close (rule S2): linger ends; go on polling until :attr:`is_idle`, then stop."""
         self._closing = True
-        self._accumulator.begin_close(now_ms)
+        self._accumulator.schedule.begin_close(now_ms)
         self._wake_now = True
 
     def force_close(self, now_ms: float) -> None:

@@ -276,7 +276,7 @@ class Driver:
             self._give_pages_back(now_ms)
             if self._express.changing:
                 self._express.look()
-        if self._pool.waiters or self._accumulator.is_exhausted:
+        if self._pool.waiters or self._accumulator.schedule.is_exhausted:
             self._serve_pool_waiters(now_ms)
         if self._commit is not None:
             self._commit.step()
@@ -346,7 +346,7 @@ class Driver:
     def _serve_pool_waiters(self, now_ms: float) -> None:
         for stream, pages in self._pool.poll(now_ms):
             self._holds.pool_granted(stream, pages, now_ms)
-        self._accumulator.set_exhausted(self._pool.waiting_count > 0, now_ms)
+        self._accumulator.schedule.set_exhausted(self._pool.waiting_count > 0, now_ms)
 
     # --- effects -------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ CODE: Final = {
     "A1": "producer/record_accumulator.py, worker/stubs/intake.py",
     "A2": "shm/buffer_pool.py, worker/stubs/intake.py",
     "A3": "kernel/records.pxi, client_stub/producer.py",
-    "A4": "producer/record_accumulator.py",
+    "A4": "producer/partition_schedule.py",
     "A5": "producer/record_accumulator.py",
     "A6": "producer/batch_fates.py, worker/fates/settlement.py",
     "A7": "producer/batch_fates.py, producer/producer_batch.py",

@@ -14,8 +14,8 @@ from sidecar.producer.broker_drain import BESIDE_MS, BULK_BESIDE
 from sidecar.producer.effects import Connect
 from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.partition_queue import PASSES_MAX, give_orders
+from sidecar.producer.partition_schedule import FULL_MS
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.producer.record_accumulator import FULL_MS
 from sidecar.producer.topic_settings import TopicRules
 
 from .fake_kernel import FakeBlock, FakeRecords

@@ -101,11 +101,11 @@ def test_an_exhausted_pool_ends_linger() -> None:
     core = Core(linger_ms=10_000, leaders=(1, 1))
     core.append("a", partition=0)
     assert core.poll() == []
-    core.accumulator.set_exhausted(True, core.now_ms)
+    core.accumulator.schedule.set_exhausted(True, core.now_ms)
     core.append("b", partition=1)
     (request,) = core.poll()
     assert payloads_of(request.batches) == ["a", "b"]
-    core.accumulator.set_exhausted(False, core.now_ms)
+    core.accumulator.schedule.set_exhausted(False, core.now_ms)
     core.append("c")
     assert core.poll() == []
 

@@ -182,7 +182,7 @@ def plain_world() -> SimWorld:
 
 def drain(world: SimWorld, batch: ProducerBatch) -> None:
     """Into a request, with the first batch of every other partition."""
-    world.accumulator.begin_close(world.now_ms)
+    world.accumulator.schedule.begin_close(world.now_ms)
     world.accumulator.advance(world.snapshot, world.now_ms)
     for node_id in world.accumulator.lines.ready_nodes():
         world.accumulator.drain(node_id, world.lane, inf, world.now_ms)

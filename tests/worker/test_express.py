@@ -287,10 +287,10 @@ def test_the_express_row_goes_with_the_topic_s_other_one(stage: Stage, segment: 
         stage.acknowledge(stage.sessions_of[client_id])
         stage.sessions.detach(stage.sessions_of[client_id], stage.now_ms, for_good=True)
     stage.give_up()
-    assert set(stage.accumulator._full_ms) == {TOPIC}
+    assert set(stage.accumulator.schedule.full_ms) == {TOPIC}
     stage.topics._vacate_unused()
     assert not list(ChainTable(segment, 0).names())
-    assert not stage.accumulator._full_ms, "topics that come and go leave no times behind"
+    assert not stage.accumulator.schedule.full_ms, "topics that come and go leave no times behind"
     assert stage.topics.get(TOPIC) is not None, "and may have its names again"
 
 
