@@ -1,4 +1,4 @@
-"""The core: RecordAccumulator, ProducerBatch, Sender, producer ids. It decides, and returns effects to be run.
+"""The producer core: RecordAccumulator, ProducerBatch, Sender, producer ids. It decides, and returns effects to run.
 
-Sans-IO: no sockets, no loop, no clock, and it knows neither the segment nor the worker that runs it.
+Sans-IO: no sockets, no event loop and no clock. It knows neither the segment nor the worker that runs it.
 """

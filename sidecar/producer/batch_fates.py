@@ -1,7 +1,6 @@
-"""BatchFates: what each answer means for its batch: done, again, in pieces, under a new number, or given up.
+"""BatchFates: turns each broker answer into the next step of its batch: success, retry, split, renumbering or failure.
 
-The ladder is that of Kafka's ``Sender.completeBatch`` and ``TransactionManager.canRetry`` (rules A6, A7, S3,
-S4).
+The rules follow Kafka's ``Sender.completeBatch`` and ``TransactionManager.canRetry`` (rules A6, A7, S3, S4).
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DONE: Final = BatchState.DONE
-"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
+"""Cached: reading an enum member through its class costs as much as a call, and these are compared for each batch."""
 _WAITING: Final = (BatchState.OPEN, BatchState.QUEUED)
 _FORGOTTEN_TEXT: Final = "The broker forgot the producer id while batches of the partition were under way."
 
 
 class SenderCounts:
-    """Totals since start, for the driver to publish. Plain integers, single writer."""
+    """Totals since start, which the driver publishes. Plain integers with a single writer."""
 
     __slots__ = (
         "batch_errors",
@@ -67,11 +66,11 @@ class SenderCounts:
 
 
 class BatchFates:
-    """Decides; what it decides is gathered in ``effects`` and ``completed`` until the sender's next poll
-    takes it.
+    """Decides the fate of batches. Decisions collect in ``effects`` and ``completed`` until the sender's next poll
+    takes them. Single-threaded: the worker's loop.
 
-    A batch is given to :meth:`delivered`, :meth:`refused` or :meth:`error` after it was released from its request, and
-    :meth:`settled` is called for its partition after that.
+    The caller first releases a batch from its request, then passes it to :meth:`delivered`, :meth:`refused` or
+    :meth:`error`, and finally calls :meth:`settled` for its partition.
     """
 
     __slots__ = (
@@ -104,14 +103,18 @@ class BatchFates:
         self.counts = SenderCounts()
         self.effects: list[Effect] = []
         self.hints: list[LeaderHint] = []
-        """New leaders from answers: one effect for all, as each makes a snapshot of the whole cluster."""
+        """New leaders named in answers. They become one effect, because each overlay builds a snapshot of the whole
+        cluster.
+        """
         self.completed: list[ProducerBatch] = []
         self.splits = 0
-        """Of these effects, splits whose halves get descriptors."""
+        """Number of Split effects in ``effects`` whose halves need descriptors."""
         self.stale_topics: set[str] = set()
 
     def delivered(self, answers: Sequence[tuple[ProducerBatch, int, int]], now_ms: float) -> None:
-        """The broker has these batches of a request: (batch, base offset, the broker's timestamp), -1 for not known."""
+        """The broker has acknowledged these batches of one request. ``answers`` holds (batch, base offset, the
+        broker's timestamp in ms); -1 stands for an unknown offset or timestamp.
+        """
         if answers and answers[0][0].lane == IDEMPOTENT_LANE:
             self._ids.acked(answers, now_ms)
         finished: list[ProducerBatch] = []
@@ -124,12 +127,13 @@ class BatchFates:
         self.finish(finished)
 
     def refused(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
-        """The broker's word on one batch is an error."""
+        """The broker answered one batch with an error: decide between success, split, retry and failure."""
         code = result.error_code
         if (code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE) or (
             code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended
         ):
-            # It is there, but the broker no longer knows where; or it was there when the broker was asked.
+            # The batch is in the log. Either the broker no longer knows its offset (DUPLICATE_SEQUENCE_NUMBER), or it
+            # reported the batch when it was asked after a worker's death (``appended``).
             self.delivered(((batch, -1, -1),), now_ms)
         elif batch.is_done:
             self.counts.late_answers += 1
@@ -139,8 +143,8 @@ class BatchFates:
             if batch.last_chance is not None:
                 self.fail(batch, *batch.last_chance, now_ms)
             elif is_in_doubt and not self._room.has_room_for_halves(self.splits):
-                # Its halves would have no descriptor before they are sent, and a successor would take them for records
-                # that never left. A retry needs none.
+                # The halves would have no descriptor before they are sent. A successor of this worker would then take
+                # their records for unsent ones. A retry of the whole batch needs no new descriptor.
                 self._try_again(batch, now_ms)
             else:
                 self._split(batch, now_ms)
@@ -167,7 +171,10 @@ class BatchFates:
     def error(
         self, batch: ProducerBatch, code: int, text: str, now_ms: float, *, log_start_offset: int = -1
     ) -> None:
-        """The whole batch met an error, or got no answer (NETWORK_EXCEPTION): it is tried again, or fails."""
+        """Retry or fail a whole batch after an error code, or after no answer at all (NETWORK_EXCEPTION).
+
+        ``log_start_offset`` matters only for UNKNOWN_PRODUCER_ID; -1 stands for unknown.
+        """
         row = classify(code)
         if row.stale_metadata:
             self.stale_topics.add(batch.topic)
@@ -189,8 +196,7 @@ class BatchFates:
             retry = row.retriable
             if idempotent:
                 self._ids.not_judged(batch)
-        # A batch that the broker may have is not given up for having been tried often: only its deadline ends
-        # it.
+        # The retry limit does not apply to a batch that may be in the log: only its deadline ends it.
         tries_left = batch.attempts < self._config.retries or (idempotent and batch.in_doubt)
         if retry and batch.last_chance is not None:
             self.fail(batch, *batch.last_chance, now_ms)
@@ -200,7 +206,9 @@ class BatchFates:
             self.fail(batch, code, text or _own_text(batch, code) or row.text, now_ms)
 
     def _try_again(self, batch: ProducerBatch, now_ms: float) -> None:
-        """After its backoff, as it is. Of old records in doubt its broker is asked first."""
+        """Queue the batch again, unchanged, after its backoff. If it may be in the log and is so old that the broker
+        may have forgotten the producer id, ask the broker about it before resending.
+        """
         batch.attempts += 1
         self.counts.batches_retried += 1
         retry_at_ms = now_ms + self._backoff.backoff_ms(batch.attempts - 1)
@@ -210,16 +218,20 @@ class BatchFates:
         self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
 
     def _out_of_order(self, batch: ProducerBatch) -> bool:
-        """The broker lacks the batch and misses something before it. With an earlier one unsettled that is
-        the reason, and it goes first; else its own sequence is the gap, and it needs another (Kafka:
-        ``canRetry``).
+        """Handle OUT_OF_ORDER_SEQUENCE_NUMBER: the broker lacks the batch and something before it. True: retry the
+        batch.
 
-        With a later one in the log the code proves nothing: the broker had forgotten the id when it took that one. A
-        later one that was given up in doubt counts as there if nothing is missing before the batch; else it may be
-        there, and the code ends no doubt. Nor does it with old records where nothing is missing before them: the broker
-        has forgotten what it acknowledged. Sent under another number the batch would stand behind later ones, or twice,
-        so it fails, as possibly persisted if an earlier attempt may have been appended. With young records it is the
-        log that lacks what was acknowledged (an unclean election cut it back), and it lacks the batch, too.
+        Usually an earlier unsettled batch is missing and goes first. If there is none, the batch's own sequence is the
+        gap, and the batch needs a new one (Kafka: ``canRetry``).
+
+        If a later batch is in the log, the code proves nothing: the broker had forgotten the producer id when it
+        appended the later one. A later batch that was given up in doubt counts as in the log if nothing is missing
+        before this batch. Otherwise it may be in the log, and the code does not end the doubt about this batch.
+
+        Nor does the code end the doubt if the records are old and nothing is missing before them: the broker has
+        forgotten records that it acknowledged. Under another number the batch could land behind later ones, or twice.
+        So it fails, as possibly persisted if an earlier attempt may have been appended. With young records the log
+        itself has lost acknowledged records (truncated by an unclean election), so it lacks this batch too.
         """
         ids = self._ids
         ids.note_refused(batch)
@@ -228,9 +240,9 @@ class BatchFates:
         if batch.in_doubt and ids.follows_the_acked(batch) and ids.may_be_forgotten(batch):
             return False
         if batch.doubtful_parent is not None:
-            # Half of a batch that may be there as a whole is refused with the same code: nothing is proved. Nor will it
-            # be: what is unsettled before it when a half is sent, surely is not there, and gets another number when
-            # nothing is in doubt any more. So the half's gap is never filled.
+            # The broker refuses this half with the same code if it has the whole batch, so the code proves nothing. A
+            # retry proves nothing either. Batches that were unsettled before this half when it was sent are not in the
+            # log, and they get new numbers once no doubt is left. So the gap before the half is never filled.
             batch.in_doubt = True
             return False
         batch.doubt_refuted = batch.doubt_refuted or batch.in_doubt
@@ -240,9 +252,11 @@ class BatchFates:
         return True
 
     def _unknown_producer_id(self, batch: ProducerBatch, log_start_offset: int) -> bool:
-        """The broker forgot the producer id. Where the log starts unknown: ask again as it is. Else start
-        over under a new epoch, unless an earlier attempt may be in the log: nobody could recognise the second
-        copy."""
+        """Handle UNKNOWN_PRODUCER_ID: the broker forgot the producer id. True: retry the batch.
+
+        If the start of the log is unknown, retry the batch unchanged. Otherwise renumber it under a new epoch, unless
+        an earlier attempt may be in the log: the broker could not recognise the second copy.
+        """
         if log_start_offset == -1:
             return True
         if batch.may_be_in_log:
@@ -264,15 +278,15 @@ class BatchFates:
         self._accumulator.replace(batch, pieces, now_ms)
 
     def _fail_records(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
-        """INVALID_RECORD or INVALID_TIMESTAMP with record errors: those fail alone, the rest is sent again as a
-        new batch (rule A6). Only for a batch that no earlier attempt can have brought into the log: a broker judges
-        records before it looks for a duplicate.
+        """Fail only the records that the answer names (INVALID_RECORD or INVALID_TIMESTAMP), and send the others again
+        as a new batch (rule A6).
 
-        (Kafka's own producer fails the rest too, with a general text: KIP-467.)
+        Allowed only if no earlier attempt may be in the log, because a broker validates records before it looks for
+        duplicates. (Kafka's own producer fails the other records too, with a general text: KIP-467.)
         """
         text = result.error_message or classify(result.error_code).text
         texts = {index: each or text for index, each in result.record_errors if 0 <= index < batch.count}
-        if not texts:  # the indexes are none of ours: the batch fails whole
+        if not texts:  # no index is inside the batch: fail it as a whole
             self.error(batch, result.error_code, text, now_ms)
             return
         bad, good = batch.isolate(texts)
@@ -297,7 +311,7 @@ class BatchFates:
         """Give the batch up. Its persistence says whether it may be in the log."""
         if batch.is_done:
             return
-        # On the wire counts as in doubt: what was given to the driver may be sent before this is known there.
+        # A batch on the wire counts as in doubt: the driver may still send a request that it has been given.
         batch.in_doubt = batch.may_be_in_log or batch.state is BatchState.ON_WIRE
         doubtful = batch.in_doubt
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
@@ -313,7 +327,9 @@ class BatchFates:
         return Persistence.NOT_PERSISTED
 
     def finish(self, batches: Sequence[ProducerBatch]) -> None:
-        """Their fates are decided: each completes now, or behind earlier ones of its partition that have none yet."""
+        """Complete batches whose fates are decided. A batch is parked while an earlier one of its partition has no
+        fate, because callbacks of a partition run in order.
+        """
         self._accumulator.forget(batches)
         for batch in batches:
             sequences = batch.queue.sequences
@@ -328,7 +344,9 @@ class BatchFates:
                 self.completed.append(batch)
 
     def settled(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
-        """After any change to these: settle the sequences of their partitions, put each where it belongs now."""
+        """Bring the partitions of these batches up to date after a change: resolve sequences, complete parked batches,
+        and move each partition to the line where it belongs now.
+        """
         for batch in batches:
             queue = batch.queue
             sequences = queue.sequences
@@ -354,9 +372,12 @@ class BatchFates:
             queue.begin_again()
 
     def _fail_overtaken(self, queue: PartitionQueue, now_ms: float) -> None:
-        """The broker said that it lacks these, and turned out to have a later one: see :meth:`_out_of_order`. The same
-        holds for what a refused batch left behind to be sent again (:meth:`_fail_records`). Whether it has a later one
-        that was given up in doubt, nobody will find out: what was in doubt before it gets no other number."""
+        """Fail batches that the broker reported missing although it has a later batch: see :meth:`_out_of_order`.
+
+        The same holds for records that a refused batch left behind to be sent again (:meth:`_fail_records`). If the
+        later batch was given up in doubt, no answer can show whether it is in the log. So batches that were in doubt
+        before it are not renumbered.
+        """
         sequences = queue.sequences
         assert sequences is not None
         earlier = takewhile(lambda batch: batch.order < sequences.latest_order, queue.batches)
@@ -372,7 +393,7 @@ class BatchFates:
 
 
 def _own_text(batch: ProducerBatch, code: int) -> str:
-    """For codes whose usual text names neither topic nor size; empty for all others."""
+    """Error text with topic and size for codes whose general text names neither; "" for all other codes."""
     if code == Code.TOPIC_AUTHORIZATION_FAILED:
         return f"Not authorized to write to topic {batch.topic}."
     if code == Code.MESSAGE_TOO_LARGE:

@@ -1,4 +1,4 @@
-"""The states of a batch and what moves it between them (docs/states.md is printed from this table)."""
+"""States of a batch and the events that move it between them (docs/states.md is printed from this table)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Final
 
 class BatchState(StrEnum):
     OPEN = "open"
-    """In its partition's deque, as the last one: it takes more records."""
+    """The last batch in its partition's deque; it takes more records."""
     QUEUED = "queued"
-    """In the deque and closed: it waits for its first request, or to be sent again."""
+    """Closed and in the deque: it waits for its first request or for a retry."""
     ON_WIRE = "on_wire"
     """In a request that is prepared or sent and has not ended."""
     BETWEEN = "between"
-    """In no deque and in no request: what happens to it is decided now. Pieces of a batch and batches of a dead worker
-    begin here."""
+    """In no deque and no request, while its next step is decided. Pieces of a split batch and batches of a dead worker
+    begin here.
+    """
     GIVEN_UP = "given_up"
-    """It has its fate, and its request has not ended: no completion calls bytes back from a socket."""
+    """Its fate is decided, but its request has not ended: completing a batch does not recall bytes from a socket."""
     DONE = "done"
     SPLIT = "split"
-    """Its pieces stand in its place."""
+    """Replaced by its pieces."""
 
 
 class BatchEvent(StrEnum):
@@ -56,11 +57,11 @@ TRANSITIONS: Final[Mapping[BatchState, Mapping[BatchEvent, BatchState]]] = {
     BatchState.DONE: {},
     BatchState.SPLIT: {},
 }
-"""State × event → state. An event that a state lacks is an error of ours."""
+"""State × event → state. An event that a state does not list is a bug and raises AssertionError."""
 
 
 def steps_of(event: BatchEvent) -> dict[BatchState, BatchState]:
-    """The event's column of the table: state → state, for one lookup per step."""
+    """One event's column of the table: state → next state, so that a step costs one lookup."""
     return {state: steps[event] for state, steps in TRANSITIONS.items() if event in steps}
 
 

@@ -1,6 +1,8 @@
-"""BrokerDrain: makes requests of what is ready for a broker, as far as its connections, buffers and descriptors reach.
+"""BrokerDrain: builds requests from the batches that are ready for a broker, within the limits of its connections,
+request buffers and descriptors.
 
-A broker has one connection, and a second one while that is full and more waits than a pause of the broker explains.
+A broker has one connection. It gets a second one while the first is full and more records wait than a short pause of
+the broker explains.
 """
 
 from __future__ import annotations
@@ -27,24 +29,29 @@ if TYPE_CHECKING:
 
 
 BULK_BESIDE: Final = 2
-"""Requests of a backlog that may be unanswered on a broker's only connection while small ones go there."""
+"""Limit of unanswered backlog requests on a broker's only connection while quick batches share it."""
 BESIDE_MS: Final = 100.0
-"""How long after the last small one a broker's connections are still divided for them."""
+"""A broker's connections stay divided for this long after the last request with quick batches."""
 
 
 class LinkView(Protocol):
-    """Connections as the core sees them, by the id of their broker or ``second_of`` it. Asked once or twice
-    per connection and poll."""
+    """The core's view of connections. ``node_id`` is a broker's id, or ``second_of`` it for the second connection.
+    Asked once or twice per connection and poll.
+    """
 
     def is_ready(self, node_id: int) -> bool:
-        """Connected and versions negotiated."""
+        """True when connected, with API versions negotiated."""
 
     def stalled_since_ms(self, node_id: int) -> float | None:
-        """Since when the kernel has taken no byte of what is queued for this connection; None: nothing is queued."""
+        """Monotonic ms since which the kernel has taken no byte of the data queued for this connection; None if
+        nothing is queued.
+        """
 
 
 class BrokerDrain:
-    """Single-threaded: the worker's loop. Called by the sender once for each broker with something ready."""
+    """Builds the requests of one broker at a time. Single-threaded: the worker's loop. The sender calls it once per
+    poll for each broker that has something ready.
+    """
 
     __slots__ = (
         "_accumulator",
@@ -77,18 +84,19 @@ class BrokerDrain:
         self._counts = counts
         self._request_ids = count(1)
         self._next_lane: defaultdict[int, int] = defaultdict(int)
-        """By connection: the lanes take turns, also where there is room for one request at a time."""
+        """The lane that goes first, by connection. Lanes take turns, even where only one request fits at a time."""
         self._was_quick: dict[int, bool] = {}
-        """By connection: whether its last request beside a backlog had what is quick."""
+        """By connection: whether its last request beside a backlog held quick batches."""
         self._quick_ms: defaultdict[int, float] = defaultdict(lambda: -inf)
-        """By broker: when the last of these was made."""
+        """By broker: when its last request with quick batches was made, monotonic ms."""
 
     def send_to(
         self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect], *, has_decided: bool
     ) -> bool:
-        """Append a SendProduce for each request that may go now; True: another poll at once finds more.
+        """Append a SendProduce to ``effects`` for each request that may go now. True: polling again at once finds
+        more.
 
-        ``has_decided``: effects of this poll are carried out before these, and may free descriptors.
+        ``has_decided``: this poll has earlier effects, which run before these requests and may free descriptors.
         """
         poll_again = False
         broker = broker_of(node_id)
@@ -119,7 +127,7 @@ class BrokerDrain:
             new_batches = room.new_batches(accumulator.under_way[broker])
             if new_batches <= 0 and self._is_stuck(broker):
                 if has_decided:
-                    poll_again = True  # these may give halves their descriptors, or free some
+                    poll_again = True  # the earlier effects may give descriptors to halves, or free some
                 else:
                     new_batches = room.new_batches_of_stuck()
             batches = accumulator.drain(
@@ -135,7 +143,7 @@ class BrokerDrain:
                 if not lines[lane] and not lines[QUICK + lane]:
                     continue
                 if quick is not None and not lines[QUICK * quick + lane]:
-                    lanes_left.insert(0, lane)  # none of these was due: it is the others' turn
+                    lanes_left.insert(0, lane)  # none of this kind was due: give the other kind its turn
                     continue
                 if new_batches <= 0:
                     room.lacks_descriptors = True
@@ -178,15 +186,17 @@ class BrokerDrain:
         return request
 
     def _is_full(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> bool:
-        """The connection takes no more for now; True: another poll finds the second one."""
+        """The connection has no room for another request now. True: polling again finds the second connection."""
         self._latency.blocked(broker_of(node_id), now_ms)
         return node_id == broker_of(node_id) and self._widen(node_id, links, effects)
 
     def _divide(
         self, broker: int, is_crowded: bool, links: LinkView, now_ms: float, effects: list[Effect]
     ) -> bool:
-        """Quick batches get the broker's first connection and all others the second, or both are for all again.
-        True: partitions have changed their lines. False: there is no second connection yet."""
+        """Reserve the broker's first connection for quick batches and the second for all others, or undo that.
+
+        True: partitions have changed lines. False: there is no second connection yet.
+        """
         lines = self._accumulator.lines
         if is_crowded:
             if broker not in lines.widened and not self._widen(broker, links, effects):
@@ -196,10 +206,11 @@ class BrokerDrain:
         return True
 
     def _turn_of(self, node_id: int, lane: int) -> bool | None:
-        """On a broker's only connection: whether the next request has quick batches, or those of the backlog; None:
-        neither may go now.
+        """Whether the next request on a broker's only connection takes quick batches (True) or the backlog (False);
+        None if neither may go now.
 
-        Both have places of their own, and where both may go they take turns: neither keeps the other out."""
+        Each kind has request slots of its own. Where both may go they take turns, so neither starves the other.
+        """
         ready = self._accumulator.lines.ready(node_id)
         most = self._config.max_in_flight_requests_per_connection
         bulk = self._in_flight.bulk_count(node_id)
@@ -212,8 +223,12 @@ class BrokerDrain:
         return True if may_quick else False if may_bulk else None
 
     def _widen(self, node_id: int, links: LinkView, effects: list[Effect]) -> bool:
-        """The first connection has no room, or is to be for quick batches. A second one is for more than a broker's
-        pause leaves waiting, and takes a share when it stands: nothing waits for it to be made."""
+        """Start using a second connection, because the first is full or is reserved for quick batches. True: it is in
+        use now.
+
+        Only for more waiting records than a pause of the broker leaves behind. Until the connection is made,
+        everything goes by the first one.
+        """
         lines = self._accumulator.lines
         if self._config.connections_per_broker == 1 or node_id in lines.widened:
             return False
@@ -226,8 +241,9 @@ class BrokerDrain:
         return False
 
     def narrow(self, now_ms: float) -> None:
-        """Brokers with nothing in flight need one connection: through two a trickle would be twice the requests. Not
-        while these are divided: they would be again at once."""
+        """Stop using the second connection of brokers with nothing in flight: spread over two, a trickle of records
+        would take twice the requests. A recently divided broker keeps both, because it would be divided again at once.
+        """
         in_flight, lines = self._in_flight, self._accumulator.lines
         for node_id in list(lines.widened):
             if node_id in lines.apart and now_ms < self._quick_ms[node_id] + BESIDE_MS:
@@ -236,6 +252,6 @@ class BrokerDrain:
                 lines.narrow(node_id)
 
     def _is_stuck(self, broker: int) -> bool:
-        """Nothing of the broker is in flight, and nothing will be before a batch without a descriptor goes."""
+        """Nothing for the broker is in flight, and nothing can be sent before a batch that has no descriptor."""
         in_flight = self._in_flight.count(broker) + self._in_flight.count(second_of(broker))
         return not in_flight and not self._accumulator.schedule.has_next_with_descriptor(broker)

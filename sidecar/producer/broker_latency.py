@@ -1,7 +1,7 @@
-"""BrokerLatency: brokers that take nothing although something is ready for them (KIP-794's availability timeout).
+"""BrokerLatency: finds brokers that take nothing although batches are ready for them (KIP-794's availability timeout).
 
-(Kafka: ``RecordAccumulator.NodeLatencyStats``. There a broker is measured from its last drain, also when nothing
-was ready for it meanwhile; here from the moment it first had something that could not be sent.)
+Kafka (``RecordAccumulator.NodeLatencyStats``) measures from a broker's last drain, even if nothing was ready for it
+meanwhile. Here the time runs from the first batch that could not be sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from math import inf
 
 
 class BrokerLatency:
-    """Since when each broker has been behind. ``timeout_ms`` 0 switches it off. No clock inside."""
+    """Times since which brokers have been behind, in monotonic ms. A ``timeout_ms`` of 0 switches it off. No clock
+    inside.
+    """
 
     __slots__ = ("_blocked_since_ms", "_timeout_ms", "is_on")
 
@@ -20,21 +22,21 @@ class BrokerLatency:
         self._blocked_since_ms: dict[int, float] = {}
 
     def drained(self, node_id: int) -> None:
-        """Something was taken for the broker."""
+        """A request for the broker was made: it is not behind."""
         self._blocked_since_ms.pop(node_id, None)
 
     def blocked(self, node_id: int, now_ms: float) -> None:
-        """Something is ready for the broker and it cannot take it: no link, or too much in flight."""
+        """A batch is ready for the broker, but it has no link or too many requests in flight."""
         if self.is_on:
             self._blocked_since_ms.setdefault(node_id, now_ms)
 
     def keep(self, behind: set[int]) -> None:
-        """Forget every other broker: nothing waits for it any more."""
+        """Forget all brokers but those in ``behind``: nothing waits for the others any more."""
         for node_id in self._blocked_since_ms.keys() - behind:
             del self._blocked_since_ms[node_id]
 
     def late(self, now_ms: float) -> frozenset[int]:
-        """Brokers that have been behind for the timeout."""
+        """Brokers that have been behind for at least the timeout."""
         if not self._blocked_since_ms:
             return frozenset()
         return frozenset(
@@ -44,6 +46,6 @@ class BrokerLatency:
         )
 
     def next_change_ms(self, now_ms: float) -> float:
-        """When the next broker becomes late; infinity when none will by time alone."""
+        """When the next broker becomes late, monotonic ms; infinity if none will by the passing of time alone."""
         dues = [since_ms + self._timeout_ms for since_ms in self._blocked_since_ms.values()]
         return min((due_ms for due_ms in dues if due_ms > now_ms), default=inf)

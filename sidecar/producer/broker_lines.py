@@ -1,4 +1,4 @@
-"""BrokerLines: by broker, partitions ready to send, and partitions that may fill up a request."""
+"""BrokerLines: for each broker, the partitions ready to send and the partitions that may fill up a request."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from sidecar.producer.partition_queue import Line, PartitionQueue
 
 QUICK: Final = len(LANES)
-"""Added to a lane: the place, among a broker's ready lines, of those that need not stand behind a backlog."""
+"""Added to a lane, this gives the index of its quick line: partitions that need not stand behind a backlog."""
 
 
 class BrokerLines:
-    """A partition stands in the line of its leader (ready, or lingering), in the line of those without one, or
-    nowhere. Follows the newest snapshot it was given.
+    """Lines of partitions. A partition stands in a line of its leader (ready or lingering), in the line of partitions
+    without a leader, or in none. Lines follow the newest snapshot.
 
-    A broker takes one request of a connection after the other, and reads none while it works at one
-    (``SocketServer`` mutes the channel). So while its connection is full it has two lines, one for each of two
-    connections. A partition changes over with nothing in flight, and stands nowhere until then: what goes through one
-    connection arrives in order. Beside a backlog the first one is for quick batches, the second for all others. With
-    acks=0 nobody says when a request has arrived: such partitions stay with the first one.
+    A broker handles the requests of one connection one after another, and reads none while it works on one
+    (``SocketServer`` mutes the channel). So while a broker's connection is full it gets two sets of lines, one for
+    each of two connections. A partition changes sets only with nothing in flight, and stands in no line until then, so
+    its batches arrive in order. Beside a backlog, the first connection takes quick batches and the second all others.
+    With acks=0 nothing shows when a request has arrived, so such partitions stay with the first connection.
     """
 
     __slots__ = ("_again", "_lingering", "_ready", "apart", "leaderless", "snapshot", "widened")
@@ -32,23 +32,28 @@ class BrokerLines:
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
         self._ready: dict[int, tuple[Line, ...]] = {}
-        """By broker and lane; behind these by QUICK and lane, partitions whose next batch is small and new, or
-        express."""
+        """By broker: one line per lane, then at QUICK + lane the partitions whose next batch is small and new, or
+        express.
+        """
         self._again: dict[int, tuple[Line, ...]] = {}
-        """By broker and lane, those of the ready ones whose next batch has its descriptor: what may go when the table
-        of descriptors is full is found without a walk over all that may not."""
+        """By broker and lane: ready partitions whose next batch has its descriptor. When the descriptor table is full,
+        the batches that may still go are found without a walk over all others.
+        """
         self._lingering: dict[int, tuple[Line, ...]] = {}
-        """By broker and lane, partitions whose next batch waits for nothing but more records."""
+        """By broker and lane: partitions whose next batch only waits for more records."""
         self.widened: dict[int, dict[PartitionQueue, int]] = {}
-        """Brokers with two lines, and which of its partitions stand in which: half in either. Nothing is in flight on
-        the second connection of any other broker."""
+        """Brokers with two connections in use, and for each of their partitions the connection it uses; half use
+        either. Nothing is in flight on the second connection of any other broker.
+        """
         self.apart: set[int] = set()
-        """Of these, brokers whose first connection is for quick batches, the second for all others."""
+        """Brokers in ``widened`` whose first connection is for quick batches and whose second is for all others."""
         self.leaderless: Line = OrderedDict()
-        """Partitions with something to send and nobody to send it to."""
+        """Partitions with something to send and no leader."""
 
     def place(self, queue: PartitionQueue, *, lingers: bool) -> None:
-        """Into its leader's line: that of ready partitions, or that of lingering ones, which may fill up a request."""
+        """Put the partition into its leader's line of ready partitions, or of lingering ones, which may fill up a
+        request.
+        """
         if queue.line is not None:
             if queue.lingers is lingers:
                 return
@@ -57,14 +62,14 @@ class BrokerLines:
         leader = self.snapshot.leader(queue.topic, queue.partition) if self.snapshot is not None else None
         if leader is None:
             if lingers:
-                return  # nobody need look for its leader yet
+                return  # its leader is not needed yet
             line = self.leaderless
         else:
             nodes = self._lingering if lingers else self._ready
             place = queue.lane + QUICK if queue.is_quick and not lingers else queue.lane
             link_id = self._link_of(queue, leader.id) if self.widened else leader.id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
-                return  # on its way to the other connection: placed again when what is in flight has its answer
+                return  # changing to the other connection: placed again once its batches in flight are answered
             lines = nodes.get(link_id)
             line = _line(nodes, link_id, place) if lines is None else lines[place]
             if queue.has_descriptor and not lingers:
@@ -85,7 +90,9 @@ class BrokerLines:
         return link_id
 
     def widen(self, node_id: int) -> None:
-        """The broker's second connection is there: half of what stands changes over, first of all what can at once."""
+        """Share the broker's partitions between its two connections. Partitions with nothing in flight change over
+        first.
+        """
         standing = self._standing(node_id)
         standing.sort(key=lambda queue: not queue.wire_count)
         half = len(standing) // 2
@@ -94,13 +101,13 @@ class BrokerLines:
         self._place_again(standing)
 
     def narrow(self, node_id: int) -> None:
-        """One line again; nothing may be in flight on the second connection."""
+        """Use one connection again. Nothing may be in flight on the second."""
         if self.widened.pop(node_id, None) is not None:
             self.apart.discard(node_id)
             self._place_again(self._standing(second_of(node_id)))
 
     def set_apart(self, node_id: int, is_apart: bool) -> None:
-        """From now on quick batches have the broker's first connection to themselves, or no more."""
+        """Reserve the broker's first connection for quick batches, or open it to all batches again."""
         if is_apart:
             self.apart.add(node_id)
         else:
@@ -117,7 +124,7 @@ class BrokerLines:
             self.place(queue, lingers=queue.lingers)
 
     def follow(self, snapshot: MetadataSnapshot) -> None:
-        """Partitions go over to the lines of their new leaders."""
+        """Move partitions to the lines of their new leaders."""
         self.snapshot = snapshot
         moved = list(self.leaderless)
         for nodes in (self._ready, self._lingering):
@@ -142,21 +149,23 @@ class BrokerLines:
         return ready
 
     def ready(self, node_id: int) -> tuple[Line, ...]:
-        """By lane, the partitions that are ready for a broker, and behind these by QUICK and lane those that are quick;
-        empty for one that never had any."""
+        """The broker's ready lines: one per lane, then at QUICK + lane the quick ones. Empty if the broker never had
+        any.
+        """
         return self._ready.get(node_id, ())
 
     def again(self, node_id: int) -> tuple[Line, ...]:
-        """By lane, those of the ready ones that need no descriptor; empty for a broker that never had any."""
+        """Ready partitions that need no descriptor, by lane. Empty if the broker never had any."""
         return self._again.get(node_id, ())
 
     def lingering(self, node_id: int) -> tuple[Line, ...]:
-        """By lane, the partitions that may fill up its requests; empty for a broker that never had any."""
+        """Partitions that may fill up the broker's requests, by lane. Empty if the broker never had any."""
         return self._lingering.get(node_id, ())
 
     def holds(self, node_id: int, size_bytes: int, *, is_movable: bool = False) -> bool:
-        """So much or more, in whole batches of batch.size, is in the partitions with something that may go there, those
-        aside that are quick. ``is_movable``: those that may go by the second connection."""
+        """True if the ready partitions of this connection, quick ones excluded, hold at least ``size_bytes``, counted
+        in whole batches of batch.size. ``is_movable``: count only partitions that may use the second connection.
+        """
         for line in self.ready(node_id)[:QUICK]:
             for queue in line:
                 if is_movable and queue.acks == 0:
@@ -167,7 +176,7 @@ class BrokerLines:
         return False
 
     def topics_waiting_for(self, node_id: int) -> set[str]:
-        """Topics with something ready for a broker."""
+        """Topics with a batch ready for the broker."""
         return {queue.topic for line in self.ready(node_id) for queue in line}
 
 

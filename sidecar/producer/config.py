@@ -1,4 +1,4 @@
-"""ProducerConfig: the Kafka settings the producer core decides by, already validated."""
+"""ProducerConfig: validated Kafka settings by which the producer core decides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ProducerConfig:
     enable_idempotence: bool
     batch_size: int
     batch_growth_bytes: int
-    """How far a batch may grow over batch.size while it waits to be drained; 0: not at all."""
+    """Bytes by which a batch may grow beyond batch.size while it waits to be drained; 0 turns that off."""
     linger_ms: float
     buffer_memory: int
     compression_type: str
@@ -35,14 +35,14 @@ class ProducerConfig:
     request_timeout_ms: float
     delivery_timeout_ms: float
     connections_per_broker: int
-    """2: while the first is full, a second one takes its share of the partitions."""
+    """1 or 2. With 2, a second connection takes a share of the partitions while the first is full."""
     retries: int
     max_in_flight_requests_per_connection: int
     retry_backoff_ms: float
     retry_backoff_max_ms: float
 
     def level_of(self, codec: str) -> int | None:
-        """The level of a codec for all topics; None: the codec's own default."""
+        """Compression level of a codec for all topics; None for the codec's own default."""
         levels = {
             "gzip": self.compression_gzip_level if self.compression_gzip_level > 0 else None,
             "lz4": self.compression_lz4_level,

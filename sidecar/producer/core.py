@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Core(NamedTuple):
-    """The identities, the batches, and the sender that chooses between them. Single-threaded."""
+    """The parts of the producer core: producer ids, accumulator, request buffers, sender. Single-threaded."""
 
     ids: ProducerIds
     accumulator: RecordAccumulator

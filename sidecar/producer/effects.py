@@ -1,6 +1,7 @@
 """Every effect the producer core can ask for. The driver executes them in the order of the list.
 
-Nobody changes one. The two of each record are not frozen, since that makes them three times as dear.
+Effects are never changed. SendProduce and Completed are not frozen, because a frozen dataclass costs three times as
+much to build and these are built most often.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Something is ready for this broker and its link is not, or its only link is full (``second_of`` it). Repeated
-    at each poll while that is so; the links' own backoff decides, and the driver polls again when the link's state
-    changes."""
+    """A batch is ready for this broker, but its link is not connected, or its only link is full (then ``node_id`` is
+    ``second_of`` the broker). Repeated at each poll while that is so: the link's own backoff decides when to connect,
+    and the driver polls again when the link's state changes.
+    """
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """Close at once (synchronously), and answer with ``on_disconnect``, also when there is no such link any more. Until
-    then nothing more is drained for it: what was in flight comes back before anything of it is sent on a successor."""
+    """Close the link at once (synchronously) and answer with ``on_disconnect``, even if there is no such link any
+    more. Until then nothing more is drained for it, so batches in flight return before a new connection sends any.
+    """
 
     node_id: int
     reason: str
@@ -34,8 +37,8 @@ class CloseLink:
 
 @dataclass(slots=True)
 class SendProduce:
-    """Publish descriptors of batches that have none, encode into the request's buffer, send, give the buffer back,
-    report ``on_request_sent``. One that ``ended`` meanwhile is not sent.
+    """Publish descriptors for batches that have none, encode the batches into the request's buffer, send it, give the
+    buffer back, and report ``on_request_sent``. A request that has ``ended`` meanwhile is not sent.
     """
 
     node_id: int
@@ -44,14 +47,14 @@ class SendProduce:
 
 @dataclass(frozen=True, slots=True)
 class NeedMetadata:
-    """These topics' leaders are unknown or were wrong (rule M7)."""
+    """The leaders of these topics are unknown, or turned out to be wrong (rule M7)."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderHints:
-    """A broker named the partitions' new leaders (KIP-951): overlay them, poll with the new snapshot."""
+    """A broker named new leaders of partitions (KIP-951): overlay them on the snapshot and poll with the new one."""
 
     hints: tuple[LeaderHint, ...]
 
@@ -64,8 +67,9 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AskBroker:
-    """The batch may be in the log, and its broker may have forgotten the producer id since, by the batch's timestamps:
-    a copy would not be recognised. Ask (DescribeProducers) at ``at_ms``, then ``resume`` or ``give_up`` it."""
+    """The batch may be in the log. By its timestamps, its broker may have forgotten the producer id and would not
+    recognise a copy. Ask the broker (DescribeProducers) at ``at_ms``, then call ``resume`` or ``give_up``.
+    """
 
     batch: ProducerBatch
     at_ms: float
@@ -73,11 +77,11 @@ class AskBroker:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``pieces`` take the place of ``parent``, which has no fate of its own any more.
+    """``pieces`` replace ``parent``, which gets no fate of its own any more.
 
-    After MESSAGE_TOO_LARGE they keep its sequences (if it had any): publish their descriptors pending on the
-    parent's, switch, free the parent's. After INVALID_RECORD they have none: free the parent's descriptor; those
-    that failed follow as Completed.
+    After MESSAGE_TOO_LARGE the pieces keep its sequences, if it had any: publish their descriptors as pending on the
+    parent's, switch over, then free the parent's. After INVALID_RECORD they have no sequences: free the parent's
+    descriptor. The failed pieces follow in Completed.
     """
 
     parent: ProducerBatch
@@ -94,7 +98,7 @@ class Renumbered:
 
 @dataclass(slots=True)
 class Completed:
-    """Fates decided since the last poll, in order per partition. Completed once each."""
+    """Batches whose fates were decided since the last poll, in order within a partition. Each batch appears once."""
 
     batches: tuple[ProducerBatch, ...]
 

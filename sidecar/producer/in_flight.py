@@ -1,5 +1,5 @@
-"""In-flight requests per connection (``node_id`` names one), with their batches and deadlines. A prepared request
-counts from the start.
+"""In-flight requests per connection, with their batches and deadlines. ``node_id`` names a connection. A request
+counts from the moment it is prepared.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from sidecar.producer.request_buffers import RequestBuffer
 
 UNSENT_PER_NODE_MAX = 2
-"""One request partly written and one prepared behind it; more would only hold request buffers."""
+"""One request partly written and one prepared behind it. More would only hold request buffers."""
 
 
 class ProduceRequest:
     """One Produce request: batches of one lane for one broker.
 
-    ``node_id`` is the broker's, or that of the second connection to it (``second_of``). ``timeout_ms`` goes
-    to the broker, ``deadline_ms`` (monotonic) when the connection is given up.
-    ``buffer`` is taken when the request is made, and the driver gives it back when the kernel has taken the request, or
-    nothing of it will be sent any more. ``topic_names`` is for the driver: with Produce v13 answers name topics by id,
-    and it puts the ids it sent here. Make it by place: names of arguments would be a dictionary for each request.
+    ``node_id`` is a broker's id, or ``second_of`` it for the second connection. ``timeout_ms`` is sent to the broker;
+    at ``deadline_ms`` (monotonic) the connection is given up. ``buffer`` is taken when the request is made. The driver
+    gives it back when the kernel has taken the request, or when nothing of it will be sent any more. ``topic_names``
+    is filled by the driver: answers to Produce v13 name topics by id.
+
+    Build it with positional arguments: keyword arguments would cost a dictionary per request.
     """
 
     __slots__ = (
@@ -68,20 +69,23 @@ class ProduceRequest:
         self.timeout_ms = timeout_ms
         self.deadline_ms = deadline_ms
         self.size_bytes = 0
-        """Exact bytes of all batches uncompressed: what a request buffer must hold."""
+        """Uncompressed size of all batches, exactly: the request buffer must hold as much."""
         self.new_batches = 0
-        """Batches that have no descriptor yet."""
+        """Number of batches that have no descriptor yet."""
         for batch in batches:
             self.size_bytes += batch.records.size_bytes
             self.new_batches += batch.descriptor == NO_DESCRIPTOR
         self.is_quick = False
-        """It has nothing of a backlog, beside one."""
+        """True if it holds only quick batches, beside a backlog of the same broker."""
         self.buffer: RequestBuffer | None = None
         self.begun = False
-        """Its bytes were given to a connection, and some may have left. Set by the driver, and taken back when the
-        connection ended before the kernel had taken one."""
+        """Its bytes were given to a connection, so some may have left. The driver sets it, and resets it if the
+        connection ended before the kernel had taken a byte.
+        """
         self.ended = False
-        """Answered, timed out, or back in the queues with its connection gone: nothing of it may be sent any more."""
+        """Answered, timed out, or returned to the queues because its connection is gone. Nothing of it may be sent any
+        more.
+        """
         self.sent = False
         """The kernel has taken all of its bytes."""
         self.topic_names: dict[UUID, str] = {}
@@ -91,21 +95,24 @@ class ProduceRequest:
 
 
 class InFlightRequests:
-    """Per broker, oldest first. Ended requests are unknown here, so that late answers are seen to be late."""
+    """Requests by connection, oldest first. An ended request is removed, which is how late answers are recognised."""
 
     __slots__ = ("_by_node", "_max_per_node", "next_deadline_ms", "room_at_rest")
 
     def __init__(self, max_per_node: int) -> None:
         self._max_per_node = max_per_node
         self.room_at_rest = min(UNSENT_PER_NODE_MAX, max_per_node)
-        """:meth:`room` of a broker with nothing in flight; no other has as much unless all of it is sent."""
+        """:meth:`room` of a connection with nothing in flight. Others reach it only if all their requests are sent."""
         self._by_node: dict[int, dict[int, ProduceRequest]] = {}
         self.next_deadline_ms = inf
-        """No deadline is earlier. It may be that of a request that has ended: :meth:`timed_out` finds the next."""
+        """Lower bound of all deadlines. It may belong to a request that has ended: :meth:`timed_out` finds the next
+        one.
+        """
 
     def room(self, node_id: int) -> int:
-        """How many more requests the broker may be sent now: as many as may be unanswered, and never more than
-        ``UNSENT_PER_NODE_MAX`` prepared whose bytes the kernel has not all taken."""
+        """Number of further requests the connection may be given now. Limits: max.in.flight.requests unanswered ones,
+        and ``UNSENT_PER_NODE_MAX`` requests that the kernel has not taken completely.
+        """
         requests = self._by_node.get(node_id)
         if requests is None:
             return self.room_at_rest
@@ -120,7 +127,7 @@ class InFlightRequests:
         self._by_node.setdefault(request.node_id, {})[request.id] = request
 
     def end(self, request: ProduceRequest) -> bool:
-        """True exactly once per request; False for one that has ended already (timed out, disconnected)."""
+        """Remove a request. True exactly once per request; False if it had ended already (timed out, disconnected)."""
         requests = self._by_node.get(request.node_id)
         if requests is None or requests.pop(request.id, None) is None:
             return False
@@ -140,7 +147,7 @@ class InFlightRequests:
         return requests
 
     def timed_out(self, now_ms: float) -> list[int]:
-        """Connections whose oldest request has passed its deadline: they are to be closed, and are named once."""
+        """Connections whose oldest request has passed its deadline, to be closed."""
         late: list[int] = []
         self.next_deadline_ms = inf
         for node, requests in self._by_node.items():
@@ -152,11 +159,11 @@ class InFlightRequests:
         return late
 
     def unsent_nodes(self) -> list[int]:
-        """Connections with a request whose bytes the kernel has not all taken: each of these holds a buffer."""
+        """Connections with a request that the kernel has not taken completely. Each of them holds a request buffer."""
         return [node for node in self._by_node if self.has_unsent(node)]
 
     def has_unsent(self, node_id: int) -> bool:
-        """A request to it holds a buffer."""
+        """True if a request for this connection holds a buffer."""
         requests = self._by_node.get(node_id)
         if requests is not None:
             for request in requests.values():
@@ -165,7 +172,7 @@ class InFlightRequests:
         return False
 
     def bulk_count(self, node_id: int) -> int:
-        """Those that are not quick."""
+        """Number of its requests that hold a backlog's batches."""
         requests = self._by_node.get(node_id)
         return sum(not request.is_quick for request in requests.values()) if requests else 0
 
@@ -173,12 +180,12 @@ class InFlightRequests:
         return len(self._by_node.get(node_id, ()))
 
     def oldest_ms(self, node_id: int) -> float:
-        """When the oldest request without an answer was made; infinity when there is none."""
+        """When the oldest unanswered request was made, monotonic ms; infinity if there is none."""
         requests = self._by_node.get(node_id)
         return next(iter(requests.values())).created_ms if requests else inf
 
     def full_nodes(self) -> list[int]:
-        """Brokers that may be sent nothing more until they answer."""
+        """Connections that take no further request before one is answered."""
         return [node for node, requests in self._by_node.items() if len(requests) >= self._max_per_node]
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""IncompleteBatches: every batch without a fate, and when the next one runs out of time (rule A8)."""
+"""IncompleteBatches: every batch without a fate, and the time at which the next one expires (rule A8)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class IncompleteBatches:
-    """In queues and on the wire alike. False when there are none.
+    """Batches without a fate, in queues and on the wire. False if there are none.
 
-    In lines by delivery.timeout.ms (few), each oldest first, so that only their heads are looked at for expiry.
+    They stand in one line per delivery.timeout.ms (there are few), oldest first, so expiry looks only at the heads.
     """
 
     __slots__ = ("_lines", "_pieces", "_serial", "next_expiry_ms")
@@ -24,11 +24,12 @@ class IncompleteBatches:
     def __init__(self) -> None:
         self._lines: defaultdict[float, OrderedDict[ProducerBatch, None]] = defaultdict(OrderedDict)
         self._pieces: list[tuple[float, int, ProducerBatch]] = []
-        """Pieces of split batches are older than their place in their line says; they are few."""
+        """Pieces of split batches, by deadline: they are older than their place in their line says. There are few."""
         self._serial = count(1)
         self.next_expiry_ms = inf
-        """No batch here runs out of time earlier. It may be the time of one that is gone by now: :meth:`expired`
-        finds the next."""
+        """Lower bound of all expiry times, monotonic ms. It may belong to a batch that is gone: :meth:`expired` finds
+        the next.
+        """
 
     def __bool__(self) -> bool:
         return any(self._lines.values())
@@ -37,7 +38,7 @@ class IncompleteBatches:
         return sum(map(len, self._lines.values()))
 
     def __iter__(self) -> Iterator[ProducerBatch]:
-        """Line by line, each oldest first. Nothing may be added or discarded meanwhile."""
+        """Iterate line by line, each oldest first. Batches must not be added or discarded meanwhile."""
         for line in self._lines.values():
             yield from line
 
@@ -53,25 +54,25 @@ class IncompleteBatches:
         return sorted((batch for line in lines for batch in line), key=lambda batch: batch.created_ms)
 
     def add(self, batches: Iterable[ProducerBatch]) -> None:
-        """Behind those that live as long."""
+        """Add batches at the end of the line of their delivery.timeout.ms."""
         for batch in batches:
             self._lines[batch.lifetime_ms][batch] = None
             next_ms, deadline_ms = self.next_expiry_ms, batch.deadline_ms
             self.next_expiry_ms = deadline_ms if deadline_ms < next_ms else next_ms
 
     def add_piece(self, piece: ProducerBatch) -> None:
-        """Of a batch that was split: it has that one's deadline."""
+        """Add a piece of a split batch. It keeps the deadline of the whole."""
         self.add((piece,))
         heappush(self._pieces, (piece.deadline_ms, next(self._serial), piece))
 
     def put_in_order(self) -> None:
-        """Adopted batches were added topic by topic, each as old as its first record: from now on oldest first."""
+        """Sort each line by deadline, after adoption: it adds batches topic by topic."""
         for line in self._lines.values():
             for batch in sorted(line, key=lambda batch: batch.deadline_ms):
                 line.move_to_end(batch)
 
     def discard(self, batches: Iterable[ProducerBatch]) -> None:
-        """Their fates are decided, or their pieces take their place. Nothing for one that is not here any more."""
+        """Remove batches that got a fate or were replaced by their pieces. Batches that are not here are ignored."""
         for batch in batches:
             line = self._lines[batch.lifetime_ms]
             line.pop(batch, None)
@@ -79,7 +80,7 @@ class IncompleteBatches:
                 self.next_expiry_ms = inf
 
     def expired(self, now_ms: float) -> list[ProducerBatch]:
-        """Those past delivery.timeout.ms, oldest first; they stay until they are discarded."""
+        """Batches past delivery.timeout.ms, oldest first in each line. They stay here until they are discarded."""
         expired: list[ProducerBatch] = []
         for line in self._lines.values():
             for batch in line:

@@ -1,16 +1,16 @@
-"""Lanes: one producer identity each. Records of one topic go through one lane."""
+"""Lanes: with a producer id or without. All records of one topic use one lane."""
 
 from __future__ import annotations
 
 from typing import Final
 
 IDEMPOTENT_LANE: Final = 0
-"""acks=all under the worker's producer id: order and no doubles per partition."""
+"""acks=all under the worker's producer id: in order and without duplicates per partition."""
 PLAIN_LANE: Final = 1
-"""acks 0 or 1 (or all with enable.idempotence=false): no producer id; a retry may double."""
+"""acks 0 or 1 (or all with enable.idempotence=false): no producer id, so a retry may duplicate records."""
 LANES: Final = (IDEMPOTENT_LANE, PLAIN_LANE)
 LANES_FROM: Final = ((IDEMPOTENT_LANE, PLAIN_LANE), (PLAIN_LANE, IDEMPOTENT_LANE))
-"""All lanes, beginning with the one of that number."""
+"""All lanes in order of turn, indexed by the lane that goes first."""
 
 ACKS_ALL: Final = -1
 NO_SEQUENCE: Final = -1

@@ -1,5 +1,6 @@
-"""LeaderlessTopics: topics with something to send and a partition without a leader. They are asked for until it has
-one."""
+"""LeaderlessTopics: topics with something to send and a partition without a leader. Metadata for them is requested
+until every such partition has a leader.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class LeaderlessTopics:
-    """``asked``: those of the last question. ``ask_again_ms``: when they are asked for again."""
+    """``asked``: topics of the last metadata request. ``ask_again_ms``: when they are requested again, monotonic ms."""
 
     __slots__ = ("_retry_ms", "ask_again_ms", "asked")
 
@@ -20,7 +21,9 @@ class LeaderlessTopics:
         self.ask_again_ms = 0.0
 
     def take(self, line: Line, now_ms: float) -> frozenset[str]:
-        """Topics to ask for now; ``line`` has the partitions that wait for a leader. A new topic does not wait."""
+        """Topics to request metadata for now. ``line`` holds the partitions that wait for a leader. New topics are
+        requested at once, others after ``retry_ms``.
+        """
         if not line:
             self.asked = frozenset()
             self.ask_again_ms = 0.0

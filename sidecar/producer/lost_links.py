@@ -1,4 +1,4 @@
-"""LostLinks: why brokers cannot be reached, for the records that run out of time while they wait for one."""
+"""LostLinks: why brokers cannot be reached, for the error texts of records that expire while they wait for one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from sidecar.producer.producer_batch import ProducerBatch
 
 
 class LostLinks:
-    """The last cause by broker, until it is connected again. Not thread-safe."""
+    """The last cause by broker, until it is connected again. Single-threaded: the worker's loop."""
 
     def __init__(self) -> None:
         self._causes: dict[int, str] = {}
         self._refusing: set[int] = set()
 
     def lost(self, node_id: int, cause: str, *, is_refused: bool) -> None:
-        """A connection has ended or could not be made; without a cause it was ended in good order.
+        """A connection has ended or could not be made. An empty ``cause`` means that it ended normally.
 
-        ``is_refused``: the broker refuses the login.
+        ``is_refused``: the broker refused the login.
         """
         if cause:
             self._causes[broker_of(node_id)] = cause
@@ -36,7 +36,7 @@ class LostLinks:
         return leader is not None and leader.id in self._refusing
 
     def cause(self, batch: ProducerBatch, snapshot: MetadataSnapshot | None) -> str:
-        """The sentence about the batch's broker, behind a blank; empty while it is connected."""
+        """A blank and the sentence about the batch's broker; "" while that is connected."""
         leader = None if snapshot is None else snapshot.leader(batch.topic, batch.partition)
         cause = None if leader is None else self._causes.get(leader.id)
         return f" {cause}" if cause else ""

@@ -1,4 +1,4 @@
-"""NextBatch: which one batch of a partition may be sent next (rule S4)."""
+"""NextBatch: chooses the one batch of a partition that may be sent next (rule S4)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ BATCHES_REMEMBERED: Final = 5
 (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
 """
 _QUEUED: Final = BatchState.QUEUED
-"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
+"""Cached: reading an enum member through its class costs as much as a call, and this is compared for each batch."""
 
 
 class NextBatch:
-    """Changes nothing, and notes that a producer id is wanted. ``in_flight_max``: requests that may be unanswered on
-    one connection."""
+    """Chooses the next batch of a partition. Its only side effect is to note that a producer id is wanted.
+    ``in_flight_max``: limit of unanswered requests on one connection.
+    """
 
     __slots__ = ("_ids", "_in_flight_max")
 
@@ -33,17 +34,17 @@ class NextBatch:
         self._in_flight_max = in_flight_max
 
     def of(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
-        """The batch of a partition with some, or None while something must be waited for.
+        """The next batch of a partition that has some, or None while the partition must wait.
 
-        With sequences retries go one at a time, oldest first, and no new batch passes them: a failed first batch holds
-        those behind it. Whether the batch is due (linger, backoff) is not asked here.
+        With sequences, retries go one at a time, oldest first, and no new batch passes them: a failed first batch
+        holds those behind it. The caller checks whether the batch is due (linger, backoff).
         """
         if queue.behind is not None or (queue.settings.is_paused and queue.rests):
             return None
         sequences = queue.sequences
         if sequences is None:
-            # Kafka's muted partition: with one request in flight order is kept without sequences. So it is for records
-            # of another acks: at their time the setting may have been 1.
+            # As Kafka's muted partitions: with one request in flight, order is kept without sequences. The same holds
+            # for a queue with a follower: when its records were accepted, max.in.flight may have been 1.
             is_held = queue.wire_count and (self._in_flight_max == 1 or queue.follower is not None)
             return None if is_held else queue.head
         ids, in_flight = self._ids, sequences.in_flight
@@ -53,7 +54,7 @@ class NextBatch:
                 return self._doubtful(sequences) if sequences.renumber else first
             if first.attempts:
                 return None
-        # As queue.head; a call for each batch is too many.
+        # The same as queue.head, inlined: it runs for each batch.
         head, batches = None, queue.batches
         if queue.express and (
             not batches or (batches[0].order == NOT_DRAINED and not queue.is_passed_enough)
@@ -71,12 +72,12 @@ class NextBatch:
         if in_flight and (
             len(in_flight) >= self._in_flight_max
             or sequences.next_serial - in_flight[0].serial >= BATCHES_REMEMBERED
-            # A broker takes an id it does not know on the partition at any sequence: were the first batch refused
-            # (say NOT_ENOUGH_REPLICAS), the second would be appended before it. So the first goes alone, after a
-            # time without answers the next one, and of old records each.
+            # A broker accepts an id that is new on the partition at any sequence. If it refused the first batch (for
+            # instance with NOT_ENOUGH_REPLICAS), it would append the second before it. So the first batch goes alone,
+            # the next one after a time without answers goes alone, and so does each batch of old records.
             or now_ms >= sequences.known_until_ms
             or in_flight[-1].goes_alone
-            # Appended behind one whose answer is then lost, it would make the broker forget that one, too.
+            # If the answer of the batch before it were lost, this batch would make the broker forget that one too.
             or ids.may_be_forgotten(head)
         ):
             return None
@@ -86,10 +87,10 @@ class NextBatch:
 
     @staticmethod
     def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
-        """Before a renumbering: the first batch whose fate must still be found out by sending it again.
+        """The first batch in doubt, to be sent again before a renumbering to learn its fate.
 
-        A recreated topic takes any first sequence. So refused batches before the one in doubt go there first, as they
-        are, each once: they would else be late for good. In the old log they are refused again.
+        A recreated topic accepts any first sequence. So refused batches before the one in doubt go there first,
+        unchanged and once each; otherwise they would be out of order for good. The old log refuses them again.
         """
         refused: ProducerBatch | None = None
         for batch in sequences.in_flight:

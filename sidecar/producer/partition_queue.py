@@ -1,4 +1,4 @@
-"""PartitionQueue: all that waits for one partition in one lane, and what the sender must know to send it."""
+"""PartitionQueue: the batches that wait for one partition in one lane, and the state by which they are sent."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ if TYPE_CHECKING:
 
 _HALF: Final = 1 << 30
 ADOPTED_ORDERS: Final = 1 << 32
-"""Between the orders of two batches of a dead worker: more than there are records between them."""
+"""Distance between the orders of two batches of a dead worker: more than the records between them."""
 PASSES_MAX: Final = 4
-"""Express batches that pass one batch of the backlog. Then it goes: many quiet clients would else keep it here until it
-runs out of time."""
+"""Number of express batches that may pass one batch of the backlog. Without this limit, many quiet clients could keep
+it waiting until it expires.
+"""
 Line = OrderedDict["PartitionQueue", None]
-"""Partitions with a batch that may be sent now, longest waiting first; removal from the middle is O(1)."""
+"""Partitions with a batch that may be sent now, longest waiting first. Removal from the middle is O(1)."""
 
 
 class PartitionQueue:
-    """All that waits of one (lane, topic, partition).
+    """The waiting batches of one (lane, topic, partition). Single-threaded: the worker's loop.
 
-    ``batches`` has those that were drained before, in their order, and behind them those that never were, in the order
-    the records were accepted. ``express`` has batches that were never drained either, and that pass these: their
-    clients have nothing in ``batches``. A sequence is given at the first drain, so nobody sees who passed whom.
+    ``batches`` holds batches that were drained before, in their order, and behind them those that never were, in the
+    order in which their records were accepted. ``express`` holds batches that were never drained and that pass the
+    others: their clients have nothing in ``batches``. Sequences are given at the first drain, so this leaves no gap.
 
-    ``wire_count`` counts batches that are prepared or sent and whose request has not ended, among them
-    batches that have expired meanwhile: completing a batch does not call bytes back from a socket.
-    ``load`` counts what waits in batches of batch.size: the sum of the loads of the deque's. ``partitioner`` hears of
-    each change when the choice of partitions follows it. ``line`` is the line the partition stands in (a broker's, or
-    that of partitions without a leader); ``again`` is the broker's index of those in it whose next batch has its
-    descriptor already.
+    ``wire_count`` counts batches that are prepared or sent and whose request has not ended. Batches that expired on
+    the wire are included: completing a batch does not recall bytes from a socket.
+
+    ``load`` is the amount waiting, in units of batch.size. ``partitioner`` is informed of each change if the choice of
+    partitions depends on it. ``line`` is the line in which the partition stands (of a broker, or of partitions without
+    a leader). ``again`` is the broker's index of partitions in ``line`` whose next batch has its descriptor.
     """
 
     __slots__ = (
@@ -78,35 +79,38 @@ class PartitionQueue:
         self.express: deque[ProducerBatch] = deque()
         self.sequences = PartitionSequences() if lane == IDEMPOTENT_LANE else None
         self.behind: PartitionQueue | None = None
-        """The partition's queue in another lane, whose batches go first: acks was changed with a backlog."""
+        """The partition's queue in another lane, whose batches go first: acks was changed while there was a backlog."""
         self.follower: PartitionQueue | None = None
-        """The one that is behind this one."""
+        """The queue of the partition that waits for this one."""
         self.next_order = 0
-        """For the next batch that is drained for the first time."""
+        """Order of the next batch that is drained for the first time."""
         self.passes = 0
-        """Express batches that have passed the first one of the backlog."""
+        """Number of express batches that have passed the first batch of the backlog."""
         self.last_to_pass: ProducerBatch | None = None
-        """The last express batch that was here when there were enough of these: records in it may be from before those
-        of the backlog's first batch, which takes no more since then."""
+        """The last express batch that waited when ``passes`` reached its limit. Its records may be older than those of
+        the backlog's first batch, which is closed from then on.
+        """
         self.has_adopted = False
-        """Some of this was sent by a worker that is dead, and nothing was renumbered since."""
+        """A dead worker sent some of these batches, and none was renumbered since."""
         self.wire_count = 0
         self.line: Line | None = None
         self.again: Line | None = None
         self.has_descriptor = False
-        """Its next batch was sent before: it needs no descriptor to be sent again."""
+        """Its next batch was sent before, so it needs no new descriptor."""
         self.is_quick = False
-        """Its next batch is small and new, or express: it need not stand behind those of a backlog."""
+        """Its next batch is small and new, or express: it need not stand behind a backlog."""
         self.lingers = False
-        """Its place is, or will be once it has a leader, among what only goes along."""
+        """It belongs into the line of lingering partitions, as soon as it has a leader."""
         self.link_id = 0
-        """Where its last batch went: a broker's id, or that of the second connection to it."""
+        """The connection that its last batch used: a broker's id, or that of the second connection to it."""
         self.timer_due_ms = 0.0
         self.timer_serial = 0
-        """The one valid entry of the timer heap; 0 = none. Stale entries are skipped when they come up."""
+        """Serial of the one valid entry in the timer heap; 0 if there is none. Stale entries are skipped when they
+        come up.
+        """
 
     def insert(self, batch: ProducerBatch) -> None:
-        """Put a batch back where its records belong (Kafka's ``insertInSequenceOrder``)."""
+        """Put a batch back in order (Kafka's ``insertInSequenceOrder``)."""
         batch.state = QUEUED.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
         self.load += batch.load
         if self.partitioner is not None:
@@ -125,7 +129,7 @@ class PartitionQueue:
         batches.append(batch)
 
     def drain(self, batch: ProducerBatch) -> None:
-        """The batch goes into a request: out of the deque, and the partition out of its line."""
+        """Take the batch out of its deque for a request, and the partition out of its line."""
         batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
         self.remove(batch)
         if batch.order == NOT_DRAINED:
@@ -142,7 +146,7 @@ class PartitionQueue:
             self.line = None
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Out of the deque: the batch is drained, or its fate decided."""
+        """Take a batch out of its deque, because it is drained or its fate is decided."""
         self.load -= batch.load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)
@@ -158,7 +162,7 @@ class PartitionQueue:
             batches.remove(batch)
 
     def _passed(self, first: ProducerBatch) -> None:
-        """An express batch went before the backlog's ``first`` one."""
+        """Count an express batch that passed ``first``, the backlog's first batch."""
         self.passes += 1
         if self.passes == PASSES_MAX:
             if first.state in CLOSED:
@@ -167,7 +171,7 @@ class PartitionQueue:
 
     @property
     def is_passed_enough(self) -> bool:
-        """It is the turn of the backlog's first batch: all that came to express before its last record has gone."""
+        """The backlog's first batch goes next: all express batches that came before its last record have gone."""
         last = self.last_to_pass
         return self.passes >= PASSES_MAX and (
             last is None or last.order != NOT_DRAINED or last.state not in IN_DEQUE
@@ -175,7 +179,9 @@ class PartitionQueue:
 
     @property
     def head(self) -> ProducerBatch | None:
-        """The next one: drained before, then express, then the others; or one of these that was passed enough."""
+        """The batch to send next: drained ones first, then express, then the others. A batch of the backlog that was
+        passed often enough goes before express ones.
+        """
         batches = self.batches
         if self.express and (not batches or (batches[0].order == NOT_DRAINED and not self.is_passed_enough)):
             return self.express[0]
@@ -183,17 +189,22 @@ class PartitionQueue:
 
     @property
     def acks(self) -> int:
-        """As its requests have it. Numbers are settled by answers, also where the topic's acks is another by now."""
+        """acks of its requests. A lane with sequences always uses acks=all, because only answers settle sequences; the
+        topic's own acks may have changed since.
+        """
         return ACKS_ALL if self.lane == IDEMPOTENT_LANE else self.settings.acks
 
     @property
     def rests(self) -> bool:
-        """Nothing here was in a request: that is what a pause of the topic holds."""
+        """No batch here was ever in a request. Only such batches are held when the topic is paused."""
         return not self.batches or self.batches[0].order == NOT_DRAINED
 
     def place_behind_a_gap(self, batch: ProducerBatch) -> bool:
-        """Before a dead worker's ``batch`` is placed: what its journal has of the same chain before it, without a
-        number, was drained before it, and refused. It gets its order. True if there is any."""
+        """Give orders to the batches that a dead worker drained before ``batch``. True if there are any.
+
+        These are batches that precede it in the journal of the same chain and have no number: they were drained before
+        it and refused. Call before ``batch`` is placed.
+        """
         waiting = self.express if batch.is_express else self.batches
         left = [each for each in waiting if each.order == NOT_DRAINED]
         order = batch.order - sum(each.records.count for each in left)
@@ -209,8 +220,11 @@ class PartitionQueue:
         return bool(left)
 
     def begin_again(self) -> None:
-        """All numbers were taken back, so no broker has anything of what waits. What a dead worker sent in bulk goes
-        behind express records, as if never sent: some of these may be from before it, of its client, and refused."""
+        """Reset the order after all sequences were withdrawn, so no broker has any of the waiting batches.
+
+        Bulk batches of a dead worker go behind express ones, as if never sent: an express batch may hold earlier,
+        refused records of the same client.
+        """
         if self.has_adopted:
             self.has_adopted = False
             for each in self.batches:
@@ -227,7 +241,7 @@ class PartitionQueue:
                 self.again = None
 
     def waiting_for(self) -> str:
-        """For error texts: why a batch that was never sent is still here."""
+        """Why a batch that was never sent is still here, as part of an error text."""
         sequences = self.sequences
         if sequences is not None and (sequences.unresolved or sequences.renumber):
             return "not sent, behind an earlier batch of the partition whose fate is not known yet"
@@ -240,8 +254,10 @@ class PartitionQueue:
 
 
 def give_orders(batches: list[ProducerBatch]) -> None:
-    """To those that a dead worker sent for one partition: as it numbered them. Where it did not, express ones go first:
-    a client that has records in both chains sent those earlier."""
+    """Set the order of batches that a dead worker sent for one partition, by the sequences that it gave them.
+
+    Among batches without a sequence, express ones go first: a client with records in both chains sent those earlier.
+    """
     first = batches[0].base_sequence
 
     def place(each: ProducerBatch) -> int:

@@ -1,4 +1,4 @@
-"""PartitionSequences: the idempotent producer's book-keeping for one partition (rule S4)."""
+"""PartitionSequences: the idempotent producer's sequence numbers of one partition (rule S4)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class PartitionSequences:
-    """Kafka's ``TxnPartitionEntry``, plus the two reasons to hold new batches back.
+    """Sequence state of one partition: Kafka's ``TxnPartitionEntry``, plus two reasons to hold new batches back.
 
-    ``in_flight`` holds every batch that has a sequence and no fate, in sequence order: on the wire, or in the
-    deque to be sent again. ``next_sequence`` is for the next new batch, ``acked_next`` follows the last
-    acknowledged record: where both meet and nothing is in flight, the broker has all that was numbered.
+    ``in_flight`` holds every batch that has a sequence and no fate, in sequence order: on the wire, or in the deque
+    for a retry. ``next_sequence`` is for the next new batch. ``acked_next`` is the sequence after the last
+    acknowledged record. If the two are equal and nothing is in flight, the broker has all numbered batches.
     """
 
     __slots__ = (
@@ -44,46 +44,54 @@ class PartitionSequences:
         self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.next_sequence = 0
         self.next_serial = 0
-        """Batches numbered so far: how far ahead of the oldest unsettled one the next would be."""
+        """Number of batches numbered so far. It shows how far ahead of the oldest unsettled batch the next one would
+        be.
+        """
         self.acked_next = 0
         self.acked_order = -1
         self.lost_order = -1
-        """The latest numbered batch that was given up in doubt: it may be in the log."""
+        """Order of the latest numbered batch that was given up in doubt: it may be in the log."""
         self.refuses_next = False
-        """The broker called the batch that follows the last acknowledged record out of order: it lacks acknowledged
-        records, or has a later batch."""
+        """The broker answered OUT_OF_ORDER for the batch right after the last acknowledged record. So it lacks
+        acknowledged records, or it has a later batch.
+        """
         self.known_until_ms = 0.0
-        """Until when (monotonic) the broker surely remembers the identity here. Without that it takes any first
-        sequence, so nothing may be under way beside the batch that introduces it (again)."""
+        """Monotonic ms until which the broker surely remembers the identity here. After that it may accept any first
+        sequence, so the batch that introduces the identity (again) must be alone on the wire.
+        """
         self.known_from_serial = 0
-        """Answers for earlier batches do not count: the topic was recreated, with a new log."""
+        """Answers to batches with a lower serial do not count: the topic was recreated and has a new log."""
         self.recreations = 0
-        """How often the topic was heard of under another id, or was gone: so many logs there were at most."""
+        """How often the topic appeared under another id, or was gone: an upper bound of the number of its logs."""
         self.is_stamped_by_broker = False
-        """The topic's timestamps are the broker's (LogAppendTime): never old, whatever the records say."""
+        """The broker sets the topic's timestamps (LogAppendTime), so they are never old, whatever the records say."""
         self.in_flight: list[ProducerBatch] = []
         self.parked: list[ProducerBatch] = []
-        """Decided before an earlier one of the partition: they complete behind it, since callbacks of a partition run
-        in order (``KafkaProducer.send``). At most as many as may be under way behind an unsettled one."""
+        """Batches with a fate, behind an earlier batch that has none. They complete after it, because callbacks of a
+        partition run in order (``KafkaProducer.send``). Bounded by the batches that may be under way behind an
+        unsettled one.
+        """
         self.unresolved = False
-        """A numbered batch was given up without knowing whether the broker has it: new ones must wait and
-        see.
+        """A numbered batch was given up, and the broker may or may not have it. New batches wait until that is known.
         """
         self.renumber = False
-        """The broker surely lacks a numbered batch: what follows it must start over under a new epoch."""
+        """The broker surely lacks a numbered batch, so all later ones must start over under a new epoch."""
 
     @property
     def latest_order(self) -> int:
-        """Of the latest batch that counts as in the log: acknowledged, or given up in doubt and later than one that the
-        broker calls out of order though nothing is missing before it."""
+        """Order of the latest batch that counts as in the log.
+
+        Acknowledged batches count. So does one that was given up in doubt, if the broker called an earlier batch out
+        of order although nothing is missing before that.
+        """
         return max(self.acked_order, self.lost_order) if self.refuses_next else self.acked_order
 
     def is_overtaking(self, batch: ProducerBatch) -> bool:
-        """An earlier numbered batch has no fate yet, for instance because its answer was lost."""
+        """True if an earlier numbered batch has no fate yet, for instance because its answer was lost."""
         return any(each.order < batch.order for each in self.in_flight)
 
     def take_parked(self) -> list[ProducerBatch]:
-        """Parked batches that may complete now, in their order."""
+        """Remove and return the parked batches that may complete now, in order."""
         free = sorted(
             (each for each in self.parked if not self.is_overtaking(each)), key=lambda each: each.order
         )
@@ -91,8 +99,9 @@ class PartitionSequences:
         return free
 
     def is_overtaken(self, batch: ProducerBatch) -> bool:
-        """A later batch of the same identity is in the log: the broker has this one too, or it took the later one
-        because it had forgotten the identity, and nobody knows which."""
+        """True if a later batch of the same identity is in the log. Then the broker has this one too, or it had
+        forgotten the identity when it took the later one. No answer can tell which.
+        """
         if self.identity != (batch.producer_id, batch.epoch):
             return False
         return self.latest_order > batch.order or any(
@@ -100,19 +109,20 @@ class PartitionSequences:
         )
 
     def may_be_overtaken(self, batch: ProducerBatch) -> bool:
-        """A later batch of the same identity was given up in doubt: it is not in the log if this one is missing there,
-        or it is because the broker had forgotten the identity."""
+        """True if a later batch of the same identity was given up in doubt. If this batch is missing from the log, the
+        later one is there only if the broker had forgotten the identity.
+        """
         return self.lost_order > batch.order and self.identity == (batch.producer_id, batch.epoch)
 
     def forget(self) -> None:
-        """The topic was recreated: its broker knows nothing of earlier acknowledgements."""
+        """Note that the topic was recreated: its broker knows nothing of earlier acknowledgements."""
         self.recreations += 1
         self.known_until_ms = 0.0
         self.known_from_serial = self.next_serial
         self.is_stamped_by_broker = False
 
     def restart(self, identity: ProducerIdAndEpoch) -> None:
-        """Begin at sequence 0 under ``identity``; only when nothing of the old one is unsettled."""
+        """Begin at sequence 0 under ``identity``. Only when no batch of the old identity is unsettled."""
         assert not self.in_flight, "a partition keeps its identity while something of it is unsettled"
         self.identity = identity
         self.next_sequence = 0
@@ -128,7 +138,7 @@ class PartitionSequences:
 def forget_recreated(
     topics: Mapping[str, Mapping[int, PartitionQueue]], before: MetadataSnapshot, after: MetadataSnapshot
 ) -> None:
-    """Of a topic under another id, and of one that is gone, no broker knows any producer."""
+    """Forget the sequences of topics that have a new id or are gone: no broker remembers a producer of these logs."""
     for name, queues in topics.items():
         old, new = before.topics.get(name), after.topics.get(name)
         if old is not new and (old is None or new is None or old.topic_id != new.topic_id):

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
 
 
 class PartitionTimers:
-    """A heap of which a partition has one valid entry at most, by its ``timer_serial``; 0: none.
-
-    Stale entries are skipped when they come up.
+    """A heap of due times. A partition has at most one valid entry, named by its ``timer_serial`` (0: none). Stale
+    entries are skipped when they come up.
     """
 
     __slots__ = ("_heap", "_serial", "earliest_ms")
@@ -23,10 +22,12 @@ class PartitionTimers:
         self._heap: list[tuple[float, int, PartitionQueue]] = []
         self._serial = count(1)
         self.earliest_ms = inf
-        """Nothing is due earlier. It may be a stale entry's: :attr:`next_due_ms` finds the next."""
+        """Lower bound of all due times, monotonic ms. It may be a stale entry's: :attr:`next_due_ms` finds the next
+        valid one.
+        """
 
     def set(self, queue: PartitionQueue, due_ms: float) -> None:
-        """In place of the partition's earlier time, if it has one."""
+        """Set the partition's timer, replacing an earlier one."""
         if queue.timer_serial and queue.timer_due_ms == due_ms:
             return
         queue.timer_due_ms = due_ms
@@ -35,7 +36,7 @@ class PartitionTimers:
         self.earliest_ms = self._heap[0][0]
 
     def take_due(self, now_ms: float) -> list[PartitionQueue]:
-        """Those that are due, soonest first; their timers are over."""
+        """Remove and return the partitions that are due, soonest first."""
         due: list[PartitionQueue] = []
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
@@ -56,5 +57,5 @@ class PartitionTimers:
         return self.earliest_ms
 
     def waiting(self) -> list[PartitionQueue]:
-        """Partitions that wait for time."""
+        """Partitions with a timer set."""
         return [queue for _, serial, queue in self._heap if queue.timer_serial == serial]

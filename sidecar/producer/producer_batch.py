@@ -1,4 +1,4 @@
-"""ProducerBatch: records of one partition that travel, succeed and fail together (rule A6)."""
+"""ProducerBatch: records of one partition that are sent together and succeed or fail together (rule A6)."""
 
 from __future__ import annotations
 
@@ -15,34 +15,32 @@ if TYPE_CHECKING:
 
 NO_DESCRIPTOR = -1
 NOT_DRAINED: Final = 1 << 62
-"""The order of a batch that was in no request yet: behind all that were."""
+"""The order of a batch that was never in a request: behind all that were."""
 IN_DEQUE: Final = (BatchState.OPEN, BatchState.QUEUED)
 _ENDED = (BatchState.DONE, BatchState.GIVEN_UP)
 _OPEN = BatchState.OPEN
 _PERSISTED = Persistence.PERSISTED
 _NOT_PERSISTED = Persistence.NOT_PERSISTED
-"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
+"""Cached: reading an enum member through its class costs as much as a call, and these are used for each batch."""
 
 
 class ProducerBatch:
     """A range of journal records for one partition. Single-threaded: the worker's loop.
 
-    ``state`` moves by the table in batch_states.py. Each step is taken with the change that it names: in the deque, in
-    a request, with a fate. ``full`` and ``expedited`` are reasons to send it; they say nothing about where it is.
+    ``state`` moves by the table in batch_states.py, and always together with the change that it names. ``full`` and
+    ``expedited`` are reasons to send the batch; they say nothing about where it is.
 
-    ``producer_id``, ``epoch`` and ``base_sequence`` are given at the first drain and never change over
-    retries (rule S4). Only a *renumbering* takes them away again, when it is certain that the broker has none
-    of the records and nothing of the partition is on the wire.
+    ``producer_id``, ``epoch`` and ``base_sequence`` are given at the first drain and do not change over retries (rule
+    S4). Only a *renumbering* withdraws them, when the broker surely has none of the records and nothing of the
+    partition is on the wire.
 
-    ``order`` is the batch's place among all of its (lane, partition) that were drained, given at the first drain and
-    never re-used: they sort by it whatever happens to their sequences. Before it is NOT_DRAINED: what was never in a
-    request may still be passed by records of other clients.
+    ``order`` is the batch's place among the drained batches of its (lane, partition). It is given at the first drain
+    and never re-used, so batches sort by it whatever happens to their sequences. Until then it is NOT_DRAINED, and
+    records of other clients may still pass the batch.
 
-    ``is_express``: its records passed those that wait in bulk.
-
-    ``in_doubt``: an earlier attempt may have been appended (its answer never came or did not say).
-    ``descriptor`` is the driver's: its index in the slot's table, by which a drain sees that the batch needs none.
-    ``user`` belongs to the driver and is not read here.
+    ``is_express``: its records passed those of a backlog. ``in_doubt``: an earlier attempt may have been appended (its
+    answer never came, or was ambiguous). ``descriptor``: index in the slot's table, set by the driver; a drain sees
+    from it that the batch needs no new one.
     """
 
     __slots__ = (
@@ -109,46 +107,52 @@ class ProducerBatch:
         self.deadline_ms = deadline_ms
         self.state = state
         self.lifetime_ms = queue.settings.delivery_timeout_ms
-        """The topic's delivery.timeout.ms when the batch was made; it may be another by now."""
+        """The topic's delivery.timeout.ms when the batch was made; the setting may have changed since."""
 
         self.full = False
-        """batch.size is reached: it may be sent, and takes more until it is drained or fully grown."""
+        """batch.size is reached, so it may be sent. It takes more records until it is drained or fully grown."""
         self.load = 0
-        """Its size in batches of batch.size, as its partition's queue counts it."""
+        """Its size in units of batch.size, rounded up, as its partition's queue counts it."""
         self.expedited = False
-        """Flush or close asked for it: linger is over."""
+        """A flush or close asked for it: linger does not apply."""
         self.attempts = 0
-        """Finished attempts that counted, as Kafka's ``ProducerBatch.attempts``."""
+        """Number of attempts that ended and counted, as Kafka's ``ProducerBatch.attempts``."""
         self.retry_at_ms = 0.0
         self.failed_node: int | None = None
         self.last_error: str | None = None
         self.last_chance: tuple[int, str] | None = None
-        """Its partition was deleted while it was on the wire: the (code, text) that it fails with instead of being
-        sent again."""
+        """The (code, text) with which it fails instead of being retried: its partition was deleted while it was on the
+        wire.
+        """
         self.in_doubt = False
         self.doubt_refuted = False
-        """It was in doubt, and its broker has said that it lacks it: true as long as no later batch turns out to be
-        there."""
+        """It was in doubt, and its broker then said that it lacks it. Valid unless a later batch turns out to be in
+        the log.
+        """
         self.appended = False
-        """The broker has said that it has the batch: it is sent again only to learn where."""
+        """The broker reported that it has the batch: it is sent again only to learn the offset."""
         self.doubtful_parent: ProducerBatch | None = None
-        """It is half of this one, which may have been appended whole: the broker cannot recognise the half again."""
+        """The batch of which this is a half, if that may have been appended whole. The broker would not recognise the
+        half.
+        """
         self.was_in_doubt = False
-        """It may be sent under another number, and never completes as surely not persisted. Its broker said that it
-        lacks it; or it was half of a batch in doubt, and the other half was taken, which shows that the whole is not
-        there. Both are wrong where the broker had lost the producer id."""
+        """It may be renumbered, but is never reported as surely not persisted. Either its broker said that it lacks
+        the batch, or the other half of a batch in doubt was appended, which shows that the whole is not in the log.
+        Both conclusions are wrong if the broker had lost the producer id.
+        """
         self.was_absent = False
-        """The broker knew the producer id and did not have the batch, when it was asked after a worker's death. What it
-        refuses at its size now is not there. Not so any more once an attempt of ours went unanswered."""
+        """When asked after a worker's death, the broker knew the producer id and did not have the batch. So a refusal
+        for its size means that it is not in the log. Reset when an attempt of this worker goes unanswered.
+        """
         self.children: tuple[ProducerBatch, ...] = ()
 
         self.producer_id = self.epoch = -1
         self.base_sequence = NO_SEQUENCE
         self.serial = -1
         self.recreations = -1
-        """Of its topic, when it was last sent; -1: the log that was there then did not judge it by its number."""
+        """Recreations of its topic when it was last sent; -1 if the log of that time did not judge its sequence."""
         self.goes_alone = False
-        """Its timestamps are so old that the broker may forget the producer id once it has appended it."""
+        """Its timestamps are so old that the broker may forget the producer id after appending it."""
 
         self.code = 0
         self.persistence: int = _NOT_PERSISTED
@@ -183,14 +187,14 @@ class ProducerBatch:
 
     @property
     def may_be_in_log(self) -> bool:
-        """An attempt at it, or at the whole that it is half of, may have been appended. No refusal that a broker gives
-        before it looks for duplicates changes that (docs/broker-facts.md).
+        """True if an attempt of the batch, or of the whole of which it is a half, may have been appended. A refusal
+        that a broker gives before it looks for duplicates does not change that (docs/broker-facts.md).
         """
         return self.in_doubt or self.doubtful_parent is not None or self.doubt_refuted
 
     @property
     def has_open_doubt(self) -> bool:
-        """It must be sent again as it is, to find out, before it may get another number."""
+        """True if it must be sent again unchanged, to learn its fate, before it may be renumbered."""
         return self.in_doubt or self.doubtful_parent is not None
 
     @property
@@ -206,7 +210,7 @@ class ProducerBatch:
         return self.is_done
 
     def refuse(self, event: BatchEvent) -> NoReturn:
-        """The table has no such step for its state: an error of ours."""
+        """Raise AssertionError: the table has no such event in this state, which is a bug."""
         raise AssertionError(f"{self!r} is {self.state.name}, which has no {event.name}")
 
     def done(
@@ -218,7 +222,7 @@ class ProducerBatch:
         persistence: int = _PERSISTED,
         text: str = "",
     ) -> None:
-        """Decide the fate of all records at once, and once. A batch that waits leaves its partition's deque."""
+        """Decide the fate of all its records, once. A waiting batch leaves its partition's deque."""
         follows = FINISHED.get(self.state) or self.refuse(BatchEvent.FINISH)
         if self.state in IN_DEQUE:
             self.queue.remove(self)
@@ -230,19 +234,20 @@ class ProducerBatch:
         self.text = text
 
     def close(self) -> None:
-        """It takes no more records."""
+        """Close the batch: it takes no more records."""
         self.state = CLOSED.get(self.state) or self.refuse(BatchEvent.CLOSE)
 
     def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
-        """Fix the identity under which the records are sent, at the first drain."""
+        """Set the identity under which the records are sent, at the first drain."""
         assert self.base_sequence == NO_SEQUENCE, "a batch keeps its identity over retries"
         self.producer_id = producer_id
         self.epoch = epoch
         self.base_sequence = base_sequence
 
     def doubt_whole(self) -> None:
-        """It was split from a batch that may be in the log as a whole, by a worker that has died since: that one is
-        known by nothing else any more."""
+        """Mark it as half of a batch that may be in the log as a whole. A worker that has died since made the split,
+        and nothing else remembers the whole.
+        """
         whole = ProducerBatch(
             queue=self.queue,
             records=self.records,
@@ -263,12 +268,12 @@ class ProducerBatch:
         self.producer_id = -1
         self.epoch = -1
         self.base_sequence = NO_SEQUENCE
-        # A broker that has lost the producer id since says the same. So it is never reported as surely not persisted.
+        # A broker that has lost the producer id gives the same answer, so the batch may still be in the log.
         self.was_in_doubt = self.was_in_doubt or self.doubt_refuted
         self.doubt_refuted = False
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
-        """Halve the batch (rule A7). Both halves keep deadline, attempts and the parent's sequences."""
+        """Split the batch into halves (rule A7), which keep its deadline, attempts and sequences."""
         assert self.records.count > 1, "one record cannot be split"
         self.state = SPLIT.get(self.state) or self.refuse(BatchEvent.SPLIT)
         halves = self.records.split()
@@ -280,9 +285,9 @@ class ProducerBatch:
     def isolate(
         self, texts: Mapping[int, str]
     ) -> tuple[list[tuple[ProducerBatch, str]], ProducerBatch | None]:
-        """Set the records at the given indexes apart, after the broker has refused the whole batch.
+        """Separate the records at the given indexes from the others, after the broker refused the whole batch.
 
-        Returns (pieces to fail, one per distinct text; the rest in order, or None). None has an identity.
+        Returns (pieces to fail, one per distinct text; the other records in order, or None). No piece has an identity.
         """
         self.state = SPLIT.get(self.state) or self.refuse(BatchEvent.SPLIT)
         indexes_of: dict[str, list[int]] = {}
@@ -324,7 +329,7 @@ class ProducerBatch:
         return piece
 
     def where(self) -> str:
-        """Where the batch is, for the error text of one that ran out of time."""
+        """Where the batch is, as part of an error text for one that expired."""
         if self.state is BatchState.ON_WIRE:
             return f"sent to broker {self.failed_node} and not answered"
         if self.last_error:

@@ -1,12 +1,13 @@
-"""ProducerIds: the idempotent lane's producer id, its epochs, and the order of numbering (rule S4).
+"""ProducerIds: the idempotent lane's producer id, its epochs, and the numbering of batches (rule S4).
 
-Behaviour after Kafka's TransactionManager in its idempotent part, with one difference. Kafka gives batches new
-sequences while they may still be on the wire; here a batch is renumbered only when nothing of its partition
-is on the wire and the broker surely has none of it. Until then batches of unknown fate are sent again as they
-are: the broker answers either with success (it has them) or with OUT_OF_ORDER_SEQUENCE_NUMBER (it has not).
-That proof needs the batch to be among the last five that the broker may have appended, which is what it
-remembers: nothing is sent further ahead of the oldest unsettled batch, even when those between were answered. And it
-needs the broker to remember the id at all: see :class:`BrokerMemory`.
+Behaviour follows the idempotent part of Kafka's TransactionManager, with one difference. Kafka may give batches new
+sequences while they are still on the wire. Here a batch is renumbered only when nothing of its partition is on the
+wire and the broker surely has none of it. Until then a batch of unknown fate is sent again unchanged. The broker
+answers with success if it has the batch, and with OUT_OF_ORDER_SEQUENCE_NUMBER if not.
+
+That proof has two conditions. The batch must be among the last five that the broker may have appended, because the
+broker remembers only these. So nothing is sent further ahead of the oldest unsettled batch, even if the batches
+between were answered. And the broker must remember the producer id at all: see :class:`BrokerMemory`.
 """
 
 from __future__ import annotations
@@ -50,15 +51,17 @@ class ProducerIds:
         self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.memory = memory
         self.init_pending = False
-        """InitProducerId was asked for and has not been answered."""
+        """InitProducerId was sent and has not been answered."""
         self.is_wanted = False
-        """A batch waits for a producer id. Without idempotence it is of a dead worker, which had it."""
+        """A batch waits for a producer id. With enable.idempotence=false, such a batch comes from a dead worker that
+        had one.
+        """
         self.retry_at_ms = 0.0
         self.epoch_bumps = 0
         self._backoff = backoff
         self._failures = 0
         self._failure = 0
-        """Code of the last failure, 0 since the last success: the same one is a line of the log once."""
+        """Code of the last failure; 0 since the last success. Repeats of one code are logged at DEBUG only."""
 
     # --- the producer id ------------------------------------------------------------------------------------
 
@@ -71,11 +74,15 @@ class ProducerIds:
 
     @property
     def next_init_ms(self) -> float:
-        """When :meth:`take_init_request` is worth calling again."""
+        """When to call :meth:`take_init_request` again, monotonic ms; infinity if no request is needed or one is
+        pending.
+        """
         return float("inf") if self.identity.is_valid or self.init_pending else self.retry_at_ms
 
     def initialized(self, producer_id: int, epoch: int) -> None:
-        """A producer id arrived. Raises ValueError for the id -1 that a broker still loading answers with."""
+        """Use the producer id that arrived. Raises ValueError for id -1, which a broker sends while it is still
+        loading.
+        """
         identity = ProducerIdAndEpoch(producer_id, epoch)
         if not identity.is_valid:
             raise ValueError(
@@ -86,22 +93,22 @@ class ProducerIds:
         self.identity = identity
 
     def init_failed(self, code: int, now_ms: float) -> bool:
-        """InitProducerId failed; it is asked again after a backoff. True when waiting batches must fail
-        meanwhile.
+        """Schedule InitProducerId again after a backoff. True if waiting batches must fail, because the refusal is
+        final.
         """
         self.init_pending = False
         self._failures += 1
         self.retry_at_ms = now_ms + self._backoff.backoff_ms(self._failures - 1)
         row = classify(code)
         refused = not row.retriable and code not in (0, -1)
-        self.is_wanted = self.is_wanted and not refused  # what waits for it fails
+        self.is_wanted = self.is_wanted and not refused  # batches that wait for the id fail
         is_new, self._failure = code != self._failure, code
         level = logging.DEBUG if not is_new else logging.WARNING if refused else logging.INFO
         log.log(level, "No producer id yet: %s (%s).", row.name, refusal_of_id(code))
         return refused
 
     def _bump(self) -> None:
-        """A new epoch, made here without asking (KIP-360); a new id when epochs have run out."""
+        """Start a new epoch without asking a broker (KIP-360), or request a new id when the epochs are used up."""
         self.epoch_bumps += 1
         producer_id, epoch = self.identity
         if epoch >= EPOCH_MAX:
@@ -114,7 +121,7 @@ class ProducerIds:
     # --- sending --------------------------------------------------------------------------------------------
 
     def identify(self, batches: Iterable[ProducerBatch]) -> None:
-        """Number those that are drained for the first time; :class:`NextBatch` has just named them."""
+        """Number the batches that are drained for the first time. :class:`NextBatch` has just chosen them."""
         identity = self.identity
         producer_id, epoch = identity
         young_from_ms = self.memory.young_from_ms()
@@ -138,8 +145,10 @@ class ProducerIds:
 
     @staticmethod
     def adopt(sequences: PartitionSequences, batch: ProducerBatch, count: int) -> None:
-        """A batch that a dead worker numbered: what comes behind it gets numbers of ours once it is settled. Those of a
-        partition may come in any order; theirs says how they were numbered."""
+        """Adopt a batch that a dead worker numbered. Later batches are numbered here once it is settled.
+
+        The batches of a partition may come in any order: their ``order`` says how they were numbered.
+        """
         in_flight = sequences.in_flight
         if not in_flight:
             sequences.restart(ProducerIdAndEpoch(batch.producer_id, batch.epoch))
@@ -154,14 +163,17 @@ class ProducerIds:
     # --- answers --------------------------------------------------------------------------------------------
 
     def is_first(self, batch: ProducerBatch) -> bool:
-        """Nothing numbered before the batch is unsettled, so an OUT_OF_ORDER for it tells of a real gap."""
+        """True if no earlier numbered batch is unsettled, so an OUT_OF_ORDER answer shows a real gap before this
+        batch.
+        """
         sequences = batch.queue.sequences
         assert sequences is not None
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
     def acked(self, answers: Iterable[tuple[ProducerBatch, int, int]], now_ms: float) -> None:
-        """The broker has these batches. Also right for one given up earlier: the late answer resolves its
-        partition. Each with its base offset and the broker's timestamp of it, -1 when it sent none.
+        """Record that the broker acknowledged these batches: (batch, base offset, broker's timestamp or -1).
+
+        Also for batches that were given up earlier: the late answer settles their partition.
         """
         for batch, _, append_time_ms in answers:
             if batch.doubtful_parent is not None:
@@ -180,14 +192,14 @@ class ProducerIds:
             sequences.refuses_next = False
             if batch.serial >= sequences.known_from_serial:
                 if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
-                    sequences.known_until_ms = now_ms + IDLE_MS  # its records were young when it was numbered
+                    sequences.known_until_ms = now_ms + IDLE_MS  # young records, when they were numbered
                 else:
                     sequences.known_until_ms = self.memory.lasts_until_ms(batch, append_time_ms, now_ms)
-                # An answer to a duplicate has the timestamp in the log, whether a client or the broker made it.
+                # For a duplicate the answer has the log's timestamp, set by the client or by the broker.
                 sequences.is_stamped_by_broker = append_time_ms not in (-1, batch.records.max_timestamp_ms)
 
     def failed(self, batch: ProducerBatch) -> None:
-        """A numbered batch is given up. What follows depends on whether the broker may have it."""
+        """Give up a numbered batch. The next step depends on whether the broker may have it."""
         sequences = batch.queue.sequences
         assert sequences is not None
         if batch in sequences.in_flight:
@@ -201,7 +213,7 @@ class ProducerIds:
             sequences.renumber = True
 
     def replace(self, parent: ProducerBatch, children: tuple[ProducerBatch, ...]) -> None:
-        """Put the pieces of a split batch, which keep its sequences, in its place."""
+        """Replace a split batch by its pieces, which keep its sequences."""
         sequences = parent.queue.sequences
         assert sequences is not None
         index = sequences.in_flight.index(parent)
@@ -212,10 +224,12 @@ class ProducerIds:
 
     @staticmethod
     def _disprove_wholes(half: ProducerBatch) -> None:
-        """The half is in the log by itself, so none of the wholes that it is of is: a broker that had one of them would
-        have taken the half for out of order. The other halves are in no doubt for their sake.
+        """Clear the doubt about the wholes that ``half`` belongs to, since it was appended on its own.
 
-        That the broker had forgotten the producer id between the two cannot be excluded: see ``was_in_doubt``."""
+        A broker that had one of the wholes would have refused the half as out of order. So their other halves are no
+        longer in doubt because of these wholes. The broker may have forgotten the producer id between the two, which
+        ``was_in_doubt`` keeps in mind.
+        """
         sequences = half.queue.sequences
         assert sequences is not None
         wholes: list[ProducerBatch] = []
@@ -226,7 +240,7 @@ class ProducerIds:
         half.doubtful_parent = None
         for batch in sequences.in_flight:
             whole = batch.doubtful_parent
-            # What stays is a whole that was under way by itself, as a half of these.
+            # Keep the doubt about a whole that was itself on the wire as a half of these.
             while whole is not None and (whole in wholes or not (whole.in_doubt or whole.doubt_refuted)):
                 whole = whole.doubtful_parent
                 batch.was_in_doubt = True
@@ -234,14 +248,17 @@ class ProducerIds:
 
     @staticmethod
     def is_overtaken(batch: ProducerBatch) -> bool:
-        """A later batch of the identity is in the log already."""
+        """True if a later batch of the same identity is in the log already."""
         sequences = batch.queue.sequences
         assert sequences is not None
         return sequences.is_overtaken(batch)
 
     def note_refused(self, batch: ProducerBatch) -> None:
-        """The broker calls the batch out of order. That says more when nothing is missing before it. Before the first
-        batch of a dead worker something may be: only an acknowledgement that came to this one is sure."""
+        """Note an OUT_OF_ORDER answer for a batch that has nothing missing before it.
+
+        The first batch of a dead worker may have something missing before it. So this counts only after an
+        acknowledgement that this worker received.
+        """
         sequences = batch.queue.sequences
         assert sequences is not None
         if sequences.acked_order >= 0 and self.follows_the_acked(batch):
@@ -249,14 +266,14 @@ class ProducerIds:
 
     @staticmethod
     def may_be_overtaken(batch: ProducerBatch) -> bool:
-        """A later batch of the identity was given up in doubt."""
+        """True if a later batch of the same identity was given up in doubt."""
         sequences = batch.queue.sequences
         assert sequences is not None
         return sequences.may_be_overtaken(batch)
 
     @staticmethod
     def follows_the_acked(batch: ProducerBatch) -> bool:
-        """All that was numbered before the batch is acknowledged."""
+        """True if every batch numbered before this one is acknowledged."""
         sequences = batch.queue.sequences
         assert sequences is not None
         return (
@@ -265,7 +282,7 @@ class ProducerIds:
         )
 
     def may_be_forgotten(self, batch: ProducerBatch) -> bool:
-        """Its broker may have dropped the producer id at any check since the batch was appended."""
+        """True if the broker may have dropped the producer id at a check since the batch was appended."""
         sequences = batch.queue.sequences
         assert sequences is not None
         if sequences.is_stamped_by_broker:
@@ -274,24 +291,21 @@ class ProducerIds:
 
     @staticmethod
     def not_judged(batch: ProducerBatch) -> None:
-        """It did not reach the log, or was refused for another reason than a gap. A new topic may still take it."""
+        """Note that the log did not judge the batch's sequence: it was not reached, or refused for another reason. A
+        recreated topic may still accept the batch.
+        """
         sequences = batch.queue.sequences
         if sequences is not None and sequences.recreations:
             batch.recreations = -1
 
     def request_renumbering(self, batch: ProducerBatch) -> None:
-        """The batch's own sequence is a gap at the broker."""
+        """Note that the sequence of the batch itself is a gap at the broker."""
         sequences = batch.queue.sequences
         assert sequences is not None
         sequences.renumber = True
 
     def resolve(self, queue: PartitionQueue) -> list[ProducerBatch]:
-        """Settle what answers have made certain; call after each answer of the partition.
-
-        Returns the batches that lost their identity, oldest first: their descriptors must be freed, newest
-        first, before they are drained again. Kafka: ``maybeResolveSequences``,
-        ``bumpIdempotentEpochAndResetIdIfNeeded``.
-        """
+        """Apply what answers have shown; call after each answer of the partition."""
         sequences = queue.sequences
         assert sequences is not None
         if queue.wire_count or not (sequences.unresolved or sequences.renumber):
@@ -310,15 +324,14 @@ class ProducerIds:
         for batch in renumbered:
             batch.clear_identity()
         if sequences.identity == self.identity:
-            # The first partition to get here takes the new epoch; the others of the same incident only follow
-            # it.
+            # The first partition of an incident takes a new epoch; the others then use that epoch.
             self._bump()
         sequences.restart(NO_PRODUCER_ID)
         return renumbered
 
 
 def refusal_of_id(code: int) -> str:
-    """The sentence why InitProducerId gave none."""
+    """Sentence that says why the broker gave no producer id."""
     if code == Code.CLUSTER_AUTHORIZATION_FAILED:
         return (
             "The broker refuses a producer id (InitProducerId): grant the daemon's user WRITE on a topic or "

@@ -1,8 +1,8 @@
-"""RequestBufferPool: the private memory in which Produce requests are encoded (bounded, grown as used).
+"""RequestBufferPool: private memory in which Produce requests are encoded, bounded and allocated on demand.
 
-A buffer is lent for one request and given back only when the kernel has taken the request's bytes or its
-socket is closed: the broker's checksum covers neither topic nor partition, so a buffer used too early would
-corrupt silently (KAFKA-19012).
+A buffer is lent for one request. It returns only when the kernel has taken the request's bytes or the socket is
+closed. The broker's checksum covers neither topic nor partition, so a buffer re-used too early would silently write
+records to the wrong topic (KAFKA-19012).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SMALLEST: Final = 64 * 1024
 
 
 class RequestBuffer:
-    """``view`` is what may be written to; it is the whole buffer, at least as large as asked for."""
+    """Memory of one request. ``view`` is the whole buffer, at least as large as requested."""
 
     __slots__ = ("lent", "size", "trims", "view")
 
@@ -24,12 +24,13 @@ class RequestBuffer:
         self.view = memoryview(bytearray(size))
         self.lent = False
         self.trims = 0
-        """How often the pool had been trimmed when it was given back."""
+        """The pool's trim count when this buffer was given back."""
 
 
 class RequestBufferPool:
-    """Buffers by size class (powers of two from 64 KiB). Single-threaded. taken_bytes + free_bytes <= limit_bytes,
-    but for a request that is larger than the limit by itself: it is lent a buffer while no other request has one.
+    """Buffers by size class (powers of two from 64 KiB). Single-threaded. taken_bytes + free_bytes <= limit_bytes.
+
+    One exception: a request larger than the limit is lent a buffer while no other request has one.
     """
 
     __slots__ = (
@@ -62,8 +63,8 @@ class RequestBufferPool:
     def take(self, size_bytes: int) -> RequestBuffer | None:
         """A buffer of at least ``size_bytes``, or None when the limit is reached.
 
-        With nothing taken any size is lent. Otherwise a batch that was accepted under an earlier, larger
-        max.request.size would stand before all others of its broker for ever.
+        With nothing taken, any size is lent. Otherwise a batch accepted under an earlier, larger max.request.size
+        would block its broker for ever.
         """
         size = self._class_of(size_bytes)
         if self.taken_bytes and self.taken_bytes + size > self.limit_bytes:
@@ -81,8 +82,9 @@ class RequestBufferPool:
         return buffer
 
     def room_bytes(self, *, reserve_requests: int = 0) -> float:
-        """The most that :meth:`take` would give now and still leave room for so many largest requests: infinity when
-        nothing is taken and nothing reserved, 0 when that is not even the smallest buffer."""
+        """The largest size that :meth:`take` would lend now and still leave room for ``reserve_requests`` of the
+        largest requests. Infinity if nothing is taken or reserved; 0 if not even the smallest buffer is left.
+        """
         if not (self.taken_bytes or reserve_requests):
             return inf
         room = self.limit_bytes - self.taken_bytes - reserve_requests * self._largest_bytes
@@ -93,7 +95,7 @@ class RequestBufferPool:
         return min(1 << room.bit_length() - 1, self.max_request_size // 2)
 
     def give(self, buffer: RequestBuffer) -> None:
-        """Back, exactly once."""
+        """Give a buffer back, exactly once."""
         assert buffer.lent, "a request buffer was given back twice"
         buffer.lent = False
         self.taken_bytes -= buffer.size
@@ -104,10 +106,11 @@ class RequestBufferPool:
             self._free[buffer.size].append(buffer)
 
     def trim_unused(self) -> None:
-        """Let the memory of free buffers go that were not lent since the trim before: those of a backlog that is over,
-        and all of an idle worker."""
+        """Free the buffers that were not lent since the previous trim: those of a past backlog, or all of an idle
+        worker.
+        """
         for size, buffers in self._free.items():
-            # The last that was given back is lent first, so those that nobody needs are the first ones here.
+            # The buffer given back last is lent first, so unused ones are at the front.
             unused = 0
             while unused < len(buffers) and buffers[unused].trims < self._trims:
                 unused += 1
@@ -123,7 +126,7 @@ class RequestBufferPool:
                 self.free_bytes -= size
 
     def _class_of(self, size_bytes: int) -> int:
-        """Power of two, but a largest request gets exactly its size: 64 MiB hold as many as promised."""
+        """A power of two, except that the largest request gets exactly its size: so 64 MiB hold as many as promised."""
         if size_bytes > self.max_request_size // 2:
             return max(size_bytes, self.max_request_size)
         size = _SMALLEST

@@ -1,8 +1,8 @@
-"""Sender: decides what goes to which broker when, and what each answer means (rules S1–S5, A6–A8). Sans-IO.
+"""Sender: decides which batches go to which broker and when, and how to handle each answer (rules S1–S5, A6–A8).
 
-The driver calls :meth:`Sender.poll` after every event and at ``next_wakeup_ms``, executes the effects in
-order, and feeds back what happened. Behaviour after Kafka's ``Sender`` and ``NetworkClient``; where it
-differs for the idempotent lane, see producer_id.py.
+Sans-IO. The driver calls :meth:`Sender.poll` after every event and at ``next_wakeup_ms``, executes the effects in
+order, and reports the results. Behaviour follows Kafka's ``Sender`` and ``NetworkClient``; for differences in the
+idempotent lane see producer_id.py.
 """
 
 from __future__ import annotations
@@ -52,11 +52,15 @@ log = logging.getLogger(__name__)
 
 
 STALLED_MS_MAX: Final = 500.0
-"""While somebody else waits for a request buffer, a connection keeps one so long without the kernel taking a byte."""
+"""While another connection waits for a request buffer, one whose bytes the kernel does not take keeps its buffer for
+this long.
+"""
 
 
 class Sender:
-    """Single-threaded: the worker's loop. No clock inside; every method that needs one takes ``now_ms``."""
+    """Decides what to send. Single-threaded: the worker's loop. No clock inside; methods that need one take
+    ``now_ms``.
+    """
 
     def __init__(
         self,
@@ -76,16 +80,18 @@ class Sender:
         self.counts = self._fates.counts
         self.in_flight = self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
         self._closing_links: set[int] = set()
-        """Their CloseLink is on its way: nothing is drained for them before :meth:`on_disconnect`."""
+        """Links with a pending CloseLink: nothing is drained for them before :meth:`on_disconnect`."""
         self.lost_links = LostLinks()
         self._relief_ms = inf
-        """When somebody who waits for a request buffer may get that of a connection that stalls."""
+        """Monotonic ms at which a stalled connection loses its request buffer to one that waits; infinity if none
+        waits.
+        """
         self._leaderless = LeaderlessTopics(config.retry_backoff_max_ms)
         self.muted_until_ms = self._muted_until_ms = dict[int, float]()
         self.throttle_times = ThrottleTimes()
         self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
         self.watches_lateness = self._latency.is_on
-        """Whether brokers are ever late; if not, :meth:`late_brokers` need not be asked."""
+        """Whether lateness is measured at all; if not, :meth:`late_brokers` is always empty."""
         self._drain = BrokerDrain(
             config,
             accumulator,
@@ -100,8 +106,8 @@ class Sender:
     # --- the loop -------------------------------------------------------------------------------------------
 
     def poll(self, snapshot: MetadataSnapshot, links: LinkView, now_ms: float) -> list[Effect]:
-        """Do all that can be done now. Costs per broker with work and per due batch, nothing per idle
-        partition.
+        """Return the effects of all work that is possible now. The cost is per broker with work and per due batch;
+        idle partitions cost nothing.
         """
         accumulator = self._accumulator
         accumulator.advance(snapshot, now_ms)
@@ -110,7 +116,7 @@ class Sender:
         if self._in_flight.next_deadline_ms <= now_ms:
             self._time_out_requests(now_ms)
         self._wake_now = False
-        # Everything goes to the one list and is taken in the end: an exception here loses no effect.
+        # All effects go to one list, which is taken at the end: an exception here loses none of them.
         fates = self._fates
         effects = fates.effects
         if fates.completed:
@@ -158,15 +164,15 @@ class Sender:
 
     @property
     def next_wakeup_ms(self) -> float:
-        """Monotonic ms when :meth:`poll` must be called again though nothing happens; infinity when never.
+        """Monotonic ms at which :meth:`poll` must be called even if no event happens; infinity if never.
 
-        What waits for an event (an answer, a link, room for a request, metadata) is not counted: the driver
-        polls after events.
+        Work that waits for an event (an answer, a link, room for a request, metadata) does not count: the driver polls
+        after events.
         """
         if self._wake_now or self._fates.effects or self._fates.completed or self._fates.hints:
             return 0.0
         accumulator = self._accumulator
-        # Without min(): this is asked every turn.
+        # No min() here: this runs once per turn.
         wakeup_ms = self._relief_ms
         if accumulator.schedule.timers.earliest_ms < wakeup_ms:
             wakeup_ms = min(wakeup_ms, accumulator.schedule.timers.next_due_ms)
@@ -183,29 +189,29 @@ class Sender:
         return wakeup_ms
 
     def _note_latency(self, ready: list[int], now_ms: float) -> None:
-        # A partition with all its batches in flight stands in no line, whatever waits behind them: a broker with
-        # as many requests unanswered as allowed is behind, too.
+        # A partition with all its batches in flight stands in no line, whatever waits behind them. So a broker with as
+        # many unanswered requests as allowed is behind, too.
         full = {broker_of(node_id) for node_id in self._in_flight.full_nodes()}
         self._latency.keep(full.union(map(broker_of, ready)))
         for node_id in full:
             self._latency.blocked(node_id, now_ms)
 
     def late_brokers(self, now_ms: float) -> frozenset[int]:
-        """Brokers that took nothing for partitioner.availability.timeout.ms though something was ready for them."""
+        """Brokers that took nothing for partitioner.availability.timeout.ms although something was ready for them."""
         return self._latency.late(now_ms)
 
     def next_lateness_ms(self, now_ms: float) -> float:
-        """When :meth:`late_brokers` changes by time alone; infinity when it does not."""
+        """When :meth:`late_brokers` changes by the passing of time alone, monotonic ms; infinity if it does not."""
         return self._latency.next_change_ms(now_ms)
 
     def wake(self) -> None:
-        """Poll at the next opportunity (after an append that said so)."""
+        """Poll at the next opportunity. Called after an append that asked for it."""
         self._wake_now = True
 
     def _relieve(self, links: LinkView, now_ms: float, effects: list[Effect]) -> None:
-        """A connection waits for its first request buffer, and others hold them all: the one that has taken no byte
-        longest is closed, if that is too long. A broker that was stopped would keep its buffer until the request times
-        out."""
+        """Close the connection that has stalled longest, if a connection waits for its first request buffer and others
+        hold them all. Otherwise a stopped broker would keep its buffer until its request times out.
+        """
         since_ms, stalled = inf, 0
         for node_id in self._in_flight.unsent_nodes():
             its_ms = links.stalled_since_ms(node_id)
@@ -225,15 +231,17 @@ class Sender:
         effects.append(CloseLink(node_id, reason))
 
     def on_descriptors_changed(self, queue: PartitionQueue, now_ms: float) -> None:
-        """The driver has carried out a Split or Renumbered: batches of the partition have descriptors that had none, or
-        the other way round. Those that have one may go when nothing else may."""
+        """Update a partition after a Split or Renumbered ran: some of its batches gained or lost descriptors. Batches
+        that have one may go even when no others may.
+        """
         self._accumulator.schedule.touch(queue, now_ms)
         if self.room.lacks_descriptors:
             self._wake_now = True
 
     def look_for_descriptors(self) -> bool:
-        """After the effects of a poll: whether to poll again, for instance because they freed batch descriptors that
-        others wait for."""
+        """Whether to poll again after the effects of a poll, for instance because they freed descriptors that batches
+        wait for.
+        """
         if self.room.has_freed_descriptors:
             self._wake_now = True
         return self._wake_now
@@ -247,10 +255,9 @@ class Sender:
     # --- what happened to a request -------------------------------------------------------------------------
 
     def on_request_sent(self, request: ProduceRequest, now_ms: float) -> bool:
-        """The kernel has taken all bytes of the request. With acks=0 that is all there will ever be, and only then
-        ``now_ms`` counts.
+        """The kernel has taken all bytes of the request. With acks=0 no answer follows; only then ``now_ms`` is used.
 
-        True when there is something to :meth:`poll` for now.
+        True if there is something to :meth:`poll` for now.
         """
         request.sent = True
         if request.acks == 0 and self._in_flight.end(request):
@@ -260,16 +267,14 @@ class Sender:
                 batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
             self._fates.finish(undecided)
             self._fates.settled(request.batches, now_ms)
-        # The way to that broker is free again: of interest only if something waits for one.
+        # The connection has room again, which matters only if something is ready.
         if request.acks == 0 or self._accumulator.lines.ready_nodes():
             self._wake_now = True
         return self._wake_now
 
     def on_request_not_sent(self, request: ProduceRequest, now_ms: float) -> None:
-        """The driver could not prepare the request (no descriptors, no link) and no byte of it left: as if never
-        drained.
-
-        Identities stay; no attempt is counted.
+        """The driver could not prepare the request (no descriptors, no link), and no byte of it left. Its batches
+        return to their queues as if never drained: identities stay, and no attempt is counted.
         """
         if self._in_flight.end(request):
             self._take_back(request, now_ms)
@@ -278,23 +283,23 @@ class Sender:
     def on_batch_unsendable(
         self, request: ProduceRequest, batch: ProducerBatch, text: str, now_ms: float
     ) -> None:
-        """The encoder did not get the bytes it should (a bug or damage): the batch leaves the request and
-        fails.
+        """The encoder found other bytes than expected (a bug or damage): the batch leaves the request and fails.
 
-        Call before any byte of the request is sent; the request then goes without the batch, and may be empty
-        (then report it by :meth:`on_request_not_sent`).
+        Call before any byte of the request is sent. The request then goes without the batch. If it is empty, report it
+        by :meth:`on_request_not_sent`.
         """
         request.batches.remove(batch)
         self._accumulator.release((batch,))
         batch.in_doubt = True
         self._fates.fail(batch, LocalCode.ENCODE_MISMATCH, text, now_ms)
-        self._fates.settled((batch,), now_ms)  # also when it had its fate before: one fewer is in flight
+        self._fates.settled((batch,), now_ms)  # even if it had a fate before: one batch fewer is in flight
 
     def on_produce_response(
         self, request: ProduceRequest, results: Iterable[PartitionResult], throttle_ms: int, now_ms: float
     ) -> None:
-        """An answer came. Late ones (the request has timed out meanwhile) and doubled entries change
-        nothing."""
+        """Handle the answer to a Produce request. A late answer (the request has timed out) or a doubled entry changes
+        nothing.
+        """
         self.throttle_times.note(throttle_ms, now_ms)
         if throttle_ms > 0:
             self.counts.throttle_ms += throttle_ms
@@ -322,7 +327,8 @@ class Sender:
                 else:
                     delivered.append((found, result.base_offset, result.append_time_ms))
         finally:
-            # A fault of ours over one of them takes nothing from the others, and none stays behind for ever.
+            # If one result raises an exception, the other batches are still settled and none is left without an
+            # answer.
             for batch in unanswered.values():
                 text = f"Broker {broker_of(request.node_id)} left {batch.topic}-{batch.partition} out of its answer."
                 fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
@@ -333,14 +339,14 @@ class Sender:
     def on_disconnect(
         self, node_id: int, now_ms: float, *, reason: str = "", is_refused: bool = False
     ) -> None:
-        """The link is gone, or could not be made. Without its second one a broker gets everything by the first.
+        """The link is gone or could not be made. A broker without its second link gets everything by the first.
 
-        Requests that were ``begun`` may have reached the broker: their batches are in doubt and are sent again as they
-        are.
+        Requests that were ``begun`` may have reached the broker: their batches are in doubt and are sent again
+        unchanged.
         """
         self._closing_links.discard(node_id)
         self.lost_links.lost(node_id, reason, is_refused=is_refused)
-        # Also without anything in flight: a broker that cannot be reached may not lead these topics any more (M7).
+        # Even with nothing in flight: a broker that cannot be reached may no longer lead these topics (M7).
         self._fates.stale_topics |= self._accumulator.lines.topics_waiting_for(node_id)
         requests = self._in_flight.end_all(node_id)
         self._muted_until_ms.pop(node_id, None)
@@ -402,9 +408,9 @@ class Sender:
         self._wake_now = True
 
     def on_producer_id_error(self, code: int, now_ms: float, text: str = "") -> None:
-        """InitProducerId failed (NETWORK_EXCEPTION when its link ended). It is asked again after a backoff;
-        when the refusal is final (not authorised), what waits for the id fails meanwhile, and later records
-        may succeed."""
+        """InitProducerId failed (NETWORK_EXCEPTION if its link ended). It is sent again after a backoff. If the
+        refusal is final (not authorised), batches that wait for the id fail now; later records may still succeed.
+        """
         if not self._ids.init_failed(code, now_ms):
             return
         for batch in self._accumulator.incomplete.oldest_first():
@@ -416,8 +422,8 @@ class Sender:
     def fail_partitions(
         self, topic: str, partitions: Iterable[int] | None, code: int, text: str, now_ms: float
     ) -> None:
-        """Fail what waits for these partitions (deleted topics: rule U5). What is on the wire gets its own
-        answer, and is not sent again after it.
+        """Fail the batches that wait for these partitions, which were deleted (rule U5). ``partitions`` None: all of
+        the topic. Batches on the wire get their own answer, and are not retried after it.
         """
         for batch in self._accumulator.batches_of(topic, partitions):
             self._fates.fail(batch, code, text, now_ms)
@@ -428,18 +434,20 @@ class Sender:
                 batch.last_chance = (code, text)
 
     def give_up(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
-        """A batch that must not be sent again, since it may be in the log and nobody would recognise a copy."""
+        """Fail a batch that must not be sent again, because it may be in the log and the broker would not recognise a
+        copy.
+        """
         self._wake_now = True
         self._fates.fail(batch, code, text, now_ms)
 
     def begin_close(self, now_ms: float) -> None:
-        """Graceful close (rule S2): linger ends; go on polling until :attr:`is_idle`, then stop."""
+        """Begin a graceful close (rule S2): linger ends. Go on polling until :attr:`is_idle`, then stop."""
         self._closing = True
         self._accumulator.schedule.begin_close(now_ms)
         self._wake_now = True
 
     def force_close(self, now_ms: float) -> None:
-        """Fail every incomplete batch to its submitter; one more poll gives them as Completed."""
+        """Fail every incomplete batch. One more poll returns them as Completed."""
         self.begin_close(now_ms)
         for batch in self._accumulator.incomplete.oldest_first():
             text = (
@@ -450,7 +458,7 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing unsent, nothing in flight, no fate decided that a poll has still to hand out."""
+        """True if nothing is unsent or in flight, and no decided fate waits for a poll."""
         return not (self._accumulator.incomplete or len(self._in_flight) or self._fates.completed)
 
     @property

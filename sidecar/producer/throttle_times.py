@@ -1,15 +1,15 @@
-"""ThrottleTimes: what brokers asked for lately, as Kafka's produce-throttle-time-avg and -max tell it."""
+"""ThrottleTimes: recent throttle times of brokers, as Kafka's produce-throttle-time-avg and -max report them."""
 
 from __future__ import annotations
 
 from typing import Final
 
 SAMPLE_MS: Final = 30_000.0
-"""Two samples are kept, as by Kafka's defaults metrics.sample.window.ms and metrics.num.samples."""
+"""Length of a sample. Two are kept, as by Kafka's defaults of metrics.sample.window.ms and metrics.num.samples."""
 
 
 class ThrottleTimes:
-    """Average and maximum over the answers of the last 30 to 60 seconds, those without a throttle included."""
+    """Average and maximum throttle time of the answers of the last 30 to 60 s, including those without a throttle."""
 
     __slots__ = ("_begun_ms", "_now", "_past")
 
@@ -20,14 +20,14 @@ class ThrottleTimes:
         self._past = (0, 0, 0)
 
     def note(self, throttle_ms: int, now_ms: float) -> None:
-        """An answer to a Produce request came."""
+        """Count an answer to a Produce request."""
         if now_ms - self._begun_ms >= SAMPLE_MS:
             self._roll(now_ms)
         answers, total_ms, max_ms = self._now
         self._now = answers + 1, total_ms + throttle_ms, max_ms if max_ms > throttle_ms else throttle_ms
 
     def average_ms(self, now_ms: float) -> int:
-        """0 when nothing was answered."""
+        """Average in ms, 0 if nothing was answered."""
         self._roll(now_ms)
         answers = self._now[0] + self._past[0]
         return round((self._now[1] + self._past[1]) / answers) if answers else 0

@@ -1,4 +1,4 @@
-"""TopicSettings: what holds for one topic, once the patterns of the configuration have been looked through."""
+"""TopicSettings: the settings of one topic, after the patterns of the configuration were applied."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TopicSettings:
     """Payload bytes per second that may be accepted, over all workers."""
     rate_records: int | None = None
     is_paused: bool = False
-    """Its records that were never in a request wait, by an operator's order; their time goes on."""
+    """An operator paused the topic: its records that were never in a request wait. Their delivery timeout goes on."""
 
     @classmethod
     def of(cls, config: ProducerConfig, own: Mapping[str, Any]) -> TopicSettings:
@@ -41,7 +41,7 @@ class TopicSettings:
         return cls(
             acks=acks,
             lane=IDEMPOTENT_LANE if idempotent else PLAIN_LANE,
-            # A request, and so its buffer, holds a whole batch at least (Kafka's max.request.size caps batches, too).
+            # A request and its buffer hold at least one whole batch (Kafka's max.request.size limits batches, too).
             batch_size=max(1, min(own.get("batch.size", config.batch_size), config.max_request_size)),
             linger_ms=own.get("linger.ms", config.linger_ms),
             delivery_timeout_ms=own.get("delivery.timeout.ms", config.delivery_timeout_ms),
@@ -54,7 +54,9 @@ class TopicSettings:
 
 
 class TopicRules:
-    """``[topics."PATTERN"]``: the first pattern, in the order of the file, that matches a topic counts for it."""
+    """Rules of ``[topics."PATTERN"]``: the first pattern that matches a topic, in the order of the file, applies to
+    it.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class TopicRules:
         patterns: Mapping[str, Mapping[str, Any]] | None = None,
         paused: Iterable[str] = (),
     ) -> None:
-        """``paused``: names of topics of which nothing is sent."""
+        """``paused``: names of topics whose records are held back."""
         self._config = config
         self._paused = frozenset(paused)
         self._patterns = [(pattern, dict(own)) for pattern, own in (patterns or {}).items()]
@@ -70,7 +72,7 @@ class TopicRules:
         self._found: dict[str, TopicSettings] = {}
 
     def of(self, topic: str) -> TopicSettings:
-        """Resolved at the first call for a topic, and the same object until :meth:`forget`."""
+        """Settings of a topic. Resolved at its first call, and the same object until :meth:`forget`."""
         found = self._found.get(topic)
         if found is None:
             own = next((own for pattern, own in self._patterns if fnmatchcase(topic, pattern)), None)
@@ -81,5 +83,5 @@ class TopicRules:
         return found
 
     def forget(self, topic: str) -> None:
-        """Nothing uses the topic any more."""
+        """Drop a topic that is no longer in use."""
         self._found.pop(topic, None)
