@@ -1,5 +1,5 @@
-"""A worker process: runs the core over real clients, real brokers and its slot of the segment.
+"""A worker process: runs the producer core for its clients, against the brokers, on one slot of the segment.
 
-The shell that holds sockets and clocks. It must not touch the controller, which it hears by messages only, nor the CLI.
-Five rooms (stubs, topics, brokers, fates, adoption) that build.py wires.
+This package holds the sockets and clocks. It must touch neither the CLI nor the controller, with which it only
+exchanges messages. It has five rooms of its own (stubs, topics, brokers, fates, adoption), wired by build.py.
 """

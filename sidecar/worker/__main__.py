@@ -1,4 +1,4 @@
-"""``python -m sidecar.worker``: how the controller starts a worker; not for people."""
+"""``python -m sidecar.worker``: the command by which the controller starts a worker. Not meant for users."""
 
 import logging
 import os
@@ -9,5 +9,5 @@ from sidecar.worker.main import main
 status = main()
 logging.shutdown()
 sys.stderr.flush()
-# Taking apart an interpreter with all this imported lasts longer than an adoption, and a successor waits for us.
+# A normal interpreter shutdown takes longer than an adoption, and a successor waits for this process to end.
 os._exit(status)

@@ -1,6 +1,6 @@
-"""build(): every room of one worker, wired. No sockets and no I/O: what it makes waits for adopt, open and run.
+"""build(): creates and wires every room of one worker. It does no I/O; adopt, open and run come later.
 
-The worker calls it with a real loop; tests call it with a loop and a clock that they move by hand.
+The worker calls it with a real loop; tests pass a loop and a clock that they control.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from sidecar.worker.slot_memory import SlotMemory
 
 CREDIT_WINDOW_BYTES = 8 << 20
-"""How far a stub may send ahead of ACCEPTED; at most an eighth of the pool."""
+"""Bytes that a stub may send beyond ACCEPTED; at most an eighth of the pool."""
 COMPRESSION_THREADS = 2
 COMMIT_PENDING_BYTES_MAX = 32 << 20
 """Bytes that may wait for the disk before streams are held; at most a quarter of the pool."""
@@ -62,7 +62,7 @@ COMMIT_PENDING_BYTES_MAX = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """A worker's view of the world when its rooms are made; ``accept_log`` with pool.sync = accept only."""
+    """Everything outside of the rooms that they need. ``accept_log`` is set only with pool.sync = accept."""
 
     host: Host
     loop: asyncio.AbstractEventLoop
@@ -75,7 +75,7 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """A worker's rooms; it has adopted nothing yet and nobody can reach it."""
+    """All rooms of a worker, before it has adopted or opened anything."""
 
     memory: SlotMemory
     core: Core
@@ -270,7 +270,7 @@ def _build_stubs(
     )
     if outside.accept_log is not None:
         pool_bytes = segment.page_count * segment.page_bytes
-        intake.express.is_on = False  # what the disk keeps is one order for each topic
+        intake.express.is_on = False  # the accept log keeps one order per topic
         intake.commit = GroupCommit(
             loop=outside.loop,
             accept_log=outside.accept_log,

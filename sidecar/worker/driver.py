@@ -1,7 +1,7 @@
-"""Driver: the worker's only caller of the core. One clock read a turn; events in, effects out.
+"""Driver: the worker's only caller of the core. It reads the clock once per turn, reports events and runs effects.
 
-A turn follows every burst of input (frames from stubs, bytes from brokers, a metadata push, a timer):
-poll the sender → carry out its effects → settle and tell what is decided → give pages back → set the next timer.
+A turn follows every burst of input (frames from stubs, bytes from brokers, a metadata update, a timer): poll the
+sender → run its effects → settle and complete decided batches → give pages back → set the next timer.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ACKS_WAIT_MS_MAX = 1_000.0
-"""How long a drained worker waits for its stubs to acknowledge their last outcomes."""
+"""Time in ms that a drained worker waits for its stubs to acknowledge their last outcomes."""
 UNSENT_RETRY_MS = 20.0
-"""How soon a stub that did not read is tried again."""
+"""Time in ms after which a stub whose socket took nothing is tried again."""
 UNREPEATED: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
-"""Effects that nothing repeats. The others come again: by a timeout, a backoff, the next refresh."""
+"""Effects that nothing repeats. The others come again after a timeout, a backoff or the next refresh."""
 
 
 class Driver:
-    """Carries out what the core decides, a turn at a time. Belongs to the worker's loop, with all it is given."""
+    """Runs the core's effects, turn by turn. Belongs to the worker's loop, as do all objects that it is given."""
 
     def __init__(
         self,
@@ -141,10 +141,10 @@ class Driver:
     # --- events --------------------------------------------------------------------------------------------
 
     def turn_now(self) -> None:
-        """The endpoint has handed over all the frames it had: run the turn without waiting for the loop."""
+        """Run a turn at once, after the endpoint has passed on all frames that it had."""
         stub_port = self._stub_port
         if not stub_port.has_heard and not self._outboxes.pending:
-            return  # it had none: a part of one came, or somebody to talk to
+            return  # no whole frame: a part of one arrived, or a new connection
         stub_port.has_heard = False
         self._turns.run_now()
 
@@ -154,7 +154,9 @@ class Driver:
         self._producer_id_port.step()
 
     def on_update_metadata(self, update: UpdateMetadata) -> None:
-        """Rule U3–U5: swap the snapshot, fail what was deleted, look again at what waited."""
+        """Apply a metadata update (rules U3–U5): swap the snapshot, fail deleted partitions, retry entries that
+        waited.
+        """
         now_ms = self._clock.now_ms()
         try:
             in_use = self._topics.in_use() if update.is_full else set[str]()
@@ -174,7 +176,7 @@ class Driver:
         if unnamed:
             self._host.send_control(
                 NeedTopics(topics=tuple(unnamed))
-            )  # expired there, or deleted: it finds out
+            )  # expired at the controller, or deleted: it will check
         self._shares.count_all(now_ms)
         if self._shares.look_is_due:
             self._look_at_held(now_ms)
@@ -191,7 +193,7 @@ class Driver:
         self._turns.wake()
 
     def on_pool_wake(self) -> None:
-        """Another worker gave pages back, or left its place in the line."""
+        """Another worker gave pages back, or left the line for pages."""
         if self._holds.share_held:
             self._holds.shares_freed(self._clock.now_ms())
         self._turns.wake()
@@ -199,7 +201,7 @@ class Driver:
     # --- drain (rule S2) -----------------------------------------------------------------------------------
 
     def start_drain(self, timeout_ms: float) -> None:
-        """Take nothing new, finish what is there; what is left at the deadline fails to its submitter."""
+        """Accept nothing new and deliver the rest. Records left after ``timeout_ms`` fail."""
         if self._drain_deadline_ms is None:
             self._stub_port.start_draining()
             self._sender.begin_close(self._clock.now_ms())
@@ -216,17 +218,17 @@ class Driver:
                 )
                 self._waiting.fail_all(LocalCode.ABORTED, now_ms)
                 self._sender.force_close(now_ms)
-                # From here on nobody waits for answers: requests to a mute broker would outlive the daemon.
+                # From here on no answer is awaited: requests to a silent broker would outlive the daemon.
                 self._forced = True
                 self._drain_deadline_ms = float("inf")
                 self._turns.wake()
             return
         if self._acks_deadline_ms is None:
             self._acks_deadline_ms = now_ms + ACKS_WAIT_MS_MAX
-        # A short wait for the stubs' ACKs: what they know they need not ask the next daemon for.
+        # Wait shortly for ACKs: a stub need not ask the next daemon for outcomes that it has.
         if self._stub_port.has_unacked and now_ms < self._acks_deadline_ms:
             return
-        # Outcomes without an ACK by now cannot be written any more.
+        # Outcomes without an ACK by now can no longer be written.
         self._stub_port.give_up_all()
         if self._dead_letters.is_writing:
             return
@@ -243,9 +245,9 @@ class Driver:
     # --- the turn ------------------------------------------------------------------------------------------
 
     def turn(self, now_ms: float) -> float:
-        """One turn; returns when the next is due though nothing happens.
+        """Run one turn. Returns the monotonic ms of the next one, if no event comes before.
 
-        Rooms with nothing to do are not called: what each keeps for that is empty, or due later.
+        Rooms with nothing to do are not called: each has an attribute that is empty, or a due time.
         """
         topics, waiting, sender, outboxes = self._topics, self._waiting, self._sender, self._outboxes
         if waiting.queues:
@@ -259,7 +261,7 @@ class Driver:
             try:
                 self._handlers[type(effect)](effect, now_ms)
             except Exception:
-                # The core has moved on already: the effects behind this one must still happen.
+                # The core's state has changed already, so the remaining effects must still run.
                 self._counters.inc("sender_exceptions_total")
                 log.exception(f"The effect %r failed. {PLEASE_REPORT}", effect)
                 if isinstance(effect, UNREPEATED):
@@ -301,13 +303,13 @@ class Driver:
         return due_ms
 
     def _next_due_ms(self, now_ms: float) -> float:
-        """When time alone brings something to do, of what is seldom there."""
+        """When the next rare timed work is due, monotonic ms."""
         due_ms = NEVER_MS
         if self._waiting.queues:
             due_ms = self._waiting.next_due_ms
         if self._sender.watches_lateness:
             due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
-        if self._outboxes.pending:  # not taken by their sockets
+        if self._outboxes.pending:  # their sockets did not take the message
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
         if self._drain_deadline_ms is not None and not self._drained:
             due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
@@ -336,7 +338,9 @@ class Driver:
             self._look_at_held(now_ms)
 
     def _look_at_held(self, now_ms: float) -> None:
-        """Streams held by a share go on, here and at the other workers, once enough was given back."""
+        """Let streams that were held by a share continue, here and in other workers, once enough pages were given
+        back.
+        """
         self._shares.looked()
         if self._holds.share_held:
             self._holds.shares_freed(now_ms)
@@ -353,7 +357,7 @@ class Driver:
     def _connect(self, effect: Connect, now_ms: float) -> None:
         self._produce_port.connect(effect.node_id)
         delay_ms = self._links.next_attempt_delay_ms(effect.node_id, now_ms)
-        # Nothing waits for a second connection: it is asked for again at any turn in which it is missed.
+        # Nothing waits for a second connection: it is requested again in any turn that lacks it.
         if 0 < delay_ms < float("inf") and effect.node_id == broker_of(effect.node_id):
             self._loop.call_later(delay_ms / 1000, self._turns.wake)
 
@@ -364,7 +368,9 @@ class Driver:
         self._host.send_control(NeedTopics(topics=tuple(effect.topics), refresh=True))
 
     def _leader_hints(self, effect: LeaderHints, now_ms: float) -> None:
-        """KIP-951: overlay what the broker said until the next push, and report it upward."""
+        """Apply leaders that a broker named (KIP-951) until the next metadata update, and report them to the
+        controller.
+        """
         if self._cache.apply_leader_hints(effect.hints, self._produce_port.take_leader_endpoints()):
             topics = {hint.topic for hint in effect.hints}
             self._host.send_control(NeedTopics(topics=tuple(topics), refresh=True))
@@ -398,7 +404,9 @@ class Driver:
     # --- housekeeping --------------------------------------------------------------------------------------
 
     async def run_periodic(self) -> None:
-        """Runs for the worker's life: the heartbeat comes from the loop that works, not from a thread beside it."""
+        """Do the periodic work for the worker's life. The heartbeat comes from this loop, not from a thread beside it,
+        so it shows that the loop works.
+        """
         while True:
             self._memory.beat()
             now_ms = self._clock.now_ms()
@@ -412,7 +420,7 @@ class Driver:
                 self._look_at_held(now_ms)
             self._holds.shares_freed(now_ms)
             if self._pool.waiters:
-                self._turns.wake()  # the worker before us in line may be dead by now
+                self._turns.wake()  # the worker before this one in line may have died
             if self._commit is not None:
                 self._commit.note_endings()
             used = self._topics.take_used()
@@ -425,14 +433,14 @@ class Driver:
             self._gauges.publish(self._wakeups, now_ms)
             self._reporter.step(now_ms)
             if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
-                self._turns.wake()  # a client that was given up had them
+                self._turns.wake()  # a client that was given up held some
             if self._is_at_rest():
                 await self._turns.rest()
             else:
                 await asyncio.sleep(self._turns.housekeeping_s)
 
     def _is_at_rest(self) -> bool:
-        """Nothing has happened since the last round, and there is nothing that time alone would change soon."""
+        """True if nothing happened since the last round, and no timed work is near."""
         before, self._last_wakeups = self._last_wakeups, self._wakeups
         return not (
             before != self._wakeups
@@ -453,7 +461,7 @@ class Driver:
             self._holds.reclaim_reservations(list(session.streams.values()), now_ms)
 
     def _release_idle(self, now_ms: float) -> None:
-        """A chain with nothing live keeps no page: the pool is whole again when the worker is idle."""
+        """Give back the pages of chains with nothing live, so that an idle worker leaves the pool whole."""
         for queue in self._topics:
             chain = queue.chain
             if chain.page_count and not chain.live_entries and now_ms - queue.last_used_ms > 1000:

@@ -1,4 +1,4 @@
-"""Explainer: what waits on what in this worker, for somebody who asks. Nothing is noted for it while records pass."""
+"""Explainer: shows what waits for what in this worker, on request. It costs nothing while records pass."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from sidecar.worker.topics.topics import Topics
 
 BATCHES_READ_MAX: Final = 10_000
-"""Batches that one explanation looks at, the oldest first: some 10 ms of the worker's time."""
+"""Batches examined by one explanation, oldest first: some 10 ms of the worker's time."""
 
 
 class _Partition:
-    """Batches of one partition that wait: the oldest says what for."""
+    """Waiting batches of one partition. The oldest one gives the reason."""
 
     __slots__ = ("deadline_ms", "oldest", "records", "size_bytes", "submissions")
 
@@ -47,7 +47,7 @@ class _Partition:
 
 
 class Explainer:
-    """Reads the rooms of the worker; belongs to its loop."""
+    """Reads the worker's rooms. Belongs to its loop."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Explainer:
         self._dead_letters = dead_letters
 
     def explain(self, question: Explain, now_ms: float) -> Explained:
-        """The answer: of one topic, partition (``orders-3``) or client, or of everything (an empty name)."""
+        """Answer for one topic, partition (``orders-3``) or client, or for everything (an empty name)."""
         name = question.name
         own = [each for each in self._sessions if question.uid in {EVERY_USER, each.caller.uid}]
         sessions = [each for each in own if not name or each.name == name]
@@ -107,7 +107,7 @@ class Explainer:
         )
 
     def _unknown(self, wanted: _Wanted) -> Iterator[WaitingRow]:
-        """Entries without a partition: their topic, or the partition that they name, is not there yet."""
+        """Entries without a partition: their topic, or the partition that they name, does not exist yet."""
         for queue in self._topics.waiting.queues:
             if not wanted.has_topic(queue.topic):
                 continue
@@ -168,7 +168,7 @@ class Explainer:
             )
 
     def _letters(self, wanted: _Wanted) -> Iterator[WaitingRow]:
-        """Failures whose clients are gone, and which the spool does not take."""
+        """Failures whose clients are gone and which the spool does not accept."""
         letters = self._dead_letters
         if not letters.refusal:
             return
@@ -215,7 +215,7 @@ class Explainer:
 
 
 class _Wanted:
-    """The question's name, and the topics of the client if it is one."""
+    """The name asked for, and the topics of the client if it names one."""
 
     __slots__ = ("name", "topics")
 
@@ -231,7 +231,7 @@ class _Wanted:
 
 
 def _held(sessions: Iterable[ClientSession], wanted: _Wanted, now_ms: float) -> Iterator[WaitingRow]:
-    """Streams that may not go on."""
+    """Streams that are held or wait for the disk."""
     for session in sessions:
         for stream in session.streams.values():
             if stream.held or stream.position != stream.accepted:

@@ -1,4 +1,4 @@
-"""Gauges: what a worker holds and has counted by itself, as counters of its slot for readers of the segment."""
+"""Gauges: publishes a worker's own numbers as counters of its slot, for readers of the segment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Gauges:
-    """Belongs to the worker's loop, which publishes in each round of housekeeping. A row as it was is not stored."""
+    """Publishes in each periodic round of the worker's loop. Unchanged rows are not stored."""
 
     def __init__(self, memory: SlotMemory, core: Core, topics: Topics, brokers: Brokers) -> None:
         self._counters = memory.counters

@@ -1,4 +1,4 @@
-"""Host: what the rooms of a worker ask of the process around them."""
+"""Host: the requests of a worker's rooms to their process."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """The process of a worker, as its rooms see it. Everything runs on the worker's loop. See Worker."""
+    """The process around a worker's rooms, implemented by Worker. All methods run on the worker's loop."""
 
     def send_control(self, message: ControlMessage) -> None:
         """Send a message to the controller; never blocks."""
 
     def wake_workers(self) -> None:
-        """Pages went back, or a place in the line, and another worker waits: wake the others."""
+        """Wake the other workers: pages were given back, or the line for pages moved, and one of them waits."""
 
     def give_up(self, why: str) -> None:
-        """A bug of ours: this memory is not to be trusted any more. The worker ends, and its successor takes over."""
+        """End the worker after a bug, because its memory can no longer be trusted. A successor takes over."""
 
     def set_timer(self, at_ms: float) -> None:
-        """Run a turn at this time of the monotonic clock, instead of at the time that was set before."""
+        """Run a turn at ``at_ms`` of the monotonic clock. Replaces the time set before."""
 
     def run_beside(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-        """Run ``work`` in a thread for slow disks; then ``done(error)`` on the loop. One work at a time, in order."""
+        """Run ``work`` in the thread for slow disks, then ``done(error)`` on the loop. One at a time, in order."""

@@ -1,4 +1,4 @@
-"""Settings that a worker takes on while it runs: one place for each of them, between two turns."""
+"""Settings that a running worker adopts after a reload, each in one place, between two turns."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def use_settings(
     spool: SpoolWriter,
     now_ms: float,
 ) -> None:
-    """Put every live setting where it is used. ``values``: all settings by name, as CONFIGURE brings them.
+    """Apply every live setting. ``values``: all settings by name, as CONFIGURE carries them.
 
-    Everything is read before anything is changed. Raises ValueError for settings that cannot be used.
+    All are read before the first is applied. Raises ValueError for settings that cannot be used.
     """
     if values.get("holds_secrets"):
         hide_memory()
@@ -44,7 +44,7 @@ def use_settings(
     rooms.stubs.intake.open_to_records(settings.takes_records)
     rooms.stubs.intake.holds.timed_due(
         float("inf")
-    )  # rates may be higher now: a stream over one is held again
+    )  # rates may be higher now; a stream over its rate is held again
     rooms.stubs.sessions.grace_ms = settings.client_grace_ms
     rooms.stubs.port.client_ack_timeout_ms = settings.client_ack_timeout_ms
     if authenticator is not None:

@@ -1,9 +1,9 @@
-"""A worker's life: import all, take START from the controller, attach the segment, build, adopt, open, run,
-exit with a meaning.
+"""A worker's process: import everything, take START from the controller, attach the segment, build, adopt, open, run,
+and exit with a status.
 
-Exec'd fresh by the controller (never forked from a threaded parent), so nothing is inherited but the control
-socket; the segment and the eventfds come over it with START. Until then it is a standby: it holds nothing, and
-the slot that it will take is not known yet.
+The controller execs each worker; it never forks one from a process with threads. So a worker inherits only the control
+socket. The segment and the eventfds arrive over it with START. Until then the worker is a standby: it holds nothing,
+and does not know its slot yet.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ log = logging.getLogger("sidecar.worker")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one worker until it is sent STOP or its controller is gone. Returns an ExitStatus."""
+    """Run one worker until it gets STOP or its controller is gone. Returns an ExitStatus."""
     parser = argparse.ArgumentParser(prog="python -m sidecar.worker")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--stderr-fd", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
     arguments = parser.parse_args(argv)
     faulthandler.enable()
-    # The controller drains us by message; a Ctrl-C or systemd's SIGTERM to the group must not cut us off.
+    # The controller drains a worker by message. A Ctrl-C or systemd's SIGTERM to the group must not end it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -61,13 +61,13 @@ def main(argv: list[str] | None = None) -> int:
     set_title("standby")
     if ENVIRONMENT in os.environ:
         _arm()
-    # All that takes long is done before START comes, which may be hours later, when somebody has died.
+    # All slow work is done before START, which may come hours later, after another worker's death.
     import uvloop  # noqa: F401
 
     import sidecar.worker.worker  # noqa: F401
 
     _take_stderr(arguments.stderr_fd)
-    with contextlib.suppress(OSError):  # it is gone: then START does not come either
+    with contextlib.suppress(OSError):  # the controller is gone, so START will not come
         control.sendall(encode_message(Warm(os.getpid())))
     start = _read_start(control)
     if start is None:
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         log.error("Slot %d is still locked by another process; this worker ends.", start.slot)
         return ExitStatus.FAILED
     if os.getppid() != arguments.parent_pid:
-        # Alive here means: a successor of our controller comes after the byte was taken, and finds it.
+        # If the controller is alive at this point, any successor of it starts after the byte was taken, and sees it.
         return ExitStatus.WORKER_CONTROLLER_GONE
     if ENVIRONMENT in os.environ:
         _take_order(os.environ[ENVIRONMENT])
@@ -107,7 +107,9 @@ def _take_order(folder: str) -> None:
 
 
 def _take_stderr(fd: int) -> None:
-    """From here on we say what we have to say ourselves. Until now the controller kept it, to quote it if we failed."""
+    """Write to the real stderr from now on. Until now the controller collected stderr, to quote it if the start
+    failed.
+    """
     said = os.pread(2, os.fstat(2).st_size, 0)
     os.dup2(fd, 2)
     os.close(fd)
@@ -142,7 +144,7 @@ def _run(start: Start, control: socket.socket) -> int:
         except OSError as error:
             log.error("The records of this slot cannot be written to the disk of pool.path: %s.", error)
             return ExitStatus.FAILED
-        # What is there now lives as long as the process: the collector need not walk it again and again.
+        # Objects that exist now live as long as the process, so the collector need not walk them.
         gc.collect()
         gc.freeze()
         return await worker.run()
@@ -154,12 +156,12 @@ def _run(start: Start, control: socket.socket) -> int:
 
 
 def _read_start(control: socket.socket) -> Start | None:
-    """START and its descriptors, the first message; None when the controller went away before it."""
+    """Read START, the first message, and its file descriptors. None if the controller went away before."""
     control.setblocking(True)
     try:
         first, descriptors, _, _ = socket.recv_fds(control, len(START_FD_BYTE), 1 + SLOT_COUNT)
     except ConnectionResetError:
-        return None  # killed with something of ours unread
+        return None  # killed with unread data of this worker
     if first != START_FD_BYTE:
         return None
     header = _read_exactly(control, LENGTH.size)
@@ -186,9 +188,10 @@ def _read_exactly(control: socket.socket, count: int) -> bytes | None:
 
 
 def _take_slot_byte(start: Start) -> int | None:
-    """The slot's byte in workers.lock, held for life: only the kernel drops it, so it proves who is alive.
+    """Lock the slot's byte in workers.lock for the life of the process, or return None. Only the kernel drops the
+    lock, so it proves that the owner lives.
 
-    A POSIX lock on purpose: it belongs to the process and ends with it, whatever state it was in.
+    A POSIX lock, because it belongs to the process and ends with it, in whatever state that was.
     """
     path = start.extra["workers_lock"]
     fd = open_private(path, os.O_RDWR, make=True)

@@ -1,6 +1,6 @@
-"""Reporter: this worker's condition for the controller: its brokers, its part of the pool, who waits for what.
+"""Reporter: this worker's condition for the controller: its brokers, its part of the pool, and waiting records.
 
-It looks once a second, from the housekeeping; no record, batch or request does anything for it.
+It looks once a second. Records, batches and requests do no work for it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ if TYPE_CHECKING:
     from sidecar.worker.topics.topics import Topics
 
 REPORT_MS: Final = 1_000.0
-"""Time between two reports."""
+"""Time between two reports in ms."""
 BATCHES_SEEN_MAX: Final = 2_000
-"""Batches of which a report says which broker they wait for, the oldest first; held records beyond them it leaves
-out."""
+"""Batches, oldest first, whose brokers a report examines. Held records beyond them are left out."""
 ROWS_MAX: Final = 20
-"""Topics, clients and held streams in one report: those with the most pages, and those held longest."""
+"""Limit of topics, clients and held streams in one report: those with the most pages, or held longest."""
 THROTTLE_SHOWN_MS: Final = 30_000.0
-"""A broker's last throttle is shown for so long."""
+"""Time in ms for which a broker's last throttle is shown."""
 
 
 class _Held:
@@ -61,7 +60,7 @@ class _Held:
 
 
 class Reporter:
-    """Reads the rooms of the worker; belongs to its loop. ``page_count`` and ``page_bytes``: the whole pool's."""
+    """Reads the worker's rooms. Belongs to its loop. ``page_count`` and ``page_bytes`` are those of the whole pool."""
 
     def __init__(
         self,
@@ -93,11 +92,11 @@ class Reporter:
         self._client_share_bytes = CLIENT_SHARE * page_count * page_bytes
         self._next_ms = 0.0
         self._states: dict[int, tuple[BrokerState, float]] = {}
-        """By broker, its state and since when."""
+        """By broker: its state, and since when (monotonic ms)."""
         self._last: Condition | None = None
 
     def step(self, now_ms: float) -> None:
-        """Report what differs from the last report, if it is time."""
+        """Send a report if it is time and something has changed."""
         if now_ms < self._next_ms:
             return
         self._next_ms = now_ms + REPORT_MS
@@ -122,7 +121,7 @@ class Reporter:
             holds[key] = min(since_ms, stream.hold_since_ms), count + 1
         for session in self._sessions:
             if session.unwritten and session.ring_full_since_ms is not None:
-                # It may send nothing, so that no stream of it is held.
+                # It may be sending nothing, so none of its streams is held.
                 key = session.name, str(HoldCause.RING), ""
                 holds.setdefault(key, (session.ring_full_since_ms, len(session.streams)))
         for place, wait in self._intake.openings.line.waiting.items():
@@ -141,7 +140,7 @@ class Reporter:
     # ---- brokers
 
     def brokers(self, snapshot: MetadataSnapshot, now_ms: float) -> tuple[BrokerRow, ...]:
-        """Those that this worker has needed."""
+        """Rows of the brokers that this worker has needed."""
         held = self._held(snapshot)
         rows = []
         states: dict[int, tuple[BrokerState, float]] = {}
@@ -190,7 +189,7 @@ class Reporter:
         if self._links.link(node_id) is not None:
             return BrokerState.SILENT if now_ms - unanswered_ms >= SILENT_MS else BrokerState.UP
         was_bad = before is not None and before[0] in {BrokerState.SILENT, BrokerState.DOWN}
-        # A link that was lost may be there again at once; one that could not be made says more.
+        # A lost link may be up again at once; one that could not be made says more.
         if self._links.last_error(node_id) and (was_bad or self._links.has_refused(node_id)):
             return BrokerState.DOWN
         if is_needed or before is not None:
@@ -233,7 +232,7 @@ class Reporter:
         return tuple(found)
 
     def why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
-        """Why a batch is still here, and the error that goes with it. ``broker``: its leader; -1: none."""
+        """Why a batch is still here, and the matching error text. ``broker``: its leader's id, -1 if none."""
         error = batch.last_error or ""
         if batch.queue.settings.is_paused and batch.order == NOT_DRAINED:
             return WaitCause.PAUSED, ""

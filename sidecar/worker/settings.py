@@ -1,4 +1,4 @@
-"""WorkerSettings: the daemon's concluded settings, as far as a worker uses them."""
+"""WorkerSettings: the subset of the daemon's settings that a worker uses."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class WorkerSettings:
 
     config: ProducerConfig
     rules: TopicRules
-    """``[topics."PATTERN"]``."""
+    """Rules of ``[topics."PATTERN"]``."""
     workers: int
-    """How many workers share the pool and the rates."""
+    """Number of workers that share the pool and the rates."""
     request_buffers_bytes: int
     client_grace_ms: float
     client_ack_timeout_ms: float
     heartbeat_timeout_s: float
     client_rules: ClientRules
-    """``[clients.NAME]``."""
+    """Rules of ``[clients.NAME]``."""
     takes_records: bool
-    """False while an operator has drained the daemon."""
+    """False after an operator has drained the daemon."""
     when_unknown: str
     """recover.unknown: ``resend`` or ``fail``."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> WorkerSettings:
-        """From all settings by name, as START brings them. Raises ValueError for one that cannot be used."""
+        """Build from all settings by name, as START carries them. Raises ValueError for one that cannot be used."""
         config = config_of(ProducerConfig, values)
         return cls(
             config=config,

@@ -1,4 +1,4 @@
-"""The two sides of a worker: rooms that speak with stubs, and rooms that speak with brokers."""
+"""The two sides of a worker: objects that serve stubs, and objects that serve brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stubs:
-    """The rooms that speak with stubs."""
+    """Objects that serve stubs."""
 
     sessions: Sessions
     limits: ClientLimits
@@ -39,7 +39,7 @@ class Stubs:
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The rooms that speak with brokers."""
+    """Objects that serve brokers."""
 
     links: ClusterLinks
     produce_port: ProducePort

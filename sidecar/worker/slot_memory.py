@@ -1,4 +1,4 @@
-"""SlotMemory: one slot of the segment in the hands of the worker that claimed it."""
+"""SlotMemory: one slot of the segment, owned by the worker that claimed it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SlotMemory:
-    """The slot's words and tables. Made by who holds the slot's byte of workers.lock, and by nobody else."""
+    """The slot's words and tables. Only the process that holds the slot's byte of workers.lock may make one."""
 
     def __init__(
         self,
@@ -33,28 +33,28 @@ class SlotMemory:
         wake_workers: Callable[[], None],
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Claims the slot: its pages are this incarnation's from here on. Repeatable after a kill in the middle."""
+        """Claim the slot: its pages now belong to this incarnation. Can be repeated after a kill in the middle."""
         self.segment = segment
         self.index = slot
         self.slot = segment.slot(slot)
         self.counters = self.slot.counters
         self._monotonic_ns = monotonic_ns
-        # Before the claim: the number of the owner before tells which pages it had taken.
+        # Before the claim, because the previous owner's incarnation shows which pages it had taken.
         self.left_pages = take_over_pages(segment, slot, incarnation)
-        """By chain, the pages of a dead owner: to be adopted."""
+        """By chain: the dead owner's pages, to be adopted."""
         self.name_of = partial(submission_name, segment.instance_id, slot)
         self.suspects = Suspects(self.slot)
         self.deaths = self.suspects.count_deaths()
-        """Things in work when the last owner died, with the deaths at which each was."""
+        """Entries and batches that were in work when the last owner died, each with its number of deaths."""
         self.slot.claim(pid=pid, incarnation=incarnation)
         self.in_work = InWork(self.slot)
         self.histograms = SlotHistograms(self.slot)
         self.clock_ahead_ms = self.slot.resume_clock(monotonic_ns())
-        """How far the slot's clock is ahead of ours."""
+        """Milliseconds by which the slot's clock is ahead of this host's monotonic clock."""
         self.pool = BufferPool(segment, incarnation=incarnation, workers=workers, wake_others=wake_workers)
         self.chain_table = ChainTable(segment, slot, incarnation=incarnation)
         self.descriptors = DescriptorTable(segment, slot)
 
     def beat(self) -> None:
-        """The worker gets on with what it does: its controller may wait."""
+        """Store a heartbeat: the worker makes progress, so its controller keeps waiting."""
         self.slot.store_heartbeat(self._monotonic_ns())

@@ -1,7 +1,7 @@
-"""SpareMemory: the private memory that a backlog has left goes back to the system, also while records flow.
+"""SpareMemory: returns private memory of a past backlog to the system, even while records flow.
 
-A worker that never has an idle moment would else keep the most that it ever needed: request buffers, and the free
-pieces of malloc's heap below one that is still in use.
+Otherwise a worker that is never idle would keep the most that it ever needed: request buffers, and free parts of
+malloc's heap below a part still in use.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from sidecar.producer.request_buffers import RequestBufferPool
 
 TRIM_MS: Final = 10_000.0
-"""From one trim to the next. It costs 0.02 ms where there is nothing to give back, and 0.1 ms for each MB."""
+"""Interval between trims in ms. A trim costs 0.02 ms if there is nothing to return, and 0.1 ms per MB."""
 
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""Of glibc; others give free pages back by themselves."""
+"""glibc's malloc_trim, or None: other C libraries return free pages without a call."""
 
 
 class SpareMemory:
-    """Belongs to the worker's loop, which calls it twice a second."""
+    """Trims memory. Belongs to the worker's loop, which calls it twice a second."""
 
     def __init__(self, buffers: RequestBufferPool) -> None:
         self._buffers = buffers

@@ -1,4 +1,4 @@
-"""A slot taken over: claimed, read, brought to the state from which a worker goes on.
+"""Takes over a slot: claims and reads it, and restores the state from which the worker continues.
 
-Synchronous, before the first turn; it must not touch sockets.
+Synchronous, before the worker's first turn. It must not touch sockets.
 """

@@ -1,10 +1,10 @@
-"""Adoption: a worker takes over a dead one's slot, before it takes anything new.
+"""Adoption: a worker takes over a dead worker's slot before it accepts anything new.
 
-The caller holds the slot's byte of workers.lock, so the dead one is dead. Nothing is thrown away and
-nothing is decided here that the journal does not say: words, descriptors and rows are read, complete batches are
-finished, settled ones and failures are completed again, sent ones are rebuilt from their range under their own
-identity, everything else is indexed again with the words that it has. A kill in the middle of it leaves a state
-that the next adoption completes.
+The caller holds the slot's byte of workers.lock, so the previous owner is dead. Every decision follows from the
+journal, and no record is dropped: words, descriptors and rows are read, complete batches are ended, settled batches
+and failures are completed again. Batches that were sent are rebuilt from their ranges under their own identity, and
+all other records are indexed with the words that they have. A kill during adoption leaves a state that the next
+adoption completes.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ log = logging.getLogger(__name__)
 _LOST_TEXT: Final = "The record's batch could not be read back after its worker had died."
 LINE_BYTES: Final = 64
 RUN_ENTRIES: Final = 65_536
-"""Submissions that are read at a time, with a heartbeat before each: its controller waits as long as it gets on."""
+"""Submissions read per run. A heartbeat precedes each run: the controller waits as long as heartbeats come."""
 RUN_RECORDS: Final = 262_144
-"""Records after which a run of submissions ends as well."""
+"""Records after which a run ends even if it has fewer submissions."""
 COMPLETED_BEAT: Final = 1_024
-"""Failures that are completed between two heartbeats."""
+"""Failures completed between two heartbeats."""
 ACCEPTED_SECONDS: Final = 65_535
-"""The seconds that an entry's time of acceptance counts before it begins again: 18 hours."""
+"""Period in seconds after which an entry's acceptance time wraps: 18 hours."""
 AHEAD_SECONDS: Final = 3_600
-"""A time of acceptance that is up to so far ahead of the slot's clock counts as now."""
+"""An acceptance time at most this far ahead of the slot's clock counts as now."""
 
 
 class Adoption:
-    """One adoption of one slot. Synchronous, before the worker's first turn; everything belongs to that worker."""
+    """One adoption of one slot. Synchronous, before the worker's first turn; it runs on that worker's loop thread."""
 
     def __init__(
         self,
@@ -85,26 +85,26 @@ class Adoption:
         self._sessions = sessions
         self._settlement = settlement
         self.poisonous: list[ProducerBatch] = []
-        """Batches that were sent and must not be encoded again: to be given up."""
+        """Sent batches that must not be encoded again; they will be given up."""
         self.set_aside: list[Undelivered] = []
-        """Submissions that were not read again, for the dead letters."""
-        # Every word that is a partition counts as one of the topic's: whether it still is, the metadata will say.
+        """Submissions that are not read again, as dead letters."""
+        # Any partition number is valid here; the metadata will show whether the topic still has it.
         self._any_partition = StickyPartitioner(WORD_FAILED_MIN, (), 1, 1)
         self._ranges = Ranges(memory, accumulator, topics)
         self._failures: list[tuple[TopicQueue, Entry, list[tuple[int, int]]]] = []
 
     def run(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:
-        """Take over what the slot's memory had from a dead owner when it was claimed.
+        """Take over the state that the slot's memory had when it was claimed.
 
-        Returns the batches that were sent and not settled, with the wall ms of their publication, oldest first per
-        partition: they are not sent again before somebody calls ``resume`` on the accumulator.
+        Returns the batches that were sent and not settled, each with the wall-clock ms of its publication, oldest
+        first per partition. They are not sent again until ``resume`` is called on the accumulator.
         """
         ClientTable(self._segment).release_half_taken(self._slot)
         # kill point: adopt.half_taken
         pages = self._memory.left_pages
         self._pool.adopt(sum(map(len, pages.values())))
         names = {name.chain_id: name for name in self._chain_table.names()}
-        # An express chain belongs to the topic's other one, which goes before.
+        # A topic's bulk chain is adopted before its express chain, which belongs to it.
         found = sorted(pages, key=lambda chain_id: (names[chain_id].is_express, chain_id))
         chains = [self._adopt_chain(names[chain_id], pages[chain_id], now_ms) for chain_id in found]
         # kill point: adopt.chains
@@ -143,8 +143,9 @@ class Adoption:
     # --- the journal, and who sent it --------------------------------------------------------------------------
 
     def give_up_poison(self, sender: Sender, now_ms: float) -> list[Undelivered]:
-        """Fail batches that were being encoded at too many deaths; returns them as dead letters, with what was set
-        aside."""
+        """Fail batches that were being encoded at too many deaths. Returns them as dead letters, with the submissions
+        that were set aside.
+        """
         given_up = self._poison.give_up(
             self.poisonous,
             lambda batch, code, text: sender.give_up(batch, code, text, now_ms),
@@ -170,13 +171,15 @@ class Adoption:
         return chain
 
     def _adopt_clients(self, names: dict[int, ChainName], chains: list[Chain], now_ms: float) -> None:
-        """Rows become sessions within their grace; a stream is accepted as far as row or journal say."""
+        """Turn client rows into sessions within their grace period. A stream is accepted up to the later of the
+        positions in its row and in the journal.
+        """
         accepted: dict[tuple[int, int, int], int] = {}
         unsettled: dict[tuple[int, int], tuple[int, int]] = {}
         for chain in chains:
             self._memory.beat()
             for row_index, generation, stream, seq, records, size in chain.streams():
-                # It may be in both chains of its topic, and the later one need not be read last.
+                # A stream may be in both chains of its topic, and they are read in any order.
                 named = row_index, generation, stream
                 accepted[named] = max(seq, accepted.get(named, 0))
                 before = unsettled.get((row_index, generation), (0, 0))
@@ -196,7 +199,7 @@ class Adoption:
     # --- batches -----------------------------------------------------------------------------------------------
 
     def _index(self, name: ChainName, chain: Chain, now_ms: float) -> None:
-        """One walk over the chain in order: every record to its range, or to a batch that has no identity yet."""
+        """Walk over the chain once, in order: each record goes to its range, or to a new batch without an identity."""
         queue = self._topics.by_chain[chain.chain_id]
         ranges = self._ranges.of_chain(chain)
         poison = self._poison.entries_of(chain)
@@ -208,7 +211,7 @@ class Adoption:
                 self._set_aside(queue, chain.entry(first))
                 next_ordinal = first + 1
                 continue
-            # What is set aside is not walked: a run ends before it.
+            # Submissions that are set aside are not walked: a run ends before them.
             stop = min((ordinal for ordinal in poison if first < ordinal <= last), default=None)
             if stop is not None:
                 ordinals = ordinals[: 8 * _count_below(ordinals, stop)]
@@ -264,10 +267,10 @@ class Adoption:
             append(whole, queue.lane)
 
     def _age_ms(self, block: RecordBlock, ref: int, now_ms: float) -> float:
-        """How long somebody has been at work on this record: rather a second too short. 0: not known.
+        """Age of the record in ms since it was accepted, up to a second too short; 0 if not known.
 
-        The entry has the second of the slot's clock, modulo 18 hours. One that is a little ahead was accepted after
-        the last heartbeat.
+        The entry holds the second of the slot's clock, modulo 18 hours. If that is slightly ahead, the entry was
+        accepted after the last heartbeat.
         """
         stamp = block.accepted(ref)
         if not stamp:
@@ -286,7 +289,7 @@ class Adoption:
     # --- what is decided already -------------------------------------------------------------------------------
 
     def _complete(self, now_ms: float) -> None:
-        """Complete batches end; settled ones and failures are completed (again)."""
+        """End batches that were complete; complete settled batches and failures again."""
         for each in list(self._ranges):
             self._memory.beat()
             descriptor, batch = each.descriptor, each.batch
@@ -330,7 +333,7 @@ class Adoption:
             if not batch.records.count:
                 self._descriptors.free(each.descriptor.index)
                 continue
-            # Other content under the same sequences would be dropped silently by the broker.
+            # The broker would silently drop other content under the same sequences.
             batch.done(
                 code=int(LocalCode.ENCODE_MISMATCH),
                 persistence=Persistence.POSSIBLY_PERSISTED,
@@ -352,7 +355,7 @@ class Adoption:
 
     def _give_back(self, chain: Chain) -> None:
         if chain.damage:
-            return  # what could not be read stays where it is
+            return  # pages that could not be read are kept
         pages = chain.release_pages() if chain.live_entries else chain.release_idle()
         if pages:
             # kill point: pages.released
@@ -365,7 +368,7 @@ def _count_below(ordinals: bytes, stop: int) -> int:
 
 
 def _text_of(code: int) -> str:
-    """The text went with the dead worker; its row says the same in general."""
+    """General text for a code: the exact one was lost with the dead worker."""
     if code == LocalCode.EXPIRED:
         return "delivery.timeout.ms has passed since the record was appended."
     return classify(code).text if code else ""

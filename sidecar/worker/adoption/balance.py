@@ -1,4 +1,4 @@
-"""Balance of a slot's counters after the death of their owner."""
+"""Correction of a slot's counters after the death of their owner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> None:
-    """Make accepted = delivered + failed + dead lettered + held, wherever the owner died.
+    """Make accepted = delivered + failed + dead lettered + held, at whatever point the owner died.
 
-    What is not done in the journal and not counted is held. A failure is counted when it is complete, by its
-    descriptor or after its words became done.
+    Records are held if the journal has them as not done and they are not counted. A failure is counted when it is
+    complete: with its descriptor, or after its words became done.
     """
     counters = memory.counters
     counted = 0
@@ -37,12 +37,12 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> N
     missing = values["records_accepted_total"] - ended - held
     corrections = {"records_held": held - values["records_held"]}
     if missing < 0:
-        # In the journal, and its owner died before it counted.
+        # The records are in the journal, but the owner died before it counted them.
         corrections["records_accepted_total"] = -missing
     elif any(chain.damage for chain in memory.chain_table):
-        corrections["records_held"] += missing  # what cannot be read stays where it is, and is held
+        corrections["records_held"] += missing  # unreadable records are kept, and count as held
     else:
-        # Words that became done, and their owner died before it counted them.
+        # The words became done, but the owner died before it counted them.
         dead = min(missing, view.dead_lettering)
         corrections["records_dead_lettered_total"] = dead
         corrections["records_failed_total"] = missing - dead
@@ -51,7 +51,7 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> N
 
 
 def _raise_to(counters: Counters, row: str, least: int) -> None:
-    """A counter whose owner died between the fact and the count; never down."""
+    """Raise a counter to ``least``, if its owner died between an event and its count. Never lower it."""
     behind = least - counters.get(row)
     if behind > 0:
         counters.add({row: behind})

@@ -1,8 +1,8 @@
-"""Poison: an entry or batch in work at three deaths of a worker is set aside by the fourth, and the rest goes on.
+"""Poison: an entry or batch that was in work at three deaths of a worker is set aside at the next adoption.
 
-A submission that kills its reader fails whole, without being read again: its header is enough to fail it record by
-record. A batch that kills its encoder fails as possibly persisted, since it has a descriptor: nobody knows what an
-earlier attempt brought to its broker.
+A submission that kills its reader fails as a whole without being read again: its header is enough to fail each record.
+A batch that kills its encoder fails as possibly persisted. It has a descriptor, so an earlier attempt may have reached
+the broker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Failures: TypeAlias = list[tuple[int, int]]
 
 
 class Poison:
-    """Entries and batches in work at several deaths of this slot's workers."""
+    """Entries and batches that were in work at several deaths of this slot's workers."""
 
     def __init__(self, memory: SlotMemory) -> None:
         self._submission_name = memory.name_of
@@ -60,10 +60,11 @@ class Poison:
     def set_aside(
         self, chain: Chain, topic: str, entry: Entry, descriptors: Sequence[Descriptor]
     ) -> list[Failures]:
-        """The words of a poisonous submission become failures, its payload unread; grouped by code.
+        """Mark the records of a poisonous submission as failed without reading its payload. Returns failures grouped
+        by code.
 
-        A record within one of the chain's live ``descriptors`` may be in its broker's log: such a batch cannot be sent
-        again, and the record is possibly persisted.
+        A record inside one of the chain's live ``descriptors`` may be in its broker's log. Such a batch cannot be sent
+        again, so the record is possibly persisted.
         """
         by_code: dict[int, list[int]] = {}
         is_news = False
@@ -102,7 +103,7 @@ class Poison:
         fail: Callable[[ProducerBatch, int, str], None],
         row_of: Callable[[int, int], ClientRow | None],
     ) -> list[Undelivered]:
-        """Fail poisonous batches by ``fail(batch, code, text)``; returns what they were, for the dead letters."""
+        """Fail poisonous batches by ``fail(batch, code, text)``. Returns their records as dead letters."""
         letters: list[Undelivered] = []
         for batch in batches:
             self._counters.inc("poison_submissions_total")
@@ -125,13 +126,15 @@ class Poison:
     def letters_of(
         self, chain: Chain, topic: str, entry: Entry, failures: Failures, row: ClientRow | None
     ) -> list[Undelivered]:
-        """The set-aside records as dead letters; again at each adoption until it has ended, the same each time."""
+        """The set-aside records as dead letters. Each adoption yields the same letters until the submission
+        has ended.
+        """
         return records_undelivered(
             chain, entry, failures, row, self._submission_name, topic=topic, text=POISON_TEXT
         )
 
     def forget_ended(self, chains: Iterable[Chain], descriptors: Iterable[Descriptor]) -> None:
-        """Forget the suspects that have ended: their rows are free for others."""
+        """Forget suspects that have ended, which frees their rows."""
         if not self._found:
             return
         live = {

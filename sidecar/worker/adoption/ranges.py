@@ -1,4 +1,4 @@
-"""Ranges: the batches that a dead owner's descriptors name, with the records that the journal still has of each."""
+"""Ranges: the batches named by a dead owner's descriptors, with the records that the journal still has of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNBOUNDED: Final = 0x7FFFFFFF
 
 
 class Range:
-    """The records of one descriptor, gathered again entry by entry."""
+    """The records of one descriptor, collected entry by entry."""
 
     __slots__ = ("batch", "descriptor")
 
@@ -44,7 +44,7 @@ class Range:
 
 
 class Ranges:
-    """All of one adoption, by chain and partition."""
+    """All ranges of one adoption, by chain and partition."""
 
     def __init__(self, memory: SlotMemory, accumulator: RecordAccumulator, topics: Topics) -> None:
         self._slot = memory.index
@@ -54,7 +54,7 @@ class Ranges:
         self._topics = topics
         self._by_chain: dict[int, dict[int, list[Range]]] = {}
         self._bulk_lanes: dict[tuple[str, int], int] = {}
-        """By topic and partition, the lane of what was sent in bulk."""
+        """By topic and partition: the lane of the bulk batches that were sent."""
 
     def __iter__(self) -> Iterator[Range]:
         for of_chain in self._by_chain.values():
@@ -62,11 +62,11 @@ class Ranges:
                 yield from ranges
 
     def of_chain(self, chain: Chain) -> dict[int, list[Range]]:
-        """By partition, in the order of the journal."""
+        """The chain's ranges by partition, in journal order."""
         return self._by_chain.get(chain.chain_id, {})
 
     def rebuild(self, names: dict[int, ChainName], now_ms: float) -> None:
-        """A batch for each descriptor, without its records."""
+        """Make a batch for each descriptor, without its records."""
         self._descriptors.finish_splits()
         for descriptor in self._descriptors:
             name = names.get(descriptor.chain_id)
@@ -102,8 +102,10 @@ class Ranges:
             give_orders(batches)
 
     def lane_of_unsent(self, queue: TopicQueue, partition: int) -> int:
-        """Of records without a descriptor that stand in their chain behind all that have one. In express some may have
-        been refused, and be from before what was sent in bulk."""
+        """The lane of records that have no descriptor and follow all that have one in their chain.
+
+        An express chain may hold records that were refused and are older than the bulk records that were sent.
+        """
         if queue.is_express:
             return self._bulk_lanes.get((queue.topic, partition), queue.lane)
         return queue.lane
@@ -117,8 +119,11 @@ class Ranges:
         accepted_ms: Callable[[int], float],
         lane: int,
     ) -> None:
-        """Cut the records of one partition where the descriptors begin and end. ``append`` takes those between, and
-        their lane: before a batch that was sent it is that one's. ``lane``: behind all of these."""
+        """Divide the records of one partition among the descriptors' ranges.
+
+        ``append`` takes the records between ranges, and their lane: the lane of the next batch that was sent, or
+        ``lane`` if there is none.
+        """
         partition, at, stop = group
         lanes = [lane]
         for each in reversed(ranges):
@@ -142,7 +147,7 @@ class Ranges:
             append([(partition, at, stop)], lanes[0])
 
     def goes_first(self, queue: PartitionQueue, lane: int) -> None:
-        """Where acks was changed since, before all of the partition that goes in its ``lane`` of now."""
+        """If acks was changed since, let ``queue`` go before the partition's queue in its present ``lane``."""
         if queue.lane != lane:
             now = self._accumulator.queue(queue.topic, lane, queue.partition)
             self._accumulator.put_behind(now, queue)

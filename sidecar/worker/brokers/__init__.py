@@ -1,4 +1,4 @@
-"""A worker's dealings with brokers: requests out, answers in, questions about lost answers.
+"""A worker's side of the brokers: requests out, answers in, questions about lost answers.
 
-It must not touch stubs, topics or fates: it works for the core, which decides.
+It carries out decisions of the core. It must not touch stubs, topics or fates.
 """

@@ -1,8 +1,10 @@
-"""Codecs of a record batch: Kafka's names and attribute bits on cramjam, which releases the GIL.
+"""Codecs of a record batch: Kafka's names and attribute bits, compressed by cramjam, which releases the GIL.
 
-Traps, each tried: lz4 must have independent blocks (Kafka's Java reader refuses linked ones, cramjam's one-shot
-``lz4.compress`` makes them, so the streaming compressor is used); snappy is Java's framed form ("xerial":
-magic, versions, then length-prefixed raw blocks), which every client reads.
+Two formats need care. lz4 must have independent blocks, because Kafka's Java reader refuses linked ones. cramjam's
+one-shot ``lz4.compress`` links them, so the streaming compressor is used. snappy is Java's framed format ("xerial"),
+which every client reads::
+
+    | magic 8 | version 4 | compatible 4 | length 4 | raw block | length 4 | raw block | ...
 """
 
 from __future__ import annotations
@@ -53,9 +55,6 @@ _COMPRESSORS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
 
 
 def compress(codec: str, data: bytes, level: int | None = None) -> bytes | None:
-    """Compress the records section of one batch; None when that would not make it smaller (send it as it is).
-
-    Thread-safe. Raises KeyError for a codec that is not in CODEC_ATTRIBUTES or is ``none``.
-    """
+    """Compress the records section of one batch. None if that would not make it smaller: send it uncompressed."""
     out = _COMPRESSORS[codec](data, LEVEL_DEFAULTS.get(codec, 0) if level is None else level)
     return out if len(out) < len(data) else None

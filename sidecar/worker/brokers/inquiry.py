@@ -1,7 +1,8 @@
-"""Inquiry: what the brokers say of batches that were sent and got no answer: a dead worker's, and old records of ours.
+"""Inquiry: asks brokers about batches that were sent and got no answer: those of a dead worker, and this worker's old
+records.
 
-A broker does not tell by itself that it has forgotten a producer id: it takes any first sequence without an
-error, and doubles. So DescribeProducers is asked first, and only then is a batch sent again, as it was.
+A broker does not report that it has forgotten a producer id: it accepts any first sequence without an error, and so
+duplicates records. So DescribeProducers is asked first, and only then is a batch sent again, unchanged.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FRESH_MS: Final = 300_000
-"""A batch that was sent within this time, with records no older, and is unknown at its broker never arrived: an id is
-forgotten by the timestamps of the last batch that was appended under it, and none that makes sense expires sooner."""
+"""In ms. If a batch was sent within this time, its records are no older, and its broker does not know it, then it
+never arrived. Brokers expire an id by the timestamps of the last batch appended under it, and no sensible expiration
+is shorter.
+"""
 _UNSUPPORTED_VERSION: Final = 35
 _MAY_NOT_ASK: Final = frozenset(
     {
@@ -55,9 +58,9 @@ _MAY_NOT_ASK: Final = frozenset(
 
 class Verdict(Enum):
     SEND_AGAIN = auto()
-    """The broker will recognise what it has."""
+    """The broker will recognise each batch that it has."""
     UNKNOWN = auto()
-    """Nobody can say whether it is in the log, and a second copy would not be recognised."""
+    """The batch may be in the log, and the broker would not recognise a second copy."""
 
 
 def judge(
@@ -65,14 +68,14 @@ def judge(
     producers: Mapping[int, ProducerState] | None,
     now_wall_ms: int,
 ) -> Verdict:
-    """Judge one partition's (batch, wall ms of its publication), oldest first, all of one identity.
+    """Judge one partition's batches of one identity: (batch, wall-clock ms of its publication), oldest first.
 
-    ``producers`` None: the broker does not let us ask; then time alone decides. Marks the batch that the broker
-    says it has: the one whose last sequence it names. Of those before that one nothing is said: it takes a later batch
-    without them when it has forgotten the id meanwhile. Sent again they are recognised, or known to be in doubt.
+    ``producers`` is None if the broker refuses the question; then time alone decides. If the broker names a batch's
+    last sequence, that batch is marked as appended. This says nothing of earlier batches: a broker that has forgotten
+    the id accepts a later batch without them. Sent again, they are recognised, or known to be in doubt.
     """
     first, published_ms = batches[0]
-    # Either way: a clock that was set back makes old batches look as if they were still to come.
+    # abs(): after the clock was set back, an old batch appears to lie in the future.
     is_fresh = published_ms > 0 and abs(now_wall_ms - published_ms) <= FRESH_MS
     is_fresh = is_fresh and all(
         now_wall_ms - batch.records.max_timestamp_ms <= FRESH_MS for batch, _ in batches
@@ -87,8 +90,8 @@ def judge(
             batch.appended = is_of_epoch and state.last_sequence == batch.last_sequence
             _note_absent(batch, is_of_epoch and 0 < ahead <= SEQUENCE_MASK // 2)
         return Verdict.SEND_AGAIN
-    # Sequence 0 is unsettled, so nothing of this identity was ever acknowledged there (or 2^31 records were): there is
-    # nothing to forget but the batch itself, and that was sent too lately to be forgotten.
+    # Sequence 0 is unsettled, so the broker never acknowledged anything under this identity (or 2^31 records). It can
+    # only have forgotten the batch itself, and that was sent too recently to be forgotten.
     if first.base_sequence == 0 and (state is not None or is_fresh):
         for batch, _ in batches:
             _note_absent(batch, True)
@@ -97,15 +100,16 @@ def judge(
 
 
 def _note_absent(batch: ProducerBatch, is_absent: bool) -> None:
-    """Whether the batch is surely not in the log: then none is that it is half of."""
+    """Note whether the batch is surely not in the log. If so, no batch of which it is a half is there either."""
     batch.was_absent = is_absent
     if is_absent:
         batch.doubtful_parent = None
 
 
 def take_acked(first: ProducerBatch, producers: Mapping[int, ProducerState] | None) -> None:
-    """Take the broker's last sequence as the last that a dead worker had acknowledged before ``first``. A gap between
-    them is real: the dead worker had given up a batch there."""
+    """Take the broker's last sequence as the last one that a dead worker had acknowledged before ``first``. A gap
+    between the two is real: the dead worker had given up a batch there.
+    """
     state = producers.get(first.producer_id) if producers is not None else None
     sequences = first.queue.sequences
     if state is not None and sequences is not None and sequences.identity == (first.producer_id, state.epoch):
@@ -113,7 +117,9 @@ def take_acked(first: ProducerBatch, producers: Mapping[int, ProducerState] | No
 
 
 class Inquiry:
-    """Asks each partition's leader once, with retries, and lets the batches go. Belongs to the worker's loop."""
+    """Asks each partition's leader about its batches, with retries, then resumes the batches. Belongs to the worker's
+    loop.
+    """
 
     def __init__(
         self,
@@ -144,39 +150,41 @@ class Inquiry:
         self._turns = turns
         self._retry_max_ms = retry_max_ms
         self.unanswered: dict[PartitionQueue, list[tuple[ProducerBatch, int]]] = {}
-        """Partitions whose leader has not answered, with their batches; none: there is nothing to ask."""
+        """Partitions whose leader has not answered, with their batches. Empty if there is nothing to ask."""
         self._asking: set[PartitionQueue] = set()
         self._retry_at_ms = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._said_no_right = False
 
     def begin(self, batches: Sequence[tuple[ProducerBatch, int]]) -> None:
-        """Take the adopted (batch, wall ms of its publication), oldest first per partition."""
+        """Take adopted batches: (batch, wall-clock ms of its publication), oldest first per partition."""
         now_ms = self._clock.now_ms()
         for batch, published_ms in batches:
             if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
                 self.unanswered.setdefault(batch.queue, []).append((batch, published_ms))
             else:
-                self._accumulator.resume(batch, now_ms)  # acks 0 or 1: once more, at least once
+                self._accumulator.resume(batch, now_ms)  # acks 0 or 1: sent again, at least once
 
     def ask_later(self, effect: AskBroker, now_ms: float) -> None:
-        """A batch of this worker is in doubt and may be forgotten: ask when its backoff is over."""
+        """Ask about a batch of this worker when its backoff is over. It is in doubt, and its producer id may be
+        forgotten.
+        """
         self._loop.call_later(max(0.0, effect.at_ms - now_ms) / 1000, self._add, effect.batch)
 
     def _add(self, batch: ProducerBatch) -> None:
         if not batch.is_done:
-            # When it was sent is no matter: its records are too old for time to tell anything.
+            # The time of publication does not matter: the records are too old for a verdict by time.
             self.unanswered.setdefault(batch.queue, []).append((batch, 0))
             self._turns.wake()
 
     def step(self, now_ms: float) -> None:
-        """Ask whom can be asked now. Called every turn until all have answered."""
+        """Ask every leader that can be asked now. Called every turn until all have answered."""
         if now_ms < self._retry_at_ms:
             return
         for queue in [
             q for q, batches in self.unanswered.items() if all(batch.is_done for batch, _ in batches)
         ]:
-            del self.unanswered[queue]  # they ran out of time
+            del self.unanswered[queue]  # all of its batches have expired
         by_node: dict[int, list[PartitionQueue]] = {}
         leaderless: set[str] = set()
         snapshot = self._cache.current

@@ -1,7 +1,7 @@
-"""ProducePort: the worker's side of the brokers. Carries out SendProduce and brings the answers back.
+"""ProducePort: carries out SendProduce, and gives the brokers' answers to the core.
 
-Order for each request: request buffer → descriptors → encode → socket. Requests of one broker leave in the order
-they were drained, also when a later one is compressed sooner.
+Order for each request: request buffer → descriptors → encode → socket. Requests of one broker leave in the order in
+which they were drained, even if a later one is compressed sooner.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PRODUCE: Final = ApiKey.PRODUCE
-"""An attribute of an enum's class costs as much as a call."""
+"""Cached: reading an enum member through its class costs as much as a call."""
 
 
 class _Prepared:
-    """A request on its way to its socket; ``encoded`` is None while a codec is still busy."""
+    """A request on its way to its socket. ``encoded`` is None while a codec is still at work."""
 
     __slots__ = ("buffer", "encoded", "request")
 
@@ -57,7 +57,7 @@ class _Prepared:
 
 
 class ProducePort:
-    """Belongs to the worker's loop. The links give it their answers and say what they have lost."""
+    """Sends Produce requests. Belongs to the worker's loop. The links report answers and lost connections to it."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class ProducePort:
         self._histograms = histograms
         self._meter = SendMeter(histograms.queue_times, histograms.batch_sizes, histograms.batch_counts)
         self._answer_times: dict[int, Histogram] = {}
-        """By connection; the two of a broker share its histogram."""
+        """Histogram of answer times by connection; both connections of a broker share one."""
         self.bytes_sent = 0
-        """Of Produce requests, as compressed."""
+        """Bytes of Produce requests sent, after compression."""
         self._sender = sender
         self._links = links
         self._turns = turns
@@ -95,25 +95,25 @@ class ProducePort:
         """(node, correlation id) → request and the version it was sent in."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._leader_endpoints: dict[int, Node] = {}
-        """By broker, addresses that came with leader hints (KIP-951) since they were last taken."""
+        """By broker: addresses that arrived with leader hints (KIP-951) since they were last taken."""
 
         self.throttles: dict[int, tuple[int, float]] = {}
-        """By broker, the last throttle that it asked for, and when."""
+        """By broker: the last throttle that it asked for, in ms, and when (monotonic ms)."""
 
     @property
     def requests_saved(self) -> int:
-        """Requests that one client in each process would have sent in addition, at least."""
+        """Lower bound of the further requests that one client per process would have sent."""
         return self._meter.requests_saved
 
     def take_leader_endpoints(self) -> list[Node]:
-        """The addresses that came with leader hints."""
+        """Remove and return the addresses that arrived with leader hints."""
         endpoints, self._leader_endpoints = self._leader_endpoints, {}
         return list(endpoints.values())
 
     # --- effects -----------------------------------------------------------------------------------------------
 
     def close_link(self, node_id: int, reason: str) -> None:
-        """Close at once; what was in flight goes back to the core, also if there is no such link any more."""
+        """Close a link at once. Its requests go back to the core, even if there is no such link any more."""
         if not self._links.close(node_id, reason):
             self.on_link_state(node_id, False, reason)
 
@@ -123,11 +123,11 @@ class ProducePort:
             self._links.ready(node._replace(id=node_id))
 
     def send(self, effect: SendProduce, now_ms: float) -> None:
-        """Prepare and send one request. What cannot be prepared goes back to the core as not sent."""
+        """Prepare and send one request. If that fails, the request goes back to the core as not sent."""
         request = effect.request
         buffer = request.buffer
         assert buffer is not None
-        # An effect before this one may have ended its connection, and its batches are back in their queues by now.
+        # An earlier effect may have ended the request's connection: then its batches are back in their queues.
         published_ms = time.time_ns() // 1_000_000
         if request.ended or not publish_all(self._descriptors, request.batches, published_ms):
             self._not_sent(request, buffer, now_ms)
@@ -181,11 +181,11 @@ class ProducePort:
         if not connected:
             for key in [key for key in self._awaited if key[0] == node_id]:
                 del self._awaited[key]
-            # What was still being compressed never left: it has not begun, and the core takes it back as it was.
+            # Requests still being compressed never left: they have not begun, and the core takes them back unchanged.
             for prepared in self._preparing.pop(node_id, ()):
                 if prepared.encoded is not None:
                     self._buffers.give(prepared.buffer)
-                # else its codec still writes: the buffer goes back when it ends, and finds the request ended.
+                # Otherwise its codec still writes: the buffer goes back when that ends and finds the request ended.
             is_refused = self._links.is_refused(node_id)
             self._sender.on_disconnect(
                 node_id, self._clock.now_ms(), reason=error or "", is_refused=is_refused
@@ -198,7 +198,7 @@ class ProducePort:
 
     async def _compress(self, prepared: _Prepared, plain: list[CopiedBatch]) -> None:
         encoded = await self._encoder.compress(plain, prepared.buffer.view)
-        if prepared.request.ended:  # its connection did, and nothing of it waits here any more
+        if prepared.request.ended:  # its connection ended, and _preparing no longer has it
             self._buffers.give(prepared.buffer)
         else:
             prepared.encoded = encoded

@@ -1,4 +1,4 @@
-"""ProducerIdPort: asks brokers for a producer id, and does not depend on one that does not answer."""
+"""ProducerIdPort: asks brokers for a producer id, without waiting long for one that does not answer."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 NETWORK_EXCEPTION: Final = 13
 ALONE_MS: Final = 1_000.0
-"""How long one broker is waited for before all others are asked as well. An id that comes second is not used; brokers
-have them by the thousand."""
+"""Time in ms after which all other brokers are asked as well. A second id is not used; brokers have plenty."""
 
 
 class ProducerIdPort:
-    """Carries out InitProducerId. Any broker can answer it. Belongs to the worker's loop.
+    """Carries out InitProducerId, which any broker can answer. Belongs to the worker's loop.
 
-    One that was stopped after its connection stood would hold up the records for all others until request.timeout.ms
-    (Kafka's producer asks one node, too, and waits so long).
+    Asking one broker only would not be enough: if it was stopped after it was connected, all records would wait until
+    request.timeout.ms (as with Kafka's producer).
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class ProducerIdPort:
         turns: Turns,
         slot: SlotView,
     ) -> None:
-        """The identity is stored in ``slot``, for ``kafka-sidecar status``."""
+        """``slot``: where the identity is stored for ``kafka-sidecar status``."""
         self._loop = loop
         self._clock = clock
         self._cache = cache
@@ -58,18 +57,18 @@ class ProducerIdPort:
         """Brokers asked in this round; each once."""
         self._asking: set[asyncio.Task[None]] = set()
         self._error = (NETWORK_EXCEPTION, "")
-        """Reported to the sender when all have refused or been lost."""
+        """(code, text) that the sender gets when all brokers have refused or were lost."""
         self._timer: asyncio.TimerHandle | None = None
 
     def init_producer_id(self) -> None:
-        """Ask a connected broker for an identity, as soon as there is one."""
+        """Ask a connected broker for a producer id, as soon as there is one."""
         self._is_wanted = True
         self._asks_all = False
         self._error = (NETWORK_EXCEPTION, "")
         self.step()
 
     def step(self) -> None:
-        """Go on: a link is ready, or brokers are known now, or time has passed."""
+        """Continue after a link became ready, brokers became known, or time passed."""
         if not self._is_wanted:
             return
         for link in self._links.ready_links:
@@ -83,7 +82,7 @@ class ProducerIdPort:
                     self._call_later(ALONE_MS, self._ask_all)
         if self._asking and not self._asks_all:
             return
-        # Nothing can be drained without an identity, so nobody else asks for a link: a backoff is sat out here.
+        # Nothing is drained without an identity, so nothing else requests a link: wait for the backoff here.
         delays_ms = [float("inf")]
         for node in self._cache.current.nodes.values():
             if node.id not in self._asked:
@@ -122,14 +121,14 @@ class ProducerIdPort:
             self._error = (result.error_code, "")
         self._asking -= {asyncio.current_task()}
         if not self._asking:
-            # None of them gave one: the sender asks again after its backoff.
+            # No broker gave an id: the sender asks again after its backoff.
             self._end()
             code, text = self._error
             self._sender.on_producer_id_error(code, self._clock.now_ms(), text)
         self._turns.wake()
 
     def _end(self) -> None:
-        """This round is over; an answer that still comes is not looked at."""
+        """End this round. Later answers are ignored."""
         self._is_wanted = False
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
-"""RequestEncoder: from drained batches to the buffers of one Produce request.
+"""RequestEncoder: turns drained batches into the buffers of one Produce request.
 
-Order: request buffer → descriptor → encode. The descriptor (which records, under which identity) is published
-before the first byte can leave; the bytes themselves exist only in the private request buffer, which is free
-again as soon as the kernel has taken them. A retry encodes again from the same range.
+Order: request buffer → descriptor → encode. The descriptor says which records are sent under which identity, and is
+published before the first byte can leave. The encoded bytes exist only in the private request buffer, which is free
+again as soon as the kernel has taken them. A retry encodes the same range again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ EncodedBatch: TypeAlias = "tuple[ProducerBatch, memoryview]"
 
 
 class CopiedBatch(NamedTuple):
-    """A batch on its way to a codec: ``word`` says in the slot that it is in work, ``data`` is its records section.
+    """A batch on its way to a codec. ``word`` marks it in the slot as in work; ``data`` is its records section.
 
-    ``settings``: the topic's when it set out. A reload may change them before the codec has ended.
+    ``settings`` are the topic's when it was copied. A reload may change them before the codec has ended.
     """
 
     batch: ProducerBatch
@@ -45,9 +45,9 @@ class CopiedBatch(NamedTuple):
 
 
 class RequestEncoder:
-    """Encodes batches into a request buffer, each by its topic's codec; that runs on ``executor``, off the loop.
+    """Encodes batches into a request buffer, each with its topic's codec. Codecs run on ``executor``, off the loop.
 
-    ``in_work`` notes the batch that is being encoded, by its descriptor's ``serial``, for an adopter of the slot.
+    ``in_work`` names the batch that is being encoded, by its descriptor's ``serial``, for a later adopter of the slot.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RequestEncoder:
 
     @staticmethod
     def is_synchronous(batches: list[ProducerBatch]) -> bool:
-        """No topic among them is compressed."""
+        """True if no topic among the batches is compressed."""
         for batch in batches:  # noqa: SIM110 (a generator costs a frame for each)
             if batch.queue.settings.compression_type != NO_CODEC:
                 return False
@@ -74,9 +74,9 @@ class RequestEncoder:
     def encode(
         self, batches: list[ProducerBatch], buffer: memoryview
     ) -> tuple[list[EncodedBatch], list[tuple[ProducerBatch, str]]]:
-        """Encode uncompressed: each batch's whole v2 bytes, end to end in ``buffer``.
+        """Encode without compression: the complete v2 batches, one after another, in ``buffer``.
 
-        Also returns the batches whose records cannot be read back, with the reason: damage, or a bug.
+        Also returns the batches whose records cannot be read back (damage, or a bug), each with the reason.
         """
         encoded: list[EncodedBatch] = []
         unsendable: list[tuple[ProducerBatch, str]] = []
@@ -104,10 +104,11 @@ class RequestEncoder:
     def copy_records(
         self, batches: list[ProducerBatch], buffer: memoryview
     ) -> tuple[list[CopiedBatch], list[tuple[ProducerBatch, str]]]:
-        """The records sections of the batches as copies, for a codec that runs beside the loop.
+        """Copy the records sections of the batches, for a codec that runs beside the loop. Returned like
+        :meth:`encode`.
 
-        Neither journal nor descriptors are read after this: records may expire, be settled and their descriptors and
-        pages be free before a codec gets to them.
+        After this, neither journal nor descriptors are read: before a codec runs, records may expire and be settled,
+        and their descriptors and pages be freed.
         """
         plain: list[CopiedBatch] = []
         unsendable: list[tuple[ProducerBatch, str]] = []
@@ -126,7 +127,9 @@ class RequestEncoder:
         return plain, unsendable
 
     async def compress(self, plain: list[CopiedBatch], buffer: memoryview) -> list[EncodedBatch]:
-        """Compress off the loop and write the batches into ``buffer``; what a codec fails on goes as it is."""
+        """Compress off the loop and write the batches into ``buffer``. If a codec fails, the batch is sent
+        uncompressed.
+        """
         outputs = await self._loop.run_in_executor(
             self._executor,
             lambda: [self._compress(each.word, each.settings, each.data) for each in plain],

@@ -1,4 +1,4 @@
-"""Acker: writes outcomes to the clients' outcome rings and keeps, for each client, what it has not acknowledged."""
+"""Acker: writes outcomes to the clients' outcome rings, and keeps those that each client has not acknowledged."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class Acker:
-    """Belongs to the worker's loop.
+    """Completes batches and failures for clients. Belongs to the worker's loop.
 
-    A completion waits only behind those of its own client: a client that does not read its outcomes delays nobody else.
+    A completion waits only behind others of its own client: a client that does not read its outcomes delays no other.
     Failures of a client that is gone become dead letters.
     """
 
@@ -40,7 +40,7 @@ class Acker:
                 or session.row.generation != each.generation
                 or (session.is_gone and each.is_failure)
             ):
-                # Nobody reads that outcome ring any more, or it is somebody else's: a delivery counts as complete.
+                # The client is gone or its row has a new owner: a delivery counts as complete.
                 if each.is_failure and not (session is not None and session.has_cancelled):
                     gone.append(each)
                 else:
@@ -55,21 +55,21 @@ class Acker:
                     each.finish()
             else:
                 session.unwritten.append(each)
-                self._outboxes.pending.add(session)  # for some of its outcomes there was room, it may be
+                self._outboxes.pending.add(session)  # some of its outcomes may have been written
                 if session.ring_full_since_ms is None:
                     session.ring_full_since_ms = now_ms
         if gone:
             self._dead_letters.put(gone)
 
     def acked(self, session: ClientSession, now_ms: float) -> None:
-        """The client has acknowledged: its failures up to there are complete; write those that waited for room."""
+        """Handle a client's ACK: complete its failures up to there, and write completions that waited for room."""
         acked_number = session.row.acked_number
         while session.unacked and session.unacked[0][0] <= acked_number:
             session.unacked.popleft()[1].finish()
         while session.unwritten:
             each = session.unwritten[0]
             if not each.write(session.row):
-                session.ring_full_since_ms = now_ms  # it has read something: its time begins again
+                session.ring_full_since_ms = now_ms  # it has read something: its timeout starts again
                 self._outboxes.pending.add(session)
                 return
             session.unwritten.popleft()
@@ -81,8 +81,9 @@ class Acker:
         session.ring_full_since_ms = None
 
     def abandon(self, session: ClientSession) -> None:
-        """The client is gone: its deliveries count as complete, so that shared batches are freed; its failures become
-        dead letters, unless it said itself that it does not wait for them."""
+        """Complete the deliveries of a client that is gone, so that shared batches are freed. Its failures become dead
+        letters, unless the client has said that it does not wait for them.
+        """
         session.is_gone = True
         if session.unwritten:
             unread = sum(each.outcomes for each in session.unwritten)

@@ -1,7 +1,7 @@
-"""Completions: decided fates on their way to the clients that wait for them, one for each client and kind of fate.
+"""Completions: decided fates on their way to the clients that wait for them, one per client and kind of fate.
 
-A delivery is complete when its outcome stands in the client's outcome ring. A failure is complete when the client has
-acknowledged it: until then its records keep their pages, so that they can go to the dead letters if it never does.
+A delivery is complete when its outcome is in the client's outcome ring. A failure is complete when the client has
+acknowledged it. Until then its records keep their pages, so that they can become dead letters if the ack never comes.
 """
 
 from __future__ import annotations
@@ -23,33 +23,37 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TEXT_BYTES = 512
-"""Of the text of an outcome; the rest is cut off."""
+"""Limit of an outcome's text in bytes; the rest is cut off."""
 SLICES_MAX: Final = 256
-"""Of one completion. Its batches and their pages are held until the last of its outcomes is in the outcome ring."""
+"""Limit of slices in one completion. Its batches and their pages are held until its last outcome is in the outcome
+ring.
+"""
 _DELIVERED: Final = OutcomeKind.DELIVERED
 _FAILED: Final = OutcomeKind.FAILED
-"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
+"""Cached: reading an enum member through its class costs as much as a call, and these are used for each batch."""
 
 
 class SharedBatch:
-    """Counts the slices of a batch that has several: it is complete when each of them is."""
+    """Counts the slices of a batch that has several. The batch is complete when all of them are."""
 
     __slots__ = ("dead", "remaining")
 
     def __init__(self, slices: int) -> None:
         self.remaining = slices
         self.dead = 0
-        """Records that went to the dead letters."""
+        """Number of records that became dead letters."""
 
 
 Slice: TypeAlias = "tuple[ProducerBatch, int, int, int, SharedBatch | None]"
-"""The records of one submission in one batch: (batch, index of the slice, records, their share, the batch's others)."""
+"""The records of one submission in one batch: (batch, index of the slice, record count, bytes in the client's share,
+the batch's SharedBatch or None).
+"""
 
 
 class BatchCompletion:
     """Slices of batches that were decided together, all of one client, and all delivered or all failed.
 
-    A failure is one slice: it waits for the ack of its own outcome.
+    A failure has one slice, because it waits for the ack of its own outcome.
     """
 
     __slots__ = ("_settlement", "_written", "generation", "is_failure", "row", "slices")
@@ -60,9 +64,9 @@ class BatchCompletion:
         self.generation = generation
         self.is_failure = is_failure
         self.slices: list[Slice] = []
-        """Filled by the one that makes it."""
+        """Filled by the caller that makes the completion."""
         self._written = 0
-        """Slices whose outcomes are in the outcome ring."""
+        """Number of slices whose outcomes are in the outcome ring."""
 
     @property
     def outcomes(self) -> int:
@@ -77,7 +81,7 @@ class BatchCompletion:
         return sum(each[2] for each in self.slices)
 
     def write(self, row: ClientRow) -> bool:
-        """As many as the outcome ring has room for, by one store."""
+        """Write as many outcomes as the outcome ring has room for, with one store."""
         room = row.ring_free_bytes
         number = row.next_number
         outcomes: list[bytes] = []
@@ -128,7 +132,7 @@ class BatchCompletion:
 
 
 class RecordsCompletion:
-    """Records of one entry that failed before sending: their words already carry the code."""
+    """Records of one entry that failed before sending. Their words already hold the code."""
 
     __slots__ = (
         "_done_to",
@@ -152,7 +156,7 @@ class RecordsCompletion:
         text: str,
         topic: str,
     ) -> None:
-        """``failures``: (record index, code), by index."""
+        """``failures``: (record index, code), sorted by index."""
         self._settlement = settlement
         self.chain = chain
         self.entry = entry
@@ -173,7 +177,7 @@ class RecordsCompletion:
         return len(self.failures)
 
     def write(self, row: ClientRow) -> bool:
-        """One outcome per run of equal codes and adjacent indexes: a frame that is all bad is one outcome."""
+        """Write one outcome per run of adjacent indexes with the same code: a frame that is all bad is one outcome."""
         failures = self.failures
         while self._done_to < len(failures):
             start = self._done_to
@@ -252,7 +256,7 @@ def records_undelivered(
     topic: str,
     text: str,
 ) -> list[Undelivered]:
-    """Records of an entry that failed before sending, (index, code), as dead letters; one for each code."""
+    """Records of an entry that failed before sending, as dead letters, one per code. ``failures``: (index, code)."""
     by_code: dict[int, list[int]] = {}
     for index, code in failures:
         by_code.setdefault(code, []).append(index)

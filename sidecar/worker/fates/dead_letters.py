@@ -1,9 +1,10 @@
 """DeadLetters: failures of clients that are gone, on their way to the spool.
 
-First the letters are on disk, then the words of their records become done. A worker that dies in between leaves
-the records in the journal, and its successor writes them again; who reads the spool knows them by their identity.
-While the spool cannot take them they stay in the journal: held, counted, tried again; what of them is on disk by
-then is not written twice. A letter that can never fit is held, and holds up nobody.
+The letters are written to disk first; then the words of their records become done. If the worker dies in between, the
+records stay in the journal and its successor writes them again. Readers of the spool recognise such duplicates by the
+records' identity. While the spool cannot take letters, their records stay in the journal, count as held, and are
+retried; letters that are on disk by then are not written twice. A letter that can never fit is held and delays no
+other.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 4 << 20
-"""Payload bytes that are copied out of the journal at a time."""
+"""Payload bytes copied out of the journal at a time."""
 RETRY_MS: Final = 1_000.0
 SAID_AGAIN_MS: Final = 60_000.0
 IDLE_CLOSE_MS: Final = 10_000.0
-"""After so long without a letter the file is closed, so that replay can remove it."""
+"""Time in ms without a letter after which the file is closed, so that replay can remove it."""
 
 Submit = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
-"""(work, done): run ``work`` elsewhere, then call ``done`` in the worker's loop with what it raised, or None."""
+"""(work, done): run ``work`` off the loop, then call ``done`` on the worker's loop with its exception, or None."""
 
 
 class DeadLetters:
-    """Belongs to the worker's loop; only ``SpoolWriter`` is called elsewhere, one call at a time."""
+    """Writes dead letters. Belongs to the worker's loop; only ``SpoolWriter`` runs elsewhere, one call at a time."""
 
     def __init__(
         self,
@@ -62,31 +63,31 @@ class DeadLetters:
         self._turns = turns
         self._waiting: deque[Completion] = deque()
         self._writing: list[tuple[Completion, int]] = []
-        """Completions handed to the spool now, each with its letters."""
+        """Completions that the spool is writing now, each with its number of letters."""
         self._on_disk = 0
-        """Letters of what is handed to the spool, or waits first, that are on disk already."""
+        """Number of letters already on disk, of the completions that are being written or are first in line."""
         self._too_large: list[Completion] = []
-        """With a letter that is larger than the whole spool: held until a daemon with a larger one starts."""
+        """Completions with a letter larger than the whole spool: held until a daemon with a larger spool starts."""
         self._retry_ms = float("-inf")
         self._said_ms = float("-inf")
         self._last_write_ms: float | None = None
         self._error = self._size_error = ""
-        """Why the spool took nothing at the last try, and why it never takes what is in ``_too_large``."""
+        """Why the last write failed, and why the spool can never take the letters of ``_too_large``."""
         self.refused_since_ms = 0.0
 
     def put(self, completions: Sequence[Completion]) -> None:
-        """Take over failures whose client is gone; each is finished once it is on disk."""
+        """Take over failures whose client is gone. Each is finished once it is on disk."""
         self._waiting += completions
         self.step(self._now_ms())
 
     @property
     def is_writing(self) -> bool:
-        """Something is under way: its end is near, whatever it is."""
+        """True while a write is in progress or can start at once, so that it will end soon in success or failure."""
         return bool(self._writing) or (bool(self._waiting) and self._retry_ms == float("-inf"))
 
     @property
     def refusal(self) -> str:
-        """Why letters wait; empty while the spool takes them."""
+        """Why letters wait; "" while the spool takes them."""
         return self._error or self._size_error
 
     @property
@@ -100,7 +101,9 @@ class DeadLetters:
         yield from self._too_large
 
     def step(self, now_ms: float) -> None:
-        """Write what waits, a bounded piece at a time; called again by the end of each piece and by housekeeping."""
+        """Write waiting letters, a bounded number of bytes at a time. Called again after each write and
+        periodically.
+        """
         if self._writing or not self._waiting or now_ms < self._retry_ms:
             if self._last_write_ms is not None and now_ms - self._last_write_ms > IDLE_CLOSE_MS:
                 self.close()
@@ -116,10 +119,10 @@ class DeadLetters:
         self._submit(lambda: self._write(groups), self._written)
 
     def close(self) -> None:
-        """Nothing is added to the current file any more; a later letter begins a new one."""
+        """Close the current file. A later letter begins a new one."""
         if not self._writing:
             self._last_write_ms = None
-            with contextlib.suppress(OSError):  # it is closed by the next start, then
+            with contextlib.suppress(OSError):  # then the next start closes it
                 self._spool.close()
 
     def _write(self, groups: list[Undelivered]) -> None:

@@ -1,4 +1,4 @@
-"""FailureTally: the worker's failed records since the last report, by topic and error, for the controller."""
+"""FailureTally: counts the worker's failed records since the last report, by topic and error, for the controller."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Final
 from sidecar.common.control import FailedRecords, FailureRow
 
 ROWS_MAX: Final = 1_000
-"""Pairs of topic and error in one report; records of further pairs are counted under the topic ``OTHER_TOPICS``."""
+"""Limit of (topic, error) pairs in one report. Records of further pairs count under the topic ``OTHER_TOPICS``."""
 OTHER_TOPICS: Final = ""
 
 
 class FailureTally:
-    """Belongs to the worker's loop. A worker that is killed takes at most one report of half a second along."""
+    """Counts failed records. Belongs to the worker's loop. If the worker is killed, at most half a second of counts is
+    lost.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int, int], FailureRow] = {}
@@ -20,7 +22,7 @@ class FailureTally:
     def note(
         self, topic: str, code: int, text: str, persistence: int, count: int, client: str | None
     ) -> None:
-        """``count`` records have failed; once for each record in all its life. ``client`` None: it is gone."""
+        """Count ``count`` failed records, once in the life of each record. ``client`` is None if the client is gone."""
         key = (topic, code, persistence)
         row = self._rows.get(key)
         if row is None and len(self._rows) >= ROWS_MAX:

@@ -27,7 +27,7 @@ def local_failure_text(code: int, topic: str, partition_count: int, config: Prod
             "serialized."
         ),
         LocalCode.INVALID_TIMESTAMP: "The record's timestamp is negative.",
-        # Kafka: KafkaProducer.waitOnMetadata; the partition itself is known where the record is.
+        # As in Kafka's KafkaProducer.waitOnMetadata; the partition itself is in the record.
         LocalCode.INVALID_PARTITION: (
             f"Invalid partition given with record: it is not in the range [0...{partition_count}) of topic {topic}."
         ),

@@ -1,4 +1,4 @@
-"""Publication: which records go out under which identity, in the slot's table before their first byte leaves."""
+"""Publication: writes to the slot's table which records go out under which identity, before their first byte leaves."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], published_ms: int) -> bool:
-    """A descriptor for each batch that has none (a retry has the same range under the same identity).
+    """Publish a descriptor for each batch that has none. A retry keeps its own: same range, same identity.
 
-    False when there are not enough: then none is taken. A batch that held one while it waits would keep it from all
-    others.
+    False if there are not enough descriptors; then none is taken. A batch that held one while it waits would keep it
+    from all others.
     """
     missing = 0
     for batch in batches:
@@ -35,7 +35,9 @@ def _publish(
     *,
     pending_on: int | None = None,
 ) -> None:
-    """Write the range and identity of each batch without a descriptor into a free one, of which there are enough."""
+    """Write range and identity of each batch without a descriptor into a free one. The caller has checked that there
+    are enough.
+    """
     for batch in batches:
         if batch.descriptor != NO_DESCRIPTOR:
             continue
@@ -61,16 +63,16 @@ def _publish(
 
 
 def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
-    """The pieces take the place of a batch that the broker refused.
+    """Replace the descriptor of a batch that the broker refused by those of its pieces.
 
-    Halves keep its sequences, and by them a broker recognises what it has: it may still have the whole,
-    from an earlier attempt, and have looked at the size only. So there is no moment without a descriptor.
-    Where the table has no room for both (new batches leave some free) the halves get theirs when they are sent.
+    Halves keep its sequences, by which a broker recognises batches: it may have the whole from an earlier attempt and
+    have checked only the size. So the records are never without a descriptor. If the table has no room for both halves
+    (new batches leave some free), they get descriptors when they are sent.
     """
     index = parent.descriptor
     keeps_identity = all(each.has_sequence for each in pieces)
     if index == NO_DESCRIPTOR or not keeps_identity or len(pieces) > descriptors.free_count:
-        # Set apart record by record, what is left gets new numbers; else the halves are published when they are sent.
+        # Pieces of single records get new sequences; halves without room are published when they are sent.
         _unpublish_behind(descriptors, parent)
         free_descriptor(descriptors, parent)
         return
@@ -80,8 +82,11 @@ def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[
 
 
 def _unpublish_behind(descriptors: DescriptorTable, parent: ProducerBatch) -> None:
-    """A successor sends what has a descriptor first. Once a batch has none any more, no half behind it that never left
-    may keep one: it is published again when it is sent. Nor may what is renumbered for the batch's sake."""
+    """Free the descriptors of later batches that never left or will be renumbered.
+
+    A successor of this worker sends batches with a descriptor first. So once a batch has none, no batch behind it may
+    keep one unless it may be in the log. The others are published again when they are sent.
+    """
     for batch in reversed(parent.queue.batches):
         if batch.order <= parent.order:
             return
@@ -90,7 +95,7 @@ def _unpublish_behind(descriptors: DescriptorTable, parent: ProducerBatch) -> No
 
 
 def free_descriptor(descriptors: DescriptorTable, batch: ProducerBatch) -> None:
-    """A batch that loses its identity: it is renumbered, or its records were set apart."""
+    """Free the descriptor of a batch that loses its identity: it is renumbered, or was split without its sequences."""
     if batch.descriptor != NO_DESCRIPTOR:
         descriptors.free(batch.descriptor)
         batch.descriptor = NO_DESCRIPTOR

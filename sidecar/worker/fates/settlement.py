@@ -1,9 +1,9 @@
-"""Settlement: the facts that a decided batch owes the journal, in the one order that survives a crash.
+"""Settlement: stores a decided batch's facts in the journal, in the one order that survives a crash.
 
-descriptor settled (code, base offset, append time) → outcomes in the clients' outcome rings (Acker) → descriptor
-completed → words done → descriptor free → pages back to the pool. Batches that were decided together take each step
-together. A crash between any two stores leaves a state from which the next reader goes on; at worst a client gets an
-outcome twice and completes it once.
+Order: descriptor settled (code, base offset, append time) → outcomes in the clients' outcome rings (Acker) →
+descriptor completed → words done → descriptor free → pages back to the pool. Batches that were decided together take
+each step together. After a crash between any two stores the next reader continues from there. At worst a client gets
+an outcome twice, and completes it once.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.topic_queue import TopicQueue
 
 _BY_CLUSTER: Final = frozenset({LocalCode.METADATA_TIMEOUT, LocalCode.UNAUTHENTICATED})
-"""Failures to which the cluster's sentence belongs."""
+"""Failures whose text gets the sentence about the cluster appended."""
 
 BEAT_BATCHES: Final = 64
-"""Batches that are settled together, between two heartbeats: each in well under a millisecond unless its client has
-many."""
+"""Limit of batches settled between two heartbeats. Each takes well under a millisecond unless it has many clients."""
 
 
 class Settlement:
-    """Brings fates to the journal, and to the clients by the acker. Owned by the worker's loop."""
+    """Stores fates in the journal and passes them to clients through the acker. Belongs to the worker's loop."""
 
     def __init__(
         self, *, config: ProducerConfig, memory: SlotMemory, sessions: Sessions, acker: Acker
@@ -56,18 +55,20 @@ class Settlement:
         self.sessions = sessions
         self.failures = FailureTally()
         self.cluster_error = ""
-        """The sentence why no broker answers the controller; empty while one does."""
+        """Sentence that says why no broker answers the controller; "" while one does."""
         self.is_login_refused = False
-        """The brokers refuse the controller's login."""
+        """True while the brokers refuse the controller's login."""
         self._incomplete = 0
-        """Descriptors of batches whose fate is a fact and not complete yet."""
+        """Number of descriptors whose batch is settled and not yet complete."""
         self.finished_chains: set[Chain] = set()
-        """Chains in which something became done since :meth:`take_finished_chains`."""
+        """Chains in which an entry became done since :meth:`take_finished_chains`."""
 
     def settle(self, effect: Completed, now_ms: float) -> None:
-        """Batches whose fate the core has decided: neighbours with the same fate together, all in their order.
+        """Settle batches whose fates the core has decided, in order. Adjacent ones with the same fate are settled
+        together.
 
-        A backlog that expires at once is minutes of work: no silence."""
+        A large backlog that expires at once takes minutes, so heartbeats are stored in between.
+        """
         batches = effect.batches
         start = 0
         while start < len(batches):
@@ -113,7 +114,7 @@ class Settlement:
                     persistence=batch.persistence,
                 )
             else:
-                # Never drained: the failure is a fact by its words, which hold our own codes only.
+                # The batch was never drained: its failure is stored in the words, which hold only codes of our own.
                 own = WORD_FAILED_MIN <= code < WORD_DONE
                 batch.records.mark_failed(code if own else int(LocalCode.ABORTED))
             count = batch.records.count
@@ -124,8 +125,7 @@ class Settlement:
             self.failures.note(batch.topic, code, batch.text, batch.persistence, count, client)
 
     def complete(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
-        """Give the clients of these batches their outcomes, the fate of all being a fact; also once more, after a
-        death."""
+        """Write the outcomes of settled batches to their clients. Also used again after a worker's death."""
         completions: list[BatchCompletion] = []
         latest: dict[tuple[int, int], BatchCompletion] = {}
         is_failure = batches[0].code != 0
@@ -148,8 +148,9 @@ class Settlement:
 
     @property
     def descriptors_are_scarce(self) -> bool:
-        """More than half of the table is held by batches that their clients do not read: they must not take the rest.
-        Those on their way to a broker do not count: of them there may be as many as the table has."""
+        """True if batches whose clients do not read their outcomes hold more than half of the descriptor table. They
+        must not take the rest. Batches on their way to a broker do not count: they may use the whole table.
+        """
         return self._incomplete > self._descriptors.capacity // 2
 
     def fail_records(
@@ -162,9 +163,9 @@ class Settlement:
         *,
         is_repeat: bool = False,
     ) -> None:
-        """Records that fail before sending; their words carry the codes already. ``text`` None: what the code says.
+        """Fail records before sending. Their words already hold the codes. ``text`` None: use the code's own text.
 
-        ``is_repeat``: a worker that has died may have counted them among its failures.
+        ``is_repeat``: a worker that has died may have counted these failures already.
         """
         if text is None:
             text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
@@ -178,18 +179,22 @@ class Settlement:
         self._acker.complete([completion], now_ms)
 
     def refuse(self, queue: TopicQueue, entry: Entry, refusal: Refusal, now_ms: float) -> None:
-        """An entry that stands for records which were not taken fails whole. A successor finds it unreadable."""
+        """Fail an entry as a whole whose records were refused. Its payload is not stored, so a successor cannot read
+        it.
+        """
         indexes = fail_remaining(queue.chain, entry, refusal.code)
         failures = [(each, int(refusal.code)) for each in indexes]
         self.fail_records(queue, entry, failures, now_ms, refusal.text)
 
     def take_finished_chains(self) -> set[Chain]:
-        """Chains in which something became done since the last call: they may have pages to give back."""
+        """Remove and return the chains in which an entry became done since the last call: they may have pages to give
+        back.
+        """
         chains, self.finished_chains = self.finished_chains, set()
         return chains
 
     def end_delivered(self, batches: Sequence[ProducerBatch]) -> None:
-        """Every client of these batches has its outcomes."""
+        """Mark batches as done whose clients all have their outcomes."""
         indexes: list[int] = []
         for batch in batches:
             indexes.append(batch.descriptor)
@@ -205,7 +210,9 @@ class Settlement:
         self._incomplete -= len(indexes)
 
     def end_failed(self, batch: ProducerBatch, dead: int) -> None:
-        """Every client of the batch has acknowledged its outcomes; ``dead`` of its records are dead letters."""
+        """Mark a failed batch as done: every client has acknowledged it, or its records are letters. ``dead``: its
+        records that became dead letters.
+        """
         index = batch.descriptor
         if index == NO_DESCRIPTOR:
             with _WordsThenCounted(self._slot, batch.records.count, dead):
@@ -223,7 +230,7 @@ class Settlement:
             self.finished_chains.add(batch.chain)
 
     def _complete_failed(self, index: int, failed: int, dead: int) -> None:
-        """Complete and counted is one fact: the descriptor has the counters as they are to be."""
+        """Complete the descriptor and count it in one store: the descriptor holds the counters' new values."""
         counters = self._counters
         self._descriptors.complete(
             index,
@@ -239,7 +246,7 @@ class Settlement:
         )
 
     def end_records(self, completion: RecordsCompletion, *, dead: bool) -> None:
-        """The client has the outcomes of these records, or they are ``dead`` letters."""
+        """Mark failed records as done: the client has their outcomes, or they are ``dead`` letters."""
         count = len(completion.failures)
         with _WordsThenCounted(self._slot, count, count if dead else 0):
             mark_failed_done(completion.chain, completion.entry, [index for index, _ in completion.failures])
@@ -247,10 +254,10 @@ class Settlement:
 
 
 class _WordsThenCounted:
-    """Failures that are a fact by their words alone: words := done inside, counted after.
+    """Context for failures that only the words record: the words become done inside it, and are counted at its end.
 
-    A worker that dies in between leaves records that ended and are not counted; how many of them are dead letters
-    stands in the slot, and adoption counts them.
+    If the worker dies in between, the records have ended without being counted. The slot says how many of them are
+    dead letters, and the adoption counts them.
     """
 
     __slots__ = ("_count", "_dead", "_slot")

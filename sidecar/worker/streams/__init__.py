@@ -1,4 +1,4 @@
-"""State of a client at its worker: its session, its streams, the queues of topics that these lead into, its limits.
+"""State of a client at its worker: its session, streams and limits, and the topic queues that its streams use.
 
-Plain state that the other rooms share; it knows none of them, and must not touch sockets.
+Plain state shared by the other rooms. It knows none of them, and must not touch sockets.
 """

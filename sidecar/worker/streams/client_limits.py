@@ -1,4 +1,4 @@
-"""ClientLimits: the rules for clients as a worker applies them: topics by stream, rates by name, discards by topic."""
+"""ClientLimits: applies the rules for clients: allowed topics by stream, rates by name, discards by topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ DISCARD_TEXT: Final = "The record was discarded: {} (over.limit = discard)."
 
 
 class ClientLimits:
-    """Belongs to the worker's loop. A session without a rule costs nothing: its rate and refusals are None."""
+    """Applies client rules. Belongs to the worker's loop. Without a rule a session costs nothing: its rate and
+    refusals are None.
+    """
 
     def __init__(
         self,
@@ -48,12 +50,12 @@ class ClientLimits:
         self._discards: dict[str, Discard] = {}
 
     def use(self, rules: ClientRules) -> None:
-        """Apply these to what is asked from now on; :meth:`apply` brings them to sessions that are here."""
+        """Use new rules for later calls. :meth:`apply` brings them to sessions that exist."""
         self.rules = rules
         self._rates.clear()
 
     def apply(self, session: ClientSession) -> None:
-        """Give the session its rate, and each of its streams its refusal, by the rules that hold now."""
+        """Give a session its rate, and each of its streams its refusal, by the current rules."""
         session.rate = self._rate_of(session.name)
         for stream in session.streams.values():
             stream.refusal = self.refusal_of(session, stream.topic_queue.topic)
@@ -61,13 +63,15 @@ class ClientLimits:
                 stream.topic_queue.is_wanted = True
 
     def refusal_of(self, session: ClientSession, topic: str) -> Refusal | None:
-        """Why the client's records for this topic fail at once; None: they are taken."""
+        """Why the client's records for this topic fail at once; None if they are accepted."""
         rule = self.rules.of(session.name)
         text = None if rule is None else rule.topic_refusal(topic)
         return None if text is None else Refusal(LocalCode.TOPIC_UNAUTHORIZED, text)
 
     def discard(self, stream: StreamState, count: int, why: str) -> Refusal | None:
-        """Count these records as discarded, if that is what the rule says; None: the client waits."""
+        """Discard records over the limit, if the client's rule says so, and count them. None: the client waits
+        instead.
+        """
         name = stream.session.name
         rule = self.rules.of(name)
         if rule is None or not rule.discards:
@@ -86,15 +90,15 @@ class ClientLimits:
         return Refusal(LocalCode.QUOTA_EXCEEDED, DISCARD_TEXT.format(why))
 
     def take_discards(self) -> dict[str, Discard]:
-        """By topic, those since the last call."""
+        """Remove and return the discards since the last call, by topic."""
         taken, self._discards = self._discards, {}
         return taken
 
     def _rate_of(self, name: str) -> RateLimit | None:
-        """One for all clients of that name at this worker; the clocks are those of all workers."""
+        """The rate limit that all clients of that name share. Its clocks are shared by all workers."""
         rule = self.rules.of(name)
         if rule is None:
-            return None  # nothing is kept for a name that anybody may invent
+            return None  # keep nothing for arbitrary names
         if name not in self._rates:
             self._rates[name] = RateLimit.of_client(
                 name,

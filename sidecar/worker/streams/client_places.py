@@ -1,7 +1,7 @@
-"""ClientPlaces: how much of the table of clients one process and one user may take, so that others find a place.
+"""ClientPlaces: limits how much of the client table one process and one user may take, so that others find a place.
 
-One user may have three places for each free one, at all workers together. So a single service user has three quarters
-of the table, a user that comes then has three quarters of the rest, and a newcomer always finds a place.
+One user may have three places for each free one, counted over all workers. So a single service user gets three
+quarters of the table, a second user gets three quarters of the rest, and a newcomer always finds a place.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientTable
 
 PROCESS_SHARE: Final = 0.25
-"""Of the table of clients: as many may be of one process at one worker, so that it leaves room for the others."""
+"""Share of the client table that the clients of one process may take at one worker."""
 COUNT_MS: Final = 100.0
-"""While the table is nearly full its rows are counted by user, this long apart at least."""
+"""Minimum interval in ms between counts of the rows by user, made while the table is nearly full."""
 
 
 class TableFull(Refused):
-    """No row is free now; those of clients that will not come back may be given back first."""
+    """No row is free now. Rows of clients that will not come back may be released first."""
 
     def __init__(self, text: str) -> None:
         super().__init__("TOO_MANY_CLIENTS", text)
 
 
 class ClientPlaces:
-    """Belongs to a worker's sessions. Rows of the other workers are read from the table."""
+    """Counts rows per process and user. Belongs to a worker's sessions. Rows of other workers are read from
+    the table.
+    """
 
     def __init__(self, table: ClientTable) -> None:
         self._table = table
@@ -36,7 +38,7 @@ class ClientPlaces:
         self._of_process: dict[int, int] = {}
         """Rows at this worker by pid."""
         self._of_user: dict[int, int] = {}
-        """Rows at all workers by uid, as they were last counted, and those taken here since."""
+        """Rows at all workers by uid: the last count, plus the rows taken here since."""
         self._counted_ms = float("-inf")
 
     def keep(self, pid: int) -> None:
@@ -53,7 +55,7 @@ class ClientPlaces:
             self._of_user[uid] = self._of_user.get(uid, 0) + 1
 
     def check(self, pid: int, uid: int | None, now_ms: float) -> None:
-        """Raises TableFull when this process or user has its share. ``pid`` 0, ``uid`` None: cannot be seen."""
+        """Raise TableFull if this process or user has its share. ``pid`` 0 and ``uid`` None: not known."""
         if pid and self._of_process.get(pid, 0) >= self._process_rows_max:
             raise TableFull(
                 f"Process {pid} has {self._process_rows_max} clients here, a quarter of all there may be "
@@ -69,7 +71,7 @@ class ClientPlaces:
             raise TableFull(self.full_text(uid))
 
     def full_text(self, uid: int | None) -> str:
-        """The sentence for a client that finds no place."""
+        """Error text for a client that finds no place."""
         text = f"The client table is full: {self._table.taken()} of {self._table.capacity} places are taken"
         if uid is not None:
             who = f"uid {uid}" if uid < 1 << 32 else "this key"

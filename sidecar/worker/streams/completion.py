@@ -1,4 +1,4 @@
-"""Completion: a decided fate, as a session keeps it until its client has the outcomes."""
+"""Completion: a decided fate that a session keeps until its client has the outcomes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
 
 NameOf: TypeAlias = Callable[["Entry"], bytes]
-"""The name of the submission that an entry is (sidecar/shm/submission_name.py)."""
+"""Gives the name of an entry's submission (sidecar/shm/submission_name.py)."""
 
 
 class Completion(Protocol):
@@ -22,23 +22,25 @@ class Completion(Protocol):
 
     @property
     def outcomes(self) -> int:
-        """How many; records of one entry that failed before sending may share them."""
+        """Number of outcomes. Records of one entry that failed before sending may share one."""
 
     @property
     def is_failure(self) -> bool: ...
 
     @property
     def topic(self) -> str:
-        """Of its first record."""
+        """Topic of the first record."""
 
     @property
     def record_count(self) -> int: ...
 
     def write(self, row: ClientRow) -> bool:
-        """Write the outcomes to the outcome ring; False when it is full. What was written is not written again."""
+        """Write outcomes to the outcome ring. False if it is full; a further call continues after the last one
+        written.
+        """
 
     def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
-        """The records as dead letters; ``row`` None: it belongs to somebody else by now, or to nobody."""
+        """The records as dead letters. ``row`` is None if the client no longer has a row."""
 
     def finish(self, *, dead: bool = False) -> None:
-        """The client has its outcomes, or its records are ``dead`` letters: the words may become done."""
+        """Mark the records' words as done: the client has the outcomes, or the records are ``dead`` letters."""

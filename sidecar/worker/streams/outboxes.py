@@ -1,4 +1,4 @@
-"""Outboxes: which stubs have something to hear, and the few messages that are queued for each."""
+"""Outboxes: the stubs that have something to receive, and the few control messages queued for each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Outboxes:
-    """Filled by all rooms with messages for a stub, written out by StubPort at the end of the turn."""
+    """Collects messages for stubs from all rooms. StubPort writes them at the end of the turn."""
 
     def __init__(self) -> None:
         self.pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
         self.pending: set[ClientSession] = set()
-        """Stubs with a message, outcomes or positions to be written; after the turn those whose socket was full."""
+        """Stubs with a message, outcomes or positions to be written. After a turn: the stubs whose socket was full."""
         self.later: dict[ClientSession, float] = {}
-        """Stubs whose positions may wait for the outcomes that follow them, until then (ms); soonest first."""
+        """Stubs whose positions may wait for the outcomes that follow, and until when (monotonic ms); soonest first."""
         self.overfull: set[ClientSession] = set()
         """Stubs that do not read their messages: to be detached."""
 
@@ -35,5 +35,5 @@ class Outboxes:
 
     @property
     def next_due_ms(self) -> float:
-        """When something is to be written though nothing happens; there is something in ``later``."""
+        """When the first positions in ``later`` are due, monotonic ms. ``later`` must not be empty."""
         return next(iter(self.later.values()))

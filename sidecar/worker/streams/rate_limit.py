@@ -1,4 +1,4 @@
-"""RateLimit: how long the streams of one topic are held when its rate is used up."""
+"""RateLimit: holds the streams of one topic or client name while its rate is used up."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
 
 BURST_MS = 100.0
-"""The burst that may be taken at once after silence, as time at the full rate."""
+"""The burst allowed at once after silence, in ms at the full rate."""
 
 
 LOOK_MS = 1_000.0
-"""How often the clock is looked for by its name: it may have gone to another one, or be free at last."""
+"""Interval in ms at which the clock is looked up by name: another name may have it now, or one may be free at last."""
 
 FindClock = Callable[[str, int | None], RateClock | None]
-"""The clock that all workers share, by its name. With a time in microseconds also one that another name has, if that
-has owed nothing lately; None: there is none."""
+"""(name, now in µs or None) → the clock of that name, shared by all workers. With a time, also a clock of another name
+that has owed nothing lately is taken. None if there is none.
+"""
 
 
 class _Bucket:
-    """One rate in units per second on a clock that all workers share; while there is none, a part of it alone."""
+    """One rate in units per second on a clock that all workers share. Without such a clock, the worker keeps to its
+    part of the rate alone.
+    """
 
     __slots__ = ("_clock", "_find", "_looked_ms", "_name", "_own", "_rate", "_unpaid_us", "_workers", "text")
 
@@ -38,7 +41,7 @@ class _Bucket:
         self._clock = find(name, None) or self._own
         self._looked_ms = float("-inf")
         self._unpaid_us = 0.0
-        """The cost of earlier charges beyond whole microseconds: above 10^6 a second each costs less than one."""
+        """Fraction of a µs left over from earlier charges: above 10^6 units per second each costs less than one µs."""
         self.text = text
 
     def ready_at_ms(self) -> float:
@@ -60,7 +63,7 @@ class _Bucket:
         before, self._looked_ms = self._clock, now_ms
         self._clock = self._find(self._name, now_us) or self._own
         if before is self._own and self._clock is not self._own:
-            # What was taken at a part of the rate is owed at the whole one.
+            # The debt was made at a part of the rate; convert it to the whole rate.
             owed_us = self._own.paid_at_us() - now_us
             self._own = RateClock(bytearray(8), 0)
             if owed_us > 0:
@@ -68,28 +71,28 @@ class _Bucket:
 
 
 class _Buckets(NamedTuple):
-    """The buckets of one topic or of one name of clients."""
+    """Maker of the buckets of one topic or one client name."""
 
     owner: str
-    """In the sentence that a held stream is given."""
+    """Name of the owner in the reason that a held stream gets."""
     clock_prefix: str
     name: str
     workers: int
     find_clock: FindClock
 
     def make(self, key: str, rate: int | None, unit: str) -> _Bucket | None:
-        """The bucket of one setting; None without a rate."""
+        """Bucket of one setting; None without a rate."""
         if rate is None:
             return None
         text = f"{self.owner} is at its {key} of {rate} {unit}"
-        # The rate is part of the name: what is owed at one rate says nothing about another.
+        # The rate is part of the name, because a debt at one rate means nothing at another.
         return _Bucket(
             self.find_clock, f"{self.clock_prefix}{key} {rate} {self.name}", rate, self.workers, text
         )
 
 
 class RateLimits:
-    """The rate of each topic, all ``workers`` together: the clocks stand in the segment."""
+    """Rate of each topic over all ``workers``: the clocks are in the segment."""
 
     def __init__(self, segment: Segment, workers: int) -> None:
         self._segment = segment
@@ -103,7 +106,7 @@ class RateLimits:
 
 
 class RateLimit:
-    """The buckets of a topic: bytes, records, or both. Belongs to the worker's loop."""
+    """Buckets of a topic or client name: bytes, records, or both. Belongs to the worker's loop."""
 
     __slots__ = ("_bytes", "_records")
 
@@ -120,7 +123,9 @@ class RateLimit:
         workers: int,
         find_clock: FindClock,
     ) -> RateLimit | None:
-        """None for a topic without a rate. With no clock left each worker keeps to its part of the rate alone."""
+        """Rate limit of a topic; None without a rate. If no clock is free, each worker keeps to its part of
+        the rate.
+        """
 
         return cls._of(
             _Buckets(f"topic {topic}", "", topic, workers, find_clock),
@@ -138,7 +143,7 @@ class RateLimit:
         workers: int,
         find_clock: FindClock,
     ) -> RateLimit | None:
-        """For all clients of one name; None without a rate. Else as :meth:`of`."""
+        """Rate limit of all clients of one name; None without a rate. Otherwise as :meth:`of`."""
         return cls._of(
             _Buckets(f"client {name}", "client ", name, workers, find_clock),
             rate_bytes=("bytes.per.second", rate_bytes),
@@ -156,7 +161,9 @@ class RateLimit:
         return cls(rate_bytes=of_bytes, rate_records=of_records)
 
     def refusal(self, now_ms: float) -> tuple[str, float] | None:
-        """Why nothing may be taken now, and the monotonic ms at which to look again; None when it may."""
+        """Why nothing may be accepted now, and the monotonic ms at which to ask again. None if records may be
+        accepted.
+        """
         for bucket in (self._bytes, self._records):
             if bucket is not None:
                 ready_at_ms = bucket.ready_at_ms()
@@ -165,7 +172,7 @@ class RateLimit:
         return None
 
     def charge(self, count: int, payload_bytes: int, now_ms: float) -> None:
-        """An entry was accepted."""
+        """Charge an accepted entry."""
         if self._bytes is not None:
             self._bytes.charge(payload_bytes, now_ms)
         if self._records is not None:

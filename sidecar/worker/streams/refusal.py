@@ -1,4 +1,4 @@
-"""Refusal: why the records of a submission fail at the door."""
+"""Refusal: why the records of a submission fail without being stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Refusal(NamedTuple):
-    """Why the records of a submission are not taken, though its seq is used: they fail, and what follows goes on."""
+    """Code and text with which all records of a submission fail. Its sequence number is used, so later ones go on."""
 
     code: LocalCode
     text: str

@@ -1,4 +1,4 @@
-"""ClientSession: what a worker remembers of one connected stub. Plain state; no sockets, no clock."""
+"""ClientSession: a worker's state of one connected stub. Plain state; no sockets, no clock."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.topic_queue import TopicQueue
 
 NOBODY: Final = Caller(0xFFFF_FFFF)
-"""In place of the user of a client that is not connected."""
+"""Stands for the user of a client that is not connected."""
 OUTBOX_FRAMES_MAX = 4096
-"""Control messages (HOLD, RESUME, RESEND ...) that may wait for a stub that does not read its socket.
-
-Over it the stub is detached: it says HELLO again when it reads, and learns everything from WELCOME."""
+"""Limit of control messages (HOLD, RESUME, RESEND ...) queued for a stub that does not read its socket. Above it the
+stub is detached: when it reads again it sends HELLO, and WELCOME gives it the whole state.
+"""
 
 
 class StreamState:
-    """One (client, topic): where it stands and whether it is held.
+    """State of one (client, topic): its position, and whether it is held.
 
-    ``position`` is the last sequence in the journal, ``accepted`` the last that its stub knows: behind it while a
-    group is being written to disk, else the same. ``awaited`` is the sequence from which the stub sends again
-    (by RESEND or RESUME); until it arrives everything else of the stream is dropped without another answer.
+    ``position`` is the last sequence number in the journal. ``accepted`` is the last one reported to the stub; it is
+    lower only while a group is being written to disk. ``awaited`` is the sequence number from which the stub sends
+    again (after RESEND or RESUME). Until that arrives, all other submissions of the stream are dropped without an
+    answer.
     """
 
     __slots__ = (
@@ -60,22 +61,24 @@ class StreamState:
         self.awaited: int | None = None
         self.hold_reason: str | None = None
         self.hold_cause = HoldCause.POOL
-        """Why it is held, or was last held."""
+        """Cause of the present or last hold."""
         self.hold_since_ms = 0.0
-        """When its next submission was first held."""
+        """When its next submission was first held, monotonic ms."""
         self.hold_position = -1
-        """The position at which it was last held: another hold at the same one goes on with the first."""
+        """The position at the last hold. Another hold at the same position continues that one."""
         self.refusal: Refusal | None = None
-        """Its client may not send to this topic: its records fail at once."""
+        """Set if its client may not send to this topic: its records fail at once."""
         self.bulk_ordinal = -1
-        """Its last entry in the topic's bulk chain, if something there may not have ended: see :class:`Express`."""
+        """Ordinal of its last entry in the topic's bulk chain, while one there may not have ended; else -1. See
+        :class:`Express`.
+        """
         self.is_passing = False
-        """Its last entry passed a backlog: it does so until that has nearly ended."""
+        """Its last entry passed a backlog. It continues to do so until the backlog has nearly ended."""
         self.change_again_ms = 0.0
-        """When it may be held again for the way from bulk to express."""
+        """Earliest time of the next hold for a change from bulk to express, monotonic ms."""
         self.waiting_pages = 0
         self.reserved_pages: list[int] = []
-        """Pages granted after a wait: they stay this stream's until its stub has sent again."""
+        """Pages granted after a wait, reserved for this stream until its stub has sent again."""
         self.reserved_since_ms = 0.0
 
     @property
@@ -84,7 +87,9 @@ class StreamState:
 
 
 class ClientSession:
-    """One attached stub: its routing id, its row in the client table, its streams, and what it has not read yet."""
+    """One client: its routing id, its row in the client table, its streams, and messages and outcomes still to be
+    read.
+    """
 
     __slots__ = (
         "accepted_bytes",
@@ -116,40 +121,40 @@ class ClientSession:
     def __init__(self, routing_id: bytes, row: ClientRow, name: str, now_ms: float) -> None:
         self.routing_id = routing_id
         self.earlier_routing_id = b""
-        """Of the connection that the client had until it came by this one."""
+        """Routing id of the client's previous connection."""
         self.row = row
         self.name = name
         self.caller = NOBODY
-        """The user behind its connection."""
+        """User behind its connection."""
         self.token_digest = ANY_TOKEN
-        """Of the token that opened its name."""
+        """Digest of the token with which it used its name."""
         self.rate: RateLimit | None = None
-        """Of its name, with all others of that name; None: no limit."""
+        """Rate shared by all clients of its name; None without a limit."""
         self.attached = True
         self.last_heard_ms = now_ms
         self.streams: dict[int, StreamState] = {}
         self.unopened: set[int] = set()
-        """Streams that did not begin with their first submission and got a RESEND."""
+        """Streams whose first message was not their first submission, and that got a RESEND."""
         self.accepted_bytes = 0
-        """Payload bytes accepted since WELCOME; the credit is an absolute limit over this count."""
+        """Payload bytes accepted since WELCOME. The credit is an absolute limit of this count."""
         self.credit_bytes = 0
         self.accepted_streams: set[StreamState] = set()
-        """Streams whose ACCEPTED is not sent yet: one message a turn has them all."""
+        """Streams whose ACCEPTED is still to be sent. One message per turn has all of them."""
         self.outbox: deque[list[bytes]] = deque()
         self.sent_number = row.acked_number
-        """Outcomes up to this number were put on the socket of this session."""
+        """Number of the last outcome written to this session's socket."""
         self.unsettled_records = 0
-        """Accepted and not yet completed: the client's row must outlive them."""
+        """Records accepted and not yet completed. The client's row must outlive them."""
         self.unsettled_bytes = 0
-        """Their bytes in the client's share, spread evenly over the records of each submission."""
+        """Bytes of these records in the client's share, spread evenly over the records of each submission."""
         self.share_line = 0
-        """Streams that wait for this client's share of the pool."""
+        """Number of its streams that wait for this client's share of the pool."""
         self.unwritten: deque[Completion] = deque()
-        """Completions that found the outcome ring full, in order; written when the stub ACKs."""
+        """Completions that found the outcome ring full, in order. Written when the stub ACKs."""
         self.unacked: deque[tuple[int, Completion, float]] = deque()
-        """Failures in the outcome ring without an ACK yet: outcome number, completion, when it was written."""
+        """Failures in the outcome ring without an ACK: (outcome number, completion, monotonic ms when written)."""
         self.is_gone = False
-        """Nobody will come back for outcomes: it said goodbye, was cut, or its grace is over."""
+        """The client will not come back for outcomes: it said goodbye, was cut off, or its grace period is over."""
         self.has_cancelled = False
-        """It said goodbye without waiting: its callers know already that its records may fail."""
+        """It said goodbye without waiting, so its callers know that their records may fail."""
         self.ring_full_since_ms: float | None = None

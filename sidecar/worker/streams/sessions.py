@@ -1,4 +1,4 @@
-"""Sessions: who is attached to this worker, by routing id and by row; attach, detach, grace, cut."""
+"""Sessions: the clients of this worker by routing id and by row; attach, detach, grace period, cut."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SILENCE_MS_MAX = 60_000.0
-"""A stub says PING every 10 s; one that was silent this long counts as gone."""
+"""A stub sends PING every 10 s. One that was silent for this many ms counts as gone."""
 
 
 class Sessions:
-    """The attached stubs of one worker. Not thread-safe."""
+    """Clients of one worker. Not thread-safe: belongs to the worker's loop."""
 
     def __init__(
         self,
@@ -50,34 +50,35 @@ class Sessions:
         self._counters = counters
         self._places = ClientPlaces(table)
         self.by_routing_id: dict[bytes, ClientSession] = {}
-        """The attached ones. Only this object changes it."""
+        """Attached sessions by routing id. Only this object changes it."""
         self.by_row: dict[int, ClientSession] = {}
-        """By row, attached or within its grace. Only this object changes it."""
+        """Sessions by row, attached or within their grace period. Only this object changes it."""
         self._rows: dict[int, ClientRow] = {}
         self._by_client_id: dict[bytes, ClientRow] = {}
         self._gone_since_ms: dict[int, float] = {}
 
     def __iter__(self) -> Iterator[ClientSession]:
-        """The attached sessions; safe against attach and detach while iterating."""
+        """Iterate over a copy of the attached sessions, so attach and detach are allowed meanwhile."""
         return iter(list(self.by_routing_id.values()))
 
     def of_row(self, row: int) -> ClientSession | None:
-        """The row's session, attached or within its grace."""
+        """Session of a row, attached or within its grace period."""
         return self.by_row.get(row)
 
     def name_of(self, row: int, generation: int) -> str | None:
-        """The name of the client that an entry names; None when it is gone."""
+        """Name of the client that an entry names; None if it is gone."""
         session = self.by_row.get(row)
         return session.name if session is not None and session.row.generation == generation else None
 
     def row(self, index: int, generation: int) -> ClientRow | None:
-        """The row an entry names, if it still belongs to the same client."""
+        """Row that an entry names, if it still belongs to the same client."""
         row = self._rows.get(index)
         return row if row is not None and row.generation == generation else None
 
     def chains_in_use(self) -> set[int]:
-        """Ids of the chains that some client's stream names, for as long as the client has its row, or goes into: after
-        a change of acks that may be another."""
+        """Ids of chains in use by clients: those that their rows name, and those that their streams use now. The two
+        differ after a change of acks.
+        """
         found: set[int] = set()
         for row in self._rows.values():
             found |= row.chain_ids
@@ -86,13 +87,13 @@ class Sessions:
         return found
 
     def records_settled(self, row: int, generation: int, count: int, share_bytes: int) -> None:
-        """So many records of that client are completed and done; ``share_bytes`` as they were counted for its share."""
+        """Subtract completed records from the client's unsettled ones. ``share_bytes``: as counted for its share."""
         session = self.by_row.get(row)
         if session is not None and session.row.generation == generation:
             session.unsettled_records -= count
             session.unsettled_bytes -= share_bytes
             if session.unsettled_records == 0:
-                session.unsettled_bytes = 0  # what rounding left
+                session.unsettled_bytes = 0  # remove rounding errors
 
     def attach(
         self,
@@ -103,9 +104,9 @@ class Sessions:
         process: int = 0,
         caller: Caller | None = None,
     ) -> tuple[ClientSession, bool]:
-        """Admit a stub: returns its session and whether its row (positions, outcomes) was still there.
+        """Admit a stub. Returns its session, and whether its row (positions, outcomes) still existed.
 
-        ``process`` and ``caller`` are the kernel's; 0 and None when they cannot be seen. Raises Refused with the
+        ``process`` and ``caller`` come from the kernel; 0 and None if it does not know them. Raises Refused with a
         sentence for the stub.
         """
         version, client_id, name, _, worker_epoch, ticket, secret = fields
@@ -127,7 +128,7 @@ class Sessions:
         token_digest = self._check(client_id, name, ticket, caller or NOBODY)
         row = self._by_client_id.get(client_id)
         if row is not None and secret is None and row.is_blank:
-            # A first ATTACH whose WELCOME never arrived: its worker died in between, or the stub lost patience.
+            # The WELCOME to a first ATTACH never arrived: its worker died in between, or the stub timed out.
             self._forget(row)
             row = None
         known = row is not None and secret is not None
@@ -137,7 +138,7 @@ class Sessions:
                 raise Refused("NOT_ADMITTED", "Another client already uses this client id.")
             before = self.by_row[row.index]
             if before.is_gone:
-                # Some of its outcomes went to the dead letters, others nowhere: it would wait for them for ever.
+                # Its outcomes became dead letters or were dropped: it would wait for them for ever.
                 raise Refused(
                     "NOT_ADMITTED", "This client was given up; its failed records are dead letters."
                 )
@@ -159,7 +160,7 @@ class Sessions:
         session = ClientSession(routing_id, row, name, now_ms)
         if before is not None:
             session.earlier_routing_id = before.routing_id
-            # The streams and the completions not written yet go over to the new connection of the same client.
+            # Streams and unwritten completions move to the client's new connection.
             session.streams, session.unwritten = before.streams, before.unwritten
             session.unacked = before.unacked
             session.unsettled_records = before.unsettled_records
@@ -175,10 +176,10 @@ class Sessions:
         return session, known
 
     def _check(self, client_id: bytes, name: str, ticket: object, caller: Caller) -> bytes:
-        """By the rules that hold now: the digest of the token behind the ticket. Raises Refused.
+        """Check a ticket by the current rules. Returns the digest of the token behind it. Raises Refused.
 
-        It may be a ticket by rules that a reload changes at this moment: then another HELLO decides for good. The
-        stub keeps its client id, and with it the fate of what it has sent.
+        A reload may change the rules just now; then another HELLO decides. The stub keeps its client id, and so the
+        fates of its records.
         """
         rules = self._limits.rules
         for digest in rules.token_digests(name):
@@ -196,14 +197,16 @@ class Sessions:
         return digest
 
     def refusal_of(self, session: ClientSession) -> str | None:
-        """Why an attached client may not stay under the rules that hold now; None: it may."""
+        """Why an attached client must leave under the current rules; None if it may stay."""
         rules = self._limits.rules
         if session.token_digest not in rules.token_digests(session.name):
             return f'Client "{session.name}" of {session.caller.words} needs another token now.'
         return rules.refusal(session.name, session.caller)
 
     def adopt(self, row: ClientRow, now_ms: float) -> ClientSession:
-        """The row of a dead worker's client, within its grace from now on: its stub comes back with its secret."""
+        """Make a session of a dead worker's client row. Its grace period starts now: the stub comes back with its
+        secret.
+        """
         session = ClientSession(b"", row, row.name, now_ms)
         session.attached = False
         self._keep(row)
@@ -212,9 +215,9 @@ class Sessions:
         return session
 
     def detach(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
-        """The stub left or cannot be reached; its row and outcomes wait for it through the grace.
+        """Detach a stub that left or cannot be reached. Its row and outcomes wait for it through the grace period.
 
-        ``for_good`` (a clean BYE): nobody will come back for them.
+        ``for_good`` (a clean BYE): the client will not come back for them.
         """
         if not session.attached:
             if for_good and session.row.index in self._gone_since_ms:
@@ -226,18 +229,18 @@ class Sessions:
         self._count()
 
     def absent(self) -> list[ClientSession]:
-        """The sessions within their grace: not attached, and not given up."""
+        """Sessions within their grace period: not attached, and not given up."""
         return [self.by_row[index] for index in self._gone_since_ms if not self.by_row[index].is_gone]
 
     def expel_silent(self, now_ms: float) -> list[ClientSession]:
-        """The sessions not heard of for too long; the caller ends them."""
+        """Attached sessions that were silent for too long. The caller ends them."""
         return [s for s in self.by_routing_id.values() if now_ms - s.last_heard_ms > SILENCE_MS_MAX]
 
     def reclaim(self, now_ms: float) -> list[ClientSession]:
-        """Release rows whose client is gone for longer than the grace and whose records are all done.
+        """Release rows whose client has been gone for longer than the grace period and whose records are all done.
 
-        Returns the sessions whose grace is over (their outcomes count as complete); a row goes at a later
-        call, once nothing in the journal names it.
+        Returns the sessions whose grace period is over (their outcomes count as complete). A row is released by a
+        later call, once no entry in the journal names it.
         """
         over: list[ClientSession] = []
         for index, since_ms in list(self._gone_since_ms.items()):
@@ -264,7 +267,7 @@ class Sessions:
         row.release()
 
     def _forget(self, row: ClientRow) -> None:
-        """Release a blank row: nobody depends on it."""
+        """Release a blank row, on which no client depends."""
         session = self.by_row.pop(row.index)
         session.attached = False
         self.by_routing_id.pop(session.routing_id, None)
@@ -276,7 +279,7 @@ class Sessions:
 
 
 def welcome(session: ClientSession, known: bool, worker_epoch: int, limits: dict[str, int]) -> list[Any]:
-    """WELCOME: where every stream of this client stands, so that the stub knows what to send again."""
+    """WELCOME: the state of every stream of this client, from which the stub knows what to send again."""
     streams = [
         [stream, state.topic_queue.topic, state.accepted, state.held]
         for stream, state in session.streams.items()

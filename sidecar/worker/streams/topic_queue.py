@@ -1,7 +1,7 @@
 """TopicQueue: one topic in one lane of this worker, from the accepted entry to its partitions.
 
-An entry is accepted before the topic need be known. It then waits here, strictly in order, until the metadata
-snapshot tells the partitions (rule M10: the record waits, the stub does not), or until max.block.ms has passed.
+An entry may be accepted before its topic is known. It then waits here, strictly in order, until a metadata snapshot
+has the partitions (rule M10: the record waits, the stub does not), or until max.block.ms has passed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EntryLine:
-    """Entries that wait, oldest first: ordinal and time of acceptance, 16 bytes each however many there are."""
+    """Waiting entries, oldest first: ordinal and acceptance time, 16 bytes each."""
 
     __slots__ = ("_head", "_ordinals", "_since_ms")
 
@@ -43,25 +43,25 @@ class EntryLine:
 
     @property
     def first_ms(self) -> float:
-        """When the oldest was accepted. IndexError when nothing waits."""
+        """When the oldest entry was accepted, monotonic ms. Raises IndexError if nothing waits."""
         return self._since_ms[self._head]
 
     def since_ms(self, place: int) -> float:
-        """When the entry behind ``place`` older ones was accepted."""
+        """When the entry behind ``place`` older ones was accepted, monotonic ms."""
         return self._since_ms[self._head + place]
 
     def first(self, most: int) -> bytes:
-        """The ordinals of the oldest, up to so many, for the kernel's ``index_run``."""
+        """Ordinals of the oldest ``most`` entries as bytes, for the kernel's ``index_run``."""
         return self._ordinals[self._head : self._head + most].tobytes()
 
     def popleft(self) -> tuple[int, float]:
-        """(ordinal, accepted ms) of the oldest, which waits no longer."""
+        """Remove the oldest entry and return (ordinal, accepted ms)."""
         first = self._ordinals[self._head], self._since_ms[self._head]
         self.drop(1)
         return first
 
     def drop(self, count: int) -> None:
-        """The oldest ``count`` wait no longer."""
+        """Remove the oldest ``count`` entries."""
         self._head += count
         if self._head >= len(self._ordinals) // 2:
             del self._ordinals[: self._head], self._since_ms[: self._head]
@@ -69,7 +69,7 @@ class EntryLine:
 
 
 class TopicQueue:
-    """Chain, partitioner and waiting line of one (lane, topic). Owned by the worker's loop."""
+    """Chain, partitioner and waiting entries of one (lane, topic). Belongs to the worker's loop."""
 
     __slots__ = (
         "brought_by",
@@ -109,49 +109,51 @@ class TopicQueue:
         self.topic = topic
         self.lane = lane
         self.settings = settings
-        """The topic's own settings; None only in tests that do not partition."""
+        """The topic's settings. None only in tests that do not partition."""
         self.rate = rate
         self.chain = chain
         self.work_word = entry_word(chain.chain_id, 0)
-        """The word noted as in work while an entry of the chain is walked, without its ordinal."""
+        """The word that marks an entry of this chain as in work, without the ordinal."""
         self.is_express = is_express
-        """Its records pass those of the topic's other chain; it follows that one's queue in all else."""
+        """Its records pass those of the topic's bulk chain. In everything else it follows the bulk queue."""
         self.express: TopicQueue | None = None
-        """The queue of those that pass ours, once there was a backlog."""
+        """Queue of the records that pass those here, once there was a backlog."""
         self.partitioner: StickyPartitioner | None = None
         self.partition_count = 0
         self.has_leader = False
-        """Some partition has a live leader."""
+        """At least one partition has a live leader."""
         self.is_deleted = False
-        """The last push took the topic away: what comes now waits for it to come again, with other partitions."""
+        """The last metadata update deleted the topic. New records wait until it exists again, with other partitions."""
         self.is_wanted = True
-        """False while only clients that may not send to it have named it: Kafka is not asked for it, nor creates it."""
+        """False while only clients that may not send to it have named it. Then Kafka is not asked for it and does not
+        create it.
+        """
         self.last_settled_ms = 0.0
-        """When a record of the topic was last completed and done."""
+        """When a record of the topic was last completed and done, monotonic ms."""
         self.waiting = EntryLine()
-        """Accepted entries whose records have no partition yet, oldest first."""
+        """Accepted entries without partitions, oldest first."""
         self.out_of_range = EntryLine()
-        """Entries with records for a partition that the topic does not have yet, oldest first."""
+        """Entries with records for a partition that does not exist yet, oldest first."""
         self.brought_by = 0
-        """The process whose client was the first to name the topic here; 0: it cannot be seen."""
+        """pid of the process whose client first named the topic here; 0 if not known."""
         self.last_used_ms = 0.0
         self.counted_pages = 0
-        """Of an express queue: its pages as they count among those of all express chains (shares)."""
+        """For an express queue: its pages as counted in the sum over all express chains (shares)."""
         self.held_bytes = 0
-        """The topic's bytes of the pool, as published to the other workers (shares)."""
+        """The topic's bytes in the pool, as published to the other workers (shares)."""
         self.share_line = 0
-        """Streams that wait for this topic's share of the pool."""
+        """Number of streams that wait for this topic's share of the pool."""
         self.stalled_bytes = 0
-        """The same while it does not move, else 0."""
+        """Equal to ``held_bytes`` while the topic makes no progress, else 0."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing of the topic is here, not even an unused page."""
+        """True if nothing of the topic is here, not even an unused page."""
         here = self.chain.live_entries or self.chain.page_count or self.waiting or self.out_of_range
         return not here and (self.express is None or self.express.is_empty)
 
     def follow(self, bulk: TopicQueue) -> None:
-        """An express queue has settings, partitions and partitioner of the topic's other one."""
+        """Copy settings, partitions and partitioner from the topic's bulk queue to an express queue."""
         self.settings, self.rate = bulk.settings, bulk.rate
         self.partitioner, self.partition_count = bulk.partitioner, bulk.partition_count
         self.has_leader, self.is_deleted, self.is_wanted = bulk.has_leader, bulk.is_deleted, bulk.is_wanted
@@ -163,10 +165,10 @@ class TopicQueue:
         preferred: Sequence[int],
         make: Callable[[Sequence[int]], StickyPartitioner],
     ) -> None:
-        """Follow the snapshot. The sticky choice survives an update that leaves its partition available (M8).
+        """Follow the snapshot. The sticky choice survives an update in which its partition stays available (M8).
 
-        ``available`` have a live leader; of them records without a place of their own go to ``preferred``.
-        ``make`` is called once, for the first partitioner.
+        ``available`` partitions have a live leader. Records without a key or partition go to ``preferred`` ones among
+        them. ``make`` is called once, for the first partitioner.
         """
         if self.partitioner is None:
             self.partitioner = make(preferred)
@@ -177,6 +179,6 @@ class TopicQueue:
         self.is_deleted = False
 
     def delete(self) -> None:
-        """The topic is gone. The partitioner stays for what already waits for a partition out of range."""
+        """Mark the topic as deleted. The partitioner stays for entries that wait for a partition out of range."""
         self.is_deleted = self.partitioner is not None
         self.has_leader = False

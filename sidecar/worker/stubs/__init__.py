@@ -1,4 +1,4 @@
-"""A worker's dealings with stubs: frames in, journal, messages out. Knows topics and fates.
+"""A worker's side of the stubs: frames in, journal, messages out. It knows topics and fates.
 
-It must not touch brokers: what is accepted goes to a topic's queue.
+It must not touch brokers: accepted entries go to a topic's queue.
 """

@@ -1,7 +1,7 @@
-"""ClientProcesses: which clients' processes have died. The kernel tells each death once, by pidfd.
+"""ClientProcesses: learns from the kernel which client processes have died, by pidfd.
 
-A stub that is killed says no goodbye, and its connection tells nothing for sure: a child forked from it may still hold
-the sockets. Who is dead can never come back for its outcomes, so its row need not wait through the grace.
+A stub that is killed sends no goodbye, and its connection proves nothing: a child forked from it may still hold the
+sockets. A dead process cannot come back for its outcomes, so its rows need not wait for the grace period.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class ClientProcesses:
-    """Belongs to the worker's loop. One descriptor a process, however many clients it has."""
+    """Watches client processes. Belongs to the worker's loop. Uses one file descriptor per process with any number of
+    clients.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -24,9 +26,9 @@ class ClientProcesses:
         self._dead_rows: set[int] = set()
 
     def watch(self, row: int, pid: int) -> None:
-        """The client of ``row`` is that process; 0: it cannot be seen, only its silence will tell.
+        """Watch the process of the client in ``row``. ``pid`` 0: not known, so only silence will show its death.
 
-        A process that cannot be watched (no descriptor left) counts as one that cannot be seen.
+        A process that cannot be watched (no file descriptor left) is treated the same.
         """
         self.forget(row)
         if not pid:
@@ -47,7 +49,7 @@ class ClientProcesses:
         self._process_of[row] = pid
 
     def forget(self, row: int) -> None:
-        """The row is another's from now on, or nobody's."""
+        """Stop watching for a row that gets another client, or none."""
         self._dead_rows.discard(row)
         pid = self._process_of.pop(row, None)
         if pid is not None:
@@ -56,7 +58,7 @@ class ClientProcesses:
                 self._drop(pid)
 
     def take_dead(self) -> set[int]:
-        """Rows whose process has died since the last call."""
+        """Remove and return the rows whose process has died since the last call."""
         dead, self._dead_rows = self._dead_rows, set()
         return dead
 

@@ -1,11 +1,11 @@
-"""Express: whether a submission goes into its topic's bulk chain, or passes the backlog there.
+"""Express: decides whether a submission goes into its topic's bulk chain or passes the backlog there.
 
-A client that sends without a limit fills its share of the pool, and all that others send to the topic would stand
-behind it. A client that holds little gets a chain of its own kind there, with all others that hold little. What was
-never in a request has no sequence yet, so express batches go before bulk ones and no broker sees it.
+A client that sends without a limit fills its share of the pool, and the records of all other clients of the topic
+would wait behind it. So clients that hold little share a second chain, the express chain. Records that were never in a
+request have no sequence yet, so express batches can be sent before bulk ones and no broker notices.
 
-Order is that of a client and partition. From express to bulk a client goes at any time: what it has in express is sent
-first. From bulk to express it goes when nothing of it is left in bulk; for that it is held for a while.
+Order holds per client and partition. A client can change from express to bulk at any time, because its records in
+express are sent first. It can change back when none of its records is left in bulk; for that it is held for a while.
 """
 
 from __future__ import annotations
@@ -23,21 +23,26 @@ if TYPE_CHECKING:
     from sidecar.worker.topics.topics import Topics
 
 BACKLOG_BYTES: Final = 2 << 20
-"""A topic whose bulk chain has so much in the pool has an express chain beside it. Who passes goes on to do so down to
-a quarter of it: each way back to express is a wait."""
+"""A topic whose bulk chain holds at least this many bytes has an express chain too. Clients that pass continue to do
+so down to a quarter of it, because each change back to express is a wait.
+"""
 QUIET_BYTES: Final = 64 << 10
-"""A client with more than this unsettled, in all topics and with its next submission, is not quiet: it goes in bulk."""
+"""A client with more unsettled bytes than this, in all topics and with its next submission, uses the bulk chain."""
 EXPRESS_BYTES_MAX: Final = 4 << 20
 EXPRESS_SHARE: Final = 1 / 32
-"""Of the pool in all express chains of a worker, whichever is less; beyond it everybody goes in bulk."""
+"""Limits of all express chains of a worker, in bytes and as a share of the pool; the lower one counts. Above it, every
+client uses the bulk chain.
+"""
 CHANGE_MS_MAX: Final = 1_000.0
-"""How long a quiet client's stream is held until what it has in bulk has ended. Then it goes on in bulk."""
+"""Limit in ms of the hold of a quiet client's stream, until its records in bulk have ended. Then it continues
+in bulk.
+"""
 CHANGE_AGAIN_MS: Final = 5_000.0
-"""After which it may be tried again, if it was too long."""
+"""Time in ms after which another hold may be tried, if one reached the limit."""
 
 
 class Express:
-    """Belongs to the worker's loop."""
+    """Chooses the chain of each submission. Belongs to the worker's loop."""
 
     def __init__(self, topics: Topics, holds: Holds, shares: Shares) -> None:
         self._topics = topics
@@ -47,10 +52,10 @@ class Express:
         self.is_on = True
         self._pages_max = min(EXPRESS_BYTES_MAX, int(EXPRESS_SHARE * shares.pool_bytes)) // shares.page_bytes
         self.changing: dict[StreamState, None] = {}
-        """Held until what they have in bulk has ended."""
+        """Streams held until their records in bulk have ended."""
 
     def queue_for(self, stream: StreamState, payload_bytes: int, now_ms: float) -> TopicQueue:
-        """Where the next submission of a stream goes whose topic has a backlog. It may be held for a while instead."""
+        """Queue of the stream's next submission, for a topic with a backlog. It may hold the stream for a while."""
         bulk = stream.topic_queue
         is_passing, stream.is_passing = stream.is_passing, False
         if bulk.chain.page_count < (self.backlog_pages // 4 if is_passing else self.backlog_pages):
@@ -60,7 +65,7 @@ class Express:
         if stream.hold_reason is not None or not self.is_on:
             return bulk
         if bulk.partitioner is None or bulk.is_deleted or bulk.waiting:
-            return bulk  # what has no partition yet goes on in order
+            return bulk  # entries without partitions keep their order
         if bulk.express is not None and bulk.express.waiting:
             return bulk
         if self._shares.express_pages >= self._pages_max:
@@ -78,7 +83,9 @@ class Express:
         return express or bulk
 
     def look(self) -> None:
-        """Something ended: streams go on that have nothing in bulk any more, or were released meanwhile."""
+        """Resume streams that have nothing left in bulk, after an entry ended. Forget those that were released
+        meanwhile.
+        """
         for stream in list(self.changing):
             if not stream.held or stream.hold_cause is not HoldCause.EXPRESS:
                 del self.changing[stream]
@@ -89,7 +96,7 @@ class Express:
 
     @staticmethod
     def _may_change(stream: StreamState) -> bool:
-        """Nothing of the stream is left in bulk. Its last entry there tells, and the oldest that anybody has there."""
+        """True if the stream has nothing left in bulk: its last entry there is older than the oldest of the chain."""
         if stream.bulk_ordinal >= 0:
             oldest = stream.topic_queue.chain.ordinals(0, 1)
             if oldest and int.from_bytes(oldest, sys.byteorder) <= stream.bulk_ordinal:
