@@ -1,7 +1,7 @@
-"""TurnTimer: expires once at a moment of the monotonic clock, to the microsecond.
+"""TurnTimer: expires once at a time of the monotonic clock, exact to the microsecond.
 
-The loop's own timers count whole milliseconds, upwards, from when its iteration began: a linger of 5 ms lasts up to 7,
-and that is what the records of a quiet stream wait for. A timerfd(2) expires in time.
+The loop's own timers count whole milliseconds, rounded up, from the start of its iteration: a linger of 5 ms takes up
+to 7 ms, and records of a quiet stream wait that long. A timerfd(2) expires in time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Final
 
 _NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
-"""TFD_NONBLOCK and TFD_CLOEXEC have these values."""
+"""TFD_NONBLOCK and TFD_CLOEXEC have the same values."""
 _ABSTIME: Final = 1
 _NS_PER_S: Final = 1_000_000_000
 
 
 class _TimerSpec(ctypes.Structure):
-    """struct itimerspec: first the interval (0: expire once), then the time."""
+    """struct itimerspec: the interval (0: expire once), then the time."""
 
     _fields_ = (
         ("interval_s", ctypes.c_long),
@@ -35,7 +35,10 @@ _libc.timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Ti
 
 
 class TurnTimer:
-    """``on_expiry()`` runs on the loop's thread, as all calls here must. Raises OSError when no descriptor is left."""
+    """A one-shot timer. ``on_expiry()`` runs on the loop's thread, on which all methods must be called.
+
+    Raises OSError if no file descriptor is left.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_expiry: Callable[[], None]) -> None:
         self._loop = loop
@@ -47,7 +50,7 @@ class TurnTimer:
         loop.add_reader(self._fd, self._on_readable)
 
     def set(self, at_ms: float) -> None:
-        """Expire at ``at_ms`` of the monotonic clock, at once if that has passed; not at the time set before."""
+        """Expire at ``at_ms`` of the monotonic clock, at once if that has passed. Replaces the time set before."""
         if self._fd < 0:
             return
         at_ns = max(1, int(at_ms * 1e6))  # 0 would mean never
@@ -57,7 +60,7 @@ class TurnTimer:
             raise _os_error()
 
     def close(self) -> None:
-        """It expires no more; setting it does nothing."""
+        """Close the timer. Setting it afterwards does nothing."""
         fd, self._fd = self._fd, -1
         self._loop.remove_reader(fd)
         os.close(fd)
@@ -66,7 +69,7 @@ class TurnTimer:
         try:
             os.read(self._fd, 8)
         except BlockingIOError:
-            return  # set again since it expired
+            return  # it was set again after it expired
         self._on_expiry()
 
 

@@ -1,4 +1,4 @@
-"""Turns: when the worker's next turn runs. Asked for, due by time, or again after one that failed."""
+"""Turns: decides when the worker's next turn runs: on request, at a due time, or again after a failed one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ log = logging.getLogger(__name__)
 
 NEVER_MS: Final = float("inf")
 FAILED_TURNS_MAX = 20
-"""So many turns in a row that failed will not be followed by a good one: the worker ends, and its successor begins
-with what the segment says."""
+"""After this many failed turns in a row the worker ends. Its successor begins with the state in the segment."""
 FAILED_TURN_PAUSE_MS = 20.0
-"""Before a turn that failed is tried again; what was due then is due now."""
+"""Pause in ms before a failed turn is tried again. Work that was due then is due now."""
 
 
 class Turns:
-    """Belongs to the worker's loop. Rooms that are made before the driver ask here for a turn of it."""
+    """Schedules turns. Belongs to the worker's loop. Other objects ask it for a turn."""
 
     def __init__(
         self,
@@ -37,37 +36,37 @@ class Turns:
         housekeeping_s: float,
         resting_s: float,
     ) -> None:
-        """See :mod:`sidecar.common.heartbeat` for the two times."""
+        """``housekeeping_s`` and ``resting_s``: see :mod:`sidecar.common.heartbeat`."""
         self._loop = loop
         self._clock = clock
         self._host = host
         self._counters = counters
         self.turn: Callable[[float], float] = _no_turn
-        """Runs one turn at ``now_ms``; returns when the next one is due though nothing happens. The driver's."""
+        """The driver's function that runs one turn at ``now_ms``. Returns when the next is due without an event."""
         self._handle: asyncio.Handle | None = None
         self._timer_ms = NEVER_MS
-        """When the timer expires."""
+        """When the timer expires, monotonic ms."""
         self._due_ms = NEVER_MS
-        """When the next turn is due though nothing happens, as the last turn left things."""
+        """When the next turn is due without an event, as the last turn returned it."""
         self._failed = 0
-        """Turns that failed, one after the other."""
+        """Number of failed turns in a row."""
         self._halted = False
         self.housekeeping_s = housekeeping_s
-        """Between two rounds of housekeeping while there is work."""
+        """Seconds between two rounds of periodic work while there is work."""
         self._resting_s = resting_s
         self._resting: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """Ask for a turn in this iteration of the loop; any number of asks make one turn."""
+        """Request a turn in this iteration of the loop. Any number of requests make one turn."""
         if self._handle is None:
             self._handle = self._loop.call_soon(self.run_now)
 
     def halt(self) -> None:
-        """No turn runs any more: what comes behind a fault must not overtake what it struck."""
+        """Stop running turns: after a fault, later effects must not overtake the one that failed."""
         self._halted = True
 
     async def rest(self) -> None:
-        """Until its time is over or a turn runs: what that one does is published no later than ever."""
+        """Wait for ``resting_s`` or until a turn runs, so that the turn's numbers are published without more delay."""
         resting = self._resting = self._loop.create_future()
         timer = self._loop.call_later(self._resting_s, _end, resting)
         try:
@@ -77,17 +76,19 @@ class Turns:
             self._resting = None
 
     def on_timer(self) -> None:
-        """The timer expires. Other than the loop's, never before its time: a turn would follow the other until then."""
+        """Handle the timer. Unlike a loop timer it is never early; otherwise idle turns would run until the
+        due time.
+        """
         self._timer_ms = NEVER_MS
         if self._due_ms <= self._clock.now_ms():
             self.wake()
         elif self._due_ms < NEVER_MS:
-            self._arm()  # what it was set for has been settled since
+            self._arm()  # the work it was set for is done; set it for the next
 
     def run_now(self) -> None:
-        """Run a turn without waiting for the loop; it is the one that was asked for, too."""
+        """Run a turn at once. It also counts as the requested one."""
         if self._handle is not None:
-            self._handle.cancel()  # nothing, when it is the loop that calls
+            self._handle.cancel()  # has no effect if the loop is the caller
             self._handle = None
         if self._halted:
             return
@@ -98,7 +99,7 @@ class Turns:
             due_ms = self.turn(now_ms)
             self._failed = 0
         except Exception:
-            # S1: one bad iteration is logged and counted, and the loop goes on.
+            # S1: a failed iteration is logged and counted, and the loop continues.
             self._counters.inc("sender_exceptions_total")
             log.exception(f"An iteration of the sender failed. The worker goes on. {PLEASE_REPORT}")
             due_ms = now_ms + FAILED_TURN_PAUSE_MS
@@ -109,7 +110,7 @@ class Turns:
         if due_ms <= now_ms:
             self.wake()
         elif due_ms < self._timer_ms:
-            # One that expires too early is left: setting it costs every turn.
+            # A timer that expires too early is left alone: setting it costs every turn.
             self._arm()
 
     def _arm(self) -> None:

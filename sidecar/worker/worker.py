@@ -1,4 +1,4 @@
-"""Worker: one worker process. It builds its rooms, adopts its slot, opens its socket, and runs until it is to end."""
+"""Worker: one worker process. It builds its rooms, adopts its slot, opens its socket, and runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -60,16 +60,20 @@ log = logging.getLogger(__name__)
 
 LISTEN_AGAIN_S = 1.0
 LAST_WORDS_MS = 200
-"""How long a worker that ends in good order waits for its stubs to take its last messages."""
+"""Time in ms that a worker, at a normal end, waits for its stubs to take their last messages."""
 
 
 class Worker:
-    """One worker process, in this order: made, :meth:`adopt`, :meth:`open`, :meth:`run`. The Host of its rooms."""
+    """One worker process. Call in this order: constructor, :meth:`adopt`, :meth:`open`, :meth:`run`. It is the Host of
+    its rooms.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, start: Start, segment: Segment, control: socket.socket
     ) -> None:
-        """Claims the slot and builds the rooms. ValueError: the configuration cannot be used; OSError: the disk."""
+        """Claim the slot and build the rooms. Raises ValueError for a configuration that cannot be used, OSError for
+        the disk.
+        """
         self._loop = loop
         self._start = start
         self._exit: asyncio.Future[int] = loop.create_future()
@@ -99,7 +103,7 @@ class Worker:
             config=config_of(ConnectionConfig, values),
             security=self._security,
             authenticator=self._authenticator,
-            says_first_refusal=True,  # the controller's login may be good: it has a token sooner
+            says_first_refusal=True,  # the controller may still log in, since it gets a token sooner
             clock=self._clock,
         )
         outside = Outside(
@@ -119,8 +123,9 @@ class Worker:
         )
 
     def adopt(self) -> None:
-        """Take over what a dead worker left in the slot, before anything new. Raises RuntimeError for a slot that
-        cannot be taken over: the next worker tries again."""
+        """Take over the slot's records from a dead worker, before anything new is accepted. Raises RuntimeError if
+        that fails: the next worker tries again.
+        """
         rooms, now_ms = self._rooms, self._clock.now_ms()
         try:
             sent = rooms.adoption.run(now_ms)
@@ -133,7 +138,7 @@ class Worker:
         # kill point: adopt.end
 
     def open(self) -> None:
-        """Let stubs in, those of the slot's rows and new ones. OSError when the accept log cannot be written."""
+        """Open the endpoint for stubs, known ones and new ones. Raises OSError if the accept log cannot be written."""
         stubs, memory = self._rooms.stubs, self._memory
         for row in ClientTable(memory.segment).rows(memory.index):
             stubs.processes.watch(row.index, row.pid)
@@ -151,7 +156,9 @@ class Worker:
             self._open_tcp()
 
     def _open_tcp(self) -> None:
-        """Let clients in over TCP as well, on this worker's own port. One that another process has is tried again."""
+        """Listen for clients over TCP too, on this worker's own port. If another process has the port, try again
+        later.
+        """
         from sidecar.net.curve_door import CurveDoor
         from sidecar.net.tcp_listen import listen_on
 
@@ -181,7 +188,7 @@ class Worker:
         if self._own_wake_fd is not None:
             self._loop.add_reader(self._own_wake_fd, self._on_pool_wake)
         self._channel.send(Ready(os.getpid(), self._start.worker_epoch))
-        self._rooms.turns.wake()  # what was adopted has deadlines, whether metadata comes or not
+        self._rooms.turns.wake()  # adopted records have deadlines, even if no metadata comes
         house.add_done_callback(self._on_house_ended)
         status = await self._exit
         house.cancel()
@@ -219,8 +226,9 @@ class Worker:
         self._spooling.submit(work).add_done_callback(finished)
 
     def give_up(self, why: str) -> None:
-        """A bug of ours: this memory is not to be trusted any more. The successor on this slot begins with what the
-        segment says, so every record that was accepted still gets its fate."""
+        """End the worker after a bug, because its memory can no longer be trusted. The slot's successor starts from
+        the segment, so every accepted record still gets its fate.
+        """
         if not self._exit.done():
             log.error("This worker ends and is replaced: %s.", why)
         self._rooms.turns.halt()
@@ -229,12 +237,14 @@ class Worker:
         self._stop(ExitStatus.FAILED)
 
     def wake_workers(self) -> None:
-        """Pages went back, or a place in the line, and another worker waits: write every other worker's eventfd."""
+        """Write every other worker's eventfd: pages were given back, or the line for pages moved, and one of them
+        waits.
+        """
         for fd in self._wake_fds:
             try:
                 os.eventfd_write(fd, 1)
             except OSError as error:
-                if error.errno != errno.EAGAIN:  # a full counter wakes as well
+                if error.errno != errno.EAGAIN:  # a full counter wakes the worker, too
                     raise
 
     # --- events --------------------------------------------------------------------------------------------
@@ -259,7 +269,7 @@ class Worker:
             log.warning("A control message of kind %s is not for a worker.", type(message).__name__)
 
     def _configure(self, message: Configure) -> None:
-        """Take on changed settings. An error ends this worker; its successor starts with the new ones."""
+        """Apply changed settings. After an error this worker ends, and its successor starts with the new ones."""
         try:
             use_settings(
                 message.config,
@@ -271,7 +281,7 @@ class Worker:
                 self._clock.now_ms(),
             )
         except Exception:
-            # The channel would go on with the next message, and this worker with half of the settings.
+            # Otherwise the channel would continue with the next message, and this worker with half of the settings.
             log.exception(f"New settings could not be taken on. {PLEASE_REPORT}")
             self.give_up("it has half of the new settings")
             return
@@ -279,7 +289,7 @@ class Worker:
         self._rooms.turns.wake()
 
     def _on_controller_gone(self, error: str | None) -> None:
-        # Accept nothing more and end: the next controller adopts the segment only after our death.
+        # Accept nothing more and end: the next controller adopts the segment only after this worker's death.
         log.error(
             "The controller is gone%s, so this worker ends. Its records stay in the segment for the next daemon.",
             f" ({error})" if error else "",
@@ -291,7 +301,7 @@ class Worker:
             self._exit.set_result(int(status))
 
     def _on_unexpected(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An event's handler failed in a way that nobody foresaw: what it was to do will not be done."""
+        """Handle an unforeseen exception in an event handler: its work will not be done, so the worker ends."""
         self._memory.counters.inc("sender_exceptions_total")
         log.error("%s", context.get("message", "An event failed."), exc_info=context.get("exception"))
         self.give_up("the handler of an event failed")
@@ -305,7 +315,7 @@ class Worker:
             self.give_up("housekeeping failed")
 
     def _spool_poison(self, letters: list[Undelivered]) -> None:
-        """Write the set-aside records to the dead-letter spool as well, for a search for the reason."""
+        """Also write the set-aside records to the dead-letter spool, for investigation."""
         if letters:
             self.run_beside(partial(_append, self._spool, letters), _say_not_spooled)
 
@@ -328,7 +338,7 @@ def _say_not_spooled(error: BaseException | None) -> None:
 
 
 def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
-    """This slot's writer; what dead workers of this run dir had open is closed, also of slots that get none now."""
+    """Spool writer of this slot. Closes files left open by dead workers of this run dir, including unused slots."""
     folder = Path(settings["dead_letters.path"])
     run_dir = Path(start.extra["run_dir"])
     close_leftovers(folder, writers_of(run_dir))
@@ -341,7 +351,7 @@ def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
 
 
 def _accept_log(start: Start, segment: Segment, counters: Counters) -> AcceptLog | None:
-    """The log that makes accepted mean on disk; None unless pool.sync asks for it."""
+    """The accept log, by which accepted means on disk; None unless pool.sync = accept."""
     counters.set("accept_log_errno", 0)
     if start.config["pool.sync"] != "accept":
         return None

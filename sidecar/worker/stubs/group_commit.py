@@ -1,8 +1,8 @@
-"""GroupCommit: accepted means on disk (``pool.sync = accept``). One group is being written, the next one gathers.
+"""GroupCommit: makes accepted mean on disk (``pool.sync = accept``). While one group is written, the next one gathers.
 
-The loop never waits for the disk: a thread writes and syncs a group in the accept log; what arrives meanwhile is the
-next group. A stream's position goes to its stub only once the group that holds it is on disk. Delivery does not
-wait for that: what a broker has needs no second disk.
+The loop never waits for the disk: a thread writes and syncs a group to the accept log, and submissions that arrive
+meanwhile form the next group. A stream's position is reported to its stub only when the group is on disk. Delivery
+does not wait for that, because a record that a broker has needs no second disk.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GARBAGE_FILES = 4
-"""Files of ended entries that may stand beside twice what is live before the oldest file is emptied."""
+"""Number of files of ended entries tolerated beyond twice the live bytes before the oldest file is emptied."""
 
 
 class _Item(NamedTuple):
     entry: Entry
     topic: str
     stream: StreamState | None
-    """None: an entry that moves from the log's oldest file."""
+    """None for an entry that moves out of the log's oldest file."""
     seq: int
     packed: Packed
 
 
 class _FileUse:
-    """The loop's count of one file of the log."""
+    """Live entries and bytes of one log file, counted by the loop."""
 
     __slots__ = ("live_bytes", "live_entries")
 
@@ -55,9 +55,9 @@ class _FileUse:
 
 
 class GroupCommit:
-    """Belongs to the worker's loop; ``thread``, an executor of one, touches nothing but the log.
+    """Commits groups. Belongs to the worker's loop. ``thread`` is an executor of one thread that uses only the log.
 
-    ``on_accepted`` gets the streams with entries that reached the disk; ``queues`` gives every topic's queue.
+    ``on_accepted`` gets the streams with entries that reached the disk. ``queues`` iterates over all topics' queues.
     """
 
     def __init__(
@@ -91,11 +91,9 @@ class GroupCommit:
     # ---- life ----------------------------------------------------------------------------------------------
 
     def begin(self, beat: Callable[[], None] = lambda: None) -> int:
-        """Before anything is taken: write the slot's live entries as a new base of the log. Returns their number.
+        """Write the slot's live entries as a new base of the log, before anything is accepted. Returns their number.
 
-        ``beat`` is called as it gets on.
-
-        Raises OSError: then nothing was accepted, and the earlier log stands.
+        ``beat`` is called periodically. Raises OSError: then nothing was accepted, and the earlier log stays valid.
         """
         numbers = self._log.add_to_base(
             _logged(queue, entry, entry_payload(queue.chain, entry))
@@ -112,7 +110,7 @@ class GroupCommit:
                 yield queue, entry
 
     def close(self) -> None:
-        """Wait for the running group and note the last endings. No stub hears of it any more."""
+        """Wait for the running group and write the last endings. Stubs are no longer informed."""
         self._thread.shutdown(wait=True)
         if self._endings and not self.refusal:
             try:
@@ -125,7 +123,7 @@ class GroupCommit:
 
     @property
     def refusal(self) -> str:
-        """Why nothing new may be taken now; empty when it may."""
+        """Why nothing new may be accepted now; "" if it may."""
         if self._failure:
             return self._failure
         if self._is_full:
@@ -135,16 +133,16 @@ class GroupCommit:
         return ""
 
     def add(self, queue: TopicQueue, stream: StreamState, entry: Entry, payload: Buffer) -> None:
-        """An entry was appended to the journal; its stub hears of it when the group is on disk.
+        """Add an entry of the journal to the next group. Its stub is informed when the group is on disk.
 
-        ``payload`` is kept until then: it must be the caller's to give.
+        ``payload`` is kept until then, so its memory must not be re-used.
         """
         packed = _logged(queue, entry, payload).pack()
         self._pending.append(_Item(entry, queue.topic, stream, entry.seq, packed))
         self._pending_bytes += packed_bytes(queue.topic, entry.payload_bytes)
 
     def entries_ended(self, chain: Chain, topic: str) -> None:
-        """Something of this chain has its end: what was logged of it is over."""
+        """Queue endings for the chain's entries that have ended."""
         for ordinal, number, payload_bytes in chain.take_finished():
             use = self._files.get(number)
             if use is not None:
@@ -153,12 +151,12 @@ class GroupCommit:
                 self._endings.append((chain.chain_id, ordinal))
 
     def step(self) -> None:
-        """Once a turn: write what has gathered, unless a group is under way."""
+        """Write the gathered group, unless one is being written. Called once per turn."""
         if self._pending and self._running is None and not self._failure and not self._is_full:
             self._start()
 
     def note_endings(self) -> None:
-        """Periodic: note endings that no group has taken along, so that a crash doubles few records."""
+        """Write endings that no group has carried, so that a crash duplicates few records. Called periodically."""
         if self._failure or self._running is not None:
             return
         if self._is_full or self._endings or self._pending:
@@ -178,16 +176,15 @@ class GroupCommit:
         try:
             self._log.prepare()
         except OSError as error:
-            log.info(
-                "No spare file for the accept log yet: %s.", error
-            )  # the commit that needs it will say so
+            # The commit that needs the file will report the error.
+            log.info("No spare file for the accept log yet: %s.", error)
 
     def _written(self, future: Future[list[int]]) -> None:
-        """In the thread."""
+        """Hand the result over to the loop. Runs in the log's thread."""
         try:
             self._loop.call_soon_threadsafe(self._committed, future)
         except RuntimeError:
-            return  # the loop has ended, and with it all sessions
+            return  # the loop and all sessions have ended
 
     def _committed(self, future: Future[list[int]]) -> None:
         assert self._running is not None
@@ -229,7 +226,8 @@ class GroupCommit:
                 log.error("The disk of pool.path is full: no record is accepted until it has room again.")
             self._is_full = True
             return
-        # What reached the disk is unknown now, and a second sync would not say (it forgets the error): no more.
+        # It is unknown what reached the disk, and a second sync would not report it (the kernel forgets the error). So
+        # nothing more is written.
         why = (os.strerror(code) if code > 0 else repr(error)) or repr(error)
         self._failure = (
             f"writing accepted records to the disk of pool.path failed ({why}); restart the daemon"
@@ -241,7 +239,7 @@ class GroupCommit:
         )
 
     def _keep(self, entry: Entry, topic: str, number: int) -> None:
-        """The entry is live, and in this file now."""
+        """Note that the entry is live in the file ``number``."""
         size = packed_bytes(topic, entry.payload_bytes)
         before = self._files.get(entry.chain.log_file(entry.ordinal))
         if before is not None:
@@ -253,7 +251,7 @@ class GroupCommit:
         use.live_bytes += size
 
     def _advance_head(self) -> int:
-        """Files at the front of the queue without anything live go back; never the one that is written to."""
+        """Release files at the front that hold nothing live, except the one being written. Returns the new front."""
         while self._head < self._log.number:
             use = self._files.get(self._head)
             if use is not None and use.live_entries:
@@ -263,7 +261,9 @@ class GroupCommit:
         return self._head
 
     def _empty_oldest(self) -> None:
-        """One stuck entry must not keep every file behind it: what is live in the oldest is written again."""
+        """Write the live entries of the oldest file again, so that one stuck entry does not keep all files
+        behind it.
+        """
         head = self._advance_head()
         garbage_bytes = (self._log.number - head + 1) * self._log.file_bytes
         garbage_bytes -= 2 * sum(use.live_bytes for use in self._files.values())

@@ -1,7 +1,7 @@
-"""Holds: the streams that wait, what each of them waits for, and how it goes on.
+"""Holds: the streams that wait, what each of them waits for, and how it continues.
 
-A held stream gets HOLD with the reason; its stub keeps the records. It goes on with RESUME, and the stub sends again
-from the position that is named there.
+A held stream gets HOLD with the reason, and its stub keeps the records. RESUME ends the hold; the stub then sends
+again from the position that it names.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from sidecar.worker.stubs.shares import Shares
 
 RESERVATION_MS_MAX = 5_000.0
-"""How long pages granted to a held stream wait for its stub to send again."""
+"""Time in ms for which pages granted to a held stream wait for its stub to send again."""
 RING_NEARLY_FULL = 0.25
-"""A client whose outcome ring has less than this share free is accepted no more until it ACKs."""
+"""If less than this share of its outcome ring is free, a client's records are held until it ACKs."""
 _HELD_ONCE: Final = {"holds_total": 1, "frames_resent_total": 1}
-"""The submission that finds its stream over a bound is the first that comes again."""
+"""The submission that meets the limit will be sent again, so it counts as resent."""
 
 
 class Holds:
-    """Belongs to the worker's loop. The intake holds streams; whatever frees what they wait for lets them go on."""
+    """Holds and resumes streams. Belongs to the worker's loop. The intake holds streams; the code that frees the
+    resource resumes them.
+    """
 
     def __init__(
         self,
@@ -47,15 +49,15 @@ class Holds:
         self._counters = counters
         self._openings = openings
         self._closed: dict[StreamState, None] = {}
-        """Streams held because nothing is taken: an operator has drained the daemon, or the disk fails."""
+        """Streams held because nothing is accepted: an operator has drained the daemon, or the disk fails."""
         self.share_held: deque[tuple[StreamState, int, TopicQueue | ClientSession | None]] = deque()
-        """Streams over a share with the pages they need and the line they stand in, longest waiting first."""
+        """Streams over a share, longest waiting first, each with the pages that it needs and the line it waits in."""
         self._timed: list[tuple[float, StreamState]] = []
-        """Streams held for a time (their topic is at its rate), with the end of it; longest waiting first."""
+        """Streams held for a time (for instance at a rate): (monotonic ms of its end, stream)."""
         self.next_timed_ms = float("inf")
-        """When the next of them goes on."""
+        """Monotonic ms at which the next timed hold ends."""
         self.ring_held: dict[int, deque[StreamState]] = {}
-        """By client row, which outlives a connection: streams whose client has to read its outcomes first."""
+        """By client row (it outlives a connection): streams whose client must first read its outcomes."""
         self.held: dict[StreamState, None] = {}
         """All held streams."""
 
@@ -72,14 +74,16 @@ class Holds:
     def hold_until(
         self, stream: StreamState, cause: HoldCause, over: tuple[str, float], now_ms: float
     ) -> None:
-        """``over``: the reason, and when to go on."""
+        """Hold a stream for a time. ``over``: the reason, and the monotonic ms of the end."""
         reason, due_ms = over
         self.hold(stream, cause, reason, now_ms)
         self._timed.append((due_ms, stream))
         self.next_timed_ms = min(self.next_timed_ms, due_ms)
 
     def link_pages(self, stream: StreamState, queue: TopicQueue, needed: int, now_ms: float) -> bool:
-        """Give the queue's chain the pages for the stream's next entry, or hold the stream: then False."""
+        """Give the queue's chain the pages for the stream's next entry. If that is not possible, hold the stream: then
+        False.
+        """
         session = stream.session
         if session.row.ring_free_bytes < session.row.ring_bytes * RING_NEARLY_FULL:
             self.hold(stream, HoldCause.RING, "the client does not read its outcomes", now_ms)
@@ -102,23 +106,25 @@ class Holds:
         return True
 
     def pool_granted(self, stream: StreamState, pages: list[int], now_ms: float) -> None:
-        """Pages for a stream that waited: kept for it while its stub sends again, else nobody would be served first."""
+        """Reserve granted pages for a stream that waited, and resume it. Without a reservation another stream could
+        take them first.
+        """
         stream.reserved_pages = pages
         stream.reserved_since_ms = now_ms
         stream.waiting_pages = 0
         self.resume(stream)
 
     def reclaim_reservations(self, streams: list[StreamState], now_ms: float) -> None:
-        """Give back what was kept for stubs that did not come back for it."""
+        """Give back pages reserved for streams whose stubs did not send again in time."""
         for stream in streams:
             if stream.reserved_pages and now_ms - stream.reserved_since_ms > RESERVATION_MS_MAX:
                 self._give_reserved(stream)
 
     def shares_freed(self, now_ms: float) -> None:
-        """Pages went back, or a topic moves again: streams held over a share go on, first come first served.
+        """Resume streams held over a share, in order, after pages were given back or a topic moves again.
 
-        Nobody passes who waits longer for the share of the same topic or client: a small submission would keep it too
-        full for a large one.
+        No stream passes one that waits longer for the share of the same topic or client: otherwise small submissions
+        would keep the share too full for a large one.
         """
         held, self.share_held = self.share_held, deque()
         blocked: set[TopicQueue | ClientSession] = set()
@@ -147,7 +153,7 @@ class Holds:
             line.share_line += 1
 
     def timed_due(self, now_ms: float) -> None:
-        """Streams held by their topic's rate, after an error of ours, or for a name, go on as time passes."""
+        """Resume streams whose time is over: at a rate, after an internal error, or waiting for a topic name."""
         due = [stream for due_ms, stream in self._timed if due_ms <= now_ms]
         self._timed = [each for each in self._timed if each[0] > now_ms]
         self._openings.names_due(now_ms)
@@ -158,7 +164,7 @@ class Holds:
                 self.resume(stream)
 
     def hold_closed(self, stream: StreamState, cause: HoldCause, reason: str, now_ms: float) -> None:
-        """Nothing is taken at all, until :meth:`open_again` says that the cause is gone."""
+        """Hold a stream while nothing at all is accepted, until :meth:`open_again` ends that cause."""
         self._closed[stream] = None
         self.hold(stream, cause, reason, now_ms)
 
@@ -167,11 +173,11 @@ class Holds:
             self.resume(stream)
 
     def name_waits(self) -> None:
-        """A stream waits for a name that may be free later: see :class:`StreamOpenings`."""
+        """Note that a stream waits for a name that may be free later: see :class:`StreamOpenings`."""
         self.next_timed_ms = min(self.next_timed_ms, self._openings.next_due_ms())
 
     def ring_acked(self, session: ClientSession) -> None:
-        """A client read its outcomes: its streams held for that go on once half of the outcome ring is free."""
+        """Resume a client's streams that were held for its outcome ring, once half of that is free."""
         held = self.ring_held.get(session.row.index)
         if held and session.row.ring_free_bytes >= session.row.ring_bytes // 2:
             del self.ring_held[session.row.index]
@@ -179,8 +185,11 @@ class Holds:
                 self.resume(held.popleft())
 
     def resume(self, stream: StreamState) -> None:
-        """Let it send again. One in the line for pages goes on with its pages and not before: it may still be noted
-        for what it waited for on an earlier connection, and would get a second place in that line."""
+        """Let a stream send again, unless it waits in line for pages; then it is resumed with its pages.
+
+        Such a stream may still be noted for the cause of a hold on an earlier connection, and would otherwise get a
+        second place in that line.
+        """
         if stream.waiting_pages:
             return
         stream.hold_reason = None
@@ -192,7 +201,7 @@ class Holds:
         self._outboxes.send(stream.session, [Kind.RESUME, stream.stream, stream.position + 1])
 
     def forget(self, session: ClientSession) -> None:
-        """The session ended: none of its streams waits for anything any more."""
+        """Forget the streams of a session that ended: none of them waits any more."""
         self.ring_held.pop(session.row.index, None)
         self._openings.forget(session)
         for stream in session.streams.values():
@@ -205,7 +214,7 @@ class Holds:
             stream.waiting_pages = 0
 
     def _take(self, stream: StreamState, needed: int) -> list[int] | None:
-        """Pages for one submission: first those kept for the stream after its wait; what is over goes back."""
+        """Take pages for one submission, first those reserved for the stream. Surplus ones are given back."""
         reserved = stream.reserved_pages
         if not reserved:
             return self._pool.take(needed)

@@ -1,8 +1,8 @@
-"""Intake: from a SUBMIT frame to *accepted*, and everything that may stand between.
+"""Intake: takes a SUBMIT frame and accepts its records, or says why not.
 
-A submission is taken exactly when it is the next of its stream and pages are there for it; else the stream
-gets an order (RESEND, HOLD, HELLO_AGAIN) and the stub still has the frame. Nothing is half taken: the copy
-into the journal becomes true by one store of the chain's tail.
+A submission is accepted only if it is the next of its stream and pages are free for it. Otherwise the stream gets a
+message (RESEND, HOLD, HELLO_AGAIN) and the stub keeps the frame. Acceptance is atomic: one store of the chain's tail
+makes the copy in the journal valid.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SUBMIT_FIELDS: Final = 8
-"""Without the ACK that may stand behind them."""
+"""Number of fields without the optional ACK at the end."""
 _MSGPACK: Final = Format.MSGPACK
 _ARROW: Final = Format.ARROW
 _FORMATS: Final = (_MSGPACK, _ARROW)
 _FLUSH: Final = int(SubmitFlag.FLUSH)
 _KEPT_FLAGS: Final = 0xFF & ~_FLUSH
-"""An attribute of an enum's class costs as much as a call: these are asked for each submission."""
+"""Cached: reading an enum member through its class costs as much as a call, and these are used for each submission."""
 TIMESTAMP_MS_MAX: Final = 2**63 - 1
 ERROR_HOLD_MS: Final = 1_000.0
-"""A stream that an error of ours stopped tries again after this time."""
+"""Time in ms after which a stream that was stopped by an internal error tries again."""
 _UNREADABLE: Final = b"\xc1"
-"""Never used in msgpack: stands for a record that was not taken. A reader knows that it is none."""
+"""Stands for a record that was not accepted. msgpack never uses this byte, so readers recognise it."""
 
 
 class Intake:
-    """The accept path of one worker. Belongs to the worker's loop."""
+    """Accepts submissions for one worker. Belongs to the worker's loop."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Intake:
         limits: ClientLimits,
         clock_ahead_ms: float = 0.0,
     ) -> None:
-        """``clock_ahead_ms``: how far the slot's clock is ahead of ours."""
+        """``clock_ahead_ms``: milliseconds by which the slot's clock is ahead of the host's monotonic clock."""
         self.worker_epoch = worker_epoch
         self.draining = False
         self._takes_records = True
@@ -98,9 +98,9 @@ class Intake:
         self._limits = limits
         self._clock_ahead_ms = clock_ahead_ms
         self.commit: GroupCommit | None = None
-        """Where entries go that must be on disk before they are accepted; None: the journal is enough."""
+        """Commits entries that must be on disk before they are accepted; None if the journal is enough."""
         self._appending: tuple[Chain, int] | None = None
-        """The chain that the submission at hand goes into, and its tail before."""
+        """Chain of the present submission, and its tail before."""
         self._failed_ms = 0.0
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
         self.openings = StreamOpenings(topics, limits, outboxes, counters)
@@ -110,10 +110,10 @@ class Intake:
     def submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0
     ) -> None:
-        """Take one SUBMIT, or tell the stream why not. Raises MalformedFrame for one that no stub of ours sends.
+        """Accept one SUBMIT, or answer why not. Raises MalformedFrame for a frame that no valid stub sends.
 
-        ``skipped_bytes``: the payload was too long to be kept, and had so many bytes. Records that cannot be taken fail
-        with a sentence; an error of ours here costs these records, never their client.
+        ``skipped_bytes``: size of a payload that was too long to be kept, else 0. Records that cannot be accepted fail
+        with a sentence. An internal error fails these records only and does not cut off the client.
         """
         if len(fields) != SUBMIT_FIELDS:
             raise MalformedFrame(f"SUBMIT has {len(fields)} fields of {SUBMIT_FIELDS}")
@@ -133,7 +133,7 @@ class Intake:
         if stream is not None:
             expected = stream.position + 1
             if seq < expected:
-                session.accepted_streams.add(stream)  # a repeat: tell the position again
+                session.accepted_streams.add(stream)  # a repeat: report the position again
                 return
             if seq > expected:
                 self._counters.inc("frames_resent_total")
@@ -186,10 +186,10 @@ class Intake:
             if self._appending is not None:
                 chain, tail = self._appending
                 if chain.tail != tail:
-                    # It stands in the journal, and this memory does not say so.
+                    # The entry is in the journal, but the state in memory does not have it.
                     self._host.give_up("a submission was accepted and not noted")
                     return
-                # Its share was claimed, and what fails next may go into the other chain of the topic.
+                # Its share was claimed, and the failed records may go into the topic's other chain.
                 self._shares.count(self._topics.by_chain[chain.chain_id], now_ms)
             if self._fail(stream, fields, now_ms):
                 session.accepted_bytes += payload_bytes
@@ -197,9 +197,9 @@ class Intake:
     def _take_in(
         self, stream: StreamState, fields: list[Any], payload: Any, refusal: Refusal | None, now_ms: float
     ) -> bool:
-        """Into the journal, or hold the stream: then False. ``fields`` of the SUBMIT are checked.
+        """Append a checked SUBMIT to the journal, or hold the stream: then False.
 
-        With a ``refusal`` an entry without content stands for the records.
+        With a ``refusal``, an entry without content stands for the records, which fail.
         """
         _, _, seq, _, base_timestamp_ms, format_, flags, count = fields
         session, queue = stream.session, stream.topic_queue
@@ -218,7 +218,7 @@ class Intake:
         if refusal is not None:
             payload = _UNREADABLE * count
         elif format_ == _ARROW:
-            # Columns become rows once, natively, before they are accepted: the journal has one reader.
+            # Columns are converted to rows here, once and in native code, so the journal has one format.
             payload = records_from_columns(payload, count)
         payload_bytes = len(payload)
         needed = chain.pages_needed(count, payload_bytes)
@@ -251,7 +251,7 @@ class Intake:
         if has_rate and refusal is None:
             _charge(stream, count, payload_bytes, now_ms)
         if chain.live_entries == 1:
-            queue.last_settled_ms = now_ms  # it was empty: whether it moves is counted from here
+            queue.last_settled_ms = now_ms  # it was empty, so its progress is measured from now
         session.unsettled_records += count
         session.unsettled_bytes += held_bytes(count, payload_bytes)
         stream.position = seq
@@ -261,7 +261,7 @@ class Intake:
             stream.accepted = seq
             session.accepted_streams.add(stream)
         else:
-            # A copy of its own: what came from the socket is overwritten before the disk has it.
+            # Make a copy: the socket's buffer is re-used before the group is on disk.
             self.commit.add(queue, stream, entry, bytes(payload))
         queue.last_used_ms = now_ms
         self._counters.count_accepted(count, payload_bytes)
@@ -275,7 +275,9 @@ class Intake:
         return True
 
     def _over_rate(self, stream: StreamState, count: int, now_ms: float) -> Refusal | None:
-        """Hold the stream while its topic or its client is at its rate, or refuse what the client's rule discards."""
+        """Hold the stream while its topic or client is at its rate, or return the refusal if the client's rule
+        discards.
+        """
         queue, session = stream.topic_queue, stream.session
         over = None if queue.rate is None else queue.rate.refusal(now_ms)
         if over is None and session.rate is not None:
@@ -296,8 +298,9 @@ class Intake:
         )
 
     def _fail(self, stream: StreamState, fields: list[Any], now_ms: float) -> bool:
-        """An error of ours: these records fail. Where not even that can be noted the stream waits and tries again: then
-        False."""
+        """Fail the records of a submission after an internal error. If that fails too, hold the stream for a while:
+        then False.
+        """
         refusal = Refusal(LocalCode.ABORTED, "The daemon failed to take the record on; its log says why.")
         try:
             return self._take_in(stream, fields, b"", refusal, now_ms)
@@ -309,7 +312,7 @@ class Intake:
             return False
 
     def acceptance(self, session: ClientSession) -> list[Any]:
-        """The fields of ACCEPTED for everything that moved in this turn, with the credit that follows from it."""
+        """Fields of ACCEPTED for all streams that advanced in this turn, with the new credit."""
         session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
         positions = []
         for stream in session.accepted_streams:
@@ -317,7 +320,9 @@ class Intake:
         return [session.credit_bytes, positions]
 
     def grant_credit(self, session: ClientSession) -> None:
-        """Let the stub send one window beyond what was accepted; an absolute limit, so a repeat does no harm."""
+        """Let the stub send one window beyond the accepted bytes. The credit is an absolute limit, so repeats are
+        harmless.
+        """
         session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
 
     def _hold_as_closed(self, stream: StreamState, now_ms: float) -> None:
@@ -327,13 +332,13 @@ class Intake:
             self.holds.hold_closed(stream, HoldCause.DISK, self.commit.refusal, now_ms)
 
     def open_to_records(self, takes_records: bool) -> None:
-        """An operator drains the daemon (every stream that comes is held), or lets clients go on."""
+        """Stop accepting records because an operator drains the daemon (streams are held), or accept them again."""
         self._takes_records = takes_records
         if takes_records:
             self.holds.open_again(HoldCause.PAUSED)
 
     def committed(self, streams: set[StreamState]) -> None:
-        """Entries of these streams are on disk: their stubs may know. Streams that waited for the disk go on."""
+        """Report streams whose entries are on disk to their stubs, and resume those that waited for the disk."""
         for stream in streams:
             stream.session.accepted_streams.add(stream)
             if stream.session.attached:
@@ -344,13 +349,13 @@ class Intake:
 
 
 def _charge(stream: StreamState, count: int, payload_bytes: int, now_ms: float) -> None:
-    """Records that fail at once never reach the topic: they take nothing of what others may send to it."""
+    """Charge the rates. Records that fail at once are not charged: they use nothing of the topic's rate."""
     for rate in filter(None, (stream.topic_queue.rate, stream.session.rate)):
         rate.charge(count, payload_bytes, now_ms)
 
 
 def _what_is_wrong(count: int, format_: Any, base_timestamp_ms: int, flags: int, payload_bytes: int) -> str:
-    """For a SUBMIT whose fields are out of their bounds."""
+    """Error text for a SUBMIT with a field out of its bounds."""
     if not 0 < count <= SUBMISSION_RECORDS_MAX:
         return f"record count {count!r} is not between 1 and {SUBMISSION_RECORDS_MAX}"
     if count > payload_bytes:

@@ -1,7 +1,7 @@
-"""MalformedFrame: a frame that no stub of ours sends. Its sender's fault, and never ours."""
+"""MalformedFrame: a frame that no valid stub sends. The fault is its sender's."""
 
 from __future__ import annotations
 
 
 class MalformedFrame(ValueError):
-    """Raised before anything was changed. It is counted, and answered with REFUSED."""
+    """Raised before any state is changed. The frame is counted, and answered with REFUSED."""

@@ -1,8 +1,8 @@
-"""NameLine: streams that found the table of topics full for names that Kafka has not confirmed, and wait for its word.
+"""NameLine: streams whose topics are not confirmed by Kafka, waiting for a row in the nearly full table of topics.
 
-The last rows of the table are kept for topics that Kafka has (sidecar.worker.topics.topics.ROWS_FOR_KNOWN). So a
-client whose topic the worker does not know yet cannot have one of them at once: its stream is held, the controller is
-asked, and a stream whose topic is there goes on. Processes that send to names nobody made fill their part and no more.
+The last rows of the table are reserved for topics that Kafka has (sidecar.worker.topics.topics.ROWS_FOR_KNOWN). So a
+client with an unknown topic cannot have one of them at once: its stream is held, the controller is asked, and the
+stream continues once its topic is confirmed. Processes that use names that do not exist fill only their part.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.session import ClientSession
 
 WAITING_MAX: Final = 1_024
-"""Streams in the line of one worker. A process may have as many as there are places left for others."""
+"""Limit of streams in the line of one worker. One process may have as many as it leaves free for others."""
 LOOK_MS: Final = 1_000.0
-"""So often a row is looked for that became free meanwhile."""
+"""Interval in ms at which a waiting stream looks for a free row."""
 STAY_MS: Final = 60_000.0
-"""A stream that is still in the line after this time leaves it, and joins again if its client still sends."""
+"""A stream leaves the line after this time in ms. It joins again if its client still sends."""
 
 
 class Place(NamedTuple):
-    """One stream in the line. It has no StreamState yet: nothing of it was accepted."""
+    """One stream in the line. It has no StreamState yet, because none of its records was accepted."""
 
     session: ClientSession
     stream_id: int
@@ -33,27 +33,27 @@ class Wait(NamedTuple):
     topic: str
     since_ms: float
     look_ms: float
-    """When a row is looked for next."""
+    """Monotonic ms of the next look for a row."""
 
 
 def _process(place: Place) -> int:
-    """The process behind a stream; the client itself where its process cannot be seen."""
+    """Process of a stream's client; a number for the client itself if its process is not known."""
     row = place.session.row
     return row.pid or -1 - row.index
 
 
 class NameLine:
-    """Not thread-safe; takes ``now_ms``, sends nothing."""
+    """Line of waiting streams. Not thread-safe: belongs to the worker's loop. It sends nothing."""
 
     def __init__(self) -> None:
         self.waiting: dict[Place, Wait] = {}
         """Only this object changes it."""
         self._by_process: dict[int, int] = {}
         self.next_look_ms = inf
-        """When a row is looked for next; it may be too early."""
+        """Lower bound of all ``look_ms``, monotonic ms."""
 
     def join(self, place: Place, topic: str, now_ms: float) -> bool:
-        """False where its process has enough of them in the line."""
+        """Join the line. False if the process has its share of it."""
         process = _process(place)
         mine = self._by_process.get(process, 0)
         if mine >= WAITING_MAX - len(self.waiting):
@@ -64,11 +64,11 @@ class NameLine:
         return True
 
     def take_known(self, is_known: Callable[[str], bool]) -> list[tuple[Place, str]]:
-        """Those whose topic Kafka has by now."""
+        """Remove and return the streams whose topic Kafka has by now."""
         return self._take([place for place, wait in self.waiting.items() if is_known(wait.topic)])
 
     def take_due(self, may_open: Callable[[Place, str], bool], now_ms: float) -> list[tuple[Place, str]]:
-        """Those for which there is a row by now, and those that stayed long enough."""
+        """Remove and return the streams for which a row is free by now, and those that stayed long enough."""
         taken = []
         for place, wait in list(self.waiting.items()):
             if wait.look_ms > now_ms:
@@ -82,7 +82,7 @@ class NameLine:
         return found
 
     def take_of(self, session: ClientSession) -> list[tuple[Place, str]]:
-        """Those of a session that ended."""
+        """Remove and return the streams of a session that ended."""
         return self._take([place for place in self.waiting if place.session is session])
 
     def _take(self, places: list[Place]) -> list[tuple[Place, str]]:

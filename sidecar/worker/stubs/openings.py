@@ -1,4 +1,4 @@
-"""StreamOpenings: the first submission of a stream, and whether it gets a row in the table of topics."""
+"""StreamOpenings: handles the first submission of a stream, which needs a row in the table of topics."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TABLE_FULL: Final = (
 
 
 class StreamOpenings:
-    """Belongs to the worker's loop."""
+    """Opens streams. Belongs to the worker's loop."""
 
     def __init__(self, topics: Topics, limits: ClientLimits, outboxes: Outboxes, counters: Counters) -> None:
         self.on_useless: Callable[[ClientSession], None] = lambda session: None
-        """Hears of a submission that opens nothing. Set by the stub port."""
+        """Called for a submission that opens nothing. Set by the stub port."""
         self._topics = topics
         self._limits = limits
         self._outboxes = outboxes
@@ -36,7 +36,9 @@ class StreamOpenings:
         self.line = NameLine()
 
     def may_open(self, session: ClientSession, stream_id: int, seq: int) -> bool:
-        """Whether this submission of an unknown stream is its first, and not one that waits for a row already."""
+        """Whether this submission of an unknown stream may open it: it is the first, and does not wait for a row
+        already.
+        """
         if Place(session, stream_id) in self.line.waiting:
             self._counters.inc("frames_resent_total")
             return False
@@ -47,7 +49,7 @@ class StreamOpenings:
         return True
 
     def open(self, session: ClientSession, stream_id: int, topic: Any, now_ms: float) -> StreamState | None:
-        """A place for a stream whose first submission is here and right in itself: before, nothing is made."""
+        """Open a stream whose first submission is here and valid. No state is made before that."""
         if not 0 < stream_id <= 0xFFFFFFFF:
             raise MalformedFrame(f"stream {stream_id} is no number of a stream")
         if not isinstance(topic, str) or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
@@ -77,15 +79,15 @@ class StreamOpenings:
         return stream
 
     def next_due_ms(self) -> float:
-        """When the first of those that wait for a row sends again."""
+        """When the first stream that waits for a row tries again, monotonic ms."""
         return self.line.next_look_ms
 
     def names_known(self) -> None:
-        """Metadata came: streams that waited for their topic's name to be known go on."""
+        """Resume the streams whose topic names new metadata confirms."""
         self._resume(self.line.take_known(self._topics.is_known))
 
     def names_due(self, now_ms: float) -> None:
-        """Streams for which a row became free meanwhile go on, and so do those that stayed long enough."""
+        """Resume the streams for which a row is free by now, and those that waited long enough."""
 
         def may_open(place: Place, topic: str) -> bool:
             session = place.session
@@ -94,7 +96,7 @@ class StreamOpenings:
         self._resume(self.line.take_due(may_open, now_ms))
 
     def forget(self, session: ClientSession) -> None:
-        """The session ended: none of its streams waits for a row any more."""
+        """Forget the streams of a session that ended."""
         self._ask_no_more(self.line.take_of(session))
 
     def _resume(self, left: list[tuple[Place, str]]) -> None:
@@ -104,7 +106,7 @@ class StreamOpenings:
                 self._outboxes.send(place.session, [Kind.RESUME, place.stream_id, 1])
 
     def _ask_no_more(self, left: list[tuple[Place, str]]) -> None:
-        """These have left the line. A topic for which another stream waits is asked for on."""
+        """Stop asking for the topics of streams that left the line, unless another stream waits for the same topic."""
         if left:
             awaited = {wait.topic for wait in self.line.waiting.values()}
             for _, topic in left:
@@ -116,7 +118,9 @@ class StreamOpenings:
         self.on_useless(session)
 
     def _ask_for_the_first(self, session: ClientSession, stream_id: int, seq: int) -> None:
-        """A stream of which nothing was accepted begins with 1; that is said once, and nothing is made for it."""
+        """Ask the stub to begin an unknown stream with seq 1. This is sent once, and no state is made for the
+        stream.
+        """
         if seq < 1:
             raise MalformedFrame(f"seq {seq} is before the first")
         self._counters.inc("frames_resent_total")

@@ -1,12 +1,13 @@
-"""Shares: how much of the pool one topic, one client, and all that does not move may hold (isolation).
+"""Shares: limits how much of the pool one topic, one client, and all stalled topics together may hold (isolation).
 
-Pages hold what was accepted and not settled; the index beside them, 40 bytes a submission and 24 a record, counts as
-well.
-The pool is one, so the shares are counted over all workers: each stores what its topics hold in words that the others
-read (shm/share_words.py). A client has one worker, which counts it alone.
-Over a share the stream is held and its stub keeps the frame: others go on. A share never refuses the first entry of
-a topic or client at a worker, so that neither a small pool nor what others hold locks anybody out; only the share of
-topics that do not move does (a topic is asked for when its stream opens, so a new one that is good soon moves).
+Pages hold accepted records that are not settled. Their index counts too: 40 bytes per submission and 24 per record.
+All workers use one pool, so shares are counted over all of them: each worker publishes the bytes of its topics in
+words that the others read (shm/share_words.py). A client has one worker, which counts it alone.
+
+A stream over a share is held and its stub keeps the frame; other streams continue. A share never refuses the first
+entry of a topic or client at a worker, so neither a small pool nor the holdings of others lock it out. The share of
+stalled topics is the exception. (A topic's metadata is requested when its stream opens, so a valid new topic soon
+stops being stalled.)
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.topic_queue import TopicQueue
 
 TOPIC_SHARE = 0.5
-"""One topic: a topic that does not drain leaves room for the rest."""
+"""Share of the pool for one topic, so that a topic that does not drain leaves room for the rest."""
 CLIENT_SHARE = 0.5
-"""One client: a bulk load leaves room for everybody else."""
+"""Share of the pool for one client, so that a bulk load leaves room for others."""
 STALLED_SHARE = 0.75
-"""All topics together that are unknown, without a leader, or had nothing settled for request.timeout.ms."""
+"""Share of the pool for all stalled topics: unknown, without a leader, or nothing settled for request.timeout.ms."""
 RESUME_AT = 0.75
-"""A held stream goes on when this part of the share is reached again, not at its very edge."""
+"""A held stream continues when usage is below this part of the share, not right at its limit."""
 LOOK_SHARE = 1 / 64
-"""Held streams are looked at again, here and at the other workers, when so much of the pool was given back or a topic
-moves again; what is less than that is seen by the housekeeping."""
+"""Held streams are examined again, here and in other workers, when this share of the pool was given back or a topic
+moves again. The periodic work notices smaller amounts.
+"""
 
 
 class OverShare(NamedTuple):
-    """Why a stream is held. ``line``: the topic or client whose share it waits for; who comes later waits behind it."""
+    """Why a stream is held. ``line``: the topic or client whose share it waits for; later streams wait behind it."""
 
     text: str
     line: TopicQueue | ClientSession | None = None
@@ -44,7 +46,7 @@ class OverShare(NamedTuple):
 
 
 class Shares:
-    """Judges, and tells the other workers what is held here. ``queues`` gives the worker's topics."""
+    """Decides about shares, and publishes this worker's usage. ``queues`` iterates over the worker's topics."""
 
     def __init__(
         self,
@@ -61,17 +63,17 @@ class Shares:
         self._queues = queues
         self._words = words
         self._stalled_bytes = 0
-        """Held here by topics that do not move, as they were last counted."""
+        """Bytes held here by stalled topics, as last counted."""
         self.express_pages = 0
-        """In all express chains here, as they were last counted."""
+        """Pages of all express chains here, as last counted."""
         self._fallen_bytes = 0
-        """Given back since held streams were last looked at."""
+        """Bytes given back since held streams were last examined."""
         self.look_is_due = False
-        """So much was given back that streams held by a share may go on, here or at another worker."""
+        """True if enough was given back that streams held by a share may continue, here or at another worker."""
         self._waits = False
 
     def begin(self, now_ms: float) -> None:
-        """After adoption: what the words of a dead owner say is replaced by what is held now."""
+        """Replace the published usage of a dead owner by the present one, after adoption."""
         self._words.forget_topics()
         self._words.store_stalled(0)
         self._words.store_waits(False)
@@ -80,10 +82,12 @@ class Shares:
     def claim(
         self, queue: TopicQueue, session: ClientSession, needed_pages: int, now_ms: float
     ) -> OverShare | None:
-        """As :meth:`refusal`, and counted as held before the others are asked: two workers never take one rest.
+        """As :meth:`refusal`, but the usage is published before other workers' usage is read, so that two workers
+        never take the same rest.
 
-        Without a refusal :meth:`count` follows in any case, whether the pages were had or not. While streams wait for
-        the share of this topic or client it is refused: small submissions would keep it too full for a large one.
+        If it does not refuse, :meth:`count` must follow, whether the pages were had or not. While streams wait for the
+        share of this topic or client it refuses: otherwise small submissions would keep the share too full for a large
+        one.
         """
         if queue.share_line:
             return self._over_topic(queue)
@@ -109,12 +113,13 @@ class Shares:
         *,
         part: float = 1.0,
     ) -> OverShare | None:
-        """Why an entry of ``needed_pages`` more may not be taken now; None when it may.
+        """Why an entry that needs ``needed_pages`` may not be accepted now; None if it may.
 
-        ``part`` of each share counts: 1 to take, RESUME_AT to go on after a hold.
+        ``part`` of each share counts: 1 to accept, RESUME_AT to continue after a hold.
         """
         needed_bytes = needed_pages * self.page_bytes
-        held_bytes = 0 if queue.is_express else self._held_bytes(queue)  # that has a bound of its own
+        # Express chains have a limit of their own.
+        held_bytes = 0 if queue.is_express else self._held_bytes(queue)
         if held_bytes:
             held_bytes += self._words.topic_elsewhere(queue.topic)
             if held_bytes + needed_bytes > TOPIC_SHARE * part * self.pool_bytes:
@@ -140,13 +145,15 @@ class Shares:
         return OverShare(f"client {session.name} holds its share of the buffer pool", session)
 
     def is_stalled(self, queue: TopicQueue, now_ms: float) -> bool:
-        """Unknown, without any leader, or nothing settled for request.timeout.ms while records wait."""
+        """True if the topic is unknown, has no leader, or had nothing settled for request.timeout.ms while records
+        wait.
+        """
         if queue.partitioner is None or not queue.has_leader:
             return True
         return queue.chain.live_entries > 0 and now_ms - queue.last_settled_ms > self._request_timeout_ms
 
     def count(self, queue: TopicQueue, now_ms: float) -> None:
-        """The topic's bytes, or whether it moves, may have changed: publish them to the other workers."""
+        """Count a topic again after its bytes or its progress may have changed, and publish the result."""
         held = self._held_bytes(queue)
         stalled = held if held and self.is_stalled(queue, now_ms) else 0
         if queue.stalled_bytes and not stalled:
@@ -164,7 +171,7 @@ class Shares:
         self._words.store_stalled(self._stalled_bytes)
 
     def count_all(self, now_ms: float) -> None:
-        """Topics stall and move again by time and by metadata, without anything being taken or given."""
+        """Count all topics: they stall and move again with time and metadata, even if no page is taken or given."""
         stalled_bytes = 0
         for queue in self._queues:
             if queue.held_bytes or queue.chain.live_entries:
@@ -174,7 +181,7 @@ class Shares:
         self._words.store_stalled(stalled_bytes)
 
     def looked(self) -> None:
-        """Held streams are looked at now: what is given back counts from here on."""
+        """Note that held streams are being examined: count returned bytes from here on."""
         self.look_is_due = False
         self._fallen_bytes = 0
 
@@ -183,7 +190,9 @@ class Shares:
         return self._words.others_wait()
 
     def tell_waiting(self, waits: bool) -> None:
-        """Whether streams are held by a share here: other workers wake us when they give much back."""
+        """Publish whether streams are held by a share here, so that other workers wake this one when they give much
+        back.
+        """
         if waits != self._waits:
             self._waits = waits
             self._words.store_waits(waits)

@@ -1,7 +1,7 @@
-"""StubPort: the worker's side of the stub protocol. Dispatches frames, and tells each stub once a turn.
+"""StubPort: the worker's side of the stub protocol. Dispatches frames, and writes to each stub once per turn.
 
-What a stub must hear and cannot be written now waits: positions as a set, outcomes in its outcome ring, the few other
-messages in a bounded outbox. A stub that does not read never stops anybody else.
+Data that cannot be written now waits: positions as a set, outcomes in the outcome ring, other messages in a bounded
+outbox. A stub that does not read never delays others.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ log = logging.getLogger(__name__)
 _SUBMIT: Final = Kind.SUBMIT
 _OUTCOMES: Final = Kind.OUTCOMES
 _FLUSH: Final = int(SubmitFlag.FLUSH)
-"""An attribute of an enum's class costs as much as a call: these are asked for each message."""
+"""Cached: reading an enum member through its class costs as much as a call, and these are used for each message."""
 ATTACH_FIELDS = 7
 POSITION_DELAY_MS = 2.0
-"""How long ACCEPTED waits to travel with the outcomes of a submission that was flushed."""
+"""Time in ms that ACCEPTED waits, to travel with the outcomes of a flushed submission."""
 LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its successor."
 DRAINING_TEXT = (
     "The daemon is draining; what it has accepted is being delivered, send again to its successor."
 )
 UNACKED_MS_MAX = 2_000.0
-"""While descriptors are scarce: how long a failure may wait for its ACK, and a full outcome ring for any ACK."""
+"""Limit in ms while descriptors are scarce: for the ACK of a failure, and for any ACK while an outcome ring is full."""
 
 
 class StubPort:
-    """Frames from stubs in, messages to stubs out. Owned by the loop's thread."""
+    """Handles frames from stubs and sends messages to them. Belongs to the worker's loop."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class StubPort:
         self._pack = outboxes.pack
         self._sparse_log = SparseLog(log, clock.now_ms)
         self.has_heard = False
-        """A message came since the driver last looked."""
+        """True if a message came since the driver last looked."""
         self._handlers: dict[int, Callable[[ClientSession, list[Any], float], None]] = {
             Kind.ACK: self._on_ack,
             Kind.FLUSH: self._on_flush_message,
@@ -102,12 +102,13 @@ class StubPort:
             Kind.PING: self._on_ping,
         }
         self.endpoint: Endpoint | None = None
-        """Set once it is bound; the endpoint needs this object's ``on_message`` first."""
+        """Set once it is bound; it needs this object's ``on_message`` first."""
 
     def on_message(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int = 0) -> None:
-        """One multipart from a stub. Anything malformed is counted and answered, and harms nobody else.
+        """Handle one multipart message of a stub. A malformed one is counted and answered, and affects no other
+        client.
 
-        An error of ours is counted and logged; it is never blamed on the client. ``skipped_bytes`` of a long message's
+        An internal error is counted and logged, and not blamed on the client. ``skipped_bytes`` of a long message's
         payload were not kept.
         """
         assert self.endpoint is not None
@@ -120,7 +121,7 @@ class StubPort:
                 if kind == Kind.ATTACH:
                     self._on_attach(routing_id, fields, now_ms)
                 else:
-                    # A stub of an earlier session: that one ended, or the worker was replaced under the same path.
+                    # A stub of a session that ended, or whose worker was replaced under the same path.
                     self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
                     self._blame(routing_id)
                 return
@@ -164,7 +165,7 @@ class StubPort:
         self.endpoint.sent_useless(session.routing_id)
 
     def end_turn(self, now_ms: float) -> None:
-        """Tell every stub what this turn brought: positions, messages, outcomes."""
+        """Write positions, messages and outcomes of this turn to the stubs."""
         outboxes = self._outboxes
         later = outboxes.later
         for session, due_ms in later.items():
@@ -194,26 +195,29 @@ class StubPort:
 
     @property
     def has_unacked(self) -> bool:
-        """Some attached stub has outcomes that it has not acknowledged yet."""
+        """True if an attached stub has outcomes that it has not acknowledged."""
         return any(session.row.acked_number + 1 < session.row.next_number for session in self._sessions)
 
     def start_draining(self) -> None:
-        """Take nothing more; tell everybody."""
+        """Stop accepting records, and send DRAINING to all stubs."""
         self._intake.draining = True
         for session in self._sessions:
             self._outboxes.send(session, [Kind.DRAINING, DRAINING_TEXT])
 
     def end_draining(self) -> None:
-        """All has its outcome: tell every stub what was taken of its streams, so that it knows what was not."""
+        """Send the final positions of all streams, when all records have an outcome: so stubs know which were not
+        accepted.
+        """
         for session in self._sessions:
             positions = [[stream.stream, stream.position] for stream in session.streams.values()]
             self._outboxes.send(session, [Kind.DRAINING, LAST_TEXT, positions])
         self.end_turn(self._clock.now_ms())
 
     def apply_rules(self, now_ms: float) -> None:
-        """The rules for clients are others now: those that may not stay are detached, the others have their limits.
+        """Apply changed client rules: detach clients that may not stay, and give the others their limits.
 
-        Their accepted records are delivered. They may say HELLO again, and are judged there.
+        Accepted records of detached clients are delivered. Such clients may send HELLO again, which decides about
+        them.
         """
         for session in self._sessions:
             why = self._sessions.refusal_of(session)
@@ -233,10 +237,10 @@ class StubPort:
             self.end(session, now_ms)
 
     def cut_unread(self, now_ms: float, *, descriptors_are_scarce: bool) -> None:
-        """Cut clients whose outcome ring has been full for too long; their unread outcomes count as acknowledged.
+        """Cut off clients whose outcome ring has been full for too long. Their unread outcomes count as acknowledged.
 
-        While descriptors are scarce, the client that holds up most outcomes goes after 2 s without an ACK: a batch
-        shared with others, or the sender, is never held for long by one that does not read.
+        While descriptors are scarce, the client that holds up most outcomes is cut after 2 s without an ACK. So a
+        client that does not read cannot hold up a batch shared with others, or the sender, for long.
         """
         if descriptors_are_scarce:
             self._give_up_one(now_ms)
@@ -247,7 +251,7 @@ class StubPort:
         }
         late = [each for each, waited_ms in full_for_ms.items() if waited_ms >= self.client_ack_timeout_ms]
         if not late and descriptors_are_scarce:
-            # Not at once: an outcome ring that is full for an instant is a busy client's, not a deaf one's.
+            # Not at once: an outcome ring that is full for a moment belongs to a busy client.
             deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]
             late = [max(deaf, key=_unwritten_outcomes)] if deaf else []
         for session in late:
@@ -261,7 +265,7 @@ class StubPort:
             self.end(session, now_ms, for_good=True)
 
     def _give_up_one(self, now_ms: float) -> None:
-        """Descriptors run short: the client with most failures that it does not acknowledge is not waited for."""
+        """Give up the client with the most unacknowledged failures, because descriptors are scarce."""
         silent = [
             session
             for session in (*self._sessions, *self._sessions.absent())
@@ -281,7 +285,7 @@ class StubPort:
                 self._acker.abandon(worst)
 
     def give_up_all(self) -> None:
-        """The daemon ends: give up the outcomes that no client has acknowledged by now."""
+        """Give up the outcomes that no client has acknowledged, at the end of the daemon."""
         for session in (*self._sessions, *self._sessions.absent()):
             if session.unacked or session.unwritten:
                 self._acker.abandon(session)
@@ -296,9 +300,9 @@ class StubPort:
             self._acker.abandon(session)
 
     def reclaim_rows(self, now_ms: float) -> None:
-        """Give back the rows of those who will not come back: dead, or gone for longer than the grace.
+        """Release the rows of clients that are dead, or were gone for longer than the grace period.
 
-        Its unread outcomes count as acknowledged.
+        Their unread outcomes count as acknowledged.
         """
         for row in self._processes.take_dead():
             session = self._sessions.of_row(row)
@@ -324,7 +328,7 @@ class StubPort:
             return
         assert self.endpoint is not None
         peer, caller = self.endpoint.peer(routing_id), self.endpoint.caller(routing_id)
-        # Where kernel and stub disagree, one of them is in another pid namespace.
+        # If the kernel and the stub name different pids, they are in different pid namespaces.
         process = peer.pid if fields[3] == peer.pid else 0
         try:
             try:
@@ -354,7 +358,7 @@ class StubPort:
     def _on_submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int
     ) -> None:
-        """SUBMIT, and the ACK and FLUSH that may travel with it."""
+        """Handle SUBMIT, with the ACK and FLUSH that it may carry."""
         if len(fields) > SUBMIT_FIELDS:
             acked = fields.pop()
             if type(acked) is not int:
@@ -367,7 +371,7 @@ class StubPort:
             if stream is not None and stream.refusal is None:
                 self._topics.flush(stream.topic_queue.topic, now_ms)
             if session not in self._outboxes.pending:
-                # Its stub waits for outcomes: a position alone would only wake it for nothing.
+                # Its stub waits for outcomes; a position alone would wake it for nothing.
                 if session not in self._outboxes.later:
                     self._outboxes.later[session] = now_ms + POSITION_DELAY_MS
                 return
@@ -389,7 +393,7 @@ class StubPort:
 
     def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         stream = session.streams.get(_number(*fields[:1]))
-        if stream is not None and stream.refusal is None:  # who may not send ends nobody's linger
+        if stream is not None and stream.refusal is None:  # only for clients that may send to the topic
             self._topics.flush(stream.topic_queue.topic, now_ms)
 
     def _on_bye(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
@@ -411,7 +415,7 @@ class StubPort:
         self._outboxes.send(session, [Kind.PONG])
 
     def _write(self, session: ClientSession) -> bool:
-        """Write what this stub has to hear; False when it does not read and something is left."""
+        """Write the pending data of one stub. False if its socket does not take all."""
         endpoint = self.endpoint
         assert endpoint is not None
         while session.outbox:
@@ -440,7 +444,7 @@ class StubPort:
         return True
 
     def _not_taken(self, session: ClientSession, taken: bool | None) -> bool:
-        """None: the connection is gone, and the session with it."""
+        """Handle a refused write. ``taken`` None: the connection is gone, so the session ends."""
         if taken is None:
             self.end(session, self._clock.now_ms())
         return not session.attached
@@ -451,7 +455,7 @@ class StubPort:
 
 
 def _unpack(frame: memoryview) -> tuple[int, list[Any]]:
-    """Kind and fields. Raises MalformedFrame for what is no msgpack array that begins with a kind."""
+    """Kind and fields of a message. Raises MalformedFrame if it is not a msgpack array that begins with a kind."""
     if len(frame) > SUBMIT_HEAD_BYTES_MAX:
         raise MalformedFrame(
             f"a first frame of {len(frame)} bytes; no message has more than {SUBMIT_HEAD_BYTES_MAX}"

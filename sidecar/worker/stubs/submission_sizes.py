@@ -1,4 +1,4 @@
-"""How large a submission may be, by max.request.size and the pool."""
+"""Size limits of submissions, from max.request.size and the pool."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from sidecar.shm.buffer_pool import BufferPool
 
 _ENTRY_OVERHEAD_BYTES: Final = 256
-"""Header, word and padding of an entry of one record, with something to spare."""
+"""Bytes of header, word and padding of an entry with one record, rounded up."""
 
 
 def largest_submission(max_request_size: int, pool: BufferPool) -> int:
-    """Payload bytes that one SUBMIT may have: a record of max.request.size however it is packed, if the pool holds it.
+    """Largest payload of one SUBMIT: a record of max.request.size in any encoding, if the pool can hold it.
 
-    msgpack takes up to twice what Kafka takes for headers that are empty.
+    msgpack takes up to twice as many bytes as Kafka for empty headers.
     """
     wanted = max(SUBMISSION_BYTES_MAX, 2 * max_request_size + HEADER_BYTES_MAX)
     return min(wanted, MESSAGE_BYTES_MAX - HEADER_BYTES_MAX, pool.entry_bytes_max - _ENTRY_OVERHEAD_BYTES)
 
 
 def full_submission(pool: BufferPool) -> int:
-    """Payload bytes at which a stub begins another submission: a quarter of the pool, 1 MiB at most.
+    """Payload bytes at which a stub begins a new submission: a quarter of the pool, at most 1 MiB.
 
     A topic may hold half of the pool, and the smallest rows of columns take up to twice as much in the journal.
     """

@@ -1,7 +1,7 @@
-"""MissingTopics: topics whose records wait for metadata, and those of them that the controller was not asked for yet.
+"""MissingTopics: topics whose records wait for metadata, and those that the controller was not asked for yet.
 
-A turn asks for what is new only. With a thousand names that nobody ever makes, comparing all of them in each turn
-would cost every client of the worker.
+A turn asks only for new names. Comparing all names in each turn would slow down every client of the worker, if there
+are a thousand topics that nobody ever creates.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 
 class MissingTopics:
-    """Not thread-safe."""
+    """Names of missing topics. Not thread-safe: belongs to the worker's loop."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        """All that wait. Only this object changes it."""
+        """All missing topics. Only this object changes it."""
         self.unasked: set[str] = set()
-        """Those of them to be asked for at the end of the turn."""
+        """Topics among them to be asked for at the end of the turn."""
 
     def add(self, topic: str) -> None:
         if topic not in self.names:
@@ -24,12 +24,12 @@ class MissingTopics:
             self.unasked.add(topic)
 
     def discard(self, topic: str) -> None:
-        """It is known, or nobody wants it any more."""
+        """Remove a topic that is known, or that no record needs any more."""
         self.names.discard(topic)
         self.unasked.discard(topic)
 
     def ask_again(self, topics: Iterable[str]) -> None:
-        """An answer about these came and did not help: those that are still missing are asked for once more."""
+        """Ask again for those of ``topics`` that are still missing, because an answer did not resolve them."""
         self.unasked.update(self.names.intersection(topics))
 
     def take_unasked(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Placement: makes each topic's partitioner and tells it which partitions keyless records may go to (rule M8).
+"""Placement: makes each topic's partitioner, and chooses the partitions for records without a key (rule M8).
 
-In this order, as far as there are any: with a leader, of the client's rack (KIP-1123), of a broker that keeps up
-(KIP-794); else with a leader; else all.
+First choice: partitions with a leader, in the client's rack (KIP-1123), at brokers that keep up (KIP-794). If there
+are none: partitions with a leader. If there are none either: all.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.topic_queue import TopicQueue
 
 UNIFORM = "murmur2"
-"""The partitioner whose keyless records rack, lateness and load decide; the others take any that has a leader."""
+"""The partitioner that places keyless records by rack, lateness and load. The others use any partition with a
+leader.
+"""
 
 
 class Placement:
-    """Follows snapshots and late brokers. Belongs to the worker's loop."""
+    """Chooses partitions by snapshots and late brokers. Belongs to the worker's loop."""
 
     def __init__(
         self,
@@ -39,13 +41,13 @@ class Placement:
         self._late: frozenset[int] = frozenset()
 
     def set_late_brokers(self, late: frozenset[int]) -> bool:
-        """Whether that is news: then every topic is to be followed again."""
+        """Set the late brokers. True if they changed: then every topic must be followed again."""
         is_news = late != self._late
         self._late = late
         return is_news
 
     def follow(self, queue: TopicQueue, snapshot: MetadataSnapshot) -> bool:
-        """Give the queue its partitions; False when the snapshot does not know its topic."""
+        """Give the queue its partitions. False if the snapshot does not have its topic."""
         count = snapshot.partition_count(queue.topic)
         if not count:
             return False
@@ -83,7 +85,7 @@ class Placement:
             chosen = _led_by(queue.topic, snapshot, chosen, near) or chosen
         if self._late and config.partitioner_adaptive_partitioning_enable:
             prompt = snapshot.nodes.keys() - self._late
-            # A slow rack is worse than a far one: lateness is judged over the rack first, then over all.
+            # A slow rack is worse than a distant one: lateness is judged within the rack first, then over all.
             chosen = (
                 _led_by(queue.topic, snapshot, chosen, prompt)
                 or _led_by(queue.topic, snapshot, available, prompt)

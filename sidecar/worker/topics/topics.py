@@ -1,4 +1,6 @@
-"""Topics: every topic this worker's clients send to, by name; who may bring in new names, and who loses them."""
+"""Topics: every topic to which this worker's clients send, and the rules by which new names are admitted and
+dropped.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FATAL_TOPIC_ERRORS = {29: LocalCode.TOPIC_UNAUTHORIZED, 17: LocalCode.INVALID_TOPIC}
-"""Metadata's topic errors that no waiting heals (Kafka's codes); all others may pass."""
+"""Topic errors in metadata that waiting does not cure, by Kafka's code. All others may pass."""
 
 NAMES_PER_FREE_ROW = 8
-"""A client may have this many topics for each name that is still free in the table of chains."""
+"""Number of topics that a client may have per free name in the table of chains."""
 ROWS_FOR_KNOWN = 128
-"""So many of the last rows are for topics that Kafka has: names that nobody made cannot fill the whole table."""
+"""Number of last rows reserved for topics that Kafka has, so that names of no topic cannot fill the table."""
 ROWS_FOR_NEWCOMERS = 16
-"""Of the very last rows a client has the fewer, the more names it has, also for topics that Kafka has."""
+"""Number of last rows of which a client may use fewer the more names it has, even for topics that Kafka has."""
 VACATE_MS = 1_000.0
-"""Names that nothing uses are looked for no more often."""
+"""Minimum interval in ms between searches for unused names."""
 
 
 class Topics:
-    """Topic queues by name. Entries of topics that are not known yet wait in :attr:`waiting`."""
+    """Topic queues by name. Belongs to the worker's loop. Entries of unknown topics wait in :attr:`waiting`."""
 
     def __init__(
         self,
@@ -69,13 +71,13 @@ class Topics:
         self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
         self.by_chain: dict[int, TopicQueue] = {}
-        """By chain id. Only this object changes it."""
+        """Queues by chain id. Only this object changes it."""
         self._brought: dict[int, int] = {}
-        """By process: topics here that its clients were the first to name."""
+        """By process: number of topics here that its clients were the first to name."""
         self._kept_lanes: dict[str, int] = {}
-        """Topics whose journal a daemon with other settings began: it goes on there, for the worker's life."""
+        """Topics whose journal was begun by a daemon with other settings, with its lane: kept for the worker's life."""
         self._snapshot: MetadataSnapshot | None = None
-        """The last push: another worker's clients may have brought a topic in before ours first use it."""
+        """The last metadata: a topic may be in it before this worker's clients use it, because of other workers."""
         self._used: set[str] = set()
         self.missing = MissingTopics()
         self.waiting = WaitingEntries(
@@ -85,10 +87,12 @@ class Topics:
             in_work=in_work,
             missing=self.missing,
         )
-        """Entries whose topic is not known yet, or that name a partition which is not there."""
+        """Entries with an unknown topic, or with a partition that does not exist."""
 
     def __iter__(self) -> Iterator[TopicQueue]:
-        """A topic's express queue, if it has one, before its other one: what a client has there comes first."""
+        """Iterate over all queues. A topic's express queue comes before its bulk queue, because a client's records in
+        express are older.
+        """
         for queue in self._queues.values():
             if queue.express is not None:
                 yield queue.express
@@ -97,13 +101,13 @@ class Topics:
     def open(
         self, topic: str, names: int, now_ms: float, process: int = 0, *, is_wanted: bool = True
     ) -> TopicQueue | None:
-        """The topic's queue for a client that uses ``names`` topics; None where it may not have a new one.
+        """The topic's queue for a client that uses ``names`` topics; None if the client may not bring in a new one.
 
-        A client may bring in new names while it has fewer than NAMES_PER_FREE_ROW times those that are free: the nearer
-        the table is to its end, the fewer one client may have, and there is always one left for a client without any.
-        Names that earlier clients of its ``process`` brought in count too (0: it cannot be seen): a process that leaves
-        and comes back as another client has them still, as long as records wait under them. The last ROWS_FOR_KNOWN
-        rows are for topics that Kafka is known to have.
+        A client may bring in new names while it has fewer than NAMES_PER_FREE_ROW times the free ones. The fuller the
+        table, the fewer names one client may have, and one is always left for a client without any. Names that earlier
+        clients of its ``process`` (0: not known) brought in count as well, while records wait under them. So
+        reconnecting as another client gains nothing. The last ROWS_FOR_KNOWN rows are for topics that Kafka is known
+        to have.
         """
         queue = self._queues.get(topic)
         if queue is not None:
@@ -119,7 +123,7 @@ class Topics:
         return queue
 
     def may_open(self, topic: str, names: int, now_ms: float, process: int) -> bool:
-        """Whether :meth:`open` would give the topic's queue; names that nothing uses make room for it."""
+        """Whether :meth:`open` would return the topic's queue. Drops unused names if that is needed."""
         if topic in self._queues or self._may_name(topic, names, process) or topic in self._kept_lanes:
             return True
         if now_ms - self._vacated_ms >= VACATE_MS:
@@ -128,15 +132,15 @@ class Topics:
         return self._may_name(topic, names, process)
 
     def is_known(self, topic: str) -> bool:
-        """Kafka has it, by the last metadata."""
+        """True if Kafka has the topic, by the last metadata."""
         return self._snapshot is not None and bool(self._snapshot.partition_count(topic))
 
     def ask_for(self, topic: str) -> None:
-        """The controller is to find out whether Kafka has a topic that has no queue here."""
+        """Ask the controller whether Kafka has a topic that has no queue here."""
         self.missing.add(topic)
 
     def asks_no_more(self, topic: str) -> None:
-        """Nobody waits for the answer to :meth:`ask_for` any more."""
+        """Cancel :meth:`ask_for`: no stream waits for the answer any more."""
         if topic not in self._queues:
             self.missing.discard(topic)
 
@@ -151,13 +155,13 @@ class Topics:
         return max(names, self._brought.get(process, 0)) < names_max
 
     def _vacate_unused(self) -> None:
-        """Of the chains that hold nothing and stand in no client's stream half lose their names, unused longest."""
+        """Drop the names of half of the chains that are empty and in no client's stream, those unused longest."""
         in_use = self._sessions.chains_in_use()
         in_use |= {chain.chain_id for chain in self._settlement.finished_chains}
         unused: list[tuple[float, int, str]] = []
         for (lane, topic), chain_id in self._chain_table.ids().items():
             if lane & EXPRESS:
-                continue  # it goes with the topic's other one
+                continue  # it is dropped with the topic's bulk chain
             queue = self.by_chain.get(chain_id)
             ids = {chain_id, self._chain_table.ids().get((lane | EXPRESS, topic), chain_id)}
             if ids & in_use or (queue is not None and not queue.is_empty):
@@ -183,7 +187,7 @@ class Topics:
             self._brought[process] = left
 
     def get(self, topic: str) -> TopicQueue | None:
-        """The topic's queue, made on first use; None when the table of chains is full."""
+        """The topic's queue, made on first use; None if the table of chains is full."""
         queue = self._queues.get(topic)
         if queue is None:
             settings = self._rules.of(topic)
@@ -198,7 +202,7 @@ class Topics:
         return queue
 
     def express_of(self, bulk: TopicQueue) -> TopicQueue | None:
-        """The queue of those that pass the topic's backlog, made on first use; None when names run short."""
+        """The topic's express queue, made on first use; None if names are scarce."""
         express = bulk.express
         if express is None:
             lane = self._kept_lanes.get(bulk.topic, bulk.lane)
@@ -214,7 +218,7 @@ class Topics:
         return express
 
     def use_rules(self, rules: TopicRules, rates: RateLimits) -> None:
-        """From now on these hold for all topics, also for those that are here. Their lanes stay."""
+        """Use new rules for all topics, including existing ones. Their lanes stay."""
         self._rules = rules
         self._rates = rates
         for queue in self._queues.values():
@@ -229,14 +233,16 @@ class Topics:
                 queue.express.follow(queue)
 
     def keep_chain(self, topic: str, lane: int) -> None:
-        """Before the first :meth:`get`: the topic's records are in the chain of this lane, whatever is set now."""
+        """Note that the topic's records are in the chain of this lane, whatever the present settings. Call before
+        :meth:`get`.
+        """
         self._kept_lanes[topic] = lane
 
     def of_stream(self, name: ChainName) -> TopicQueue:
-        """The topic's queue for a dead worker's client, whose stream names this chain.
+        """The topic's queue for a dead worker's client whose stream names this chain.
 
-        Where acks was changed since, and the chain is the topic's only one, it goes on: the table may have no second
-        name for each topic.
+        If acks was changed since, and the chain is the topic's only one, the topic keeps it: the table may lack room
+        for a second name per topic.
         """
         topic = name.topic
         if topic not in self._queues and (self._rules.of(topic).lane, topic) not in self._chain_table.ids():
@@ -246,15 +252,15 @@ class Topics:
         return queue
 
     def adopt(self, queue: TopicQueue, ordinals: Sequence[int], now_ms: float) -> None:
-        """Entries of a dead worker with records that have no partition yet: they wait for the topic's metadata."""
+        """Let entries of a dead worker, with records without a partition, wait for the topic's metadata."""
         if ordinals:
             self._used.add(queue.topic)
             self.waiting.extend(queue, ordinals, now_ms)
 
     def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float, flush_follows: bool = False) -> None:
-        """An entry was accepted: partition it now, or queue it behind those that wait (strictly in order).
+        """Partition an accepted entry now, or queue it behind those that wait (strictly in order).
 
-        ``flush_follows``: :meth:`flush` is called next, so that what is opened for the entry need not begin to linger.
+        ``flush_follows``: :meth:`flush` is called next, so batches opened for the entry need not begin to linger.
         """
         self._used.add(queue.topic)
         waiting = self.waiting
@@ -274,7 +280,7 @@ class Topics:
             waiting.distribute(queue, block, now_ms, now_ms, expedited=flush_follows)
 
     def flush(self, topic: str, now_ms: float) -> None:
-        """End linger for what is here of the topic, also for what still waits for its partitions."""
+        """End linger for the topic's records, including those that still wait for a partition."""
         queue = self._queues.get(topic)
         if queue is None:
             return
@@ -282,7 +288,7 @@ class Topics:
         self.waiting.flush(queue)
 
     def on_snapshot(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
-        """Follow a metadata push: partition what waited."""
+        """Follow a metadata update and partition the entries that waited for it."""
         self._snapshot = snapshot
         for queue in self._queues.values():
             before = queue.partition_count
@@ -301,14 +307,14 @@ class Topics:
         self.waiting.set_expiry()
 
     def on_late_brokers(self, late: frozenset[int]) -> None:
-        """Brokers that do not keep up: keyless records go elsewhere while there is an elsewhere (KIP-794)."""
+        """Move keyless records away from late brokers, while there are others (KIP-794)."""
         if self._placement.set_late_brokers(late) and self._snapshot is not None:
             for queue in self._queues.values():
                 if self._placement.follow(queue, self._snapshot) and queue.express is not None:
                     queue.express.follow(queue)
 
     def on_topic_errors(self, codes: Mapping[str, int], now_ms: float) -> None:
-        """Metadata refused these topics: fail at once what no waiting heals; the others wait on (M9)."""
+        """Fail the entries of topics that Metadata refused for good; those of other errors wait on (M9)."""
         for topic, code in codes.items():
             queue = self._queues.get(topic)
             if queue is not None and code in _FATAL_TOPIC_ERRORS:
@@ -316,13 +322,13 @@ class Topics:
                     self.waiting.refuse(each, _FATAL_TOPIC_ERRORS[code], now_ms)
 
     def take_used(self) -> list[str]:
-        """Topics used since the last call, or with records here: their expiry is renewed at the controller (M1).
+        """Topics used since the last call, or with records here. The controller renews their expiry (M1).
 
-        What records wait for must not be forgotten, however long they may wait (max.block.ms, delivery.timeout.ms).
+        A topic for which records wait must not expire, however long they may wait (max.block.ms, delivery.timeout.ms).
         """
         used, self._used = list(self._used.union(self.in_use())), set()
         return used
 
     def in_use(self) -> set[str]:
-        """Topics with records that have no end yet."""
+        """Topics with records that have not ended."""
         return {queue.topic for queue in self if queue.chain.live_entries and queue.is_wanted}

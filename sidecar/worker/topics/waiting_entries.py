@@ -1,7 +1,7 @@
-"""WaitingEntries: accepted entries that wait for their topic's metadata, or for a partition that is not there yet.
+"""WaitingEntries: accepted entries that wait for their topic's metadata, or for a partition that does not exist yet.
 
-Rules M5, M9 and M10: they wait up to max.block.ms, strictly in order, while their stubs go on. What ends the wait
-(metadata, a refusal, time) is carried out in parts, so that one topic's backlog holds up no turn.
+Rules M5, M9 and M10: they wait up to max.block.ms, strictly in order, while their stubs continue. The end of a wait
+(metadata, a refusal, time) is handled in parts, so that one topic's backlog does not delay a turn.
 """
 
 from __future__ import annotations
@@ -24,17 +24,14 @@ if TYPE_CHECKING:
     from sidecar.worker.topics.missing_topics import MissingTopics
 
 RUN_ENTRIES = 65_536
-"""Entries that waited for their topic's metadata and are partitioned in one turn; then others have theirs."""
+"""Limit of waiting entries that are partitioned in one run, so that other work gets its turn."""
 EXPIRED_ENTRIES = 8_192
-"""Entries of a topic that give up waiting in one turn."""
+"""Limit of a topic's entries that expire or are refused in one turn."""
 _NEVER_MS: Final = float("inf")
 
 
 class WaitingEntries:
-    """The lines of entries are in the topics' queues; this says which queues have one, and what is due.
-
-    Records that fail here go to the settlement. Belongs to the worker's loop.
-    """
+    """Tracks which queues have waiting entries and what is due. The entries themselves are in the topics' queues."""
 
     def __init__(
         self,
@@ -51,29 +48,30 @@ class WaitingEntries:
         self._in_work = in_work.loop_word
         self._missing = missing
         self.queues: dict[TopicQueue, None] = {}
-        """The queues with waiting entries. None: nothing here is due by time alone."""
+        """Queues with waiting entries. If it is empty, nothing here is due by time alone."""
         self._going_on: dict[TopicQueue, None] = {}
-        """Those of them whose topic is known: a turn looks at these only, however many wait for theirs to be known."""
+        """Queues among them whose topic is known. A turn examines only these, however many wait for metadata."""
         self._out_of_range: dict[TopicQueue, None] = {}
-        """Those with records for a partition that is not there, and some that had."""
+        """Queues with records for a partition that does not exist, and some that had such records."""
         self._refresh_due_ms = 0.0
         self._expiry_ms = _NEVER_MS
-        """Nothing here gives up before: a thousand topics that wait are not looked at in each turn. It may be too early
-        (for what has gone on meanwhile); then one look sets it again."""
+        """Lower bound of all expiry times, monotonic ms, so that a turn need not examine a thousand waiting topics. If
+        it is too early, one look corrects it.
+        """
         self._flush_asked: set[str] = set()
-        """Topics flushed while records of theirs waited for metadata: linger is over for those, too."""
+        """Topics flushed while records waited for metadata: linger does not apply to those records."""
         self._refused: dict[TopicQueue, tuple[LocalCode, int]] = {}
-        """Topics that Kafka refused, with the code and how many of their waiting entries have to fail yet."""
+        """Topics that Kafka refused, with the code and the number of waiting entries still to fail."""
 
     # --- in -------------------------------------------------------------------------------------------------
 
     def append(self, queue: TopicQueue, ordinal: int, now_ms: float) -> None:
-        """An entry that was accepted just now."""
+        """Add an entry that was just accepted."""
         queue.waiting.append(ordinal, now_ms)
         self._waits(queue)
 
     def extend(self, queue: TopicQueue, ordinals: Sequence[int], now_ms: float) -> None:
-        """Entries of a dead worker with records that have no partition yet."""
+        """Add entries of a dead worker with records without a partition."""
         queue.waiting.extend(ordinals, now_ms)
         self._waits(queue)
 
@@ -92,7 +90,7 @@ class WaitingEntries:
             self._flush_asked.discard(queue.topic)
 
     def flush(self, queue: TopicQueue) -> None:
-        """End linger for entries of the topic that wait: they go as soon as they have their partitions."""
+        """End linger for the topic's waiting entries: they are sent as soon as they have their partitions."""
         if queue in self.queues:
             self._flush_asked.add(queue.topic)
 
@@ -107,10 +105,11 @@ class WaitingEntries:
         *,
         expedited: bool = False,
     ) -> None:
-        """Into batches what has its partition. What failed is of the last entry, accepted at ``accepted_ms``.
+        """Put the partitioned records of a block into batches. Failures belong to its last entry, accepted at
+        ``accepted_ms``.
 
         A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
-        KafkaProducer.waitOnMetadata; the other records of its entry go on.
+        KafkaProducer.waitOnMetadata. The other records of its entry continue.
         """
         if block.groups:
             self._accumulator.append(
@@ -135,7 +134,7 @@ class WaitingEntries:
             self._settlement.fail_records(queue, block.entry, failures, now_ms)
 
     def partition(self, queue: TopicQueue, now_ms: float) -> None:
-        """A part of the topic's waiting entries, strictly in order: what is behind it comes in the next turns."""
+        """Partition a part of the topic's waiting entries, strictly in order. The next turns take the rest."""
         waiting = queue.waiting
         left = min(RUN_ENTRIES, len(waiting))
         while left > 0 and waiting:
@@ -165,27 +164,29 @@ class WaitingEntries:
             self._waits_no_more(queue)
 
     def go_on(self, now_ms: float) -> bool:
-        """More of what waited when metadata or a refusal came; True when there is still more, for the next turn."""
+        """Continue with entries whose wait ended by metadata or a refusal. True if more is left for the next turn."""
         if self._refused:
             for queue in list(self._refused):
                 self._fail_refused(queue, now_ms)
         if self._going_on:
             for queue in list(self._going_on):
                 if queue.is_deleted:
-                    del self._going_on[queue]  # until a push brings it back
+                    del self._going_on[queue]  # until a metadata update brings it back
                 elif queue not in self._refused:
                     self.partition(queue, now_ms)
         return bool(self._refused or self._going_on)
 
     def look_again(self, queue: TopicQueue, now_ms: float) -> None:
-        """The topic has more partitions. Before anything newer, so that the records of a new one keep their order."""
+        """Retry entries that named a missing partition, after the topic got more partitions. Call before newer entries
+        are partitioned, so that records of a new partition keep their order.
+        """
         again, queue.out_of_range = queue.out_of_range, EntryLine()
         while again:
             ordinal, accepted_ms = again.popleft()
             self._look_again(queue, ordinal, accepted_ms, now_ms)
 
     def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
-        """At the records of an entry that named a partition which was not there."""
+        """Retry the records of an entry that named a missing partition."""
         assert queue.partitioner is not None
         entry = queue.chain.entry(ordinal)
         # kill point: index.begin of self._in_work, queue.chain, entry.ordinal
@@ -203,7 +204,7 @@ class WaitingEntries:
     # --- out: time and refusals -----------------------------------------------------------------------------
 
     def expire(self, now_ms: float) -> None:
-        """Fail what waited for metadata, or for its partition to appear, longer than max.block.ms (M5, M10)."""
+        """Fail entries that waited longer than max.block.ms for metadata or for a partition (M5, M10)."""
         if now_ms < self._expiry_ms:
             return
         since_ms = now_ms - self._config.max_block_ms
@@ -224,12 +225,12 @@ class WaitingEntries:
         self.set_expiry()
 
     def refuse(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
-        """Kafka refused the topic: all entries that wait now fail, a part of them at once."""
+        """Fail all waiting entries of a topic that Kafka refused, a first part of them at once."""
         self._refused[queue] = code, len(queue.waiting)
         self._fail_refused(queue, now_ms)
 
     def fail_all(self, code: LocalCode, now_ms: float) -> None:
-        """Forced close: nothing waits for metadata any more."""
+        """Fail all waiting entries, for a forced close."""
         for queue in list(self.queues):
             while queue.waiting:
                 self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
@@ -240,7 +241,7 @@ class WaitingEntries:
         self.set_expiry()
 
     def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
-        """A part of what waited when the topic was refused; the rest in the next turns."""
+        """Fail a part of the entries that waited when the topic was refused. The next turns fail the rest."""
         code, left = self._refused.pop(queue)
         for _ in range(min(left, EXPIRED_ENTRIES, len(queue.waiting))):
             self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
@@ -254,7 +255,7 @@ class WaitingEntries:
             self._missing.discard(queue.topic)
 
     def _has_failed(self, queue: TopicQueue) -> None:
-        """Nothing of the topic waits for its metadata any more."""
+        """Note that no entry of the topic waits for metadata any more."""
         self._going_on.pop(queue, None)
         if not queue.out_of_range:
             self._waits_no_more(queue)
@@ -268,7 +269,7 @@ class WaitingEntries:
     # --- what is due, and how much --------------------------------------------------------------------------
 
     def take_stale(self, now_ms: float) -> tuple[str, ...]:
-        """Topics of which a record names a partition that is not there yet: to be refreshed, about once a second."""
+        """Topics with records for a missing partition, to be refreshed about once a second."""
         if not self._out_of_range or now_ms < self._refresh_due_ms:
             return ()
         self._out_of_range = dict.fromkeys(queue for queue in self._out_of_range if queue.out_of_range)
@@ -278,13 +279,13 @@ class WaitingEntries:
 
     @property
     def next_due_ms(self) -> float:
-        """When something here gives up or is asked for again; infinity when nothing waits."""
+        """When the next entry expires or a topic is refreshed, monotonic ms; infinity if nothing waits."""
         if not self.queues:
             return _NEVER_MS
         return min(self._expiry_ms, self._refresh_due_ms) if self._out_of_range else self._expiry_ms
 
     def set_expiry(self) -> None:
-        """After a look at all queues: when the first of what is left gives up."""
+        """Set the time at which the first of the remaining entries expires."""
         self._expiry_ms = min(
             (
                 line.first_ms + self._config.max_block_ms
