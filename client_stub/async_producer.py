@@ -270,10 +270,10 @@ class AsyncProducer:
     def _line_of(self, loop: asyncio.AbstractEventLoop) -> LoopLine:
         line = self._lines.get(loop)
         if line is None:
-            for other, left in tuple(self._lines.items()):
-                if other.is_closed():
+            for ref in self._lines.keyrefs():  # listed in one step: another loop may add its own meanwhile
+                other = ref()
+                if other is not None and other.is_closed() and (left := self._lines.pop(other, None)):
                     left.drop()
-                    self._lines.pop(other, None)
             line = self._lines[loop] = LoopLine(loop, self._producer, self._max_block_ms)
         self._last = line
         return line

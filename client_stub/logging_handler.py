@@ -68,7 +68,7 @@ class TopicHandler(logging.Handler):
         self._is_emitting = False
         self._logged_dropped = 0
         self._next_log_s = 0.0
-        _handlers.add(self)
+        _handlers[self] = None
 
     def filter(self, record: logging.LogRecord) -> Any:
         """As logging.Filterer; False for lines of this package."""
@@ -129,13 +129,15 @@ class TopicHandler(logging.Handler):
             self._logged_dropped = self.dropped
 
 
-_handlers: weakref.WeakSet[TopicHandler] = weakref.WeakSet()
+_handlers: weakref.WeakKeyDictionary[TopicHandler, None] = weakref.WeakKeyDictionary()
+"""A dictionary and no set, as in ``process_end``."""
 
 
 def _at_exit() -> None:
     """Before the producers' own end, which has another patience, and before logging's."""
-    for handler in list(_handlers):
-        handler.close()
+    for ref in _handlers.keyrefs():
+        if (handler := ref()) is not None:
+            handler.close()
 
 
 atexit.register(_at_exit)

@@ -56,7 +56,8 @@ class LeavingThread(Protocol):
         """This process is a forked child, and the thread is not there."""
 
 
-_living: weakref.WeakSet[LivingProducer] = weakref.WeakSet()
+_living: weakref.WeakKeyDictionary[LivingProducer, None] = weakref.WeakKeyDictionary()
+"""A dictionary and no set: its references can be listed in one step while other threads make producers."""
 _leaving: set[LeavingThread] = set()
 inherited: list[object] = []
 """Objects of a forked child's parent; kept, because the child may be inside of one (a callback that forked)."""
@@ -64,12 +65,16 @@ _watched_pid = 0
 
 
 def enter(producer: LivingProducer) -> None:
-    _living.add(producer)
+    _living[producer] = None
 
 
 def leave(producer: LivingProducer) -> None:
     """It is closed."""
-    _living.discard(producer)
+    _living.pop(producer, None)
+
+
+def _producers() -> list[LivingProducer]:
+    return [producer for ref in _living.keyrefs() if (producer := ref()) is not None]
 
 
 def leave_alone(io: LeavingThread) -> None:
@@ -99,28 +104,46 @@ def _at_end_of_child() -> None:
     """multiprocessing waits for the child's threads behind this: while there are some, they may send."""
     if any(not each.daemon for each in threading.enumerate() if each is not threading.current_thread()):
         ends_s = time.monotonic() + EXIT_FLUSH_S
-        for producer in list(_living):
+        for producer in _producers():
             try:
                 producer.flush(max(0.0, ends_s - time.monotonic()))
             except Exception:
                 log.exception("Records were not delivered when the process ended.")
-    else:
-        at_exit()
+    elif isinstance(interruption := _end_all(), SystemExit):
+        raise interruption  # the child ends with the status of its handler
 
 
 def at_exit() -> None:
     """Wait until the records of this process have their outcomes, EXIT_FLUSH_S at most; what is left fails."""
+    _end_all()
+
+
+def _end_all() -> BaseException | None:
+    """As at_exit(). Returns the Ctrl-C, or the sys.exit() of a signal handler, that ended the wait.
+
+    Nobody wants to wait then: the records that are left of all producers fail, and that is logged.
+    """
     ends_s = time.monotonic() + EXIT_FLUSH_S
+    interruption: BaseException | None = None
+    while True:
+        try:
+            _close_all(ends_s)
+        except (KeyboardInterrupt, SystemExit) as error:
+            interruption = error
+            ends_s = 0.0
+        else:
+            return interruption
+
+
+def _close_all(ends_s: float) -> None:
+    """May be broken off anywhere and called again."""
 
     def left_s() -> float:
         return max(0.0, ends_s - time.monotonic())
 
-    for producer in list(_living):
+    for producer in _producers():
         try:
             producer.close(timeout=0 if producer._was_interrupted else left_s())
-        except KeyboardInterrupt:
-            ends_s = 0.0  # nobody wants to wait: what is left of all of them fails, and is logged
-            producer.close(timeout=0)
         except Exception:
             log.exception("Records were not delivered when the process ended.")
     for io in list(_leaving):
@@ -132,7 +155,7 @@ def at_exit() -> None:
 
 def _after_fork_in_child() -> None:
     """Nothing is to be done before a fork: callers hold no lock, and the child creates all its own."""
-    for producer in list(_living):
+    for producer in _producers():
         try:
             producer._forked_child()
         except Exception:  # the others must not go on with their parent's connections

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import gc
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Coroutine
@@ -217,6 +218,35 @@ def test_two_loops_in_two_threads_share_a_producer(daemon: FakeDaemon) -> None:
     for name in (b"a", b"b"):
         own = [int(value.split()[1]) for value in values_of(daemon) if value.startswith(name)]
         assert own == list(range(500))
+
+
+def test_many_loops_may_send_first_at_once(run_dir: Path) -> None:
+    """Each looks for closed loops among those that are known, while others come and go."""
+    producer = AsyncProducer(run_dir)
+
+    class Loop:
+        """Has no descriptors, so that there can be many."""
+
+        def is_closed(self) -> bool:
+            return False
+
+    def come(count: int) -> list[Loop]:
+        loops = [Loop() for _ in range(count)]
+        for each in loops:
+            producer._line_of(each)  # type: ignore[arg-type]
+        return loops
+
+    kept = come(200)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for each in [pool.submit(come, 100) for _ in range(4)]:
+                each.result(20)
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert {ref() for ref in producer._lines.keyrefs()} >= set(kept)
+    run_on("asyncio", producer.close())
 
 
 def test_a_forked_child_uses_the_inherited_producer_on_a_loop_of_its_own(daemon: FakeDaemon) -> None:

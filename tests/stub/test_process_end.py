@@ -52,6 +52,30 @@ child.start()
 child.join()
 sys.exit(child.exitcode)
 """
+EXITING: Final = """
+import multiprocessing, os, signal, sys
+from client_stub import Producer, outbox
+
+def work():
+    global producers
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    producers = [Producer(sys.argv[1]) for _ in range(2)]
+    for producer, topic in zip(producers, "ab"):
+        producer.send(topic, b"1")
+        producer.flush(until="accepted")
+    wait = outbox.Outbox.wait_until
+
+    def interrupted(self, ready, timeout, **more):
+        signal.raise_signal(signal.SIGTERM)
+        return wait(self, ready, timeout, **more)
+
+    outbox.Outbox.wait_until = interrupted
+
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+sys.exit(child.exitcode)
+"""
 
 
 @pytest.mark.parametrize(
@@ -116,45 +140,105 @@ def test_a_thread_that_outlives_the_work_of_a_child_goes_on_sending(daemon: Fake
     assert sum(submit.count for submit in daemon.received) == 301
 
 
+class Living:
+    """A producer that has nothing to wait for."""
+
+    _was_interrupted = False
+
+    def flush(self, timeout: float | None = None) -> int:
+        raise AssertionError("this is no child of multiprocessing")
+
+    def close(self, timeout: float | None = None) -> None:
+        pass
+
+    def _forked_child(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
-    ("interrupts", "shared"), [(False, [10.0, 3.0, 0.0]), (True, [10.0, 0, 0.0, 0.0])], ids=["", "ctrl-c"]
+    ("interruption", "shared"),
+    [
+        (None, [10.0, 3.0, 0.0]),
+        (KeyboardInterrupt(), [10.0, 0.0, 0.0, 0.0]),
+        (SystemExit(143), [10.0, 0.0, 0.0, 0.0]),
+    ],
+    ids=["", "ctrl-c", "sys.exit"],
 )
 def test_all_producers_of_a_process_share_the_time_at_its_end(
-    monkeypatch: pytest.MonkeyPatch, interrupts: bool, shared: list[float]
+    monkeypatch: pytest.MonkeyPatch, interruption: BaseException | None, shared: list[float]
 ) -> None:
-    """Ctrl-C meanwhile ends the wait for all of them, and each still says what it has not delivered."""
+    """Ctrl-C, or a signal handler's sys.exit(), ends the wait for all of them, and each still says what it has not
+    delivered."""
     now_s = 100.0
     timeouts: list[float | None] = []
 
-    class Slow:
-        _was_interrupted = False
-
-        def flush(self, timeout: float | None = None) -> int:
-            raise AssertionError("this is no child of multiprocessing")
-
+    class Slow(Living):
         def close(self, timeout: float | None = None) -> None:
             nonlocal now_s
             timeouts.append(timeout)
             now_s += 7.0
-            if interrupts and timeout:
-                raise KeyboardInterrupt
-
-        def _forked_child(self) -> None:
-            raise AssertionError("nobody forks")
+            if interruption is not None and timeout:
+                raise interruption
 
     kept = [Slow() for _ in range(3)]
     monkeypatch.setattr(process_end, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(process_end, "_living", weakref.WeakSet(kept))
+    monkeypatch.setattr(process_end, "_living", weakref.WeakKeyDictionary(dict.fromkeys(kept)))
     monkeypatch.setattr(process_end, "_leaving", set())
     process_end.at_exit()
     assert timeouts == shared
+
+
+def test_a_signal_handler_that_exits_ends_the_wait_for_all_producers_with_a_word_of_each(
+    daemon: FakeDaemon,
+) -> None:
+    """Also a second signal. The status of a multiprocessing child is that of its handler."""
+    daemon.deliver = None
+    ended = subprocess.run(
+        [sys.executable, "-c", EXITING, str(daemon.run_dir)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 143, ended.stderr
+    for topic in ("a", "b"):
+        assert f"1 record of topic {topic} failed and nobody asked about it" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert eventually(lambda: len(daemon.byes) == 2) and daemon.byes == [True, True]
+
+
+def test_the_list_of_producers_is_whole_while_other_threads_make_some() -> None:
+    kept = [Living() for _ in range(1_000)]
+    for each in kept:
+        process_end.enter(each)
+    has_ended = threading.Event()
+
+    def make() -> None:
+        while not has_ended.is_set():
+            process_end.enter(made := Living())
+            process_end.leave(made)
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    maker = threading.Thread(target=make)
+    maker.start()
+    try:
+        for _ in range(50):
+            process_end._after_fork_in_child()
+    finally:
+        has_ended.set()
+        maker.join()
+        sys.setswitchinterval(interval_s)
+        for each in kept:
+            process_end.leave(each)
 
 
 def test_what_a_dropped_producer_cannot_deliver_in_time_fails_with_a_word(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.deliver = None
-    monkeypatch.setattr(process_end, "_living", weakref.WeakSet())
+    monkeypatch.setattr(process_end, "_living", weakref.WeakKeyDictionary())
     monkeypatch.setattr(process_end, "EXIT_FLUSH_S", 0.05)
     producer = Producer(daemon.run_dir)
     producer.send("t", b"1")
