@@ -64,7 +64,14 @@ class StandbyWorker:
             os.close(stderr_fd)
         self.pid = self.process.pid
         self.start_time = process_start_time(self.pid)
-        self.pidfd = os.pidfd_open(self.pid)
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            self.process.kill()
+            self.process.wait()
+            self.socket.close()
+            os.close(self._words_fd)
+            raise
 
     @property
     def is_usable(self) -> bool:

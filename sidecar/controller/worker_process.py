@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,8 @@ from sidecar.net.control_channel import ControlChannel
 
 if TYPE_CHECKING:
     from sidecar.controller.supervisor import SlotStore, Supervisor
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,11 @@ class WorkerProcess:
         slots: SlotStore,
         supervisor: Supervisor,
     ) -> None:
+        """OSError: the process cannot be given its work. It is ended then, and nothing of it is left."""
         self.identity = identity
         self.state = WorkerState.STARTING
         self.cpu = cpu
+        """None: it is not pinned."""
         self.exit_code: int | None = None
         self.is_warm = False
         """It has said that everything is imported."""
@@ -88,17 +93,36 @@ class WorkerProcess:
         self.start_time = standby.start_time
         self._pidfd = standby.pidfd
         if cpu is not None:
-            # Before START: libzmq's threads inherit the pin of the thread that makes the context.
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(self.pid, {cpu})
+            self._pin(cpu)
+        try:
+            standby.hand_over(start)
+        except OSError:
+            standby.end()
+            raise
         self._loop.add_reader(self._pidfd, self._exited)
-        standby.hand_over(start)
         self.channel = ControlChannel(
             standby.socket,
             on_message=partial(supervisor.heard, self),
             on_closed=self._channel_closed,
         )
         self.channel.send(start)
+
+    def _pin(self, cpu: int) -> None:
+        """Before START, so that all its threads inherit it."""
+        try:
+            os.sched_setaffinity(self.pid, {cpu})
+        except ProcessLookupError:
+            return  # its pidfd tells
+        except OSError as error:
+            # EINVAL: the CPU was taken from this process's cpuset, or went offline, since the daemon started.
+            self.cpu = None
+            log.warning(
+                "Worker %d runs without a CPU of its own: CPU %d cannot be had (%s). See which CPUs the cgroup of this "
+                "daemon has (cpuset.cpus), and change daemon.cpus.",
+                self.identity.index,
+                cpu,
+                error.strerror,
+            )
 
     @property
     def is_ready(self) -> bool:
@@ -174,5 +198,9 @@ class WorkerProcess:
         words = self._standby.take_words()
         if not self.is_warm:
             self.last_words = last_line(words)
-            sys.stderr.write(words)
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # nobody reads it, its disk is full, or it is closed
+                sys.stderr.write(words)
+                sys.stderr.flush()
         self._supervisor.worker_ended(self)

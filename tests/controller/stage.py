@@ -57,6 +57,7 @@ class Stage:
         with_standby: bool,
         worker_command: Sequence[str] = FAKE_WORKER,
         restart_backoff_max_ms: float = 10_000.0,
+        cpus: Sequence[int] | None = None,
     ) -> None:
         self.slots = FakeSlots()
         self.slots.left.update(worker_slots)
@@ -72,7 +73,7 @@ class Stage:
         self.supervisor = Supervisor(
             workers=workers,
             worker_slots=worker_slots or range(workers),
-            cpus=None,
+            cpus=cpus,
             heartbeat_timeout_s=heartbeat_timeout_s,
             restart_backoff_max_ms=restart_backoff_max_ms,
             slots=self.slots,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import os
 import signal
 import sys
@@ -14,6 +16,7 @@ import pytest
 from sidecar.common.control import NeedTopics, UpdateMetadataReply
 from sidecar.controller import supervisor
 from sidecar.controller.run_dir import process_state
+from sidecar.controller.standby_worker import StandbyWorker
 from sidecar.controller.supervisor import FAILED_STARTS_MAX, choose_cpus
 from sidecar.controller.worker_states import WorkerState
 from sidecar.testing.waiting import wait_until
@@ -267,3 +270,64 @@ def test_the_pause_before_a_replacement_doubles_to_its_bound(caplog: pytest.LogC
         asyncio.run(asyncio.wait_for(play(), 40.0))
     pauses = [record.args[1] for record in caplog.records if isinstance(record.args, tuple)]
     assert pauses[:5] == ["now", "in 100 ms", "in 200 ms", "in 300 ms", "in 300 ms"]
+
+
+def test_a_cpu_that_has_left_the_cpuset_is_a_warning_and_no_obstacle(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    no_cpu = 1_000
+
+    async def play() -> None:
+        stage = Stage("", 1, 60.0, (), False, cpus=[no_cpu])
+        stage.supervisor.start()
+        try:
+            await stage.supervisor.wait_all_ready()
+            assert stage.worker().cpu is None
+            assert stage.supervisor.deaths.total == 0
+        finally:
+            await stage.supervisor.stop()
+
+    asyncio.run(asyncio.wait_for(play(), 40.0))
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"CPU {no_cpu} cannot be had" in warning
+
+
+def test_a_worker_that_cannot_be_given_its_work_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(standby: StandbyWorker, start: object) -> None:
+        raise OSError(errno.ETOOMANYREFS, "Too many references")
+
+    monkeypatch.setattr(StandbyWorker, "hand_over", refuse)
+    held: list[int] = []
+
+    async def play() -> None:
+        stage = Stage("", 1, 60.0, (), False, restart_backoff_max_ms=1.0)
+        stage.supervisor.start()
+        try:
+            for count in (1, 4):
+                await stage.until(lambda count=count: stage.supervisor.deaths.total >= count)
+                held.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - no wait, whatever Path is
+        finally:
+            await stage.supervisor.stop()
+
+    asyncio.run(asyncio.wait_for(play(), 40.0))
+    assert held[0] == held[1]
+
+
+def test_first_words_that_nobody_can_take_are_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's disk is full, or its reader is gone."""
+
+    async def play() -> None:
+        stage = Stage("crash first", 1, 60.0, (), False)
+        stage.supervisor.start()
+        try:
+            await stage.until(lambda: stage.joined)
+        finally:
+            await stage.supervisor.stop()
+
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    monkeypatch.setattr(StandbyWorker, "take_words", lambda standby: "words\n")
+    asyncio.run(asyncio.wait_for(play(), 40.0))
