@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import itertools
 import os
+import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -92,6 +93,13 @@ def new_topic(kafka: KafkaCluster) -> NewTopic:
         return name
 
     return create
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets. Ask for it before a daemon, which needs it until its end."""
+    with tempfile.TemporaryDirectory(prefix="ks-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from sidecar.common.errors import Refused
 from sidecar.common.explanation import NAME_CHARACTERS_MAX
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT
+from sidecar.controller.run_dir import RunDir, RunDirError
 from sidecar.net.endpoint import Endpoint
 from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX
 from sidecar.net.unattached import PLACES_PER_FREE
@@ -301,6 +302,17 @@ class ControlEndpoint:
     def _send(self, routing_id: bytes, message: list[object]) -> None:
         # Who is gone, or does not read, will ask again.
         self._endpoint.send(routing_id, [self._pack(message)])
+
+
+def open_control(run_dir: RunDir) -> ControlEndpoint:
+    """That of a run dir. Raises RunDirError."""
+    try:
+        return ControlEndpoint(run_dir.control_socket)
+    except OSError as error:
+        raise RunDirError(
+            f"The socket {run_dir.control_socket} cannot be made ({error.strerror}): make room on its disk, see the "
+            "rights of the folder, or choose another with --run-dir."
+        ) from None
 
 
 def _are_names(names: object) -> bool:

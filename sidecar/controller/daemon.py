@@ -23,7 +23,7 @@ from sidecar.controller.admission import assigned_endpoint, check_hello
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.banner import Farewell
 from sidecar.controller.cluster import Cluster
-from sidecar.controller.control_endpoint import ControlEndpoint
+from sidecar.controller.control_endpoint import ControlEndpoint, open_control
 from sidecar.controller.daemon_status import DaemonStatus
 from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
@@ -146,7 +146,12 @@ class Daemon:
     # ---- life
 
     async def run(self, exporter: Exporter | None, on_ready: Callable[[], None] = lambda: None) -> int:
-        """Start, serve until a stop is asked for, drain. Returns the exit status."""
+        """Start, serve until a stop is asked for, drain. Returns the exit status.
+
+        Raises RunDirError before anything is started.
+        """
+        if self._control is None:
+            self._control = open_control(self.run_dir)
         self.status.exporter = exporter
         if exporter is not None:
             exporter.start(
@@ -154,8 +159,6 @@ class Daemon:
             )
         self.status.publish()
         self.supervisor.start()
-        if self._control is None:
-            self._control = ControlEndpoint(self.run_dir.control_socket)
         self.status.control = self._control
         self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
         if self._listening is not None:
@@ -239,7 +242,11 @@ class Daemon:
             self.status.exporter.close()
         for fd in self._wake_fds:
             os.close(fd)
-        self.run_dir.store_epoch(self.supervisor.last_epoch)
+        try:
+            self.run_dir.store_epoch(self.supervisor.last_epoch)
+        except OSError as error:
+            if not self.run_dir.is_lost:  # which the log has said
+                log.warning("Run dir %s cannot be written: %s.", self.run_dir.path, error)
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)
@@ -362,7 +369,7 @@ class Daemon:
         self.cluster.worker_left(worker)
         self._assignment.worker_left(worker.identity.index)
         self._overview.worker_left(worker.identity.index)
-        self.run_dir.worker_socket(worker.identity.index, worker.identity.epoch).unlink(missing_ok=True)
+        self.run_dir.remove_worker_socket(worker.identity.index, worker.identity.epoch)
 
     def records_failed(self, message: FailedRecords) -> None:
         """They are counted, logged and shown."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from sidecar.common.own_process import own_version
 from sidecar.common.settings import SidecarConfig
+from sidecar.common.sparse_log import SparseLog
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.discards import Discards
@@ -68,6 +69,7 @@ class DaemonStatus:
         self._systemd = systemd
         self._constant = constant
         self._shown_state = ""
+        self._sparse_log = SparseLog(log, lambda: self._loop.time() * 1000)
         self._loop = asyncio.get_running_loop()
         self._publish_handle: asyncio.Handle | None = None
 
@@ -211,4 +213,7 @@ class DaemonStatus:
             self._run_dir.publish(self.to_mapping())
             self._run_dir.store_epoch(self._supervisor.last_epoch)
         except OSError as error:
-            log.error("%s cannot be written: %s.", self._run_dir.daemon_json, error)
+            if not self._run_dir.is_lost:  # which the log has said
+                self._sparse_log.warning(
+                    "publish", "Run dir %s cannot be written: %s.", self._run_dir.path, error
+                )

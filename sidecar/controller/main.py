@@ -327,7 +327,7 @@ class _Service:
 
     async def _succeed(self, predecessor: Predecessor, cluster: Cluster) -> ControlEndpoint:
         """Prepare all that can be, then end the daemon before; returns with the run dir held and HELLOs waiting."""
-        from sidecar.controller.control_endpoint import ControlEndpoint
+        from sidecar.controller.control_endpoint import open_control
         from sidecar.controller.segment_store import look_ahead
 
         topics = look_ahead(predecessor.segment_path)
@@ -343,7 +343,7 @@ class _Service:
                         )
         Systemd().take_main_process()
         # Clients that lose their worker from here on come to us, and wait for ours.
-        control = ControlEndpoint(self.run_dir.control_socket)
+        control = open_control(self.run_dir)
         try:
             await predecessor.end()
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import hashlib
 import json
@@ -91,6 +92,9 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a symlink must stay one: users know its name
         self._lock_fd: int | None = None
+        self._loose: list[Path] = []
+        """Folders above it that others may write, as far as the log has named them."""
+        self._is_loss_logged = False
 
     @property
     def control_socket(self) -> Path:
@@ -156,18 +160,7 @@ class RunDir:
         self.check_length()
         try:
             make_folder(self.path, FOLDER_MODE)
-            for loose in self.check_ours():
-                found = loose.stat()
-                everybody = found.st_mode & stat.S_IWOTH
-                log.warning(
-                    "%s may put another folder in the place of run dir %s, because %s has mode %04o: take that right "
-                    "away (chmod %s-w), or set the sticky bit (chmod +t).",
-                    "Every user" if everybody else f"Every user of group {found.st_gid}",
-                    self.path,
-                    loose,
-                    stat.S_IMODE(found.st_mode),
-                    "o" if everybody else "g",
-                )
+            self._name_loose(self.check_ours())
             lock = take_run_dir_lock(self.path / LOCK_FILE)
         except OSError as error:
             raise RunDirError(
@@ -177,6 +170,47 @@ class RunDir:
             return False
         self._lock_fd = lock
         self._close_to_others()
+        return True
+
+    def _name_loose(self, folders: list[Path]) -> None:
+        """Once each: a takeover asks for the lock a thousand times a second."""
+        for loose in folders:
+            if loose in self._loose:
+                continue
+            self._loose.append(loose)
+            found = loose.stat()
+            everybody = found.st_mode & stat.S_IWOTH
+            log.warning(
+                "%s may put another folder in the place of run dir %s, because %s has mode %04o: take that right "
+                "away (chmod %s-w), or set the sticky bit (chmod +t).",
+                "Every user" if everybody else f"Every user of group {found.st_gid}",
+                self.path,
+                loose,
+                stat.S_IMODE(found.st_mode),
+                "o" if everybody else "g",
+            )
+
+    @property
+    def is_lost(self) -> bool:
+        """The folder that we hold was removed, and another daemon may hold one at its path by now: nothing there is
+        ours to write or remove. The log says so once.
+        """
+        if self._lock_fd is None:
+            return False
+        own = os.fstat(self._lock_fd)
+        try:
+            found = os.lstat(self.path / LOCK_FILE)
+        except OSError:
+            found = None
+        if found is not None and (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+            return False
+        if not self._is_loss_logged:
+            self._is_loss_logged = True
+            log.error(
+                "Run dir %s was removed under this daemon, as systemd-logind does with /run/user at the last logout. "
+                "Clients that are connected go on, and no other finds this daemon. Restart it in a run dir that stays.",
+                self.path,
+            )
         return True
 
     def _close_to_others(self) -> None:
@@ -251,7 +285,7 @@ class RunDir:
 
     def clear_leftovers(self, *, keep_control: bool = False) -> list[str]:
         """Kill what a dead daemon left running, remove its sockets. Only by the holder. Returns what was
-        done. ``keep_control``: control.sock is ours already."""
+        done. ``keep_control``: control.sock is ours already. Raises RunDirError."""
         assert self._lock_fd is not None, "only the holder may clear a run dir"
         done: list[str] = []
         before = read_json(self.daemon_json) or {}
@@ -262,12 +296,26 @@ class RunDir:
         if not keep_control:
             sockets.append(self.control_socket)
         stale = [path for path in sockets if path.is_socket()]
-        for path in stale:
-            path.unlink(missing_ok=True)
+        try:
+            for path in (*stale, self.daemon_json):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunDirError(
+                f"Run dir {self.path} cannot be cleared of what a dead daemon left ({error.strerror}): see its rights, "
+                "or choose another with --run-dir."
+            ) from None
         if stale:
             done.append(f"removed {counted(len(stale), 'stale socket')} of a dead daemon")
-        self.daemon_json.unlink(missing_ok=True)
         return done
+
+    def remove_worker_socket(self, index: int, epoch: int) -> None:
+        """That of a dead worker. One that cannot be removed stays: nobody is sent to it, and the next start tries."""
+        path = self.worker_socket(index, epoch)
+        try:
+            if not self.is_lost:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("The socket %s of a dead worker cannot be removed: %s.", path, error.strerror)
 
     def last_epoch(self) -> int:
         """The highest epoch ever given on this run dir (0: none known)."""
@@ -276,39 +324,59 @@ class RunDir:
         return 0
 
     def store_epoch(self, epoch: int) -> None:
-        _write(self.path / "epoch", f"{epoch}\n")
+        self._write(self.path / "epoch", f"{epoch}\n")
 
     def publish(self, info: Mapping[str, object]) -> None:
         """Replace daemon.json in one step; readers never see half of it."""
-        _write(self.daemon_json, json.dumps(info, indent=1) + "\n", DAEMON_JSON_MODE)
+        self._write(self.daemon_json, json.dumps(info, indent=1) + "\n", DAEMON_JSON_MODE)
 
     def publish_reload(self, result: Mapping[str, object]) -> None:
         """Replace reload.json, which only this user can read: it quotes the configuration."""
-        _write(self.reload_json, json.dumps(result) + "\n")
+        self._write(self.reload_json, json.dumps(result) + "\n")
 
     def publish_pauses(self, pauses: Mapping[str, object]) -> None:
         """The topics that an operator has paused, and whether it has drained: a successor goes on with it."""
-        _write(self.pauses_json, json.dumps(pauses) + "\n")
+        self._write(self.pauses_json, json.dumps(pauses) + "\n")
 
     def publish_segment(self, path: Path) -> None:
-        _write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
+        self._write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
 
     def release(self, *, forget_segment: bool, handed_over: bool = False) -> None:
         """Remove what this daemon published and let go of the lock (the file stays: deleting it would
         race). ``handed_over``: all is the successor's, whose control.sock is there already."""
         if self._lock_fd is None:
             return
-        if not handed_over:
-            self.daemon_json.unlink(missing_ok=True)
-            self.reload_json.unlink(missing_ok=True)
-            self.control_socket.unlink(missing_ok=True)
-            for path in self.path.glob("worker-*.sock"):
-                path.unlink(missing_ok=True)
+        if not handed_over and not self.is_lost:
+            ours = [self.daemon_json, self.reload_json, self.control_socket, *self.path.glob("worker-*.sock")]
             if forget_segment:
-                self.segment_json.unlink(missing_ok=True)
-                self.pauses_json.unlink(missing_ok=True)
+                ours += [self.segment_json, self.pauses_json]
+            try:
+                for path in ours:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                log.error(
+                    "Run dir %s cannot be cleared (%s): the next start does it.", self.path, error.strerror
+                )
         release_run_dir_lock(self._lock_fd)
         self._lock_fd = None
+
+    def _write(self, path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
+        """Replace ``path`` in one step. Whatever the umask says, nobody but its owner writes there.
+
+        Raises OSError: no room, or the run dir was removed under us.
+        """
+        if self.is_lost:
+            raise OSError(errno.ESTALE, "the run dir was removed under this daemon", str(path))
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        fd = replacing(path, temporary, mode)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()  # where room is short, half a file is no use
+            raise
 
     def _taken_sentence(self) -> str:
         pid = self.holder()
@@ -324,14 +392,6 @@ class RunDir:
             f"Run dir {self.path} is held by {who}{state}: "
             f"stop that one, or give this one its own with --run-dir."
         )
-
-
-def _write(path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
-    """Replace ``path`` in one step. Whatever the umask says, nobody but its owner writes there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(replacing(path, temporary, mode), "w", encoding="utf-8") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 def _kill_worker(worker: Mapping[str, Any]) -> bool:

@@ -65,7 +65,10 @@ def take_run_dir_lock(path: Path) -> int | None:
 
 def release_run_dir_lock(fd: int) -> None:
     """Let go of it; nobody is named in it any more. The file stays: deleting it would race."""
-    os.pwrite(fd, b" " * _TEXT_BYTES, 0)
+    with contextlib.suppress(
+        OSError
+    ):  # a file system that has become read-only: no lock is held there either
+        os.pwrite(fd, b" " * _TEXT_BYTES, 0)
     os.close(fd)
 
 

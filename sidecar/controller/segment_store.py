@@ -92,41 +92,33 @@ class SegmentStore:
             if old_log is not None:
                 _end(old_log, found.segment)
             found._say_what_is_found(page_bytes, buffer_memory_bytes, clients_max)
-            run_dir.publish_segment(found.path)
+            if found.path != recorded:
+                try:
+                    _publish(run_dir, found.path)
+                except RunDirError:
+                    found.leave()
+                    raise
             return found
-        if left_log.has_entries:
-            segment = left_log.restore(
-                path,
-                page_bytes=page_bytes,
-                buffer_memory_bytes=buffer_memory_bytes,
-                clients_max=clients_max,
-            )
-            if sync != "accept":
-                _end(left_log, segment)
-        else:
-            left_log.clear()
-            path.unlink(missing_ok=True)  # one of another boot, which its log overruled
-            try:
-                segment = Segment.create(
-                    path,
-                    page_bytes=page_bytes,
-                    buffer_memory_bytes=buffer_memory_bytes,
-                    clients_max=clients_max,
-                    instance_id=instance_id,
-                )
-            except (SegmentError, OSError) as error:
-                raise RunDirError(_sentence(f"The segment {path} cannot be made: {error}")) from None
-        if sync == "accept":
-            try:
+        segment = _make(
+            path,
+            left_log,
+            page_bytes=page_bytes,
+            buffer_memory_bytes=buffer_memory_bytes,
+            clients_max=clients_max,
+            instance_id=instance_id,
+        )
+        try:
+            if sync == "accept":
                 check_room(configured_path, segment.page_count * segment.page_bytes, workers)
-            except RunDirError:
-                segment.close()
-                if not left_log.has_entries:
-                    path.unlink(missing_ok=True)
-                raise
+            _publish(run_dir, path)
+        except RunDirError:
+            segment.close()
+            path.unlink(missing_ok=True)  # the log that it was restored from is still there
+            raise
         lock_fd = os.dup(segment.fd)  # of the file that was made, whatever stands under its name
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        run_dir.publish_segment(path)
+        if left_log.has_entries and sync != "accept":
+            _end(left_log, segment)
         if old_log is not None:
             _end(old_log, segment)
             if recorded is not None and left_log is old_log:
@@ -275,6 +267,48 @@ def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
     )
     records = sum(records for _, _, records, _ in rows)
     return f"{counted(records, 'undelivered record')} ({'topic' if len(topics) == 1 else 'topics'} {named})"
+
+
+def _make(
+    path: Path,
+    left_log: LeftLog,
+    *,
+    page_bytes: int,
+    buffer_memory_bytes: int,
+    clients_max: int,
+    instance_id: bytes,
+) -> Segment:
+    """A fresh segment, with what the log holds. Raises RunDirError."""
+    if left_log.has_entries:
+        return left_log.restore(
+            path,
+            page_bytes=page_bytes,
+            buffer_memory_bytes=buffer_memory_bytes,
+            clients_max=clients_max,
+        )
+    left_log.clear()
+    try:
+        path.unlink(missing_ok=True)  # one of another boot, which its log overruled
+        return Segment.create(
+            path,
+            page_bytes=page_bytes,
+            buffer_memory_bytes=buffer_memory_bytes,
+            clients_max=clients_max,
+            instance_id=instance_id,
+        )
+    except (SegmentError, OSError) as error:
+        raise RunDirError(_sentence(f"The segment {path} cannot be made: {error}")) from None
+
+
+def _publish(run_dir: RunDir, path: Path) -> None:
+    """Note where the segment is, for the next daemon. Raises RunDirError."""
+    try:
+        run_dir.publish_segment(path)
+    except OSError as error:
+        raise RunDirError(
+            f"Run dir {run_dir.path} cannot be written ({error.strerror}), so the next daemon would not find this "
+            "one's segment: make room there, or choose another with --run-dir."
+        ) from None
 
 
 def _log_beside_earlier_path(recorded: Path | None, path: Path) -> LeftLog | None:

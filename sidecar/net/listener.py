@@ -9,6 +9,7 @@ that the loop does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -121,7 +122,8 @@ class Listener:
 
     def close(self) -> None:
         """The path is removed first: stubs see a closed door, not a mute one."""
-        Path(self._path).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the file system has become read-only: our end goes on
+            Path(self._path).unlink(missing_ok=True)
         for timer in self._shut.values():
             timer.cancel()
         for parked, (_, _, timer) in self._parked.items():

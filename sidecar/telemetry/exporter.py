@@ -7,6 +7,7 @@ has not asked: idle connections keep nobody out. Those who ask at once share an 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -72,6 +73,7 @@ class Exporter:
         self.address = _address(sock, "https://" if tls else "")
         """As daemon.json has it: ``host:port``, ``https://host:port`` or ``unix:PATH``."""
         self._path = Path(sock.getsockname()) if sock.family == socket.AF_UNIX else None
+        self._inode = None if self._path is None else _inode(self._path)
         self._segment: Segment | None = None
         self._registry = CollectorRegistry()
         self._health: Health = lambda: (False, "Starting.")
@@ -120,9 +122,12 @@ class Exporter:
         self._sampling = loop.create_task(self._sample())
 
     def close(self) -> None:
-        """Stop listening; after this the segment is not read any more. A socket's path goes first. Repeatable."""
+        """Stop listening; after this the segment is not read any more. A socket's path goes first, unless it is another
+        daemon's by now. Repeatable."""
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if _inode(self._path) == self._inode:
+                    self._path.unlink()
             self._path = None
         for task in (self._accepting, self._sampling, *self._silent, *self._answered):
             if task is not None:
@@ -303,6 +308,11 @@ class Exporter:
 def _as_json(shown: Status, indent: int | None = None) -> bytes:
     """Without a character that begins markup, for a reader that takes it for a page."""
     return json.dumps(shown, indent=indent).replace("<", "\\u003c").encode()
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
 
 
 def _address(sock: socket.socket, scheme: str) -> str:

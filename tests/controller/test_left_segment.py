@@ -67,6 +67,16 @@ def test_no_room_names_the_remedy(short_dir: Path) -> None:
         open_store(RunDir(short_dir), short_dir / "missing" / "a")
 
 
+def test_one_that_the_run_dir_cannot_name_is_not_left_behind(short_dir: Path) -> None:
+    """As on a full disk: a segment that no file names would keep its memory until the host's end."""
+    run_dir = RunDir(short_dir)
+    run_dir.segment_json.mkdir()  # which no file can replace
+    with pytest.raises(RunDirError, match=r"cannot be written .* would not find"):
+        open_store(run_dir, short_dir / "a")
+    assert not (short_dir / "a").exists()
+    assert not list(short_dir.glob(".segment*")), "nor is half a file"
+
+
 def test_seats_and_incarnations(short_dir: Path) -> None:
     store = open_store(RunDir(short_dir), short_dir / "a")
     assert store.worker_slots(2) == [0, 1]

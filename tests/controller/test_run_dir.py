@@ -106,6 +106,20 @@ def test_publish_is_whole_and_release_forgets(short_dir: Path) -> None:
     assert run_dir.holder() is None
 
 
+def test_a_takeover_that_asks_again_and_again_names_a_loose_folder_once(
+    short_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    short_dir.chmod(0o777)
+    holder, taker = RunDir(short_dir / "run"), RunDir(short_dir / "run")
+    holder.acquire()
+    caplog.clear()
+    assert not any(taker.try_acquire() for _ in range(3))
+    holder.release(forget_segment=True, handed_over=True)
+    assert taker.try_acquire()
+    assert caplog.text.count("may put another folder in the place of run dir") == 1
+    taker.release(forget_segment=True)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\x00\xff"])
 def test_broken_json_is_as_none(short_dir: Path, content: str) -> None:
     (short_dir / "daemon.json").write_text(content, encoding="latin-1")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +13,6 @@ from sidecar.testing.waiting import wait_until
 pytestmark = [pytest.mark.process]
 
 FOR_THE_GROUP = {"daemon.json": 0o640, "control.sock": 0o660, "worker-*.sock": 0o660}
-
-
-@pytest.fixture
-def short_dir() -> Iterator[Path]:
-    """AF_UNIX paths end at 107 bytes. Ask for it before the daemon, whose end needs what is in it."""
-    path = Path(tempfile.mkdtemp(prefix="ks-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.mark.parametrize("umask", ["000", "007", "022", "077"])

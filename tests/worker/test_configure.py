@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +15,6 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.worker import Worker
 from tests.configs import DEFAULTS
 from tests.worker.hand import EPOCH, KEY
-
-
-@pytest.fixture
-def short_dir() -> Iterator[Path]:
-    """A folder with a path short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="ks-", dir="/tmp") as name:
-        yield Path(name)
 
 
 @pytest.fixture
