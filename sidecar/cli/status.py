@@ -91,10 +91,11 @@ def status(run_dir: RunDir, as_json: bool, alive: bool, watch: bool, by_state: b
 def _read(run_dir: RunDir) -> dict[str, Any]:
     """daemon.json with the counters of the segment."""
     from sidecar.telemetry.collector import sum_counters
+    from sidecar.telemetry.page import with_counters
 
-    info = daemon_info(run_dir)
-    by_slot = counters_of(info)
-    info["counters"] = sum_counters(by_slot) if by_slot else {}
+    report = daemon_info(run_dir)
+    by_slot = counters_of(report)
+    info = with_counters(report, sum_counters(by_slot) if by_slot else {})
     for worker in info["workers"] if by_slot else ():
         # daemon.json is written on changes only; live figures are read from the segment.
         worker["clients"] = by_slot.get(worker["slot"], {}).get("clients_connected", 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.wording import printable
-from sidecar.telemetry.page import duration, oldest_held
+from sidecar.telemetry.page import duration, oldest_held, with_counters
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -87,7 +87,7 @@ def look_of(
         client["waits_for"] = ", ".join(sorted({hold["reason"] for hold in holds}))
         client["held_seconds"] = max((hold["since_seconds"] for hold in holds), default=0.0)
     return Look(
-        info,
+        with_counters(info, now),
         [(label, (now[name] - before[name]) / seconds, now[name]) for name, label in RATES],
         [(label, now[name]) for name, label in LEVELS],
         flows["topics"],
@@ -190,6 +190,15 @@ def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
                     each["text"],
                 ]
                 for each in info.get("failures", ())
+            ],
+        ),
+        Table(
+            "discarded",
+            "Discarded by rates",
+            ("topic", "records", "last"),
+            [
+                [each["topic"], each["records"], f"{duration(now_s - each['last_ms'] / 1000.0)} ago"]
+                for each in info.get("discards", ())
             ],
         ),
         Table(

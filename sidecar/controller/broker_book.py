@@ -186,13 +186,15 @@ class BrokerBook:
         silent = ", ".join(str(each.node.id) for each in self._all() if each.shown is BrokerState.SILENT)
         return "the cluster's metadata has not come since" + (silent and f": broker {silent} silent")
 
-    def troubled(self, now_ms: float) -> list[str]:
-        """A phrase for each broker that has been no good for TROUBLE_MS while records wait for it."""
-        return [
-            f"{each.name} has been {each.shown} for {(now_ms - each.since_ms) / 1e3:.0f} s and {each.waiting}"
+    def troubled(self, now_ms: float) -> dict[int, str]:
+        """By id, a phrase for each broker that has been no good for TROUBLE_MS while records wait for it."""
+        return {
+            each.node.id: (
+                f"{each.name} has been {each.shown} for {(now_ms - each.since_ms) / 1e3:.0f} s and {each.waiting}"
+            )
             for each in self._brokers.values()
             if each.shown in BAD and each.held_records and now_ms - each.since_ms >= TROUBLE_MS
-        ]
+        }
 
     @property
     def are_well(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sidecar.common.condition import SPOOL_ADVICE, TROUBLE_MS, HoldCause, ShareRow, WaitCause, WaitRow
@@ -12,11 +12,12 @@ from sidecar.common.model import Node
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import counted, masked
 from sidecar.controller.broker_book import BrokerBook
+from sidecar.telemetry.page import OLDEST_HELD
 
 log = logging.getLogger(__name__)
 
 WAITS_NAMED: Final = 3
-"""Clients that a notice names."""
+"""Clients that a notice names of those that wait for the same."""
 SHOWN_MAX: Final = 20
 """Topics, clients and held streams in status: those with most of the pool, and those held longest."""
 OLDEST_SHOWN_MS: Final = 1_000.0
@@ -47,6 +48,15 @@ _HOLD_WORDS: Final = {
     HoldCause.DISK: "the disk of the pool takes nothing",
     HoldCause.ERROR: "the daemon fails to take its records on",
 }
+_HOLD_WORDS_OF_MANY: Final = {
+    HoldCause.RING: "they do not read their outcomes",
+    HoldCause.UNKNOWN_TOPIC: "their topics are not known and such topics hold their share of the buffer pool",
+    HoldCause.RATE: "they are at their rates",
+    HoldCause.EXPRESS: "they are about to pass another client's backlog",
+    HoldCause.ERROR: "the daemon fails to take their records on",
+}
+"""Where it is not what it is for one."""
+_OF_THE_POOL: Final = frozenset({HoldCause.POOL, HoldCause.SHARE})
 _HOLD_ADVICE: Final = {
     HoldCause.POOL: "Deliver faster, send less, or raise buffer.memory.",
     HoldCause.SHARE: "Look at what keeps the topic from being delivered, send less, or raise buffer.memory.",
@@ -108,8 +118,17 @@ class ConditionBook:
         self.brokers.tick(nodes, answered_ms, cluster_error, now_ms)
         for is_unknown in (False, True):
             self._log_wait(is_unknown, now_ms)
-        for hold in self.holds(now_ms):
-            if hold["since_seconds"] * 1e3 >= TROUBLE_MS:
+        holds = [each for each in self.holds(now_ms) if each["since_seconds"] * 1e3 >= TROUBLE_MS]
+        drained = [each for each in holds if each["reason"] == HoldCause.PAUSED]
+        if drained:  # an operator's order holds every client
+            self._holds_log.warning(
+                HoldCause.PAUSED,
+                "%s. %s",
+                _sentence(_who_waits(drained, _HOLD_WORDS[HoldCause.PAUSED])),
+                _HOLD_ADVICE[HoldCause.PAUSED],
+            )
+        for hold in holds:
+            if hold not in drained:
                 cause = HoldCause(hold["reason"])
                 self._holds_log.warning(
                     (hold["client"], cause, hold["topic"]),
@@ -167,10 +186,13 @@ class ConditionBook:
             self._wait_lines[is_unknown] = row.cause, now_ms + WAIT_LINE_MS
             log.warning("%s. %s", _sentence(self._wait_words(row, now_ms)), _ADVICE[WaitCause(row.cause)])
 
-    def _wait_words(self, row: WaitRow, now_ms: float) -> str:
+    def _wait_words(self, row: WaitRow, now_ms: float, named: Iterable[int] = ()) -> str:
+        """``named``: brokers whose state stands before it."""
         where = f"{row.topic}-{row.partition}" if row.partition >= 0 else f"topic {row.topic}"
         seconds = (now_ms - row.accepted_ms) / 1e3
-        return f"oldest held record {seconds:.0f} s, {masked(where)}, {self._reason(row)}"
+        is_named = row.cause == WaitCause.BROKER and row.broker in named
+        reason = _why(row.error) if is_named else f", {self._reason(row)}"
+        return f"{OLDEST_HELD} {seconds:.0f} s, {masked(where)}{reason}"
 
     def _reason(self, row: WaitRow) -> str:
         broker = f"broker {row.broker}"
@@ -191,11 +213,12 @@ class ConditionBook:
 
     def trouble(self, now_ms: float) -> Trouble | None:
         """Why the daemon is degraded; None while Kafka takes what it gets."""
-        words = self.brokers.troubled(now_ms)
+        troubled = self.brokers.troubled(now_ms)
+        words = [*troubled.values()]
         advice = _ADVICE[WaitCause.BROKER]
         for row in (self._oldest(False), self._oldest(True)):
             if row is not None and row.cause in _TROUBLE and now_ms - row.accepted_ms >= TROUBLE_MS:
-                words.append(self._wait_words(row, now_ms))
+                words.append(self._wait_words(row, now_ms, troubled))
                 advice = _ADVICE[WaitCause(row.cause)]
         if not words:
             return None
@@ -206,7 +229,7 @@ class ConditionBook:
         found = []
         holds = self.holds(now_ms)
         if holds:
-            found.append(self._pool_words(holds, pages_used))
+            found.append(self._hold_words(holds, pages_used))
         for is_unknown in (False, True):
             row = self._oldest(is_unknown)
             if row is None or row.cause in (_TROUBLE | {WaitCause.LINGER}):
@@ -224,19 +247,21 @@ class ConditionBook:
             found.append(f"broker {broker_id} throttles: {throttle_ms:,} ms. {_ADVICE[WaitCause.THROTTLED]}")
         return found
 
-    def _pool_words(self, holds: list[dict[str, Any]], pages_used: int) -> str:
-        words = [f"pool {100 * pages_used // self._page_count} %"]
-        words += [f"topic {each['topic']} at its share" for each in self._topics() if each["share_full"]]
-        words += [f"client {each['client']} at its share" for each in self._clients() if each["share_full"]]
-        waits: dict[tuple[str, str], str] = {}
+    def _hold_words(self, holds: list[dict[str, Any]], pages_used: int) -> str:
+        by_reason: dict[HoldCause, list[dict[str, Any]]] = {}
         for hold in holds:
+            by_reason.setdefault(HoldCause(hold["reason"]), []).append(hold)
+        words = []
+        if by_reason.keys() & _OF_THE_POOL:
+            words.append(f"pool {100 * pages_used // self._page_count} %")
+            words += [f"topic {each['topic']} at its share" for each in self._topics() if each["share_full"]]
+            words += [
+                f"client {each['client']} at its share" for each in self._clients() if each["share_full"]
+            ]
+        for cause, held in by_reason.items():
             # Who holds a share stands there already.
-            why = "" if hold["reason"] == HoldCause.SHARE else f": {self._why_held(hold)}"
-            text = f"client {hold['client']} waits for {hold['since_seconds']:.0f} s{why}"
-            waits.setdefault((hold["client"], hold["reason"]), text)
-        words += list(waits.values())[:WAITS_NAMED]
-        if len(waits) > WAITS_NAMED:
-            words.append(f"and {counted(len(waits) - WAITS_NAMED, 'more wait', 'more wait')}")
+            why = "" if cause is HoldCause.SHARE else self._why_held(held[0])
+            words.append(_who_waits(held, why, _HOLD_WORDS_OF_MANY.get(cause, why)))
         return f"{', '.join(words)}. {_HOLD_ADVICE[HoldCause(holds[0]['reason'])]}"
 
     def _why_held(self, hold: dict[str, Any]) -> str:
@@ -314,6 +339,18 @@ class ConditionBook:
             }
             for name, (share, pages, is_full) in largest
         ]
+
+
+def _who_waits(holds: list[dict[str, Any]], why: str, why_many: str = "") -> str:
+    """``client web waits for 6 s: it is at its rate``; ``holds`` have one reason and begin with the longest."""
+    names = [*dict.fromkeys(hold["client"] for hold in holds)]
+    seconds = holds[0]["since_seconds"]
+    if len(names) == 1:
+        return f"client {names[0]} waits for {seconds:.0f} s" + (why and f": {why}")
+    more = len(names) - WAITS_NAMED
+    *first, last = [*names[:WAITS_NAMED], f"{more} more"] if more > 0 else names
+    why = why_many or why
+    return f"clients {', '.join(first)} and {last} wait for {seconds:.0f} s" + (why and f": {why}")
 
 
 def _why(error: str) -> str:

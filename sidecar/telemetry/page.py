@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+OLDEST_HELD: Final = "oldest held record"
+"""Begins the words about that record, in sentences and notices."""
 PAGE: Final = (Path(__file__).parent / "page.html").read_bytes()
 """The same for every daemon: what differs is put in by its script, as text."""
 
@@ -24,6 +26,16 @@ PAGE_POLICY: Final = (
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Its Content-Security-Policy: nothing but its own script and style runs, and it asks nobody but its daemon."""
+
+
+def with_counters(status: Mapping[str, Any], counters: Mapping[str, int]) -> dict[str, Any]:
+    """A status with the counters as they are now. Its workers' reports may be a second old: where nothing is held any
+    more, no oldest record is shown."""
+    shown = {**status, "counters": dict(counters)}
+    if counters and not counters["records_held"]:
+        shown["oldest_held"] = None
+        shown["notices"] = [each for each in status["notices"] if not each.startswith(OLDEST_HELD)]
+    return shown
 
 
 def brokers(status: Mapping[str, Any]) -> str:
@@ -43,9 +55,7 @@ def brokers(status: Mapping[str, Any]) -> str:
 def oldest_held(status: Mapping[str, Any]) -> str:
     """``37 s, orders-1, broker 1 silent``; empty without one, and where sentence or notices say it already."""
     oldest = status["oldest_held"]
-    if not oldest or any(
-        "oldest held record" in each.lower() for each in (status["sentence"], *status["notices"])
-    ):
+    if not oldest or any(OLDEST_HELD in each.lower() for each in (status["sentence"], *status["notices"])):
         return ""
     where = oldest["topic"] if oldest["partition"] is None else f"{oldest['topic']}-{oldest['partition']}"
     return f"{duration(oldest['seconds'])}, {where}, {oldest['reason']}"

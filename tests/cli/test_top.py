@@ -75,6 +75,12 @@ def test_a_client_that_waits_says_what_for() -> None:
     assert rows(shown, "client")[0] == ["client", "web", "7", "1", "1", "share", "1", "min", "15", "s"]
 
 
+def test_records_that_rates_discarded_are_counted_by_topic() -> None:
+    discards = [{"topic": "clicks", "records": 1640, "first_ms": 1, "last_ms": 2}]
+    shown = plain(look(discards=discards), "rate", 10)
+    assert rows(shown, "discarded")[0][:3] == ["discarded", "clicks", "1640"]
+
+
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[SidecarDaemon]:
     with (

@@ -86,7 +86,7 @@ def test_a_silent_broker_is_in_trouble_at_once_and_its_age_counts_from_the_oldes
     assert trouble is not None
     assert trouble.sentence == (
         "Broker 2 (kafka2:9092) has been silent for 7 s and 9 records wait for it; "
-        "oldest held record 7 s, orders-1, broker 2 silent."
+        "oldest held record 7 s, orders-1."
     )
     shown = stage.book.status(0, 5, stage.now_ms)
     assert shown["oldest_held"]["reason"] == "broker 2 silent"
@@ -269,8 +269,39 @@ def test_a_client_at_its_share_is_named_once_for_all_its_topics() -> None:
     (notice,) = stage.book.notices(25, stage.now_ms)
     assert notice.startswith(
         "pool 25 %, client bulk at its share, client bulk waits for 6 s, "
-        "client deaf0 waits for 5 s: it does not read its outcomes, "
-        "client deaf1 waits for 5 s: it does not read its outcomes, and 2 more wait."
+        "clients deaf0, deaf1, deaf2 and 1 more wait for 5 s: they do not read their outcomes."
+    )
+
+
+def test_a_client_at_its_rate_says_nothing_of_the_pool() -> None:
+    stage = Stage()
+    stage.hear(0, holds=(HoldRow("web", "rate", "clicks", NOW_MS - 6_000.0, 1),))
+    assert stage.book.notices(3, stage.now_ms) == [
+        "client web waits for 6 s: it is at its rate. "
+        "Send less, or raise the rate of the client or topic and run `kafka-sidecar reload`."
+    ]
+
+
+def test_a_drained_daemon_has_one_line_for_all_its_clients(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    holds = tuple(HoldRow(f"c{number}", "paused", "orders", NOW_MS - 6_000.0, 1) for number in range(3))
+    stage.hear(0, holds=holds)
+    stage.tick(1_000.0)
+    why = "an operator has drained the daemon. `kafka-sidecar resume` lets clients go on."
+    assert caplog.messages == [f"Clients c0, c1 and c2 wait for 6 s: {why}"]
+    assert stage.book.notices(0, stage.now_ms) == [f"clients c0, c1 and c2 wait for 7 s: {why}"]
+
+
+def test_the_trouble_of_a_broker_names_it_once() -> None:
+    stage = Stage()
+    error = "Cannot connect to kafka1:9092 (id 1): Connection refused."
+    row = BrokerRow(1, "down", NOW_MS - 7_000.0, error, held_records=9, oldest_held_ms=NOW_MS - 8_000.0)
+    stage.hear(0, row, waits=(WaitRow("orders", 1, 1, NOW_MS - 8_000.0, "broker", error),))
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert trouble.sentence == (
+        "Broker 1 (kafka1:9092) has been down for 7 s and 9 records wait for it; oldest held record 8 s, orders-1: "
+        "Cannot connect to kafka1:9092 (id 1): Connection refused."
     )
 
 

@@ -184,7 +184,7 @@ NOT_RESOLVED = rf"the name {NAME} has not been resolved yet"
 DNS_SILENT = Failure(
     "DNS silent while running",
     name_vanishes,
-    rf"degraded: (?s:.)*broker 1 down: {NOT_RESOLVED}",
+    rf"degraded: (?s:.)*broker 1  down for .*: {NOT_RESOLVED}",
     lambda page: page["state"] == "degraded" and NOT_RESOLVED in broker(page, 1)["last_error"],
     ("broker_up", 'broker="1"', lambda value: value == 0),
     rf"WARNING .*Broker 1 \({NAME}:\d+\) is down: {NOT_RESOLVED}; 1 record waits",

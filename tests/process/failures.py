@@ -237,11 +237,11 @@ BROKER_DOWN = Failure(
 BROKER_HUNG = Failure(
     "broker hung",
     broker_hung,
-    r"degraded: Broker 2 .* has been silent for .*orders-1, broker 2 silent",
+    r"degraded: Broker 2 .* has been silent for .*oldest held record .*orders-1\.",
     lambda page: page["state"] == "degraded" and page["oldest_held"]["reason"] == "broker 2 silent",
     ("broker_up", 'broker="2"', lambda value: value == 0),
     r"WARNING .*Broker 2 \(.*\) is silent: it has answered nothing for",
-    r"Broker 2 .* has been silent for .*orders-1, broker 2 silent",
+    r"Broker 2 .* has been silent for .*oldest held record .*orders-1\.",
 )
 LEADER_MISSING = Failure(
     "leader missing",
@@ -282,11 +282,11 @@ RECORD_TOO_LARGE = Failure(
 POOL_FULL_BY_TOPIC = Failure(
     "pool full by topic",
     pool_full_by_topic,
-    r"note .*pool \d+ %, topic orders at its share.*client (one|two) waits",
+    r"note .*pool \d+ %, topic orders at its share.*clients? (one|two).* waits?",
     lambda page: page["pool"]["by_topic"][0]["share_full"] and page["holds"][0]["reason"] == "share",
     ("streams_held", 'reason="share"', lambda value: value >= 1),
     r"WARNING .*Client (one|two) waits with records for topic orders",
-    r"topic orders at its share.*client (one|two) waits for \d+ s.*buffer\.memory",
+    r"topic orders at its share.*clients? (one|two).* waits? for \d+ s.*buffer\.memory",
 )
 POOL_FULL_BY_CLIENT = Failure(
     "pool full by client",

@@ -68,7 +68,7 @@ def test_it_shows_who_sends_what_and_what_failed(browser: Browser, daemon: Sidec
         assert "METADATA_TIMEOUT" in browser.text("#failures")
         browser.wait_for("orders", "#topics")
         browser.wait_for("billing", "#clients")
-        assert browser.text("#workers").count("ready") == 2
+        wait_until(lambda: browser.text("#workers").count("ready") == 2, "both workers")
         delivered = browser.text("#rates")
         producer.send("clicks", b"x").result(30)
         browser.wait_for("clicks", "#topics")  # by itself
@@ -136,7 +136,7 @@ def test_it_goes_on_showing_when_the_daemon_is_gone_and_says_so(
     daemon.start()
     notice = "getComputedStyle(document.getElementById('gone')).display"
     wait_until(lambda: browser.run(notice) == "none", "the notice's end")
-    assert browser.text("#workers").count("ready") == 2
+    wait_until(lambda: browser.text("#workers").count("ready") == 2, "both workers")
 
 
 def test_it_asks_for_the_token(

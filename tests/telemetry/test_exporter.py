@@ -54,6 +54,7 @@ STATUS: dict[str, Any] = {
         {"client": "<b>bulk", "reason": "share", "topic": "orders", "since_seconds": 3.0, "streams": 2},
         {"client": "web", "reason": "share", "topic": "orders", "since_seconds": 1.0, "streams": 1},
     ],
+    "notices": [],
     "oldest_held": {"seconds": 37.0, "cause": "broker"},
     "certificates": [{"certificate": "Our certificate", "ends_seconds": 1_800_000_000.0}],
     "clock_steps": 1,
