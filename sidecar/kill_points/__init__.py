@@ -7,4 +7,4 @@ A point is a comment in the code, ``# kill point: NAME``, so it costs nothing th
 from typing import Final
 
 ENVIRONMENT: Final = "KAFKA_SIDECAR_KILL_POINTS"
-"""The variable that arms a worker: the folder with its orders."""
+"""Environment variable that arms a worker: the folder with its orders."""

@@ -20,11 +20,11 @@ from typing import Final
 from sidecar.kill_points.orders import passed
 
 MARK: Final = re.compile(r"^( *)# kill point: ([a-z_.]+)(?: of (.+?))?(?: if (.+))?$", re.MULTILINE)
-"""Indentation, point, the work it is about, and when it counts."""
+"""Groups: indentation, point, the work it is about, and the condition under which it counts."""
 
 
 def with_calls(source: str) -> str:
-    """Each mark as a call of its own line, so that tracebacks name the right lines."""
+    """Replace each mark by a call on the same line, so that tracebacks show the right lines."""
     return MARK.sub(_call, source)
 
 
@@ -36,7 +36,7 @@ def _call(mark: re.Match[str]) -> str:
 
 class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        """Never from compiled files: those are of the code without points."""
+        """Compile from source, never from cached bytecode, which has no points."""
         source = with_calls(self.get_data(self.path).decode())
         return compile(source, self.path, "exec", dont_inherit=True)
 
@@ -44,7 +44,7 @@ class _Loader(SourceFileLoader):
         vars(module)["_passed"] = passed
         super().exec_module(module)
         if "RUN_ENTRIES" in vars(module):
-            vars(module)["RUN_ENTRIES"] = 1  # else a point before each entry would be one before each run
+            vars(module)["RUN_ENTRIES"] = 1  # so that a point before each entry is not just before each run
 
 
 class _Finder(MetaPathFinder):
@@ -59,7 +59,9 @@ class _Finder(MetaPathFinder):
 
 
 def arm() -> None:
-    """Before any module with a point is imported: those that come later have their points in them."""
+    """Arm the process: modules imported from now on contain their kill points. Call before any such module is
+    imported.
+    """
     early = [
         name
         for name, module in sys.modules.items()

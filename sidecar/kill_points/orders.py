@@ -1,8 +1,8 @@
-"""Orders to die at a kill point, and the process that carries them out.
+"""Orders to die at a kill point, and the code in the process that carries them out.
 
-A worker that is started with ``KAFKA_SIDECAR_KILL_POINTS=FOLDER`` in its environment takes the first order it
-finds there (by file name; taken by unlinking it, so exactly one worker has it) and kills itself with SIGKILL when
-it passes that point. A replacement takes the next order. docs/testing.md has the form of an order.
+A worker that starts with ``KAFKA_SIDECAR_KILL_POINTS=FOLDER`` takes the first order in that folder, by file name. It
+takes an order by unlinking it, so exactly one worker has it. It kills itself with SIGKILL when it passes the point.
+Its replacement takes the next order. docs/testing.md describes the form of an order.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from sidecar.kill_points.points import KERNEL_POINTS, POINTS
 from sidecar.shm.in_work import entry_word
 
 PASSED_FILE: Final = "passed"
-"""In the folder of orders: one line (point, pass, pid) for each order carried out."""
+"""File in the folder of orders: one line (point, pass, phase, pid) for each order carried out."""
 ALWAYS_SUFFIX: Final = ".always"
-"""An order of that name stays for every worker until somebody removes it."""
+"""Suffix of an order that applies to every worker until its file is removed."""
 
 DURING: Final = ("live", "adoption")
 
 
 @dataclass(slots=True)
 class Order:
-    """One order. ``nth``: at the n-th pass. ``during``: passes in the adoption, or after it; None: all count.
+    """One order. ``nth``: die at the n-th pass. ``during``: count passes in the adoption only, or after it only; None:
+    all.
 
-    ``stop``: SIGSTOP instead of SIGKILL. ``text``: only passes with these bytes in what is worked on count.
+    ``stop``: SIGSTOP instead of SIGKILL. ``text``: count only passes whose work contains these bytes.
     """
 
     point: str
@@ -45,7 +46,7 @@ class Order:
 
     @classmethod
     def read(cls, data: bytes, folder: Path) -> Order:
-        """Raises ValueError for an order that names no point of ours."""
+        """Parse an order. Raises ValueError if it names no known point or a field is out of range."""
         fields = json.loads(data)
         order = cls(folder=folder, **{**fields, "text": fields.get("text", "").encode()})
         if order.point not in POINTS or order.during not in (None, *DURING) or order.nth < 1:
@@ -72,12 +73,12 @@ _phase = ["adoption"]
 
 
 def passed(point: str, *work: Any) -> None:
-    """This point is reached. Nothing happens unless an order names it.
+    """Handle the pass of a point. Nothing happens unless an order names it.
 
-    ``work`` is what is being done there; its bytes are read only for an order that asks for a text.
+    ``work``: the objects in work there. Their bytes are read only for an order with a text.
     """
     if point == "index.begin":
-        # The kernel notes an entry before it reads it; a worker that dies here is to leave the same note.
+        # The kernel marks an entry as in work before it reads it; a worker killed here must leave the same mark.
         word, chain, ordinal = work
         store_release_u64(word, 0, entry_word(chain.chain_id, ordinal))
     for order in _orders:
@@ -98,7 +99,7 @@ _CONTENT: Final[dict[str, Callable[..., bytes]]] = {
     "index.begin": _entry_content,
     "encode.begin": _batch_content,
 }
-"""Point → the bytes of what is worked on there."""
+"""Point → function that returns the bytes in work there."""
 
 
 def kernel_passed(number: int) -> None:
@@ -107,7 +108,7 @@ def kernel_passed(number: int) -> None:
 
 
 def take_order(folder: str | None) -> bool:
-    """Take the first order of the folder, and all that stay; False when there is none (or no folder).
+    """Take the first order of the folder, and all that stay. False if there is none, or no folder.
 
     Raises ValueError for an order that cannot be read.
     """
@@ -142,7 +143,7 @@ def give_order(
     text: str = "",
     always: bool = False,
 ) -> Path:
-    """Leave an order for the next worker that starts (``always``: for all); returns its file."""
+    """Write an order for the next worker that starts (``always``: for all). Returns its file."""
     fields = {"point": point, "nth": nth, "during": during, "stop": stop, "text": text}
     path = folder / f"{name}.order{ALWAYS_SUFFIX if always else ''}"
     unfinished = folder / f"{name}.tmp"

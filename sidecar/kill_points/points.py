@@ -1,10 +1,10 @@
-"""The table of kill points. A worker killed at one leaves the state that its line names."""
+"""The table of kill points: for each one, the state that a worker leaves if it is killed there."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# The points inside the kernel, in the order of ``sidecar/kernel/store_hook.pxi``: each right after the store.
+# Points inside the kernel, numbered as in ``sidecar/kernel/store_hook.pxi``: each is right after the store.
 KERNEL_POINTS: Final = (
     "accept.page_header",
     "accept.page_linked",
@@ -92,6 +92,6 @@ POINTS: Final[dict[str, str]] = {
     "inquiry.asked": "a leader is asked what it has",
     "inquiry.answered": "its answer is there, nothing is sent again yet",
 }
-"""Point → what stands there when a worker is killed at it."""
+"""Point → the state in the segment when a worker is killed there."""
 
 assert set(KERNEL_POINTS) <= POINTS.keys()

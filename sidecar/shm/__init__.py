@@ -1,4 +1,4 @@
-"""The shared segment: its layout, the pool, chains, descriptors, client rows, counters, and what a successor reads.
+"""The shared segment: its layout, pool, chains, descriptors, client rows, counters, and their recovery.
 
-Knows the kernel and common. No sockets and no loop: a dead daemon's segment is read by the same code.
+It knows the kernel and common. No sockets and no event loop: the same code reads a dead daemon's segment.
 """

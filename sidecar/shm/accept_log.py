@@ -1,10 +1,9 @@
-"""AcceptLog: a slot's accepted entries that have no end yet, on disk, so that a crash of the host loses none.
+"""AcceptLog: keeps a slot's accepted entries that have not ended on disk, so that a crash of the host loses none.
 
-The segment stays the journal that everything works on. The log beside it is only ever written while the host
-lives, and only ever read after the host has died (sidecar/shm/restore.py). It is a queue of files: groups of entries
-are written at its end, each synced before its stubs hear of it; a file at its front goes when every entry in it has
-its end. The next owner of a slot begins a new base: everything live is written again, and the frame that ends the base
-makes all earlier files void.
+All normal work uses the segment. The log is only written while the host lives, and only read after the host has died
+(sidecar/shm/restore.py). It is a queue of files. Groups of entries are appended, and each group is synced before its
+stubs are informed. A file at the front is removed when all its entries have ended. The next owner of a slot begins a
+new base: it writes all live entries again, and the frame that ends the base makes all earlier files void.
 """
 
 from __future__ import annotations
@@ -34,38 +33,38 @@ if TYPE_CHECKING:
 FILE_BYTES_DEFAULT: Final = 16 << 20
 FILE_BYTES_MIN: Final = 1 << 20
 SPARES_MAX: Final = 4
-"""Files kept to be used again: a new one is written twice, once with zeros."""
+"""Limit of files kept for re-use: a new file is written twice, the first time with zeros."""
 BASE_CHUNK_BYTES: Final = 4 << 20
 
 Packed = tuple[bytes, "Buffer", bytes]
 
 
 def accept_log_folder(pool_path: str) -> Path:
-    """The folder of the logs that belong to the pool at ``pool.path``."""
+    """Folder of the logs that belong to the pool at ``pool.path``."""
     return Path(f"{pool_path}.log")
 
 
 def accept_log_file_bytes(pool_bytes: int) -> int:
-    """An eighth of the pool, between 1 and 16 MiB."""
+    """Size of a log file: an eighth of the pool, between 1 and 16 MiB."""
     return up_to_block(min(max(FILE_BYTES_MIN, pool_bytes // 8), FILE_BYTES_DEFAULT))
 
 
 class DiskFull(OSError):
-    """There is no room for another file. Nothing was written; the same commit may be tried again."""
+    """There is no room for another file. Nothing was written, and the same commit may be retried."""
 
 
 class LogContents(NamedTuple):
-    """Entries of a slot's log without an end, in the order of acceptance per chain."""
+    """Entries of a slot's log that have not ended, in order of acceptance per chain."""
 
     entries: list[LoggedEntry]
     instance_id: bytes
-    """Of the segment that it was written for; empty when there is no log."""
+    """Instance id of the segment for which the log was written; b"" if there is no log."""
     damage: list[str]
-    """Committed data that cannot be read, one sentence each."""
+    """Descriptions of committed data that cannot be read, one sentence each."""
 
 
 def read_log(folder: DiskFolder, slot: int) -> LogContents:
-    """The newest base that is whole and all that came after it. Reads only; raises OSError."""
+    """Read the newest complete base of a slot and everything after it. Changes nothing. Raises OSError."""
     bases: dict[int, list[tuple[FileHeader, str]]] = {}
     for name in folder.names():
         header = FileHeader.read(folder.read(name))
@@ -79,7 +78,7 @@ def read_log(folder: DiskFolder, slot: int) -> LogContents:
 
 
 def logged_slots(folder: DiskFolder) -> list[int]:
-    """The slots that have a log here."""
+    """Slots that have a log in the folder."""
     headers = (FileHeader.read(folder.read(name)) for name in folder.names())
     return sorted({header.slot for header in headers if header is not None})
 
@@ -113,14 +112,14 @@ def _read_base(folder: DiskFolder, base: int, files: Sequence[tuple[FileHeader, 
 
 
 class AcceptLog:
-    """The writing end of one slot's log. Every method blocks on the disk; one thread at a time.
+    """Writer of one slot's log. Every method blocks on the disk. Use it from one thread at a time.
 
-    ``number`` is the file that is written to. Raises OSError as the disk does; after one from :meth:`commit` that is
-    not DiskFull nobody knows what is on disk, and the log must not be used any more.
+    ``number`` is the file being written. Raises OSError from the disk. After any error from :meth:`commit` but
+    DiskFull, it is unknown what is on disk, and the log must not be used any more.
     """
 
     def __init__(self, folder: DiskFolder, slot: int, instance_id: bytes, file_bytes: int) -> None:
-        """Finds what is there already; it stays until :meth:`end_base`."""
+        """Find the existing files of the slot. They stay until :meth:`end_base`."""
         self._folder = folder
         self._slot = slot
         self._instance_id = instance_id
@@ -153,7 +152,7 @@ class AcceptLog:
         return self._file_bytes
 
     def add_to_base(self, entries: Iterable[LoggedEntry]) -> list[int]:
-        """Write what is live before anything new is accepted; the file of each entry."""
+        """Write live entries before anything new is accepted. Returns the file number of each entry."""
         numbers: list[int] = []
         chunk: list[Packed] = []
         size = 0
@@ -167,7 +166,7 @@ class AcceptLog:
         return numbers + (self.commit(chunk) if chunk else [])
 
     def end_base(self) -> None:
-        """From here on this log counts, and no earlier one: their files go."""
+        """End the base: from now on this log is valid. Remove the files of earlier ones."""
         self._write_frame([], [], base_is_whole=True)
         self._base_is_whole = True
         for name in self._void:
@@ -178,9 +177,11 @@ class AcceptLog:
     def commit(
         self, entries: Sequence[Packed], endings: Sequence[tuple[int, int]] = (), head: int = 0
     ) -> list[int]:
-        """Write and sync; the file of each entry. When it returns, all of it survives a crash of the host.
+        """Write and sync entries. Returns the file number of each. When it returns, all of them survive a crash of the
+        host.
 
-        Entries of files below ``head`` all have their end: the files are used again. Not called with nothing at all.
+        All entries of files below ``head`` have ended, so these files are re-used. At least one argument must hold
+        data.
         """
         self._head = max(self._head, head)
         numbers: list[int] = []
@@ -207,7 +208,7 @@ class AcceptLog:
                 continue
             self._write_frame([], endings[:room])
             endings = endings[room:]
-        # Only now: a frame that says so is on disk, so nobody will miss them.
+        # Only now, when a frame with the new head is on disk, are these files not needed.
         self._drop_below(self._head)
         return numbers
 
@@ -216,7 +217,7 @@ class AcceptLog:
         return bool(self._spares)
 
     def prepare(self) -> None:
-        """Have a file at hand for when this one is full, so that nobody has to wait for it."""
+        """Create a spare file for when this one is full, so that no commit waits for it."""
         if not self.has_spare:
             self._spares.append(self._create(self._file_bytes, self.number + 1))
 
@@ -255,7 +256,7 @@ class AcceptLog:
                 self._folder.remove(file.name)
 
     def _next_file(self, frame_bytes: int) -> None:
-        """Go on in a spare file, or in a new one. OSError leaves everything as it was."""
+        """Continue in a spare file, or a new one. An OSError leaves everything unchanged."""
         number = self.number + 1
         size = max(self._file_bytes, BLOCK_BYTES + up_to_block(frame_bytes))
         file = self._spares[-1] if self._spares and self._spares[-1].size >= size else None
@@ -264,7 +265,7 @@ class AcceptLog:
             self._spares.append(file)
         salt = int.from_bytes(os.urandom(8), "little")
         header = FileHeader(self._slot, number, self._base, self._base_is_whole, self._instance_id, salt)
-        # Synced before the first frame: what is in the file of its earlier use is void from here on.
+        # Sync the new header before the first frame, so that data of the file's earlier use is void.
         file.write(0, [header.pack()])
         file.sync()
         self._spares.pop()

@@ -1,4 +1,4 @@
-"""How the accept log lies on disk. docs/durability.md has the same drawing and says why it is enough.
+"""The accept log's format on disk. docs/durability.md has the same drawing, and explains why it is sufficient.
 
 ::
 
@@ -8,8 +8,8 @@
              64      entries   {64 bytes, topic, payload as the journal has it}, each padded to 8
                      endings   {ordinal u64, chain u32, zero u32} of entries that have their end
 
-A frame is there whole or not at all: its CRC covers every byte of it, the number of its file and the file's salt, so
-neither bytes that an earlier use of the file left nor bytes that a client sent can be taken for one.
+A frame is valid as a whole or not at all. Its CRC covers all its bytes, the file's number and the file's salt. So
+neither bytes of the file's earlier use nor bytes from a client can be mistaken for a frame.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BLOCK_BYTES: Final = 4096
-"""Frames begin at multiples of this: no block that holds something committed is ever written again."""
+"""Frames begin at multiples of this, so a block with committed data is never written again."""
 LOG_VERSION: Final = 1
 
 _FILE_MAGIC: Final = b"KSACCLOG"
 _FILE: Final = struct.Struct("<8sIIQQI16sQI")
-"""magic, version, slot, number, base, base is whole, instance id, salt, CRC-32C of what is before it."""
+"""magic, version, slot, number, base, base is whole, instance id, salt, CRC-32C of the fields before it."""
 _FRAME_MAGIC: Final = b"KSFR"
 _FRAME: Final = struct.Struct("<4sIQQQIIII")
 """magic, CRC-32C, file number, head, body bytes, entries, endings, flags, zero."""
@@ -45,7 +45,9 @@ assert _ENTRY.size <= ENTRY_HEADER_BYTES and _FRAME.size <= FRAME_HEADER_BYTES a
 
 
 class FileHeader(NamedTuple):
-    """``base``: the file with which this worker's log began; ``base_is_whole``: all that it took over is in it."""
+    """Header of a log file. ``base``: number of the file with which this owner's log began. ``base_is_whole``: the
+    base is complete.
+    """
 
     slot: int
     number: int
@@ -53,7 +55,7 @@ class FileHeader(NamedTuple):
     base_is_whole: bool
     instance_id: bytes
     salt: int
-    """Random: no client knows what a frame's CRC begins with."""
+    """Random, so that no client can predict a frame's CRC."""
 
     @property
     def seed(self) -> int:
@@ -75,7 +77,7 @@ class FileHeader(NamedTuple):
 
     @classmethod
     def read(cls, view: memoryview) -> FileHeader | None:
-        """None for what is no header of this version, or a damaged one."""
+        """Parse a header. None if it is damaged, or of another version."""
         if len(view) < BLOCK_BYTES:
             return None
         magic, version, slot, number, base, is_whole, instance, salt, crc = _FILE.unpack_from(view)
@@ -85,7 +87,7 @@ class FileHeader(NamedTuple):
 
 
 class LoggedEntry(NamedTuple):
-    """One accepted submission as the log has it."""
+    """One accepted submission in the log."""
 
     chain_id: int
     ordinal: int
@@ -103,7 +105,7 @@ class LoggedEntry(NamedTuple):
     payload: Buffer
 
     def pack(self) -> tuple[bytes, Buffer, bytes]:
-        """Header with topic, payload, padding: what a frame holds of it."""
+        """The entry's buffers in a frame: header with topic, payload, padding."""
         topic = self.topic.encode()
         payload_bytes = len(memoryview(self.payload))
         size = ENTRY_HEADER_BYTES + len(topic) + payload_bytes
@@ -131,17 +133,17 @@ class LoggedEntry(NamedTuple):
 
 class Frame(NamedTuple):
     head: int
-    """The oldest file that is still needed."""
+    """Number of the oldest file that is still needed."""
     base_is_whole: bool
     entries: list[LoggedEntry]
     endings: list[tuple[int, int]]
     """(chain, ordinal)."""
     end: int
-    """Where the next frame begins."""
+    """Position of the next frame."""
 
 
 def packed_bytes(topic: str, payload_bytes: int) -> int:
-    """Bytes that an entry takes in a frame."""
+    """Size of an entry in a frame, in bytes."""
     size = ENTRY_HEADER_BYTES + len(topic.encode()) + payload_bytes
     return size + -size % 8
 
@@ -158,7 +160,7 @@ def pack_frame(
     *,
     base_is_whole: bool = False,
 ) -> list[Buffer]:
-    """The buffers of one frame, padded to whole blocks. ``entries`` as LoggedEntry.pack() made them."""
+    """Buffers of one frame, padded to whole blocks. ``entries``: from LoggedEntry.pack()."""
     body: list[Buffer] = [buffer for entry in entries for buffer in entry if memoryview(buffer)]
     body += [_ENDING.pack(ordinal, chain_id, 0) for chain_id, ordinal in endings]
     size = sum(memoryview(each).nbytes for each in body)
@@ -176,7 +178,7 @@ def pack_frame(
 
 
 def read_frame(view: memoryview, at: int, file: FileHeader) -> Frame | None:
-    """The frame at ``at``; None where no whole frame of this file is."""
+    """The frame at ``at``; None if there is no complete frame of this file."""
     if at + FRAME_HEADER_BYTES > len(view):
         return None
     magic, crc, of_number, head, size, entries, endings, flags, _ = _FRAME.unpack_from(view, at)
@@ -202,9 +204,10 @@ def read_frame(view: memoryview, at: int, file: FileHeader) -> Frame | None:
 
 
 def read_frames(view: memoryview, file: FileHeader) -> Iterator[Frame | str]:
-    """The frames of a file in order; a sentence where one is missing that must have been there.
+    """Yield the frames of a file in order, and a sentence in place of each one that is missing or damaged.
 
-    A frame is written only after the one before it was synced: one that is whole proves all before it.
+    A frame is written only after the one before it was synced, so a complete frame proves that all earlier ones were
+    written.
     """
     at = BLOCK_BYTES
     while at + FRAME_HEADER_BYTES <= len(view):

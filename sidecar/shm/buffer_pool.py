@@ -1,8 +1,8 @@
 """BufferPool: the pages of the segment, shared by all workers (rule A2; Kafka's BufferPool).
 
-A page is taken by compare-and-swap on its owner word. Each worker has a floor that nobody else can take; above it
-pages are borrowed while there are any beyond all floors. Within a worker waiters are served first come, first
-served; between workers by ticket, so that a worker with large requests is not overtaken for ever.
+A page is taken by compare-and-swap on its owner word. Each worker has a floor of pages that no other can take. Above
+it, pages are borrowed while there are any beyond all floors. Within a worker, waiters are served in order. Between
+workers, tickets decide, so that a worker with large requests is not overtaken for ever.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
 
 FLOOR_SHARE: Final = 0.25
-"""This share of the pool is divided into the workers' floors; the rest is lent on demand."""
+"""Share of the pool that is divided into the workers' floors. The rest is lent on demand."""
 DEAD_AFTER_MS: Final = 3_000.0
-"""A slot whose heartbeat is older than this does not hold up the line between workers."""
+"""A slot whose heartbeat is older than this is skipped in the line between workers."""
 
 
 class Waiter(NamedTuple):
@@ -29,10 +29,10 @@ class Waiter(NamedTuple):
 
 
 class BufferPool:
-    """One worker's hand in the shared pool. Not thread-safe: the worker's loop. Never blocks.
+    """One worker's access to the shared pool. Not thread-safe: belongs to the worker's loop. Never blocks.
 
-    ``taken_count`` is what this worker took and did not give back; at rest it is 0. ``wake_others`` is called when
-    another worker waits and may have become able to go on: pages went back, or this one left its place in the line.
+    ``taken_count``: pages this worker took and did not give back; 0 at rest. ``wake_others`` is called when another
+    worker waits and may now continue: pages were given back, or this worker left its place in the line.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class BufferPool:
         self.floor_pages = min(floor_pages, segment.page_count // workers)
         self._lendable = segment.page_count - self.floor_pages * workers
         self.pages_max = self.floor_pages + self._lendable
-        """The most one worker can ever hold; a request above it fails at once."""
+        """The most pages that one worker can ever hold; a larger request fails at once."""
         self.taken_count = 0
         self._hint = (segment.page_count // layout.SLOT_COUNT) * self._slot
         self.waiters: deque[Waiter] = deque()
-        """The line of this worker. Only the pool itself changes it."""
+        """Waiters of this worker, in order. Only the pool itself changes it."""
         self._store(layout.SLOT_BORROWED_OFFSET, 0)
         self._store(layout.SLOT_TAKEN_OFFSET, 0)
-        self._has_ticket = True  # perhaps that of a dead owner of the slot, before whom others wait
+        self._has_ticket = True  # a dead owner of the slot may have left one
         self._end_of_line()
 
     @property
@@ -77,21 +77,18 @@ class BufferPool:
 
     @property
     def entry_bytes_max(self) -> int:
-        """Bytes of the largest journal entry that one worker can ever hold; its words and header are among them."""
+        """Size in bytes of the largest journal entry that one worker can hold, with its header and words."""
         return self.pages_max * (self._segment.page_bytes - layout.PAGE_HEADER_BYTES)
 
     def take(self, count: int) -> list[int] | None:
-        """All ``count`` pages, or None: nothing is kept. Also None while others wait before this caller.
-
-        Raises ValueError for more pages than one worker can ever have.
-        """
+        """Take ``count`` pages, or none: then None. Also None while others wait before this caller."""
         self._check(count)
         if self.waiters or not self._is_my_turn(count):
             return None
         return self._acquire(count)
 
     def give(self, pages: Sequence[int]) -> None:
-        """Free pages taken by this worker; other workers that wait are woken.
+        """Give back pages of this worker, and wake other workers that wait.
 
         Raises ValueError for a page that is not this worker's (given back twice).
         """
@@ -100,7 +97,7 @@ class BufferPool:
         self._wake_who_waits()
 
     def adopt(self, count: int) -> None:
-        """So many pages of a dead worker are this one's now; they may be more than it could have taken."""
+        """Count ``count`` pages of a dead worker as this one's. They may exceed its usual limit."""
         self._count(count)
 
     def enqueue(self, waiter: Hashable, count: int) -> None:
@@ -114,12 +111,12 @@ class BufferPool:
             self._draw_ticket()
 
     def cancel(self, waiter: Hashable) -> None:
-        """Leave the line; nothing when it is not in it."""
+        """Leave the line, if the waiter is in it."""
         self.waiters = deque(entry for entry in self.waiters if entry.waiter != waiter)
         self._end_of_line()
 
     def poll(self, now_ms: float) -> list[tuple[Any, list[int]]]:
-        """Serve the line: the waiters that have their pages now. Call when pages went back."""
+        """Serve the line. Returns the waiters that got their pages, with these. Call after pages were given back."""
         granted: list[tuple[Any, list[int]]] = []
         if not self.waiters:
             return granted
@@ -132,7 +129,7 @@ class BufferPool:
                 self._draw_ticket()  # to the back of the line between workers
         self._end_of_line()
         if granted and self.waiters:
-            self._wake_who_waits()  # it is another's turn now
+            self._wake_who_waits()  # another worker is next
         return granted
 
     # ---- inside ------------------------------------------------------------------------------------------------
@@ -158,7 +155,7 @@ class BufferPool:
         return pages
 
     def _count(self, pages: int) -> None:
-        """Our part is stored before the sum of all is read: two who borrow at once both see both."""
+        """Store this worker's count before reading the sum of all: if two borrow at once, each sees the other."""
         before, floor = self.taken_count, self.floor_pages
         self.taken_count = taken = before + pages
         if taken > floor or before > floor:
@@ -180,7 +177,9 @@ class BufferPool:
         return [(slot, ticket) for slot, ticket in enumerate(words) if ticket] if any(words) else []
 
     def _is_dead(self, slot: int, now_ms: float | None) -> bool:
-        """A worker that does not beat does not come for its pages; ``now_ms`` and heartbeat share one clock."""
+        """True if the slot's heartbeat is too old: its worker will not take its turn. ``now_ms`` is on the heartbeat's
+        clock.
+        """
         return now_ms is not None and now_ms - self._segment.slot(slot).heartbeat / 1e6 > DEAD_AFTER_MS
 
     def _draw_ticket(self) -> None:
@@ -189,7 +188,7 @@ class BufferPool:
         self._has_ticket = True
 
     def _end_of_line(self) -> None:
-        """With nobody waiting here the place between the workers is the next one's."""
+        """Return the ticket if no waiter is left here, so that the next worker has its turn."""
         if not self.waiters and self._has_ticket:
             self._has_ticket = False
             self._store(layout.SLOT_TICKETS_OFFSET, 0)

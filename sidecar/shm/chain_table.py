@@ -1,4 +1,4 @@
-"""ChainTable: which journal chain of a slot belongs to which lane and topic."""
+"""ChainTable: assigns the journal chains of a slot to lanes and topics."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ChainName(NamedTuple):
 _NEVER_USED, _USED, _VACANT = 0, 1, 2
 _NO_LANE = 0xFFFF
 EXPRESS: Final = 0x8000
-"""Added to a lane: the chain of those whose records pass the ones in the lane's other chain of the topic."""
+"""Bit added to a lane to name the topic's express chain, whose records pass those of its bulk chain."""
 
 
 class ChainTable:
-    """The chain table of one slot. ``open`` is for the slot's owner; ``names`` for any reader.
+    """The chain table of one slot. ``open`` is for the slot's owner; any reader may use ``names``.
 
-    A row belongs to a (lane, topic) until :meth:`vacate`, for its number stands in pages, descriptors and clients'
-    streams. Its tail goes on under the next name: an entry's ordinal in a chain never comes twice.
+    A row belongs to a (lane, topic) until :meth:`vacate`, because pages, descriptors and clients' streams hold its
+    number. Its tail continues under the next name, so an ordinal never occurs twice in a chain.
     """
 
     def __init__(self, segment: Segment, slot: int, *, incarnation: int = 0) -> None:
@@ -55,7 +55,7 @@ class ChainTable:
         self._vacant: list[int] = []
         self._chains: dict[int, Chain] = {}
         self._rows = 0
-        """Rows that were ever used."""
+        """Number of rows that were ever used."""
         for chain_id, used, name in self._read():
             self._rows = chain_id + 1
             if used == _VACANT:
@@ -64,7 +64,7 @@ class ChainTable:
                 self._ids[name.lane, name.topic] = chain_id
 
     def names(self) -> Iterator[ChainName]:
-        """Every chain that has a name, in order of its id."""
+        """Iterate over all chains that have a name, by id."""
         for _, used, name in self._read():
             if used != _VACANT:
                 yield name
@@ -87,11 +87,11 @@ class ChainTable:
 
     @property
     def free_count(self) -> int:
-        """Names that may still be given."""
+        """Number of names that can still be given."""
         return CHAINS_MAX - len(self._ids)
 
     def ids(self) -> dict[tuple[int, str], int]:
-        """(lane, topic) to chain id; not to be changed."""
+        """(lane, topic) → chain id. Must not be changed."""
         return self._ids
 
     def tail_word(self, chain_id: int) -> memoryview:
@@ -99,7 +99,7 @@ class ChainTable:
         return self._area[position : position + 8]
 
     def open(self, lane: int, topic: str) -> Chain | None:
-        """The chain of (lane, topic), made on first use; None when all rows are given.
+        """The chain of (lane, topic), made on first use; None if all rows are in use.
 
         Raises ValueError for a topic name that is empty or longer than 249 bytes.
         """
@@ -123,13 +123,15 @@ class ChainTable:
         return chain
 
     def adopt(self, chain_id: int, lane: int, topic: str, page_indexes: list[int]) -> Chain:
-        """Go on with a dead owner's chain: :meth:`open` gives this one from now on. Its pages must be ours already."""
+        """Continue a dead owner's chain: :meth:`open` returns it from now on. Its pages must belong to this owner
+        already.
+        """
         chain = self._chains[chain_id] = self.recover(chain_id, page_indexes)
         self._ids[lane, topic] = chain_id
         return chain
 
     def recover(self, chain_id: int, page_indexes: list[int] | None = None) -> Chain:
-        """The chain as its pages and tail tell it. Reads only."""
+        """Rebuild a chain from its pages and tail. Changes nothing."""
         return Chain.recover(
             self._segment.pages,
             self._segment.page_bytes,
@@ -155,26 +157,28 @@ class ChainTable:
         position = CHAINS_OFFSET + chain_id * CHAIN_ROW_BYTES
         self._area[position + CHAIN_ROW.size : position + CHAIN_ROW.size + len(name)] = name
         store_release_u64(self._area, position + CHAIN_HELD_OFFSET, 0)
-        # used, lane and length become true together: they are one aligned word.
+        # used, lane and length are one aligned word, so they change together.
         store_release_u64(self._area, position + 8, _USED | lane << 32 | len(name) << 48)
         self._number(position)
         return chain_id
 
     def _number(self, position: int) -> None:
-        """The row has another name: who follows the table finds it by its number, once the number of all has moved."""
+        """Number the row after it got another name. Readers find the row by its number once the table's number has
+        moved.
+        """
         number = load_acquire_u64(self._area, CHAIN_NAMES_OFFSET) + 1
         store_release_u64(self._area, position + CHAIN_NUMBER_OFFSET, number)
         store_release_u64(self._area, CHAIN_NAMES_OFFSET, number)
 
     def vacate(self, lane: int, topic: str) -> int:
-        """Take a chain's name away, so that its row can have another; returns its id.
+        """Remove a chain's name, so that its row can get another. Returns the chain's id.
 
-        Only of a chain without a page, whose number stands in no stream of a client and in no descriptor.
+        The chain must have no page, and no client's stream or descriptor may hold its number.
         """
         chain_id = self._ids.pop((lane, topic))
         position = CHAINS_OFFSET + chain_id * CHAIN_ROW_BYTES
         store_release_u64(self._area, position + 8, _VACANT | lane << 32 | len(topic.encode()) << 48)
-        # A version that knows nothing of vacant rows finds a name that no other row has.
+        # A version without vacant rows finds a name here that no other row has.
         name = b"#%d" % chain_id
         self._area[position + CHAIN_ROW.size : position + CHAIN_ROW.size + len(name)] = name
         store_release_u64(self._area, position + 8, _VACANT | _NO_LANE << 32 | len(name) << 48)

@@ -1,4 +1,4 @@
-"""ClientIndex: the slot that has a client's row, found without a walk through the table."""
+"""ClientIndex: finds the slot of a client's row without a walk through the table."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
 
 _CHUNK_BYTES: Final = 512
-"""Words compared in one go, where the table differs from what was seen."""
+"""Bytes of words compared at once, where the table differs from the last copy."""
 _WORD: Final = struct.Struct("<Q")
 
 
 class ClientIndex:
     """Rows by client id, for one reader in one thread.
 
-    Other processes take rows and give them back. So each question compares the words of all rows with those that were
-    seen last, and reads the rows whose words differ: a word has a new generation with each client. A row's slot is
-    part of its word, so an adopted row needs nothing more.
+    Other processes take and release rows. So each query compares the words of all rows with the last copy, and reads
+    the rows whose words differ: a word gets a new generation with each client. The word also holds the row's slot, so
+    an adopted row needs no more.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -31,13 +31,13 @@ class ClientIndex:
         self._segment = segment
         self._words_at = places.client_words
         self._seen = bytearray(8 * places.clients_max)
-        """The words as of the last look; all rows are free at first."""
+        """Copy of the words at the last look; all rows are free at first."""
         self._id_of: dict[int, bytes] = {}
         self._rows_of: dict[bytes, list[int]] = {}
-        """More than one only where a client forged its way to two workers."""
+        """Has more than one row only if a client forged its way to two workers."""
 
     def slot_of(self, client_id: bytes) -> int | None:
-        """The slot that has the client's live row, the first one's where there are more; None: there is none."""
+        """Slot of the client's live row, the lowest row if there are several; None if there is none."""
         self._follow()
         rows = self._rows_of.get(client_id)
         if not rows:
@@ -46,7 +46,7 @@ class ClientIndex:
         return int(word) >> 8 & 0xFF
 
     def _follow(self) -> None:
-        # No view of the segment is kept: it would keep its mapping, and with that its lock, beyond close().
+        # Keep no view of the segment: it would keep its mapping, and its lock, beyond close().
         words = bytes(self._segment.view[self._words_at : self._words_at + len(self._seen)])
         if words == self._seen:
             return
@@ -59,7 +59,7 @@ class ClientIndex:
                     self._look_at(at // 8)
 
     def _look_at(self, row: int) -> None:
-        """Read one row again. One that changes meanwhile counts as free, and its word differs at the next look."""
+        """Read one row again. A row that changes meanwhile counts as free, and differs at the next look."""
         before = self._id_of.pop(row, None)
         if before is not None:
             rows = self._rows_of[before]

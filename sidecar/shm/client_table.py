@@ -1,4 +1,4 @@
-"""ClientTable and ClientRow: a client's identity, the accepted position of its streams, its unread outcomes."""
+"""ClientTable and ClientRow: a client's identity, the accepted positions of its streams, its unread outcomes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def _word(generation: int, slot: int, state: int) -> int:
 class ClientRow:
     """One client's row and outcome ring. Written by the client's worker only; not thread-safe.
 
-    Outcomes are numbered from 1 without holes. The outcome ring is published by one store of its written position; an
-    acknowledgement stores the number first, so a reader between the two stores only sees what is acked already.
+    Outcomes are numbered from 1 without gaps. One store of the ring's written position publishes outcomes. An ACK
+    stores the number before the position, so a reader between the two stores only sees outcomes that are acked
+    already.
     """
 
     def __init__(self, table: ClientTable, index: int, generation: int, area: memoryview) -> None:
@@ -45,7 +46,7 @@ class ClientRow:
         self.name: str = name[:name_bytes].decode("utf-8", "replace")
         self._streams: dict[int, int] = {}
         self.chain_ids: set[int] = set()
-        """The chains that its streams name."""
+        """Ids of the chains that its streams use."""
         for position in range(STREAMS_OFFSET, STREAMS_OFFSET + STREAMS_MAX * STREAM_BYTES, STREAM_BYTES):
             stream, chain = struct.unpack_from("<II", area, position)
             if not chain:
@@ -53,11 +54,11 @@ class ClientRow:
             self._streams[stream] = position
             self.chain_ids.add(chain - 1)
         self.acked_number = load_acquire_u64(area, layout.ACKED_NUMBER_OFFSET)
-        """Changed by :meth:`ring_ack` only, as ``next_number`` by :meth:`ring_append`."""
+        """Changed only by :meth:`ring_ack`; ``next_number`` only by :meth:`ring_append`."""
         self._written = load_acquire_u64(area, layout.RING_WRITTEN_OFFSET)
         self._read = load_acquire_u64(area, layout.RING_READ_OFFSET)
         self.ring_free_bytes = RING_BYTES - (self._written - self._read)
-        # Positions of the outcomes in the outcome ring, parallel to their numbers: _first, _first + 1, ...
+        # Positions of outcomes in the ring, by number: _first, _first + 1, ...
         self._positions: list[int] = []
         self._first = self.acked_number + 1
         self._find_outcomes()
@@ -67,17 +68,17 @@ class ClientRow:
 
     @property
     def is_blank(self) -> bool:
-        """Nothing was ever accepted or completed under this row."""
+        """True if no record was ever accepted or completed under this row."""
         return not self._streams and self.next_number == 1
 
     def streams(self) -> Iterator[tuple[int, int, int]]:
-        """(stream, chain id, accepted position) of every stream that has a place."""
+        """Yield (stream, chain id, accepted position) of every stream in the row."""
         for stream, position in self._streams.items():
             (chain,) = struct.unpack_from("<I", self._area, position + 4)
             yield stream, chain - 1, load_acquire_u64(self._area, position + 8)
 
     def place_stream(self, stream: int, chain_id: int) -> bool:
-        """Give a stream its place, before its first record is accepted; False when all 200 are given."""
+        """Add a stream to the row, before its first record is accepted. False if all 200 places are taken."""
         if stream in self._streams:
             return True
         if len(self._streams) >= STREAMS_MAX or not 0 <= stream <= 0xFFFFFFFF:
@@ -91,15 +92,17 @@ class ClientRow:
         return True
 
     def store_position(self, stream: int, seq: int) -> None:
-        """The row's copy of the accepted position, needed once the journal's pages are gone. KeyError: no place."""
+        """Store the row's copy of the accepted position, which is needed once the journal's pages are gone. Raises
+        KeyError for a stream without a place.
+        """
         store_release_u64(self._area, self._streams[stream] + 8, seq)
 
     # ---- outcome ring ------------------------------------------------------------------------------------------
 
     def ring_append(self, outcomes: bytes) -> bool:
-        """Publish packed outcomes, numbered from next_number on; False (and nothing written) without room.
+        """Publish packed outcomes, numbered from next_number on. False, with nothing written, if there is no room.
 
-        Raises ValueError for bytes that are no outcomes, numbers out of turn, or more than the whole outcome ring.
+        Raises ValueError for malformed bytes, wrong numbers, or more bytes than the outcome ring has.
         """
         size = len(outcomes)
         if size > self.ring_free_bytes:
@@ -140,7 +143,7 @@ class ClientRow:
         return True
 
     def ring_slice_from(self, number: int) -> tuple[int, int, bytes] | None:
-        """(first, last, bytes) of the outcomes from ``number`` on; None when there are none."""
+        """(first number, last number, bytes) of the outcomes from ``number`` on; None if there are none."""
         if number >= self.next_number or not self._positions:
             return None
         first = number if number > self._first else self._first
@@ -148,7 +151,7 @@ class ClientRow:
         return first, self.next_number - 1, data
 
     def ring_ack(self, number: int) -> None:
-        """The client knows all outcomes up to ``number``; lower numbers than before are ignored.
+        """Free all outcomes up to ``number``, which the client has. Lower numbers than before are ignored.
 
         Raises ValueError for a number that was never given.
         """
@@ -169,12 +172,12 @@ class ClientRow:
         self._read = read
 
     def release(self) -> None:
-        """Give the row back; its generation makes late references to it void. Repeatable."""
+        """Release the row. Its generation makes later references to it void. Can be repeated."""
         self._table.release_row(self.index, self.generation)
         # kill point: client.released
 
     def _find_outcomes(self) -> None:
-        """Positions of un-acked outcomes of a row that was written by an earlier owner."""
+        """Find the unacknowledged outcomes in a row that an earlier owner wrote."""
         position = self._read
         while position < self._written:
             length, _, number = struct.unpack("<IIQ", self._copy_out(position, position + 16))
@@ -194,7 +197,7 @@ class ClientRow:
 
 
 class ClientTable:
-    """All rows of the segment. Rows are taken by compare-and-swap: workers share the table."""
+    """All client rows of the segment. Rows are taken by compare-and-swap, because workers share the table."""
 
     def __init__(self, segment: Segment) -> None:
         places = segment.layout
@@ -205,10 +208,10 @@ class ClientTable:
     def take_row(
         self, client_id: bytes, name: str, pid: int, slot: int, secret: bytes, uid: int | None = None
     ) -> ClientRow | None:
-        """A fresh row for a client of this slot; None when the table is full. ``pid`` 0, ``uid`` None: not known.
+        """Take a new row for a client of this slot; None if the table is full. ``pid`` 0, ``uid`` None: not known.
 
-        Raises SegmentError when the row's memory cannot be allocated, ValueError for an id or secret of the wrong
-        size. A name is cut at 62 bytes.
+        Raises SegmentError if the row's memory cannot be allocated, ValueError for an id or secret of the wrong size.
+        A name is cut at 62 bytes.
         """
         if len(client_id) != CLIENT_ID_BYTES or len(secret) != SECRET_BYTES:
             raise ValueError(f"a client id has {CLIENT_ID_BYTES} bytes and a secret {SECRET_BYTES}")
@@ -238,7 +241,7 @@ class ClientTable:
         return None
 
     def _in_state(self, state: int) -> Iterator[int]:
-        """Rows that were in this state a moment ago. Those in others cost no Python: most of the table is free."""
+        """Yield the rows in this state. Others cost no Python code: most of the table is free."""
         states = bytes(self._words)[::8]  # the low byte of each word
         index = states.find(state)
         while index >= 0:
@@ -246,11 +249,11 @@ class ClientTable:
             index = states.find(state, index + 1)
 
     def taken(self) -> int:
-        """Rows that are not free, of all workers."""
+        """Number of rows that are not free, of all workers."""
         return self.capacity - bytes(self._words)[::8].count(ROW_FREE)
 
     def count_by_user(self) -> dict[int, int]:
-        """Live rows of all workers by uid, without those whose user is not known."""
+        """Number of live rows of all workers by uid, without those whose user is not known."""
         found: dict[int, int] = {}
         for index in self._in_state(ROW_LIVE):
             start = self._segment.layout.client(index) + layout.CLIENT_USER_OFFSET
@@ -260,7 +263,7 @@ class ClientTable:
         return found
 
     def has_rows(self, slot: int) -> bool:
-        """Whether any client's row belongs to the slot, half-taken ones not counted."""
+        """Whether a live client row belongs to the slot."""
         for index in range(self.capacity):
             word = load_acquire_u64(self._words, 8 * index)
             if word & 0xFF == ROW_LIVE and word >> 8 & 0xFF == slot:
@@ -268,7 +271,7 @@ class ClientTable:
         return False
 
     def release_half_taken(self, slot: int) -> None:
-        """Free the rows that the slot's dead owner had taken and not finished: nobody knows of them."""
+        """Free the rows that the slot's dead owner had taken and not finished. No client knows of them."""
         for index in range(self.capacity):
             word = load_acquire_u64(self._words, 8 * index)
             if word & 0xFF == ROW_TAKING and word >> 8 & 0xFF == slot:
@@ -282,13 +285,13 @@ class ClientTable:
                 yield self._row(index, word >> 32)
 
     def release_row(self, index: int, generation: int) -> None:
-        """Free a row of this generation; nothing for another."""
+        """Free a row of this generation. Does nothing for another generation."""
         word = load_acquire_u64(self._words, 8 * index)
         if word & 0xFF != ROW_FREE and word >> 32 == generation:
             compare_and_swap_u64(self._words, 8 * index, word, _word(generation, 0, ROW_FREE))
 
     def release_slot(self, slot: int) -> int:
-        """Free every row of a dead worker's slot, half-taken ones too; returns how many."""
+        """Free every row of a dead worker's slot, including half-taken ones. Returns their number."""
         freed = 0
         for index in range(self.capacity):
             word = load_acquire_u64(self._words, 8 * index)

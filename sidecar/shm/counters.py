@@ -1,10 +1,10 @@
-"""ONE table of counter rows; the place of a row in the table is its place in every slot's block.
+"""The only table of counter rows. The position of a row here is its position in every slot's block.
 
-``accepted = delivered + failed + dead lettered + held``, at every moment a reader can see: the parts of one step
-of the ledger are added in one write (``Counters.add``).
+A reader always sees ``accepted = delivered + failed + dead lettered + held``: all rows that one event changes are
+changed in one write (``Counters.add``).
 
-Rows are only appended: a reader of another version reads the rows it knows. A row that is dropped leaves its place
-empty (None). docs/metrics.md is printed from this table.
+Rows are only appended, so a reader of another version can read those it knows. A dropped row leaves None.
+docs/metrics.md is printed from this table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Kind = Literal["counter", "gauge"]
 
 class CounterRow(NamedTuple):
     """``name`` without the ``kafka_sidecar_`` prefix; counters end in ``_total``. ``worry``: when an operator should
-    look closer, and at what; empty where the value alone says nothing."""
+    look closer, and at what; "" if the value alone shows nothing.
+    """
 
     name: str
     kind: Kind
@@ -346,9 +347,9 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "the clients with records in it, less one.",
     ),
 )
-"""In the order of the slot's block."""
+"""All rows in the order of the slot's block."""
 
 COUNTER_ROWS: Final = tuple(row for row in _PLACES if row is not None)
 ROW_INDEX: Final = {row.name: place for place, row in enumerate(_PLACES) if row is not None}
-"""Where each row is in a slot's block."""
+"""Row name → its index in a slot's block."""
 assert len(ROW_INDEX) == len(COUNTER_ROWS) and len(_PLACES) <= COUNTER_ROWS_MAX

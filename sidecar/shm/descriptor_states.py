@@ -1,4 +1,4 @@
-"""The states of a descriptor and what moves it between them (docs/states.md is printed from this table)."""
+"""States of a descriptor and the events that move it between them (docs/states.md is printed from this table)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class DescriptorState(IntEnum):
     COMPLETED = 3
     """Every client's outcome is in its outcome ring: words may become done."""
     PENDING = 4
-    """Half of a batch that is being split: it counts once its parent's state is SPLIT."""
+    """Half of a batch that is being split. It is valid once its parent's state is SPLIT."""
     SPLIT = 5
-    """Refused as too large; its halves, which have its sequences, stand in its place."""
+    """Refused as too large, and replaced by its halves, which have its sequences."""
 
 
 class DescriptorEvent(StrEnum):
@@ -61,9 +61,9 @@ TRANSITIONS: Final[Mapping[DescriptorState, Mapping[DescriptorEvent, DescriptorS
     },
     DescriptorState.SPLIT: {DescriptorEvent.FREE: DescriptorState.FREE},
 }
-"""State × event → state. An event that a state lacks is an error of ours."""
+"""State × event → state. An event that a state does not list is a bug and raises AssertionError."""
 
 
 def steps_of(event: DescriptorEvent) -> dict[int, DescriptorState]:
-    """The event's column of the table: state → state, for one lookup per step."""
+    """One event's column of the table: state → next state, so that a step costs one lookup."""
     return {state: steps[event] for state, steps in TRANSITIONS.items() if event in steps}

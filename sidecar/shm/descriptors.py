@@ -1,7 +1,7 @@
-"""DescriptorTable: under which identity which records were sent.
+"""DescriptorTable: records which journal records were sent under which identity.
 
-A descriptor is published before its first byte goes out and never given other content. Its state is one 8-byte
-word, stored after everything that it makes true.
+A descriptor is published before its first byte is sent, and its content never changes. Its state is one 8-byte word,
+stored after all fields that it makes valid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CONTENT: Final = struct.Struct("<IHHIIQIIQqii")
 _CONTENT_OFFSET: Final = 8
 _PUBLISHED: Final = struct.Struct("<IHHIIQIIQqii qqiI QQQQ")
-"""All of it at once: content, no result, and what it is counted by."""
+"""Layout of a whole descriptor: content, empty result, serial and counters."""
 _RESULT: Final = struct.Struct("<qqiI")
 _RESULT_OFFSET: Final = 64
 _SERIAL_OFFSET: Final = 88
@@ -44,7 +44,7 @@ assert _CONTENT_OFFSET + _PUBLISHED.size == _DEAD_COUNTED_OFFSET + 8
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """One descriptor as a reader sees it. Cursors are (entry ordinal, record index), both ends included."""
+    """A copy of one descriptor. Cursors are (entry ordinal, record index), both ends included."""
 
     index: int
     state: DescriptorState
@@ -61,16 +61,20 @@ class Descriptor:
     append_time_ms: int
     code: int
     persistence: int
-    """Of a failure; sent under: POSSIBLY_PERSISTED for half of a batch that may be in the log as a whole."""
+    """Persistence of a failure. While SENT_UNDER: POSSIBLY_PERSISTED for half of a batch that may be in the log as a
+    whole.
+    """
     serial: int
     published_ms: int
-    """Wall clock of the publication, 0 where it is not known."""
+    """Wall-clock ms of the publication, 0 if not known."""
     parent: int
-    """Pending: the index of the descriptor it takes half of."""
+    """Index of the descriptor of which a PENDING one is a half."""
     counted: int
-    """The slot's counter of delivered (code 0, settled) or failed records (completed) with this batch in it."""
+    """The slot's counter with this batch included: of delivered records (SETTLED, code 0) or failed ones
+    (COMPLETED).
+    """
     dead_counted: int
-    """Completed, with a code: the same of dead lettered records."""
+    """The slot's counter of dead lettered records with this batch included (COMPLETED, with a code)."""
 
 
 class DescriptorTable:
@@ -80,19 +84,19 @@ class DescriptorTable:
         start = layout.DESCRIPTORS_OFFSET
         size = layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES
         self._table = segment.slot(slot).area[start : start + size]
-        # Nobody writes while the table is read by words: its owner, or the next one after its death.
+        # The table is read as plain words only while no other process writes: its owner is this process or dead.
         self._words = self._table.cast("Q")
         self._states = self._words[::_WORDS]
         self.free_indexes = [i for i, state in enumerate(self._states.tolist()) if not state]
         self.free_indexes.reverse()
-        # Also of free ones: a serial is never given twice.
+        # Free ones are included, because a serial is never given twice.
         serials = self._words[_SERIAL_OFFSET // 8 :: _WORDS]
         self._serial = max(serials.tolist())
         self.serial: Callable[[int], int] = serials.__getitem__
-        """By index, the number of its publication: one that no other descriptor of the slot ever had."""
+        """Index → serial of its publication, which no other descriptor of the slot ever has."""
 
     def __iter__(self) -> Iterator[Descriptor]:
-        """Every descriptor that is not free."""
+        """Iterate over the descriptors that are not free."""
         for index, state in enumerate(self._states.tolist()):
             if state:
                 yield self.read(index)
@@ -125,10 +129,10 @@ class DescriptorTable:
         pending_on: int | None = None,
         whole_in_doubt: bool = False,
     ) -> None:
-        """Fact 2: from here on these records go out under this identity and no other.
+        """Publish fact 2: from now on these records are sent under this identity and no other.
 
-        ``pending_on``: not before the descriptor of that index is switched (see :meth:`switch`). ``whole_in_doubt``:
-        they are half of a batch that may be in the log as a whole.
+        ``pending_on``: the descriptor becomes valid only when that one is switched (see :meth:`switch`).
+        ``whole_in_doubt``: the records are half of a batch that may be in the log as a whole.
         """
         position = index * layout.DESCRIPTOR_BYTES
         follows = (_PUBLISH if pending_on is None else _PUBLISH_HALF).get(self._words[index * _WORDS])
@@ -158,7 +162,9 @@ class DescriptorTable:
         # kill point: publish.state if pending_on is None
 
     def switch(self, parent: int, children: Sequence[int]) -> None:
-        """The halves of a refused batch, published pending on it, take its place by one store; it is free then."""
+        """Replace a refused batch by its halves, which were published as pending on it, with one store; then
+        free it.
+        """
         self._step(parent, _SWITCH, DescriptorEvent.SWITCH)
         # kill point: split.switched
         for child in children:
@@ -167,7 +173,9 @@ class DescriptorTable:
         self.free(parent)
 
     def finish_splits(self) -> None:
-        """Finish a dead owner's splits: halves of a switched parent go live, of another one they go. Repeatable."""
+        """Finish a dead owner's splits: halves of a switched parent become valid, other halves are freed. Can be
+        repeated.
+        """
         found = list(self)
         switched = {each.index for each in found if each.state == DescriptorState.SPLIT}
         for each in found:
@@ -187,10 +195,10 @@ class DescriptorTable:
         persistence: int = Persistence.PERSISTED,
         counted: int = 0,
     ) -> None:
-        """Fact 3: code, base offset (-1 unknown) and append time become true together.
+        """Store fact 3: code, base offset (-1: unknown) and append time become valid together.
 
-        ``counted`` is the slot's counter of delivered records with this batch in it: an adopter that finds the batch
-        settled knows whether its owner came to count it. A failure is counted when it is complete.
+        ``counted`` is the slot's counter of delivered records with this batch included. From it an adopter knows
+        whether the owner of a settled batch had counted it. A failure is counted when it is complete.
         """
         position = index * layout.DESCRIPTOR_BYTES
         follows = _SETTLE.get(self._words[index * _WORDS])
@@ -204,9 +212,10 @@ class DescriptorTable:
         # kill point: done.state
 
     def complete(self, *indexes: int, failed_counted: int = 0, dead_counted: int = 0) -> None:
-        """Every outcome of these is in its client's outcome ring, or acknowledged if it is a failure; repeatable.
+        """Mark descriptors as complete: every outcome is in its client's outcome ring, or acknowledged if it is a
+        failure. Can be repeated.
 
-        A failed batch brings the slot's counters as they are with it in them.
+        For a failed batch, the arguments are the slot's counters with the batch included.
         """
         for index in indexes:
             position = index * layout.DESCRIPTOR_BYTES
@@ -221,7 +230,7 @@ class DescriptorTable:
                 # kill point: completed.state
 
     def free(self, *indexes: int) -> None:
-        """Give these back: complete and their words done, or the batch is renumbered or was split."""
+        """Free descriptors: they are complete with their words done, or their batch is renumbered or was split."""
         for index in indexes:
             follows = _FREE.get(self._words[index * _WORDS])
             assert follows is not None, self._cannot(index, DescriptorEvent.FREE)
@@ -281,5 +290,5 @@ class DescriptorTable:
         store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
 
     def _cannot(self, index: int, event: DescriptorEvent) -> str:
-        """For an assertion: the table has no such step."""
+        """Text of the assertion for an event that the state does not have."""
         return f"descriptor {index} is {self.state(index).name}, which has no {event.name}"

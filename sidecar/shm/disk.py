@@ -1,8 +1,8 @@
-"""Disk: the few things the accept log asks of a file system, in one place, so that a test can cut the power.
+"""Disk: all file system operations of the accept log in one place, so that a test can simulate a power failure.
 
-What they promise (Linux, a file system with write barriers): bytes of ``write`` may reach the medium at any time,
-in any order and any part of them, 512-byte sectors whole; after ``sync`` has returned they are there. A file that
-``create`` has returned is there, with its size and zeros. Nothing else is assumed.
+Assumptions (Linux, a file system with write barriers): bytes of ``write`` reach the medium at any time, in any order,
+and in part, but 512-byte sectors are whole. After ``sync`` has returned all of them are there. A file that ``create``
+has returned exists with its size and zeros.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class DiskFile(Protocol):
     size: int
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Put the buffers one behind the other at ``position``."""
+        """Write the buffers one after another at ``position``."""
 
     def sync(self) -> None:
-        """Return when everything written is on the medium. After an error nobody knows what is (fsyncgate)."""
+        """Return when everything written is on the medium. After an error it is unknown what is there (fsyncgate)."""
 
     def close(self) -> None: ...
 
@@ -46,12 +46,14 @@ class DiskFolder(Protocol):
     """A folder of such files."""
 
     def names(self) -> list[str]:
-        """The files there are; none for a folder that does not exist."""
+        """Names of the existing files; empty if the folder does not exist."""
 
     def read(self, name: str) -> memoryview: ...
 
     def create(self, name: str, size: int) -> DiskFile:
-        """A new file of zeros, on the medium with its name when this returns; OSError leaves nothing behind."""
+        """Create a file of zeros, which is on the medium with its name when this returns. An OSError leaves no file
+        behind.
+        """
 
     def open(self, name: str) -> DiskFile: ...
 
@@ -59,7 +61,7 @@ class DiskFolder(Protocol):
 
 
 class File:
-    """DiskFile on a real file system. Writing and syncing give the GIL away."""
+    """DiskFile on a real file system. Writing and syncing release the GIL."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.name = path.name
@@ -84,7 +86,7 @@ class File:
 
 
 class Folder:
-    """DiskFolder on a real file system; made with its first file."""
+    """DiskFolder on a real file system. The folder is made with its first file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,7 +111,7 @@ class Folder:
         fd = create_private(path, os.O_RDWR)
         try:
             os.posix_fallocate(fd, 0, size)
-            # Written once, so that a later sync has bytes to force out and no metadata.
+            # Write zeros once, so that a later sync forces out data only, and no metadata.
             for position in range(0, size, len(_ZEROS)):
                 os.pwrite(fd, _ZEROS[: size - position], position)
             os.fsync(fd)
@@ -128,7 +130,7 @@ class Folder:
         (self.path / name).unlink(missing_ok=True)
 
     def remove_all(self) -> None:
-        """The files and the folder itself."""
+        """Remove all files and the folder itself."""
         for name in self.names():
             self.remove(name)
         try:
@@ -139,13 +141,13 @@ class Folder:
 
 
 def memory_file_system(path: Path) -> str:
-    """The type of the file system that ``path`` is or will be on, when it is one that a host crash empties."""
+    """Type of the file system of ``path`` (or its future one), if a host crash empties that; else ""."""
     kind = mount_of(path).kind
     return kind if kind in _MEMORY_FILE_SYSTEMS else ""
 
 
 def sync_folder(path: Path) -> None:
-    """Names made, changed or removed in the folder are on disk from here on. Raises OSError."""
+    """Force changes of names in the folder to disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,8 +1,8 @@
-"""Histograms of a slot, in the room behind its counter rows: a worker that dies leaves them to its successor.
+"""Histograms of a slot, stored behind its counter rows, so that a dead worker's successor continues them.
 
-Here and not in the worker's reports, because what stands in the segment outlives worker, controller and takeover, and a
-hung worker's is still read. Like counter rows, histograms are only appended, and their bounds never change: a reader of
-another version reads those it knows.
+They are in the segment and not in the worker's reports, because the segment outlives worker, controller and takeover,
+and can be read while a worker hangs. Like counter rows, histograms are only appended and their bounds never change, so
+a reader of another version can read those it knows.
 
 A block's words, behind the counter rows::
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import SlotView
 
 FIRST_WORD: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8 + layout.COUNTER_ROWS_MAX
-"""In the counter block."""
+"""Index of the first histogram word in the counter block."""
 BROKERS_MAX: Final = 16
-"""Brokers of a slot with a histogram of their own."""
+"""Number of brokers of a slot with a histogram of their own."""
 OTHER_BROKERS: Final = "other"
 
 
 class HistogramRow(NamedTuple):
-    """``bounds`` in ``unit``, ascending; ``steps``: parts of a unit in which values are stored. The others as in
-    CounterRow."""
+    """``bounds`` are in ``unit``, ascending. ``steps``: values are stored in this fraction of a unit. Other fields as
+    in CounterRow.
+    """
 
     name: str
     unit: str
@@ -99,18 +100,18 @@ def _words(row: HistogramRow) -> int:
 
 _FIRST_WORDS: Final = tuple(accumulate(map(_words, HISTOGRAM_ROWS), initial=FIRST_WORD))
 _PLACE_OF: Final = {row.name: (row, word) for row, word in zip(HISTOGRAM_ROWS, _FIRST_WORDS, strict=False)}
-"""By name: the row and its first word."""
+"""Name → (row, index of its first word)."""
 _BROKERS_WORD: Final = _FIRST_WORDS[-1]
 _BROKER_WORDS: Final = 1 + _words(REQUEST_ROW)
 assert 8 * (_BROKERS_WORD + (BROKERS_MAX + 1) * _BROKER_WORDS) <= layout.COUNTERS_BYTES
 
 
 class HistogramCounts(NamedTuple):
-    """One histogram: a count for each bound and one above them (not cumulated), and the sum in the row's steps."""
+    """One histogram: a count per bound and one above them (not cumulated), and the sum in the row's steps."""
 
     row: HistogramRow
     broker: str
-    """Node id as text, ``other``, or empty."""
+    """Node id as text, ``other``, or ""."""
     buckets: list[int]
     total: int
 
@@ -132,7 +133,7 @@ class SlotHistograms:
         return Histogram(self._block, word, [round(bound * row.steps) for bound in row.bounds])
 
     def of_broker(self, broker: int) -> Histogram:
-        """The request times of a broker: its own row, a free one, or that of all others."""
+        """Histogram of a broker's request times: its own, a free one, or the one of all others."""
         for word in _broker_words():
             owner = self._words[word]
             if owner in (0, broker + 1):
@@ -147,7 +148,7 @@ def _broker_words() -> Iterator[int]:
 
 
 def read_histograms(slot: SlotView) -> list[HistogramCounts]:
-    """All histograms of a slot, of one moment unless the writer hangs."""
+    """All histograms of a slot: a consistent copy unless the writer hangs."""
     words = slot.counters.read_words()
     found = [_counts(row, "", words, word) for row, word in _PLACE_OF.values()]
     found.append(_counts(REQUEST_ROW, OTHER_BROKERS, words, _BROKERS_WORD + 1))
@@ -158,7 +159,7 @@ def read_histograms(slot: SlotView) -> list[HistogramCounts]:
 
 
 def read_delivery_times(slot: SlotView) -> list[int]:
-    """The buckets of ``delivery_seconds`` alone."""
+    """Buckets of ``delivery_seconds`` only."""
     row, word = _PLACE_OF["delivery_seconds"]
     return slot.counters.read_words()[word : word + len(row.bounds) + 1]
 

@@ -1,9 +1,9 @@
-"""A worker's entry or batch in work, for its adopter; and how often each one killed its worker.
+"""Marks a worker's entries and batches in work for its adopter, and counts how often each killed its worker.
 
-A word of 8 bytes names it: {kind u4, chain u10, number u50}. The loop has one, each codec thread another: stored
-before an entry is walked or a batch is encoded, 0 when that is over. Adoption counts a death for each
-word that it finds, unless the controller says that it ended the worker itself. An entry or batch that has killed three
-workers is poison: it is set aside, so that the fourth lives.
+A word of 8 bytes names one of them: {kind u4, chain u10, number u50}. The loop has one word and each codec thread
+another. It is stored before an entry is walked or a batch is encoded, and is 0 afterwards. Adoption counts a death for
+each word that it finds, unless the controller noted that it ended the worker itself. An entry or batch that killed
+three workers is poison: it is set aside, so that the fourth worker lives.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import SlotView
 
 KILLS_MAX: Final = 3
-"""An entry or batch that was in work at so many deaths is poison."""
+"""Number of deaths after which an entry or batch in work is poison."""
 ENTRY: Final = 1
 BATCH: Final = 2
 _KIND_SHIFT: Final = 60
 BATCH_WORDS: Final = BATCH << _KIND_SHIFT
-"""With a descriptor's serial added: the word of a batch."""
+"""Added to a descriptor's serial, this gives the word of its batch."""
 NUMBER_BITS: Final = 50
 _CHAIN_SHIFT: Final = NUMBER_BITS
 _NUMBER_MASK: Final = (1 << _CHAIN_SHIFT) - 1
@@ -34,12 +34,12 @@ def entry_word(chain_id: int, ordinal: int) -> int:
 
 
 def batch_word(serial: int) -> int:
-    """A batch by its descriptor's serial, which no other descriptor of the slot ever has."""
+    """Word of a batch, by its descriptor's serial, which no other descriptor of the slot ever has."""
     return BATCH_WORDS | serial & _NUMBER_MASK
 
 
 def name_of(word: int) -> str:
-    """For the log."""
+    """Name of an entry or batch for the log."""
     number = word & _NUMBER_MASK
     if word >> _KIND_SHIFT == ENTRY:
         return f"entry {number} of chain {word >> _CHAIN_SHIFT & (1 << _KIND_SHIFT - _CHAIN_SHIFT) - 1}"
@@ -47,17 +47,19 @@ def name_of(word: int) -> str:
 
 
 class InWork:
-    """The owner's side. :meth:`begin_beside` belongs to a codec thread, ``words[0]`` to the loop."""
+    """Marks of the slot's owner. ``words[0]`` belongs to the loop; codec threads call :meth:`begin_beside`."""
 
     def __init__(self, slot: SlotView) -> None:
         self.words = slot.area[layout.IN_WORK_OFFSET :][: 8 * layout.IN_WORK_WORDS].cast("Q")
         self.loop_word = slot.area[layout.IN_WORK_OFFSET :][:8]
-        """The loop's own, for the kernel, which stores each entry there that it walks."""
+        """The loop's word. The kernel stores each entry here that it walks."""
         self._free = list(range(1, layout.IN_WORK_WORDS))
         self._lock = threading.Lock()
 
     def begin_beside(self, word: int) -> int:
-        """In another thread than the loop's; the place for :meth:`end_beside`, 0 when all are taken: then not noted."""
+        """Mark work of another thread than the loop's. Returns the place for :meth:`end_beside`; 0 if all are in use
+        and nothing is marked.
+        """
         with self._lock:
             place = self._free.pop() if self._free else 0
         if place:
@@ -74,7 +76,7 @@ class InWork:
 class Suspects:
     """Death counts by suspect: 16 rows {what u64, kills u32 << 32 | the worker that died last u32}.
 
-    Used only by the worker that adopts the slot. When all rows are taken, the one with the fewest deaths goes.
+    Used only by the worker that adopts the slot. If all rows are in use, the one with the fewest deaths is replaced.
     """
 
     def __init__(self, slot: SlotView) -> None:
@@ -83,10 +85,12 @@ class Suspects:
         self._rows = slot.area[layout.SUSPECTS_OFFSET :][: 16 * layout.SUSPECTS_MAX].cast("Q")
 
     def count_deaths(self) -> dict[int, int]:
-        """Before the slot is claimed: one death for each thing in work, then nothing is in work. What → its deaths.
+        """Count one death for each word in work, then clear the words. Returns word → deaths. Call before the slot is
+        claimed.
 
-        Repeatable: a row names the worker whose death it counted last, and the slot still has that one's number.
-        Who was ended by its controller (silence, stop, takeover) did not die of its work: that counts for nothing.
+        Can be repeated: a row names the worker whose death it counted last, and the slot still has that worker's
+        number. A worker that its controller ended (silence, stop, takeover) did not die of its work, so nothing is
+        counted.
         """
         dead = self._slot.incarnation & 0xFFFFFFFF
         counted: dict[int, int] = {}
@@ -109,7 +113,7 @@ class Suspects:
         }
 
     def forget(self, what: int) -> None:
-        """It was set aside for good."""
+        """Remove a word that was set aside for good."""
         for row in range(layout.SUSPECTS_MAX):
             if self._rows[2 * row] == what:
                 self._rows[2 * row] = 0
@@ -122,7 +126,7 @@ class Suspects:
         row = self._row_of(what)
         kills, last = self._rows[2 * row + 1] >> 32, self._rows[2 * row + 1] & 0xFFFFFFFF
         if self._rows[2 * row] != what:
-            # The deaths of the row's last tenant are gone before the name changes.
+            # Clear the deaths of the row's previous word before its name changes.
             self._rows[2 * row + 1] = kills = last = 0
             self._rows[2 * row] = what
         if last != dead:

@@ -1,4 +1,4 @@
-"""The segment drawn, with every offset computed from the one before it.
+"""Layout of the segment. Every offset is computed from the one before it.
 
 ::
 
@@ -19,8 +19,8 @@
     client   0        row          client id, secret, name, numbers, streams 200 x 16 B
              4 KiB    outcome ring 252 KiB
 
-All numbers are little-endian. What is never read before it was allocated may be a hole of the file: a read of a
-hole in a full /dev/shm is a SIGBUS. docs/segment.md has the same drawing with every field.
+All numbers are little-endian. Areas that are not allocated yet may be holes of the file and must not be read: on a
+full /dev/shm, a read of a hole raises SIGBUS. docs/segment.md has the same drawing with every field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAYOUT_VERSION: Final = 2
 ALIGN: Final = 4096
 SLOT_COUNT: Final = 64
 
-# Header. The version is written last, alone: a file without it was never finished.
+# Header. The version is written last and alone: a file without it was never finished.
 HEADER_BYTES: Final = 4096
 VERSION_OFFSET: Final = 8
 HEADER_FIELDS: Final = struct.Struct("<IIQIIQQ16s16sQqQQQQQQ")
@@ -51,13 +51,13 @@ RATE_ROWS_OFFSET: Final = 1040
 RATE_ROWS_MAX: Final = 62
 RATE_ROW_BYTES: Final = 16
 SLOT_TICKETS_OFFSET: Final = 2048
-"""One u64 per slot: the ticket it waits with, 0 when it does not."""
+"""One u64 per slot: the ticket with which it waits; 0 if it does not wait."""
 SLOT_BORROWED_OFFSET: Final = SLOT_TICKETS_OFFSET + 8 * SLOT_COUNT
 """One u64 per slot: pages it holds above its floor."""
 SLOT_TAKEN_OFFSET: Final = SLOT_BORROWED_OFFSET + 8 * SLOT_COUNT
 """One u64 per slot: pages it holds."""
 SLOT_STALLED_OFFSET: Final = SLOT_TAKEN_OFFSET + 8 * SLOT_COUNT
-"""One u64 per slot: bytes of the pool that its topics hold which do not move (share_words.py)."""
+"""One u64 per slot: bytes of the pool held by its stalled topics (share_words.py)."""
 SLOT_POOL_TABLES: Final = (
     SLOT_TICKETS_OFFSET,
     SLOT_BORROWED_OFFSET,
@@ -69,8 +69,9 @@ assert RATE_ROWS_OFFSET + RATE_ROWS_MAX * RATE_ROW_BYTES <= SLOT_TICKETS_OFFSET
 assert SLOT_STALLED_OFFSET + 8 * SLOT_COUNT <= HEADER_BYTES
 
 PAGE_HEADER: Final = struct.Struct("<IIQIIQ")
-"""slot, chain, page ordinal, offset of the first entry that begins here (NO_ENTRY: none), incarnation, its
-ordinal."""
+"""slot, chain, page ordinal, offset of the first entry that begins in the page (NO_ENTRY: none), incarnation, ordinal
+of that entry.
+"""
 PAGE_HEADER_BYTES: Final = 64
 NO_ENTRY: Final = 0xFFFFFFFF
 
@@ -85,15 +86,17 @@ START_TIME_OFFSET: Final = 24
 STATE_OFFSET: Final = 32
 PRODUCER_ID_OFFSET: Final = 56
 DEAD_LETTERING_OFFSET: Final = 72
-"""u64: dead lettered records of the step of the ledger that is under way (0: none)."""
+"""u64: dead lettered records that are being marked done and are not counted yet (0: none)."""
 SPARED_OFFSET: Final = 80
-"""u64: the incarnation that our own controller ended; what it had in work is not to blame (0: none)."""
+"""u64: the incarnation that the controller ended, so its work in progress is not to blame (0: none)."""
 SLOT_CLOCK_OFFSET: Final = 88
-"""i64 ns: how far the slot's clock is ahead of the monotonic one. It stands while nobody works in the slot."""
+"""i64 ns: lead of the slot's clock over the monotonic one. The slot's clock stands still while no worker owns the
+slot.
+"""
 SLOT_CLOCK_STOOD_OFFSET: Final = 96
-"""i64 ns: where it stood, while a new owner sets it going; 0 else."""
+"""i64 ns: the time at which the slot's clock stood, while a new owner restarts it; else 0."""
 CHAIN_NAMES_OFFSET: Final = 128
-"""u64: names given to rows of the chain table or taken away; another number means that a row has another topic."""
+"""u64: number of changes of names in the chain table. If it has changed, a row has another topic."""
 SHARE_WAITS_OFFSET: Final = 136
 """u64: 1 while streams of this worker are held by a share of the pool."""
 
@@ -101,7 +104,7 @@ IN_WORK_OFFSET: Final = 256
 """Entries and batches in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""
 IN_WORK_WORDS: Final = 4
 SUSPECTS_OFFSET: Final = 512
-"""The same at deaths: rows {what u64, deaths u32 << 32 | incarnation that died last u32}."""
+"""Suspects at deaths: rows {what u64, deaths u32 << 32 | incarnation that died last u32}."""
 SUSPECTS_MAX: Final = 16
 assert IN_WORK_OFFSET + 8 * IN_WORK_WORDS <= SUSPECTS_OFFSET
 assert SUSPECTS_OFFSET + 16 * SUSPECTS_MAX <= SLOT_HEADER_BYTES
@@ -118,9 +121,9 @@ CHAIN_ROW: Final = struct.Struct("<QIHH")
 CHAIN_ROW_BYTES: Final = 320
 TOPIC_BYTES_MAX: Final = 249
 CHAIN_NUMBER_OFFSET: Final = 304
-"""In a row, u64: what CHAIN_NAMES_OFFSET said when the row got or lost its name (0: an older version named it)."""
+"""In a row, u64: the number in CHAIN_NAMES_OFFSET when the row's name last changed (0: an older version named it)."""
 CHAIN_HELD_OFFSET: Final = 312
-"""In a row, u64: bytes of the pool that the chain holds, as its worker counts shares."""
+"""In a row, u64: bytes of the pool held by the chain, as its worker counts shares."""
 
 DESCRIPTORS_OFFSET: Final = CHAINS_OFFSET + CHAINS_MAX * CHAIN_ROW_BYTES
 DESCRIPTORS_MAX: Final = 4096

@@ -1,4 +1,4 @@
-"""Mounts: which file system a path is on, as /proc/self/mountinfo says (Linux, proc_pid_mountinfo(5))."""
+"""Mounts: finds the file system of a path, from /proc/self/mountinfo (Linux, proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Mount(NamedTuple):
 
     point: Path
     root: str
-    """The folder of the file system that is mounted there; ``/`` for all of it."""
+    """The mounted folder of the file system; ``/`` for all of it."""
     kind: str
     source: str
     options: str
-    """Those of the file system, not of this mount."""
+    """Options of the file system, not of this mount."""
 
 
 def read_mounts(text: str | None = None) -> list[Mount]:
-    """Every mount that this process sees, a later one over the same point last."""
+    """All mounts that this process sees. Of several at one point, the newest comes last."""
     found = []
     for line in (_MOUNTINFO.read_text() if text is None else text).splitlines():
         before, _, after = line.partition(" - ")
@@ -38,7 +38,7 @@ def read_mounts(text: str | None = None) -> list[Mount]:
 
 
 def mount_of(path: Path, mounts: list[Mount] | None = None) -> Mount:
-    """The mount that ``path`` is on, or will be on once it and the folders above it are made."""
+    """Mount of ``path``, or its future one if it does not exist yet."""
     nearest = path.absolute()
     while not nearest.exists():
         nearest = nearest.parent
@@ -52,5 +52,5 @@ def mount_of(path: Path, mounts: list[Mount] | None = None) -> Mount:
 
 
 def _plain(text: str) -> str:
-    r"""Spaces and the like are written as octal numbers: ``\040``."""
+    r"""Decode spaces and similar characters, which are written as octal numbers: ``\040``."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)

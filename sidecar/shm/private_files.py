@@ -1,7 +1,8 @@
-"""Files and folders for one user alone: made with closed modes whatever the umask, and opened again only as such.
+"""Files and folders for one user: created with closed modes whatever the umask, and opened only if they are safe.
 
-A name in a folder can be a symbolic link, a second name of another file, or a pipe that blocks who opens it. So a file
-is judged by its descriptor, after O_NOFOLLOW and O_NONBLOCK, and before anything is read, written or given away.
+A name in a folder can be a symbolic link, a hard link of another file, or a pipe that blocks the process that opens
+it. So a file is opened with O_NOFOLLOW and O_NONBLOCK, and its descriptor is checked before it is read, written or
+passed on.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ _SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def create_private(path: Path | str, flags: int = os.O_WRONLY, mode: int = PRIVATE_FILE) -> int:
-    """Make a new file of exactly ``mode`` and return its descriptor. FileExistsError when the name is taken."""
+    """Create a file with exactly ``mode`` and return its descriptor. Raises FileExistsError if the name is taken."""
     fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | _SAFE, mode & PRIVATE_FILE)
-    os.fchmod(fd, mode)  # the umask may have taken rights, also from us
+    os.fchmod(fd, mode)  # the umask may have removed rights, even the owner's
     return fd
 
 
 def replacing(path: Path, temporary: Path, mode: int = PRIVATE_FILE) -> int:
-    """The descriptor of a new ``temporary`` that is to be renamed to ``path``; what an earlier process left goes."""
+    """Descriptor of a new ``temporary`` file that will be renamed to ``path``. Removes one that an earlier process
+    left.
+    """
     assert path.parent == temporary.parent, "a rename stays in its folder"
     temporary.unlink(missing_ok=True)
     return create_private(temporary, os.O_WRONLY, mode)
 
 
 def open_private(path: Path | str, flags: int, *, owners: Collection[int] = (), make: bool = False) -> int:
-    """Open a file that is to be ours alone, and return its descriptor. ``make``: it is created when absent.
+    """Open a file that belongs to this user alone, and return its descriptor. ``make``: create it if it is absent.
 
-    Raises PermissionError as check_private does, OSError as os.open does (ELOOP: it is a symbolic link). What others
-    could open is closed to them.
+    Raises PermissionError as check_private does, and OSError as os.open does (ELOOP: a symbolic link). Rights of
+    others are removed.
     """
     fd = os.open(path, flags | (os.O_CREAT if make else 0) | _SAFE, PRIVATE_FILE)
     try:
@@ -51,7 +54,9 @@ def open_private(path: Path | str, flags: int, *, owners: Collection[int] = (), 
 
 
 def check_private(fd: int, path: Path | str, owners: Collection[int] = ()) -> os.stat_result:
-    """Raises PermissionError unless the open file is a regular one of this user or ``owners``, with one name."""
+    """Check an open file. Raises PermissionError unless it is a regular file of this user or ``owners`` with
+    one name.
+    """
     found = os.fstat(fd)
     if stat.S_ISREG(found.st_mode) and found.st_uid in {os.geteuid(), *owners} and found.st_nlink == 1:
         return found
@@ -65,9 +70,9 @@ def check_private(fd: int, path: Path | str, owners: Collection[int] = ()) -> os
 
 
 def make_folder(path: Path, mode: int = PRIVATE_FOLDER) -> bool:
-    """Make the folder with exactly ``mode``, and those above it with 0755, where absent. Raises OSError.
+    """Make a folder with exactly ``mode``, and missing parents with 0755. Raises OSError.
 
-    True: it is new. One that is there already keeps its mode.
+    True if it is new. An existing folder keeps its mode.
     """
     if path.is_dir():
         return False
@@ -84,9 +89,8 @@ def make_folder(path: Path, mode: int = PRIVATE_FOLDER) -> bool:
 
 
 def close_to_others(fd: int, mode: int = PRIVATE_FILE) -> int:
-    """Take the rights of others beyond ``mode`` from an open file or folder of this user; returns its mode before.
-
-    0: nothing was open.
+    """Remove rights of others beyond ``mode`` from an open file or folder of this user. Returns its previous mode, 0
+    if nothing was open to others.
     """
     found = os.fstat(fd)
     if found.st_uid != os.geteuid() or not found.st_mode & OPEN_TO_OTHERS & ~mode:
@@ -98,10 +102,12 @@ def close_to_others(fd: int, mode: int = PRIVATE_FILE) -> int:
 def close_file_to_others(
     path: Path | str, mode: int = PRIVATE_FILE, *, dir_fd: int | None = None
 ) -> list[str]:
-    """As close_to_others; ``name (old mode)`` if it was open. Nothing happens to what is no regular file."""
+    """As close_to_others, by path. Returns [``name (old mode)``] if it was open to others. Ignores other than regular
+    files.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | _SAFE, dir_fd=dir_fd)
-    except OSError:  # gone, a link, a socket, or no right to look
+    except OSError:  # gone, a link, a socket, or no right to open it
         return []
     try:
         before = close_to_others(fd, mode) if stat.S_ISREG(os.fstat(fd).st_mode) else 0
@@ -111,7 +117,7 @@ def close_file_to_others(
 
 
 def close_folder_to_others(folder: Path) -> list[str]:
-    """As close_file_to_others, for a folder and its files. Nothing happens where it is absent, or another user's."""
+    """As close_file_to_others, for a folder and its files. Ignores a folder that is absent or of another user."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
     except OSError:

@@ -1,12 +1,14 @@
-"""Rate clocks: one per limited topic in the segment's header, so that all workers keep to one rate together.
+"""Rate clocks: one per limited topic in the segment's header, so that all workers share one rate.
 
-A clock is two 8-byte words: whose it is, and the moment in monotonic microseconds at which what was taken so far is
-paid for (the "theoretical arrival time" of the generic cell rate algorithm). That moment moves by compare-and-swap.
-However far ahead it is, it is believed: one submission may cost hours. Clocks of another boot are zeroed by
-Segment.begin_boot.
+A clock is two 8-byte words::
 
-A clock that owes nothing says nothing. So when all are taken, one that has owed nothing for a while goes to the next
-name. Its holder sees that it is another's, and looks for one again.
+    | key u64: hash of the name | paid_at u64: monotonic µs at which all charges so far are paid for |
+
+``paid_at`` is the "theoretical arrival time" of the generic cell rate algorithm. It moves by compare-and-swap. It may
+be far ahead: one submission may cost hours. Segment.begin_boot zeroes clocks of another boot.
+
+A clock that owes nothing carries no information. So if all are in use, the next name takes one that has owed nothing
+for a while. Its holder sees that the key changed, and looks for another clock.
 """
 
 from __future__ import annotations
@@ -21,31 +23,35 @@ if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
 
 IDLE_MS: Final = 1_000
-"""Since it owed something: then another name may have the clock."""
+"""Time in ms without a debt after which another name may take the clock."""
 
 
 class RateClock:
-    """A clock in a buffer that lives as long as this object. Safe between processes."""
+    """A clock in a buffer, which it keeps alive. Safe between processes."""
 
     __slots__ = ("_buffer", "_key", "_position")
 
     def __init__(self, buffer: bytearray | memoryview, position: int, key: int = 0) -> None:
-        """``position``: of the moment; the word before it says whose the clock is. ``key`` 0: it is ours alone."""
+        """``position``: that of ``paid_at``; the key is in the word before it. ``key`` 0: a private clock without a
+        key.
+        """
         self._buffer = buffer
         self._position = position
         self._key = key
 
     def paid_at_us(self) -> int:
-        """When what was taken is paid for; a moment of the past when nothing is owed."""
+        """When all charges are paid for, in monotonic µs; in the past if nothing is owed."""
         paid_us = load_acquire_u64(self._buffer, self._position)
         return paid_us if self._is_ours() else 0
 
     def charge(self, cost_us: int, now_us: int) -> bool:
-        """Owe ``cost_us`` more, from now on or from the end of what is owed; False: another name has the clock."""
+        """Add ``cost_us`` to the debt, or to the present time if nothing is owed. False if another name has
+        the clock.
+        """
         while True:
             before = load_acquire_u64(self._buffer, self._position)
-            # After the moment was read: who takes the clock changes the key first, so that moment is not theirs yet,
-            # and theirs replaces whatever we store.
+            # Check the key after ``paid_at`` was read. A new holder changes the key first, so this value is not its
+            # own, and its own value replaces any that is stored here.
             if not self._is_ours():
                 return False
             if compare_and_swap_u64(self._buffer, self._position, before, max(before, now_us) + cost_us):
@@ -56,10 +62,10 @@ class RateClock:
 
 
 def find_clock(segment: Segment, name: str, now_us: int | None = None) -> RateClock | None:
-    """The clock of that name, taken when it is new; None when other names have all.
+    """The clock of a name, taken if it is new; None if other names have all clocks.
 
-    With ``now_us`` one that has owed nothing for IDLE_MS is taken then. Of two that workers took for one name at the
-    same moment the first counts, so who keeps a clock asks again now and then.
+    With ``now_us``, a clock that has owed nothing for IDLE_MS is taken if no other is free. If two workers take one
+    each for a name at the same moment, the first in the table counts, so holders look again now and then.
     """
     header = segment.header
     key = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") or 1
@@ -77,5 +83,5 @@ def find_clock(segment: Segment, name: str, now_us: int | None = None) -> RateCl
         if compare_and_swap_u64(header, position, held, key):
             if compare_and_swap_u64(header, position + 8, paid_us, now_us):
                 return RateClock(header, position + 8, key)
-            compare_and_swap_u64(header, position, key, held)  # it was charged meanwhile
+            compare_and_swap_u64(header, position, key, held)  # it was charged meanwhile, so give it back
     return None

@@ -1,4 +1,4 @@
-"""Emptying the slot of a dead worker that left nothing undelivered, so that the next worker can have it."""
+"""Empties the slot of a dead worker that left nothing undelivered, so that the next worker can use it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def reclaim_slot(segment: Segment, slot: int) -> int:
-    """Free pages, descriptors and client rows of the slot; returns the pages freed.
+    """Free pages, descriptors and client rows of the slot. Returns the number of freed pages.
 
-    Only after the process is dead: a stopped one writes on when it wakes. The reserved lane rows of earlier versions
-    are emptied too. Chain tails stay, so that an earlier cursor can never name a later record.
+    The process must be dead: a stopped one would write again when it resumes. The reserved lane rows of earlier
+    versions are emptied too. Chain tails stay, so that an old cursor can never name a later record.
     """
     view = segment.slot(slot)
     incarnation = view.incarnation & 0xFFFFFFFF

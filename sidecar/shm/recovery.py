@@ -1,4 +1,4 @@
-"""The undelivered records of a segment, read as the next daemon would: tails, pages, words, descriptors."""
+"""Reads the undelivered records of a segment from tails, pages, words and descriptors, as the next daemon would."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def linked_pages(segment: Segment) -> dict[tuple[int, int], list[int]]:
-    """Page indexes by (slot, chain), of all pages that are linked; one scan serves every chain."""
+    """Indexes of all linked pages by (slot, chain). One scan serves every chain."""
     found: dict[tuple[int, int], list[int]] = {}
     for page, word in enumerate(segment.owners.cast("Q")):
         if word & 0xFFFFFFFF == PAGE_LINKED:
@@ -35,8 +35,8 @@ def describe_undelivered(
 ) -> list[tuple[int, str, int, int]]:
     """(slot, topic, records, payload bytes of their submissions) for every chain with records without a fate.
 
-    A record has a fate when its word is done or its descriptor says delivered; a failure once it is complete. A chain
-    with damage is always in the list: nobody knows that nothing is in it. Reads only.
+    A record has a fate if its word is done or its descriptor says delivered, and a failure when it is complete. A
+    damaged chain is always listed, because it may hold records. Changes nothing.
     """
     pages = linked_pages(segment)
     rows: list[tuple[int, str, int, int]] = []
@@ -47,7 +47,7 @@ def describe_undelivered(
         settled = [
             descriptor
             for descriptor in DescriptorTable(segment, slot)
-            # A failure that nobody acknowledged is still somebody's: its client's, or a dead letter.
+            # An unacknowledged failure still belongs to its client, or will be a dead letter.
             if descriptor.state == DescriptorState.COMPLETED
             or (descriptor.state == DescriptorState.SETTLED and not descriptor.code)
         ]
@@ -65,8 +65,9 @@ def describe_undelivered(
 
 
 def _without_fate(chain: Chain, settled: list[Descriptor]) -> tuple[int, int]:
-    """Records and payload bytes. Only what lies near a settled batch is looked at record by record: a pool may hold
-    millions of submissions."""
+    """Records and payload bytes without a fate. Only entries near a settled batch are examined record by record: a
+    pool may hold millions of submissions.
+    """
     records = size = 0
     at = 0
     for first, stop in _spans(settled):
@@ -80,7 +81,7 @@ def _without_fate(chain: Chain, settled: list[Descriptor]) -> tuple[int, int]:
 
 
 def _spans(settled: list[Descriptor]) -> list[tuple[int, int]]:
-    """Ordinals [first, stop) of entries that settled batches have records of; ascending, none twice."""
+    """Ordinals [first, stop) of entries with records of settled batches; ascending and disjoint."""
     spans: list[tuple[int, int]] = []
     for first, stop in sorted((d.first_cursor[0], d.last_cursor[0] + 1) for d in settled):
         if spans and first <= spans[-1][1]:
@@ -108,7 +109,7 @@ def _open_within(chain: Chain, settled: list[Descriptor], first: int, stop: int)
 
 
 def has_content(segment: Segment, slot: int) -> bool:
-    """Whether a slot is anybody's still: a client's row, records without an end, or a batch without one."""
+    """Whether a slot is still in use: by a client's row, a record, or a batch that has not ended."""
     if not segment.is_slot_prepared(slot):
         return False
     if ClientTable(segment).has_rows(slot) or any(True for _ in DescriptorTable(segment, slot)):
@@ -125,10 +126,10 @@ def has_content(segment: Segment, slot: int) -> bool:
 
 
 def take_over_pages(segment: Segment, slot: int, incarnation: int) -> dict[int, list[int]]:
-    """Make the pages of a dead owner's chains ``incarnation``'s; the page indexes by chain. Repeatable.
+    """Give the pages of a dead owner's chains to ``incarnation``. Returns page indexes by chain. Can be repeated.
 
-    Only by who holds the slot's byte of workers.lock. Pages taken and never linked go back to the pool, and so do
-    linked ones beyond the tail: no accepted byte is in them.
+    The caller must hold the slot's byte of workers.lock. Pages that were taken and never linked go back to the pool,
+    and so do linked ones beyond the tail: they hold no accepted byte.
     """
     # kill point: adopt.begin
     dead = segment.slot(slot).incarnation & 0xFFFFFFFF
@@ -156,7 +157,7 @@ def take_over_pages(segment: Segment, slot: int, incarnation: int) -> dict[int, 
 
 
 def last_incarnation(segment: Segment) -> int:
-    """The highest number that any worker of this segment had, or that stands in a page's owner word."""
+    """The highest incarnation that any worker of this segment had, or that is in a page's owner word."""
     slots = (segment.slot(slot).incarnation for slot in segment.prepared_slots())
     pages = (word >> 32 for word in segment.owners.cast("Q").tolist())
     return max((*slots, *pages), default=0)

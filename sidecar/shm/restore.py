@@ -1,11 +1,11 @@
-"""Restore: a fresh segment from the accept logs, after a crash of the host.
+"""Restore: makes a new segment from the accept logs, after a crash of the host.
 
-The earlier segment is void then: nobody knows which of its pages reached the disk. Every submission that the logs
-hold without an end is accepted again, in its order, into the slot that it was in; the workers then adopt the slots as
-those of any dead predecessor. Nothing is known of what the brokers had: all of it counts as perhaps sent before.
+The earlier segment is void, because it is unknown which of its pages reached the disk. Every submission that has not
+ended in the logs is accepted again, in order, into the slot that it was in. Workers then adopt these slots like those
+of any dead worker. It is unknown what the brokers have, so all records count as possibly sent before.
 
-A submission keeps its first name over any number of crashes: a dead letter that was written before one and a dead
-letter that is written after it are seen to be the same record.
+A submission keeps its first name over any number of crashes. So a dead letter written before a crash and one written
+after it can be recognised as the same record.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 _LINE: Final = 64
 NOBODY: Final = 0
-"""The generation of a client that died with its host; no row ever has it."""
+"""Generation of a client that died with its host. No row ever has it."""
 LINEAGE_BYTES: Final = 12
-"""Of an instance id: what a segment has in common with the one whose logs it was made from."""
+"""Leading bytes of an instance id that a segment shares with the one from whose logs it was made."""
 
 
 def next_instance(instance_id: bytes) -> bytes:
-    """The id of the segment that is made from the logs of ``instance_id``: another one, of the same lineage."""
+    """A new instance id for the segment made from the logs of ``instance_id``, of the same lineage."""
     while True:
         made = lineage(instance_id) + os.urandom(len(instance_id) - LINEAGE_BYTES)
         if made != instance_id:
@@ -52,7 +52,7 @@ class Restored(NamedTuple):
 
 
 def pages_for(logs: Mapping[int, LogContents], page_bytes: int) -> int:
-    """Pages that the entries of all slots need."""
+    """Number of pages that the entries of all slots need."""
     chains: dict[tuple[int, int, str], int] = {}
     for slot, contents in logs.items():
         for entry in contents.entries:
@@ -73,9 +73,9 @@ def restore(
     clients_max: int,
     instance_id: bytes,
 ) -> tuple[Segment, Restored]:
-    """Make the segment at ``path`` and fill it; it is larger than ``buffer_memory_bytes`` if it must be.
+    """Make the segment at ``path`` and fill it. It is larger than ``buffer_memory_bytes`` if the entries need more.
 
-    Until this returns, ``path`` does not exist: a death in the middle leaves the logs as they are. Raises SegmentError.
+    ``path`` does not exist until this returns, so a crash in the middle leaves the logs valid. Raises SegmentError.
     """
     needed = max(buffer_memory_bytes, page_bytes * pages_for(logs, page_bytes))
     making = path.with_name(f"{path.name}.restoring")

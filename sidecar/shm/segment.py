@@ -1,7 +1,7 @@
-"""Segment: one mmap'd file that holds every accepted record, and outlives all processes that map it.
+"""Segment: one memory-mapped file that holds every accepted record, and outlives all processes that map it.
 
-Everything is allocated with posix_fallocate before it is first touched: a sparse file on a full /dev/shm is a
-SIGBUS in the process that writes first. Never resized.
+Everything is allocated with posix_fallocate before it is first touched: the first write to a hole on a full /dev/shm
+would raise SIGBUS. A segment is never resized.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sidecar.shm.slots import SlotView
 
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_READ = 22
-"""madvise(2); the mmap module does not name the second."""
+"""madvise(2) advice; the mmap module does not name this one."""
 
 
 class SegmentError(Exception):
-    """The segment cannot be made or is not one of ours; the text says why and what to do."""
+    """The segment cannot be made, or a file is no valid segment. The text says why and what to do."""
 
 
 class Segment:
@@ -57,7 +57,9 @@ class Segment:
         clients_max: int,
         instance_id: bytes,
     ) -> Segment:
-        """Make and map a new file of mode 0600. Raises SegmentError: it exists, sizes are wrong, no room."""
+        """Make and map a new file with mode 0600. Raises SegmentError: it exists, sizes are wrong, or there is no
+        room.
+        """
         page_count = buffer_memory_bytes // page_bytes if page_bytes > 0 else 0
         if page_bytes % layout.ALIGN or page_bytes <= 0:
             raise SegmentError(
@@ -115,10 +117,10 @@ class Segment:
 
     @classmethod
     def attach(cls, where: Path | str | int) -> Segment:
-        """Map an existing segment by path or by an inherited fd (which stays the caller's).
+        """Map an existing segment by path, or by an inherited fd (which stays the caller's).
 
-        A file that may only be read is mapped read-only: good for counters. Raises SegmentError when it is no
-        segment, not finished, of another version, or cut short.
+        A file that may only be read is mapped read-only, which is enough for counters. Raises SegmentError if it is no
+        segment, is not finished, is of another version, or is cut short.
         """
         fd, writable = _open(where)
         if isinstance(where, int):
@@ -157,14 +159,14 @@ class Segment:
         return cls(fd, mapped, places, instance_id, writable=writable)
 
     def prefault(self) -> None:
-        """Map all of the pool's pages now, so that no record pays for the first touch of one. Stores nothing.
+        """Map all pages of the pool now, so that no record waits for a first touch. Stores nothing.
 
-        Reading is enough: a page of shared memory is mapped writable by it, and one of a disk file is not dirtied.
-        The tables around the pages stay as they are: what nobody uses of them takes no memory.
+        Reading is enough: it maps a page of shared memory as writable, and does not dirty a page of a disk file. The
+        tables around the pages are left alone: unused parts of them take no memory.
         """
         begin = -(-self.layout.pages // mmap.PAGESIZE) * mmap.PAGESIZE
         size = (self.layout.slots - begin) // mmap.PAGESIZE * mmap.PAGESIZE
-        with contextlib.suppress(OSError):  # not given for this file system
+        with contextlib.suppress(OSError):  # not available on this file system
             self._map.madvise(_MADV_HUGEPAGE, begin, size)
         try:
             self._map.madvise(_MADV_POPULATE_READ, begin, size)
@@ -173,18 +175,18 @@ class Segment:
 
     @staticmethod
     def is_unfinished(fd: int) -> bool:
-        """True for a file whose maker died before the version was stamped: nobody can have mapped it."""
+        """True for a file whose maker died before it stamped the version: no process can have mapped it."""
         head = os.pread(fd, 16, 0)
         return head[8:16] in (b"", bytes(8)) and (not head.strip(b"\0") or head[:8] == layout.MAGIC)
 
     @staticmethod
     def is_one(fd: int) -> bool:
-        """True for a file that begins as a segment of kafka-sidecar, of whatever version."""
+        """True for a file that begins as a segment of kafka-sidecar, of any version."""
         return os.pread(fd, len(layout.MAGIC), 0) == layout.MAGIC
 
     @property
     def fd(self) -> int:
-        """Of the mapped file; it is closed with the segment."""
+        """File descriptor of the mapped file; it is closed with the segment."""
         return self._fd
 
     @property
@@ -201,7 +203,7 @@ class Segment:
         return bytes(fields[8])
 
     def begin_boot(self) -> None:
-        """Found on a disk after a reboot: clock readings and places in line have no meaning any more."""
+        """Reset clocks and places in line after a reboot: they have no meaning any more."""
         if self.boot_id == current_boot_id():
             return
         for slot in self.prepared_slots():
@@ -215,18 +217,18 @@ class Segment:
         self.header[layout.BOOT_ID_OFFSET : layout.BOOT_ID_OFFSET + 16] = current_boot_id()
 
     def flush(self) -> None:
-        """Force the file out to its disk, where it has one."""
+        """Force the file to its disk, if it has one."""
         os.fsync(self._fd)
 
     def allocate(self, position: int, size: int) -> None:
-        """Back a stretch of the file with memory before it is touched. SegmentError when there is none."""
+        """Allocate a part of the file before it is touched. Raises SegmentError if there is no room."""
         _allocate(self._fd, position, size, None)
 
     def is_slot_prepared(self, slot: int) -> bool:
         return bool(load_acquire_u64(self.header, layout.PREPARED_SLOTS_OFFSET) >> slot & 1)
 
     def prepare_slot(self, slot: int) -> None:
-        """Allocate a slot's area; repeatable."""
+        """Allocate a slot's area. Can be repeated."""
         if not 0 <= slot < layout.SLOT_COUNT:
             raise SegmentError(f"there is no slot {slot} of {layout.SLOT_COUNT}")
         while not self.is_slot_prepared(slot):
@@ -239,7 +241,7 @@ class Segment:
         return [slot for slot in range(prepared.bit_length()) if prepared >> slot & 1]
 
     def slot(self, slot: int) -> SlotView:
-        """The slot's area; SegmentError before :meth:`prepare_slot`."""
+        """View of the slot's area. Raises SegmentError before :meth:`prepare_slot`."""
         found = self._slots.get(slot)
         if found is None:
             if not (0 <= slot < layout.SLOT_COUNT and self.is_slot_prepared(slot)):
@@ -249,7 +251,7 @@ class Segment:
         return found
 
     def close(self) -> None:
-        """Unmap. With chains or rows of it still alive, the mapping goes with the last of them."""
+        """Unmap the segment. If chains or rows of it are still alive, the mapping ends with the last of them."""
         if self._fd < 0:
             return
         os.close(self._fd)
@@ -288,7 +290,7 @@ def _allocate(fd: int, position: int, size: int, path: Path | str | None) -> Non
 
 
 def current_boot_id() -> bytes:
-    """Another boot means: every pid in the file is void."""
+    """Id of the present boot. If it has changed, every pid in the file is void."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

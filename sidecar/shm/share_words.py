@@ -1,7 +1,7 @@
-"""ShareWords: how much of the pool each worker's topics hold, in words that all workers read (shares).
+"""ShareWords: each worker's usage of the pool by topic, in words that all workers read (shares).
 
-One writer a word, its worker; the words outlive it, because its pages do: a dead worker's words count as held
-until its successor has adopted the slot and stores them again.
+Each word has one writer, its worker. The words outlive the worker because its pages do: a dead worker's words count as
+usage until its successor has adopted the slot and stores them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Slot:
-    """The chain table of another worker as this one knows it: where the word of each topic is."""
+    """A copy of another worker's chain table, which finds the word of each topic."""
 
     __slots__ = ("_names_seen", "_number_words", "_numbers", "_places", "_topics", "area")
 
@@ -38,7 +38,9 @@ class _Slot:
         return sum(load_acquire_u64(self.area, place) for place in self._places.get(topic, ()))
 
     def _follow_names(self) -> None:
-        """Rows whose number is another have another topic. All numbers at once: somebody may rename all the time."""
+        """Update the rows whose number has changed: they have another topic. All numbers are read at once, because
+        names may change all the time.
+        """
         numbers = self._number_words.tolist()
         for chain_id, (before, now) in enumerate(zip(self._numbers, numbers, strict=True)):
             if before != now:
@@ -62,7 +64,7 @@ class _Slot:
 
 
 class ShareWords:
-    """One worker's words, and its view of the others'. Not thread-safe: the worker's loop."""
+    """One worker's words, and its view of the others' words. Not thread-safe: belongs to the worker's loop."""
 
     def __init__(self, segment: Segment, slot: int) -> None:
         self._segment = segment
@@ -85,17 +87,17 @@ class ShareWords:
         store_release_u64(self._header, self._stalled_at, held_bytes)
 
     def claim(self, chain_id: int, needed_bytes: int, *, is_stalled: bool) -> None:
-        """So much more, stored before the others' words are read: of two who claim at once both see both."""
+        """Add to this worker's usage before the others' words are read: if two claim at once, each sees the other."""
         fetch_add_u64(self._area, _held_at(chain_id), needed_bytes)
         if is_stalled:
             fetch_add_u64(self._header, self._stalled_at, needed_bytes)
 
     def store_waits(self, waits: bool) -> None:
-        """Streams of ours are held by a share: a worker that gives much back wakes us."""
+        """Publish whether streams are held by a share here: a worker that gives much back wakes this one."""
         store_release_u64(self._area, layout.SHARE_WAITS_OFFSET, int(waits))
 
     def forget_topics(self) -> None:
-        """All chains of the slot hold nothing, until :meth:`store_topic` says otherwise."""
+        """Set all chains of the slot to zero, until :meth:`store_topic`."""
         for chain_id in range(layout.CHAINS_MAX):
             row = layout.CHAINS_OFFSET + chain_id * layout.CHAIN_ROW_BYTES
             if not load_acquire_u64(self._area, row + 8) & 0xFFFFFFFF:
@@ -105,11 +107,11 @@ class ShareWords:
     # ---- what is the others'
 
     def topic_elsewhere(self, topic: str) -> int:
-        """Bytes that the topic holds in all other slots."""
+        """Bytes of the topic in all other slots."""
         return sum(slot.held_bytes(topic) for _, slot in self._other_slots())
 
     def stalled_elsewhere(self, now_ms: float) -> int:
-        """Bytes of topics that do not move, in all other slots; all pages of a worker that does not beat."""
+        """Bytes of stalled topics in all other slots; for a worker without a heartbeat, all its pages."""
         words = self._stalled_words.tolist()
         stalled = 0
         for slot, _ in self._other_slots():

@@ -16,7 +16,7 @@ STATE_LIVE: Final = 1
 
 READ_TRIES_MAX: Final = 64
 FIRST_ROW_WORD: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
-"""Of the first counter row, in what ``Counters.read_words`` gives."""
+"""Index of the first counter row in the result of ``Counters.read_words``."""
 _SUBMISSIONS, _ACCEPTED, _BYTES, _HELD, _DELIVERED = (
     FIRST_ROW_WORD + ROW_INDEX[row]
     for row in (
@@ -32,8 +32,8 @@ _SUBMISSIONS, _ACCEPTED, _BYTES, _HELD, _DELIVERED = (
 class Counters:
     """A slot's counter block: one writer (its worker), any number of readers in other processes.
 
-    The sequence word is odd while a row is being written. A reader tries again when it changed; when the writer
-    died or hangs inside a write, it takes what is there: each row is one 8-byte word and whole by itself.
+    The sequence word is odd while a row is being written. A reader tries again if it changed. If the writer died or
+    hangs inside a write, the reader uses the present values: each row is one 8-byte word and valid by itself.
     """
 
     __slots__ = ("_block", "_first", "_words")
@@ -44,7 +44,7 @@ class Counters:
         self._first = FIRST_ROW_WORD
 
     def inc(self, row: str, amount: int = 1) -> None:
-        """Add to a row; KeyError for a name that is not in COUNTER_ROWS."""
+        """Add to a row. Raises KeyError for a name that is not in COUNTER_ROWS."""
         words = self._words
         index = self._first + ROW_INDEX[row]
         sequence = words[0]
@@ -53,7 +53,7 @@ class Counters:
         words[0] = sequence + 2
 
     def add(self, amounts: Mapping[str, int]) -> None:
-        """Add to several rows in one write: a reader sees all of it or nothing. A gauge stops at 0."""
+        """Add to several rows in one write: a reader sees all changes or none. A gauge stops at 0."""
         words, first = self._words, self._first
         sequence = words[0]
         words[0] = sequence + 1
@@ -63,7 +63,7 @@ class Counters:
         words[0] = sequence + 2
 
     def count_accepted(self, records: int, payload_bytes: int) -> None:
-        """One submission: as :meth:`add` of its four rows, without a dictionary for each."""
+        """Count one submission: :meth:`add` of its four rows, without building a dictionary."""
         words = self._words
         sequence = words[0]
         words[0] = sequence + 1
@@ -74,7 +74,7 @@ class Counters:
         words[0] = sequence + 2
 
     def count_delivered(self, records: int) -> None:
-        """One batch: as :meth:`add` of its two rows."""
+        """Count one batch: :meth:`add` of its two rows."""
         words = self._words
         sequence = words[0]
         words[0] = sequence + 1
@@ -95,12 +95,12 @@ class Counters:
         return self._words[self._first + ROW_INDEX[row]]
 
     def read(self) -> dict[str, int]:
-        """All rows by name, of one moment unless the writer hangs."""
+        """All rows by name: a consistent copy unless the writer hangs."""
         words = self.read_words()
         return {name: words[self._first + place] for name, place in ROW_INDEX.items()}
 
     def read_words(self) -> list[int]:
-        """The whole block, of one moment unless the writer hangs."""
+        """The whole block: a consistent copy unless the writer hangs."""
         words = self._words
         values: list[int] = []
         for _ in range(READ_TRIES_MAX):
@@ -111,28 +111,29 @@ class Counters:
         return values
 
     def close_write(self) -> None:
-        """A dead writer may have left the sequence odd; the next owner evens it."""
+        """Make the sequence even again, if a dead writer left it odd."""
         if self._words[0] & 1:
             self._words[0] += 1
 
 
 class RunningTotals:
-    """Totals that a worker counts in its own memory, as counters of its slot: a predecessor's go on where they
-    stood."""
+    """Publishes totals that a worker counts in its own memory as counters of its slot. They continue a predecessor's
+    values.
+    """
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._published: dict[str, int] = {}
 
     def publish(self, totals: Mapping[str, int]) -> None:
-        """Add what each row's total has grown by since the last call, all in one write."""
+        """Add each total's growth since the last call, all in one write."""
         before = self._published
         self._counters.add({row: total - before.get(row, 0) for row, total in totals.items()})
         self._published = dict(totals)
 
 
 class SlotView:
-    """One slot. Written by its worker (and by the controller while no worker has it)."""
+    """One slot of the segment. Written by its worker, or by the controller while no worker owns it."""
 
     def __init__(self, index: int, area: memoryview) -> None:
         self.index = index
@@ -140,7 +141,7 @@ class SlotView:
         self.counters = Counters(area)
 
     def claim(self, *, pid: int | None = None, incarnation: int, cpu: int = -1) -> None:
-        """Make the slot this process's; the incarnation is stored last."""
+        """Claim the slot for a process. The incarnation is stored last."""
         pid = os.getpid() if pid is None else pid
         self.counters.close_write()
         struct.pack_into("<Ii", self.area, layout.PID_OFFSET, pid, cpu)
@@ -153,7 +154,7 @@ class SlotView:
 
     @property
     def incarnation(self) -> int:
-        """Unique among all workers this segment ever had; 0 before the first."""
+        """Number of the last owner, unique among all workers that this segment ever had; 0 before the first."""
         return load_acquire_u64(self.area, layout.INCARNATION_OFFSET)
 
     @property
@@ -162,12 +163,12 @@ class SlotView:
 
     @property
     def start_time(self) -> int:
-        """Start of the process in clock ticks since boot: with the pid, a name that is not re-used."""
+        """Start of the process in clock ticks since boot. With the pid it is unique."""
         return load_acquire_u64(self.area, layout.START_TIME_OFFSET)
 
     @property
     def is_owned(self) -> bool:
-        """The process that claimed it last is alive."""
+        """True if the process that claimed it last is alive."""
         return process_start_ticks(self.pid) == self.start_time != 0
 
     @property
@@ -187,10 +188,11 @@ class SlotView:
         store_release_u64(self.area, layout.HEARTBEAT_OFFSET, now_ns)
 
     def resume_clock(self, now_ns: int) -> float:
-        """For a new owner: the slot's clock goes on from the last heartbeat; ms that it is ahead of ``now_ns``' clock.
+        """Continue the slot's clock from the last heartbeat, for a new owner. Returns the ms by which it is ahead of
+        ``now_ns``.
 
-        It tells how long a record has been somebody's work. The time in which nobody could deliver it, and other boots
-        with other monotonic clocks, do not count. Repeatable after a kill in the middle.
+        The clock measures how long a record has been in a worker's hands. Time without a worker does not count, nor do
+        monotonic clocks of other boots. Can be repeated after a kill in the middle.
         """
         (ahead_ns, stood_ns) = struct.unpack_from("<qq", self.area, layout.SLOT_CLOCK_OFFSET)
         if not stood_ns:
@@ -208,7 +210,7 @@ class SlotView:
 
     @property
     def dead_lettering(self) -> int:
-        """Records in the spool whose words are being made done, and which are counted after that."""
+        """Number of records in the spool whose words are being marked done, and which are counted after that."""
         return load_acquire_u64(self.area, layout.DEAD_LETTERING_OFFSET)
 
     @dead_lettering.setter
@@ -217,7 +219,7 @@ class SlotView:
 
     @property
     def spared(self) -> int:
-        """The incarnation that a controller ended: what it had in work did not kill it. 0: none."""
+        """The incarnation that a controller ended: its work did not kill it. 0: none."""
         return load_acquire_u64(self.area, layout.SPARED_OFFSET)
 
     @spared.setter
@@ -226,7 +228,7 @@ class SlotView:
 
 
 def process_start_ticks(pid: int) -> int:
-    """Field 22 of /proc/PID/stat; 0 when there is no such process."""
+    """Start time of a process in clock ticks (field 22 of /proc/PID/stat); 0 if there is no such process."""
     try:
         handle = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -234,7 +236,7 @@ def process_start_ticks(pid: int) -> int:
     try:
         stat = os.read(handle, 4096)
     except OSError:
-        return 0  # reaped in between
+        return 0  # it ended in between
     finally:
         os.close(handle)
     return int(stat.rpartition(b")")[2].split()[19])

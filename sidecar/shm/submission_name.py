@@ -1,8 +1,8 @@
-"""The name of an accepted submission, for all time: what is the same record is decided by it and by nothing else.
+"""The permanent name of an accepted submission. Two submissions are the same if and only if their names are equal.
 
-A submission is named where it was first accepted, by what never changes of its entry: the segment, slot, chain and
-ordinal where it stands, and who sent it. A crash of the host gives it another entry in another segment, and nobody
-is left who sent it: that entry carries the name, in the fields that said who (sidecar/shm/restore.py).
+The name is made where the submission is first accepted, from unchanging facts of its entry: segment, slot, chain,
+ordinal, and its sender. After a crash of the host the submission gets another entry in another segment, and its sender
+is gone. That entry carries the name in the fields of the sender (sidecar/shm/restore.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 NAME_BYTES: Final = 16
 CARRIES_NAME: Final = 0x80
-"""Entry flag: row, stream and seq are the name. It counts only with generation 0, which no client has."""
+"""Entry flag: row, stream and seq hold the name. Valid only with generation 0, which no client has."""
 
 _CARRIED: Final = struct.Struct("<IIQ")
 _NAMED_BY: Final = struct.Struct("<16sIIQIIIQq")
@@ -21,7 +21,7 @@ assert _CARRIED.size == NAME_BYTES
 
 
 class Named(Protocol):
-    """The fields that an entry of the journal and one of the accept log have in common."""
+    """Fields that entries of the journal and of the accept log have in common."""
 
     @property
     def chain_id(self) -> int: ...
@@ -42,7 +42,7 @@ class Named(Protocol):
 
 
 class CarriedName(NamedTuple):
-    """A name in the fields of an entry that nobody sent."""
+    """A name, in the fields of an entry without a sender."""
 
     client_row: int
     stream: int
@@ -50,9 +50,9 @@ class CarriedName(NamedTuple):
 
 
 def submission_name(instance_id: bytes, slot: int, entry: Named) -> bytes:
-    """16 bytes: two submissions have the same ones only when they are the same submission.
+    """The 16-byte name. Two submissions have the same name only if they are the same submission.
 
-    ``instance_id`` and ``slot`` are those of the segment, or of the log, that ``entry`` was read from.
+    ``instance_id`` and ``slot`` are those of the segment or log from which ``entry`` was read.
     """
     if is_restored(entry):
         return _CARRIED.pack(entry.client_row, entry.stream, entry.seq)
@@ -71,7 +71,7 @@ def submission_name(instance_id: bytes, slot: int, entry: Named) -> bytes:
 
 
 def carry(name: bytes) -> CarriedName:
-    """The fields of an entry, with CARRIES_NAME among its flags, from which submission_name() reads ``name``."""
+    """Entry fields from which submission_name() reads ``name``, together with the flag CARRIES_NAME."""
     return CarriedName(*_CARRIED.unpack(name))
 
 
