@@ -67,24 +67,34 @@ def rule_tests() -> tuple[RuleTest, ...]:
 def _rule_tests() -> Iterator[RuleTest]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text())
-        shown = str(path.relative_to(ROOT))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                for decorator in node.decorator_list:
-                    rule = _rule_of(decorator)
-                    if rule is not None:
-                        yield RuleTest(rule, shown, node.name)
+        for rule, name in rules_of(tree):
+            yield RuleTest(rule, str(path.relative_to(ROOT)), name)
 
 
-def _rule_of(node: ast.expr) -> str | None:
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "rule"
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
-    ):
-        return str(node.args[0].value)
+def rules_of(
+    scope: ast.Module | ast.ClassDef, inherited: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, str]]:
+    """(rule, test) of a module or class."""
+    marks = inherited | {
+        rule
+        for node in scope.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+        for each in ast.walk(node.value)
+        if (rule := _rule_of(each)) is not None
+    }
+    for node in scope.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            own = marks | {rule for each in node.decorator_list if (rule := _rule_of(each)) is not None}
+            if isinstance(node, ast.ClassDef):
+                yield from rules_of(node, own)
+            elif node.name.startswith("test_"):
+                yield from ((rule, node.name) for rule in own)
+
+
+def _rule_of(node: ast.AST) -> str | None:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="rule"), args=[ast.Constant(value=str(rule)), *_]):
+            return rule
     return None
 
 
