@@ -76,6 +76,10 @@ def faults(text: str) -> Iterator[str]:
     for span in spans:
         if _FILE.fullmatch(span) and not any((ROOT / folder / span).exists() for folder in ("", "sidecar")):
             yield f"{span}: no such file"
+        if (found := re.fullmatch(r"([\w/]+\.py)::(\w+).*", span)) is not None:
+            path = ROOT / found[1]
+            if not path.exists() or not re.search(rf"def {found[2]}\b", path.read_text()):
+                yield f"{span}: no such test in that file"
         found = re.match(r"([A-Z]\w+)\.\w+", span)
         if found and found[1] in _classes() and found[0] not in ELSEWHERE and not places(found[0]):
             yield f"{span}: {found[1]} has no such member"
@@ -111,6 +115,7 @@ def test_all_that_a_page_names_is_there(page: Path) -> None:
     [
         "`sidecar/no/such.py`",
         "`tests/no_such_folder/`",
+        "`tests/conventions/test_sizes.py::test_nosuch`",
         "`make nosuch`",
         "```\nmake deb nosuch   # a comment\n```",
         "`Chain.nosuch`",

@@ -29,7 +29,7 @@ from sidecar.net.penalties import (
     USERS_FREE_POINTS,
     Penalties,
 )
-from tests.net.test_endpoint import desk_at, dial, greet, is_closed, run, stub_at, until
+from tests.net.desk import desk_at, dial, greet, is_closed, run, stub_at, until
 
 NEIGHBOUR = """
 import socket, sys

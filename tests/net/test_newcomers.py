@@ -27,7 +27,7 @@ from sidecar.net.peer import Peer, host_of, peer_of, user_of
 from sidecar.net.penalties import FREE_POINTS
 from sidecar.net.tcp_listen import listen_on
 from sidecar.testing.tcp_access import HOST, free_ports
-from tests.net.test_endpoint import PATIENCE_S, Desk, desk_at, dial, is_closed, run, stub_at, until
+from tests.net.desk import PATIENCE_S, Desk, desk_at, dial, is_closed, run, stub_at, until
 
 DAEMON, CLIENT = KeyPair.new(), KeyPair.new()
 RULES = ClientRules({"billing": ClientRule("billing", keys=(CLIENT.public,))})

@@ -17,7 +17,7 @@ from sidecar.net import penalties as penalties_module
 from sidecar.net.peer import Peer
 from sidecar.net.penalties import FREE_POINTS, USELESS_POINTS, Penalties
 from sidecar.net.stub_connection import UNATTACHED_FREE_MESSAGES, UNATTACHED_MESSAGES_MAX
-from tests.net.test_endpoint import Desk, desk_at, greet, run, stub_at, until
+from tests.net.desk import Desk, desk_at, greet, run, stub_at, until
 
 FREE = int(FREE_POINTS / USELESS_POINTS)
 MESSAGE = b"".join(encode([b"useless"]))

@@ -20,7 +20,7 @@ from sidecar.net.peer import Peer, peer_of
 from sidecar.net.receive_room import RECEIVE_BUFFER_BYTES
 from sidecar.net.stub_connection import StubConnection
 from sidecar.net.unattached import PLACES_PER_FREE, Unattached
-from tests.net.test_endpoint import MESSAGE_BYTES_MAX, desk_at, dial, is_closed, run, stub_at, until
+from tests.net.desk import MESSAGE_BYTES_MAX, desk_at, dial, is_closed, run, stub_at, until
 
 PLACES = 64
 

@@ -13,7 +13,7 @@ from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicSta
 from sidecar.producer.core import Core as ProducerCore
 from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
-from sidecar.producer.lanes import IDEMPOTENT_LANE
+from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED
 from sidecar.producer.topic_settings import TopicRules
@@ -251,3 +251,18 @@ class Core:
 def payloads_of(batches: Iterable[ProducerBatch]) -> list[Any]:
     """The payloads of the batches' records, end to end."""
     return [payload for batch in batches for payload in batch.records.payloads]  # type: ignore[attr-defined]
+
+
+def plain_core(**settings: Any) -> Core:
+    """Acks 1: halves of a batch get descriptors when they are sent."""
+    return Core(lane=PLAIN_LANE, **{"enable_idempotence": False, "acks": 1, **settings})
+
+
+def everywhere(core: Core, payload: str, partitions: int) -> None:
+    for partition in range(partitions):
+        core.append(f"{payload}{partition}", partition=partition)
+
+
+def count(requests: list[ProduceRequest]) -> int:
+    """Their batches."""
+    return sum(len(request.batches) for request in requests)

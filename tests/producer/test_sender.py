@@ -9,15 +9,10 @@ import pytest
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
 from sidecar.common.model import second_of
-from sidecar.producer.effects import CloseLink, Completed, Connect, LeaderHints, NeedMetadata, Split
+from sidecar.producer.effects import CloseLink, Completed, Connect, NeedMetadata, Split
 from sidecar.producer.lanes import PLAIN_LANE
 
-from .harness import PRODUCER_ID, TOPIC, Core, answer, payloads_of
-
-
-def plain(**settings: object) -> Core:
-    return Core(lane=PLAIN_LANE, **{"enable_idempotence": False, "acks": 1, **settings})  # type: ignore[arg-type]
-
+from .harness import PRODUCER_ID, TOPIC, Core, answer, payloads_of, plain_core
 
 # --- completion ---------------------------------------------------------------------------------------------
 
@@ -103,108 +98,6 @@ def test_a_partition_left_out_of_an_answer_is_in_doubt_and_sent_again() -> None:
     (request,) = core.poll(200)
     assert payloads_of(request.batches) == ["a"]
     assert request.batches[0].in_doubt
-
-
-# --- splitting ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.rule("A7")
-def test_a_batch_too_large_for_its_topic_is_split_and_both_halves_are_delivered() -> None:
-    """AC-07: sequences, deadline and attempts are kept; order too, though more is queued."""
-    core = Core()
-    request = core.send("a", "b")
-    core.append("c")
-    parent = request.batches[0]
-    core.respond(request, answer(0, Code.MESSAGE_TOO_LARGE))
-    (request,) = core.poll()
-    (split,) = core.of(Split)
-    assert split == Split(parent, parent.children)
-    first, second = split.pieces
-    assert [piece.base_sequence for piece in split.pieces] == [0, 1]
-    assert [piece.deadline_ms for piece in split.pieces] == [parent.deadline_ms] * 2
-    assert request.batches == [first]
-    core.acknowledge(request, base_offset=0)
-    requests = core.poll()
-    assert requests[0].batches == [second]
-    core.acknowledge(requests[0], base_offset=1)
-    for request in [*requests[1:], *core.poll()]:
-        core.acknowledge(request, base_offset=2)
-    core.poll()
-    assert [batch.base_offset for batch in core.completed] == [0, 1, 2]
-    assert payloads_of(core.completed) == ["a", "b", "c"]
-    assert core.sender.counts.batches_split == 1
-    assert core.sender.is_idle
-
-
-@pytest.mark.rule("A7")
-def test_a_single_record_too_large_fails() -> None:
-    core = Core()
-    core.respond(core.send("a"), answer(0, Code.MESSAGE_TOO_LARGE))
-    core.poll()
-    (batch,) = core.completed
-    assert batch.code == Code.MESSAGE_TOO_LARGE
-    assert batch.text == (
-        f"The record for topic {batch.topic} ({batch.size_bytes:,} bytes with its batch, before compression) is "
-        "larger than the topic's max.message.bytes."
-    ), "Kafka's own words name neither"
-
-
-@pytest.mark.rule("A7")
-def test_a_split_in_the_plain_lane_keeps_the_order() -> None:
-    core = plain()
-    request = core.send(*"abcd")
-    core.append("e")
-    core.respond(request, answer(0, Code.MESSAGE_TOO_LARGE))
-    sent = [payloads_of(request.batches) for request in [*core.poll(), *core.poll()]]
-    assert sent == [["a", "b"], ["c", "d"], ["e"]]
-
-
-@pytest.mark.rule("A7")
-@pytest.mark.rule("A8")
-def test_an_expired_batch_is_not_split() -> None:
-    core = Core(delivery_timeout_ms=1500)
-    request = core.send("a", "b")
-    core.poll(1600)
-    core.respond(request, answer(0, Code.MESSAGE_TOO_LARGE))
-    assert core.poll() == []
-    assert core.of(Split) == []
-    assert [batch.code for batch in core.completed] == [LocalCode.EXPIRED]
-
-
-@pytest.mark.rule("A8")
-def test_halves_expire_with_their_parents_deadline() -> None:
-    core = Core(delivery_timeout_ms=1500)
-    core.clock.advance(0)
-    request = core.send("a", "b")
-    core.clock.advance(1000)
-    core.append("c")
-    core.respond(request, answer(0, Code.MESSAGE_TOO_LARGE))
-    core.links.down.add(1)
-    core.poll()
-    assert core.sender.next_wakeup_ms == request.batches[0].deadline_ms
-    core.poll(500)
-    assert payloads_of(core.completed) == ["a", "b"]
-    core.poll(1000)
-    assert payloads_of(core.completed) == ["a", "b", "c"]
-
-
-@pytest.mark.rule("A7")
-def test_halves_of_a_batch_that_may_be_there_whole_are_not_renumbered() -> None:
-    """The broker knows batches by base and count: it would take a half under a new number as something
-    new."""
-    core = Core()
-    core.send("a", "b")
-    core.sender.on_disconnect(1, core.now_ms)
-    (request,) = core.poll(200)
-    core.respond(request, answer(0, Code.MESSAGE_TOO_LARGE))
-    (request,) = core.poll()
-    core.respond(request, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
-    (request,) = core.poll(200)
-    core.respond(request, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
-    core.poll()
-    assert payloads_of(core.completed) == ["a", "b"]
-    assert {batch.persistence for batch in core.completed} == {Persistence.POSSIBLY_PERSISTED}
-    assert core.sender.is_idle
 
 
 # --- time ---------------------------------------------------------------------------------------------------
@@ -327,7 +220,7 @@ def test_a_throttle_mutes_that_broker_only() -> None:
 @pytest.mark.rule("S5")
 def test_acks_zero_is_done_when_the_bytes_are_taken() -> None:
     """SN-10: offset −1, no wait for an answer; nothing is known about the log."""
-    core = plain(acks=0)
+    core = plain_core(acks=0)
     request = core.send("a")
     assert request.acks == 0
     core.poll()
@@ -341,112 +234,6 @@ def test_acks_zero_is_done_when_the_bytes_are_taken() -> None:
 def test_acks_of_the_request(acks: int, idempotent: bool, lane: int, asked: int) -> None:
     core = Core(acks=acks, enable_idempotence=idempotent, lane=lane)
     assert core.send("a").acks == asked
-
-
-# --- errors -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.rule("S3")
-def test_retries_back_off_exponentially() -> None:
-    core = Core()
-    request = core.send("a")
-    waits = []
-    for _ in range(6):
-        core.respond(request, answer(0, Code.NOT_ENOUGH_REPLICAS))
-        core.poll()
-        before = core.now_ms
-        (request,) = core.poll(core.sender.next_wakeup_ms - before)
-        waits.append(core.now_ms - before)
-    assert waits == [100, 200, 400, 800, 1000, 1000]
-
-
-@pytest.mark.rule("S3")
-@pytest.mark.parametrize("code", [Code.INVALID_TOPIC_EXCEPTION, Code.TOPIC_AUTHORIZATION_FAILED, 87, 76])
-def test_fatal_errors_fail_the_batch_at_once(code: int) -> None:
-    core = Core()
-    core.respond(core.send("a"), answer(0, code, error_message="because"))
-    core.poll()
-    (batch,) = core.completed
-    assert (batch.code, batch.text, batch.persistence) == (code, "because", Persistence.NOT_PERSISTED)
-
-
-@pytest.mark.rule("S3")
-@pytest.mark.parametrize("code", [2, 3, 5, 6, 7, 13, 19, 20, 56, 74, 100])
-def test_retriable_errors_are_retried(code: int) -> None:
-    core = Core()
-    core.respond(core.send("a"), answer(0, code))
-    assert len(core.poll(200)) == 1
-    assert (core.sender.counts.batch_errors, core.sender.counts.record_errors) == (1, 0)
-
-
-@pytest.mark.rule("S3")
-@pytest.mark.rule("M7")
-@pytest.mark.parametrize(("code", "asked"), [(3, True), (5, True), (6, True), (7, False), (19, False)])
-def test_errors_that_mean_stale_metadata_ask_for_an_update(code: int, asked: bool) -> None:
-    core = Core()
-    core.respond(core.send("a"), answer(0, code))
-    core.poll()
-    assert (NeedMetadata(frozenset({TOPIC})) in core.effects) is asked
-
-
-def test_a_brokers_hint_at_the_new_leader_is_passed_on() -> None:
-    """KIP-951."""
-    core = Core()
-    core.respond(core.send("a"), answer(0, 6, current_leader_id=2, current_leader_epoch=9))
-    core.poll()
-    (effect,) = core.of(LeaderHints)
-    assert effect.hints == ((TOPIC, 0, 2, 9),)
-
-
-@pytest.mark.rule("S3")
-def test_a_lost_connection_is_retried_as_often_as_retries_allow() -> None:
-    """SN-01, non-idempotent: retries 1 absorbs one cut; the second surfaces as NETWORK_EXCEPTION."""
-    core = plain(retries=1)
-    core.send("a")
-    core.sender.on_disconnect(1, core.now_ms)
-    core.poll()
-    assert NeedMetadata(frozenset({TOPIC})) in core.effects
-    core.poll(200)
-    core.sender.on_disconnect(1, core.now_ms)
-    assert core.poll(10_000) == []
-    (batch,) = core.completed
-    assert (batch.code, batch.persistence) == (Code.NETWORK_EXCEPTION, Persistence.POSSIBLY_PERSISTED)
-
-
-def test_a_request_of_which_no_byte_left_is_as_if_never_drained() -> None:
-    core = Core(retries=0)
-    request = core.send("a")
-    request.begun = False
-    core.sender.on_disconnect(1, core.now_ms)
-    (again,) = core.poll()
-    batch = again.batches[0]
-    assert (batch.attempts, batch.in_doubt, batch.base_sequence) == (0, False, 0)
-
-
-def test_a_request_without_a_buffer_comes_back() -> None:
-    core = Core()
-    core.append("a", "b")
-    (send,) = [e for e in core.sender.poll(core.snapshot, core.links, core.now_ms) if hasattr(e, "request")]
-    core.sender.on_request_not_sent(send.request, core.now_ms)
-    assert core.sender.in_flight_count == 0
-    (again,) = core.poll()
-    assert again.batches == send.request.batches
-
-
-def test_a_batch_that_cannot_be_encoded_fails_and_the_others_go() -> None:
-    core = Core(leaders=(1, 1))
-    core.append("a", partition=0)
-    core.append("b", partition=1)
-    (request,) = core.poll()
-    bad = request.batches[0]
-    core.sender.on_batch_unsendable(request, bad, "count differs", core.now_ms)
-    core.acknowledge(request)
-    core.poll()
-    fates = {batch.partition: (batch.code, batch.persistence) for batch in core.completed}
-    assert fates == {
-        0: (LocalCode.ENCODE_MISMATCH, Persistence.POSSIBLY_PERSISTED),
-        1: (0, Persistence.PERSISTED),
-    }
 
 
 # --- links --------------------------------------------------------------------------------------------------
@@ -566,105 +353,6 @@ def test_an_exception_over_one_answer_leaves_no_other_batch_on_the_wire() -> Non
     assert sorted(payloads_of(core.completed)) == ["a", "b"], "the other is ended by its deadline"
     assert core.sender.is_idle
     assert len(core.poll() or [core.send("c", partition=0)]) == 1
-
-
-# --- the end ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.rule("S2")
-def test_graceful_close_delivers_everything_without_linger() -> None:
-    core = Core(linger_ms=60_000)
-    core.append("a")
-    assert core.poll() == []
-    core.sender.begin_close(core.now_ms)
-    core.append("accepted meanwhile", partition=0)
-    (request,) = core.poll()
-    assert not core.sender.is_idle
-    core.acknowledge(request)
-    assert not core.sender.is_idle, "what is decided must still be told"
-    core.poll()
-    assert core.sender.is_idle
-
-
-@pytest.mark.rule("A9")
-@pytest.mark.rule("S2")
-def test_forced_close_fails_everything_with_a_clear_error() -> None:
-    core = Core(leaders=(1, 2))
-    core.send("in flight", partition=0)
-    core.links.down.add(2)
-    core.append("queued", partition=1)
-    core.poll()
-    core.sender.force_close(core.now_ms)
-    core.poll()
-    told = {payloads_of([batch])[0]: batch for batch in core.completed}
-    assert told["in flight"].persistence == Persistence.POSSIBLY_PERSISTED
-    assert told["queued"].persistence == Persistence.NOT_PERSISTED
-    assert {batch.code for batch in core.completed} == {LocalCode.ABORTED}
-    assert "was closed before 1 record(s)" in told["queued"].text
-
-
-@pytest.mark.rule("S2")
-def test_a_late_answer_after_a_forced_close_changes_nothing() -> None:
-    core = Core()
-    request = core.send("a")
-    core.sender.force_close(core.now_ms)
-    core.acknowledge(request)
-    core.poll()
-    assert [batch.code for batch in core.completed] == [LocalCode.ABORTED]
-    assert core.sender.is_idle
-
-
-@pytest.mark.rule("U5")
-def test_a_deleted_topics_waiting_batches_fail() -> None:
-    core = Core(leaders=(-1, 1))
-    core.append("a", partition=0)
-    sent = core.send("b", partition=1)
-    core.sender.fail_partitions(
-        TOPIC, None, LocalCode.TOPIC_DELETED, "Topic orders was deleted.", core.now_ms
-    )
-    core.poll()
-    assert payloads_of(core.completed) == ["a"]
-    core.respond(sent, answer(1, 3))
-    core.poll(400)
-    assert payloads_of(core.completed) == ["a", "b"], "what was on the wire is not sent again"
-    assert {each.code for each in core.completed} == {LocalCode.TOPIC_DELETED}
-    # A leader may say so after it has appended, too.
-    assert [each.persistence for each in core.completed] == [
-        Persistence.NOT_PERSISTED,
-        Persistence.POSSIBLY_PERSISTED,
-    ]
-
-
-@pytest.mark.parametrize("code", [Code.MESSAGE_TOO_LARGE, Code.INVALID_RECORD])
-@pytest.mark.rule("U5")
-def test_no_part_of_a_batch_that_was_refused_is_sent_after_its_topic_was_deleted(code: Code) -> None:
-    core = Core()
-    request = core.send("a", "b", "c")
-    core.sender.fail_partitions(
-        TOPIC, None, LocalCode.TOPIC_DELETED, "Topic orders was deleted.", core.now_ms
-    )
-    errors = ((1, "no key"),) if code == Code.INVALID_RECORD else ()
-    core.respond(request, answer(0, code, record_errors=errors))
-    assert core.poll() == [] and core.poll(400) == []
-    codes = {name: each.code for each in core.completed for name in payloads_of([each])}
-    bad = {"b": Code.INVALID_RECORD} if errors else {}
-    assert codes == dict.fromkeys("abc", LocalCode.TOPIC_DELETED) | bad
-    assert {each.persistence for each in core.completed} == {Persistence.NOT_PERSISTED}
-
-
-def test_what_was_on_the_wire_when_its_topic_went_may_still_be_delivered_or_be_in_doubt() -> None:
-    core = Core(leaders=(1, 1, 1))
-    delivered, lost = core.send("a", partition=0), core.send("b", partition=1)
-    core.sender.fail_partitions(
-        TOPIC, [0, 1], LocalCode.TOPIC_DELETED, "Topic orders was deleted.", core.now_ms
-    )
-    core.acknowledge(delivered)
-    core.sender.on_disconnect(1, core.now_ms)
-    core.poll()
-    (good, bad) = core.completed
-    assert (good.code, good.persistence) == (0, Persistence.PERSISTED)
-    assert list(lost.batches) == [bad]
-    assert (bad.code, bad.persistence) == (LocalCode.TOPIC_DELETED, Persistence.POSSIBLY_PERSISTED)
 
 
 def test_completed_batches_of_a_partition_come_in_order() -> None:

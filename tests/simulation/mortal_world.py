@@ -27,7 +27,8 @@ from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
 
 from .sim_calm import SimCalm
 from .sim_ledger import Payload
-from .sim_world import LATE_MS_MAX, START_MS, SimWorld
+from .sim_shell import LATE_MS_MAX, START_MS
+from .sim_world import SimWorld
 
 ANSWER_MS_MAX = 300.0
 """Until the successor has the broker's word: by then, what a dead connection had delivered is processed."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.shm.segment import Segment
+from tests.worker.port_stage import PortStage
 from tests.worker.scene import Scene
 
 
@@ -14,6 +15,12 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     made = Scene(tmp_path / "segment")
     yield made
     made.close()
+
+
+@pytest.fixture
+def stage(scene: Scene) -> PortStage:
+    """The rooms between socket and journal."""
+    return PortStage(scene)
 
 
 @pytest.fixture

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
+from client_stub.wire import OutcomeKind, unpack_outcomes
 from sidecar.common.errors import Code
 from sidecar.producer.effects import Completed, Split
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, layout
-from sidecar.shm.client_index import ClientIndex
-from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
@@ -23,79 +17,9 @@ from sidecar.worker.adoption import adoption
 from sidecar.worker.brokers.inquiry import Verdict
 from sidecar.worker.fates.publication import publish_all
 from tests.configs import producer_config
-from tests.reading_back import row_of, stream_position
+from tests.worker.adoption_stage import accept, check_end, heir, told_offsets
 
-from .slot_stage import CLIENT_ID, OTHER_TOPIC, MemoryBroker, SlotStage
-
-
-def submission(number: int, count: int = 4) -> tuple[list[bytes], list[int | None]]:
-    values = [b"%d.%d" % (number, i) for i in range(count)]
-    # Explicit partitions: who looks at the log knows where a record must be, and in which order.
-    return values, [(number + i) % 2 for i in range(count)]
-
-
-def accept(stage: SlotStage, session: Any, numbers: range) -> None:
-    for number in numbers:
-        stage.accept(session, *submission(number))
-
-
-def check_end(stage: SlotStage, submissions: int, *, count: int = 4) -> None:
-    """Every record of the submissions in the log once and in order, told, and nothing left anywhere."""
-    expected: dict[int, list[bytes]] = {0: [], 1: []}
-    for number in range(submissions):
-        for value, partition in zip(*submission(number, count), strict=True):
-            assert partition is not None
-            expected[partition].append(value)
-    assert {partition: stage.broker.log.get(partition, []) for partition in expected} == expected
-    assert describe_undelivered(stage.segment) == []
-    assert list(stage.descriptors) == []
-    counters = stage.counters.read()
-    assert counters["records_accepted_total"] == submissions * count
-    assert counters["records_delivered_total"] == submissions * count
-    assert counters["records_failed_total"] == 0
-    row = row_of(ClientTable(stage.segment), CLIENT_ID)
-    assert row is not None
-    assert stream_position(row, 1) == submissions
-    offsets = told_offsets(stage)
-    for number in range(submissions):
-        for index, (value, partition) in enumerate(zip(*submission(number, count), strict=True)):
-            found = offsets[number + 1, index]
-            assert len(found) == 1, "told again is told the same"
-            (offset,) = found
-            assert stage.broker.log[partition or 0][offset] == value
-    assert all(session.unsettled_records == 0 for session in stage.sessions.by_row.values())
-    for chain in list(stage.chain_table):
-        pages = chain.release_idle()
-        if pages:
-            stage.pool.give(pages)
-    assert not any(stage.segment.owners.cast("Q").tolist()), "every page is back"
-    assert stage.pool.taken_count == 0
-
-
-def told_offsets(stage: SlotStage) -> dict[tuple[int, int], set[int]]:
-    """(seq, record index) → the offsets it was told at."""
-    row = row_of(ClientTable(stage.segment), CLIENT_ID)
-    assert row is not None
-    news = row.ring_slice_from(1)
-    told: dict[tuple[int, int], set[int]] = {}
-    for outcome in unpack_outcomes(news[2]) if news else []:
-        assert outcome.kind == OutcomeKind.DELIVERED, outcome
-        if outcome.shape == Shape.RANGE:
-            indexes = list(range(outcome.first_index, outcome.first_index + outcome.count))
-        else:
-            bits = int.from_bytes(outcome.indexes, "little")
-            indexes = [outcome.first_index + i for i in range(bits.bit_length()) if bits >> i & 1]
-        for place, index in enumerate(indexes):
-            told.setdefault((outcome.seq, index), set()).add(outcome.base_offset + place)
-    return told
-
-
-def heir(stage: SlotStage, broker: MemoryBroker | None = None) -> SlotStage:
-    """The successor of a worker that died where it stands."""
-    following = SlotStage(stage.segment, broker or stage.broker, stage.segment.slot(0).incarnation + 1)
-    following.broker.is_silent = False
-    following.ask()
-    return following
+from .slot_stage import MemoryBroker, SlotStage
 
 
 def test_accepted_and_not_yet_partitioned(segment: Segment) -> None:
@@ -301,137 +225,6 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
     assert describe_undelivered(segment) == []
 
 
-# --- store by store ------------------------------------------------------------------------------------------------
-
-STORES: list[tuple[Any, str]] = [
-    (descriptors, "store_release_u64"),
-    (client_table, "store_release_u64"),
-    (client_table, "compare_and_swap_u64"),
-    (chain_table, "store_release_u64"),
-    (buffer_pool, "take_pages"),
-    (buffer_pool, "give_pages"),
-    (buffer_pool, "store_release_u64"),
-]
-
-
-class Recorder:
-    """The segment as it was before and after every publication, with what the broker had by then."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, segment: Segment, broker: MemoryBroker) -> None:
-        self.segment, self.broker = segment, broker
-        self.moments: dict[int, tuple[bytes, MemoryBroker]] = {}
-        self._patch = monkeypatch.context()
-
-    def used(self) -> int:
-        """Slot 0's end; the clients' rows follow far behind."""
-        return self.segment.layout.slot(1)
-
-    def take(self) -> None:
-        view = self.segment.view
-        client = self.segment.layout.client(0)
-        allocated = ClientIndex(self.segment).slot_of(CLIENT_ID) is not None
-        parts = bytes(view[: self.used()]) + (
-            bytes(view[client : client + layout.CLIENT_STRIDE]) if allocated else b""
-        )
-        packed = zlib.compress(parts, 1)
-        self.moments.setdefault(hash((packed, self._broker_state())), (packed, self.broker.copy()))
-
-    def _broker_state(self) -> int:
-        return sum(map(len, self.broker.log.values())) * 1000 + len(self.broker.spool)
-
-    def __enter__(self) -> Recorder:
-        self._active = self._patch.__enter__()
-        for module, name in STORES:
-            self._active.setattr(module, name, self._wrapped(getattr(module, name)))
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._patch.__exit__(*error)
-
-    def _wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def recorded(*arguments: Any) -> Any:
-            self.take()
-            result = function(*arguments)
-            self.take()
-            return result
-
-        return recorded
-
-
-def restore(segment: Segment, moment: bytes) -> None:
-    data = zlib.decompress(moment)
-    end = segment.layout.slot(1)
-    segment.view[:end] = data[:end]
-    client = data[end:]
-    if client:
-        position = segment.layout.client(0)
-        segment.view[position : position + len(client)] = client
-    segment._slots.clear()
-    segment._clients = None
-
-
-def finish_client(stage: SlotStage, submissions: int) -> None:
-    """The stub sends again what was not accepted."""
-    row = row_of(ClientTable(stage.segment), CLIENT_ID)
-    session, _ = stage.attach(None if row is None else row.secret)
-    position = session.streams[1].position if 1 in session.streams else 0
-    accept(stage, session, range(position, submissions))
-
-
-def successor(segment: Segment, broker: MemoryBroker) -> SlotStage:
-    is_first = not segment.is_slot_prepared(0)
-    return SlotStage(segment, broker, 1 if is_first else segment.slot(0).incarnation + 1)
-
-
-def live(stage: SlotStage, submissions: int, record: Callable[[], None]) -> None:
-    session, _ = stage.attach()
-    for number in range(submissions):
-        if number == 1:
-            stage.know_topic()
-        if number == 2:
-            stage.broker.refuse_once = {0: Code.NOT_ENOUGH_REPLICAS}
-        accept(stage, session, range(number, number + 1))
-        record()
-        stage.turn()
-        record()
-    for _ in range(4):
-        stage.turn()
-        record()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_interrupted", [False, True])
-def test_every_store(monkeypatch: pytest.MonkeyPatch, segment: Segment, is_interrupted: bool) -> None:
-    """A worker dies before or after each of its stores; also in each store of the adoption that follows."""
-    submissions = 4
-    broker = MemoryBroker()
-    with Recorder(monkeypatch, segment, broker) as recorder:
-        first = SlotStage(segment, broker, 1)
-        live(first, submissions, recorder.take)
-    check_end(first, submissions)
-    moments = list(recorder.moments.values())
-    assert len(moments) > 60
-    if is_interrupted:
-        seconds: list[tuple[bytes, MemoryBroker]] = []
-        for moment, state in moments[:: max(1, len(moments) // 12)]:
-            restore(segment, moment)
-            second_broker = state.copy()
-            with Recorder(monkeypatch, segment, second_broker) as again:
-                stage = successor(segment, second_broker)
-                stage.ask()
-                finish_client(stage, submissions)
-                stage.run()
-            seconds += list(again.moments.values())[::5]
-        moments = seconds
-    for moment, state in moments:
-        restore(segment, moment)
-        following = successor(segment, state.copy())
-        following.ask()
-        finish_client(following, submissions)
-        following.run()
-        check_end(following, submissions)
-
-
 def test_the_heartbeat_moves_with_the_adoption(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is in the slot, its controller sees after each part of it that the adoption gets on."""
     monkeypatch.setattr(adoption, "RUN_ENTRIES", 4)
@@ -445,83 +238,6 @@ def test_the_heartbeat_moves_with_the_adoption(segment: Segment, monkeypatch: py
     assert max(steps) <= 4 * 4, "no more than so many submissions without one"
     second.run()
     check_end(second, 20)
-
-
-def deadlines(stage: SlotStage) -> list[float]:
-    """How long each batch still has, in seconds."""
-    return [
-        (batch.deadline_ms - stage.now_ms) / 1000 for batch in stage.accumulator.incomplete.oldest_first()
-    ]
-
-
-def test_delivery_timeout_goes_on_at_adoption(segment: Segment) -> None:
-    """It counts while somebody could deliver, over any number of workers; not while nobody was there."""
-    config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)
-    broker = MemoryBroker(is_silent=True)
-    first = SlotStage(segment, broker, 1, config=config, now_ms=10_000.0)
-    session, _ = first.attach()
-    first.know_topic()
-    first.accept(session, [b"sent"], [0])
-    first.turn()
-    first.turn()
-    first.accept(session, [b"not sent"], [1])
-    segment.slot(0).store_heartbeat(int(100_000 * 1e6))  # 90 s later it dies
-    second = SlotStage(
-        segment, broker, 2, config=config, now_ms=5_000_000.0
-    )  # and nobody is there for an hour
-    assert len(deadlines(second)) == 2
-    assert all(30 <= left <= 32 for left in deadlines(second))
-    segment.slot(0).store_heartbeat(int(5_020_000 * 1e6))
-    third = SlotStage(segment, broker, 3, config=config, now_ms=5_020_000.0)
-    assert all(10 <= left <= 12 for left in deadlines(third))
-    third.broker.is_silent = False
-    third.ask()
-    third.run()
-    assert third.broker.log == {0: [b"sent"], 1: [b"not sent"]}
-
-
-def test_old_records_expire_in_time_behind_younger_ones_of_another_topic(segment: Segment) -> None:
-    """Topics are read one after the other, each from its oldest record on."""
-    config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)
-    first = SlotStage(segment, MemoryBroker(), 1, config=config, now_ms=10_000.0)
-    session, _ = first.attach()
-    first.know_topic()
-    assert first.topics.get("t") is not None, "it has the first chain"
-    first.accept(session, [b"old"], [0], OTHER_TOPIC)
-    first.now_ms += 100_000.0
-    first.accept(session, [b"young"], [0])
-    segment.slot(0).store_heartbeat(int(first.now_ms * 1e6))
-    second = SlotStage(segment, first.broker, 2, config=config, now_ms=first.now_ms)
-    assert [20 <= left <= 22 for left in deadlines(second)] == [True, False], "oldest first"
-    second.now_ms += 30_000.0
-    expired = second.accumulator.incomplete.expired(second.now_ms)
-    assert [batch.topic for batch in expired] == [OTHER_TOPIC]
-
-
-def test_a_submission_accepted_after_the_last_heartbeat_is_new(segment: Segment) -> None:
-    config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)
-    first = SlotStage(segment, MemoryBroker(), 1, config=config, now_ms=10_000.0)
-    session, _ = first.attach()
-    first.know_topic()
-    first.now_ms += 3_000.0
-    first.accept(session, [b"x"], [0])
-    second = SlotStage(segment, first.broker, 2, config=config, now_ms=10_500.0)
-    assert deadlines(second) == [120]
-
-
-def test_a_time_of_acceptance_counts_for_eighteen_hours(segment: Segment) -> None:
-    """What is older counts as younger than it is, never as older."""
-    config = producer_config(delivery_timeout_ms=86_400_000, linger_ms=0)
-    first = SlotStage(segment, MemoryBroker(), 1, config=config, now_ms=1_000.0)
-    session, _ = first.attach()
-    first.know_topic()
-    first.accept(session, [b"x"], [0])
-    slot = segment.slot(0)
-    for incarnation, (at_s, left_s) in enumerate(((60_000, 26_400), (66_000, 86_400)), 2):
-        slot.store_heartbeat(int(at_s * 1e9))
-        heir = SlotStage(segment, first.broker, incarnation, config=config, now_ms=at_s * 1000.0)
-        (left,) = deadlines(heir)
-        assert left_s - 600 <= left <= left_s + 2
 
 
 @pytest.mark.parametrize("acks", ["all to 1", "1 to all"])

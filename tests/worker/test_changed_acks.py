@@ -22,8 +22,8 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.streams.session import ClientSession
 from tests.configs import producer_config
 
+from .express_stage import LOUD, QUIET, Stage, finish
 from .slot_stage import PARTITIONS, TOPIC, MemoryBroker, SlotStage
-from .test_express import LOUD, QUIET, Stage, finish
 
 CLIENTS = [LOUD, QUIET, b"r" * 20]
 

@@ -17,9 +17,9 @@ from sidecar.worker.fates import settlement
 from sidecar.worker.streams.session import ClientSession
 from tests.reading_back import row_of
 
-from . import test_adoption
+from . import store_moments
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
-from .test_adoption import STORES, Recorder, restore, successor
+from .store_moments import STORES, Recorder, restore, successor
 
 REFUSED = b"refused"
 SUBMISSIONS: list[tuple[list[bytes], list[int | None]]] = [
@@ -145,7 +145,7 @@ def test_a_worker_that_dies_anywhere(
         recorder.take()
 
     more: list[tuple[Any, str]] = [(slots, "store_release_u64"), (settlement, "mark_failed_done")]
-    monkeypatch.setattr(test_adoption, "STORES", [*STORES, *more])
+    monkeypatch.setattr(store_moments, "STORES", [*STORES, *more])
     with recorder:
         first = SlotStage(segment, broker, 1)
         monkeypatch.setattr(Counters, "add", torn)

@@ -1,0 +1,114 @@
+"""Errors of answers and links: retried, fatal, or followed by a look at the metadata (rules S3 and M7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_stub.wire import LocalCode, Persistence
+from sidecar.common.errors import Code
+from sidecar.producer.effects import LeaderHints, NeedMetadata
+
+from .harness import TOPIC, Core, answer, plain_core
+
+
+@pytest.mark.rule("S3")
+def test_retries_back_off_exponentially() -> None:
+    core = Core()
+    request = core.send("a")
+    waits = []
+    for _ in range(6):
+        core.respond(request, answer(0, Code.NOT_ENOUGH_REPLICAS))
+        core.poll()
+        before = core.now_ms
+        (request,) = core.poll(core.sender.next_wakeup_ms - before)
+        waits.append(core.now_ms - before)
+    assert waits == [100, 200, 400, 800, 1000, 1000]
+
+
+@pytest.mark.rule("S3")
+@pytest.mark.parametrize("code", [Code.INVALID_TOPIC_EXCEPTION, Code.TOPIC_AUTHORIZATION_FAILED, 87, 76])
+def test_fatal_errors_fail_the_batch_at_once(code: int) -> None:
+    core = Core()
+    core.respond(core.send("a"), answer(0, code, error_message="because"))
+    core.poll()
+    (batch,) = core.completed
+    assert (batch.code, batch.text, batch.persistence) == (code, "because", Persistence.NOT_PERSISTED)
+
+
+@pytest.mark.rule("S3")
+@pytest.mark.parametrize("code", [2, 3, 5, 6, 7, 13, 19, 20, 56, 74, 100])
+def test_retriable_errors_are_retried(code: int) -> None:
+    core = Core()
+    core.respond(core.send("a"), answer(0, code))
+    assert len(core.poll(200)) == 1
+    assert (core.sender.counts.batch_errors, core.sender.counts.record_errors) == (1, 0)
+
+
+@pytest.mark.rule("S3")
+@pytest.mark.rule("M7")
+@pytest.mark.parametrize(("code", "asked"), [(3, True), (5, True), (6, True), (7, False), (19, False)])
+def test_errors_that_mean_stale_metadata_ask_for_an_update(code: int, asked: bool) -> None:
+    core = Core()
+    core.respond(core.send("a"), answer(0, code))
+    core.poll()
+    assert (NeedMetadata(frozenset({TOPIC})) in core.effects) is asked
+
+
+def test_a_brokers_hint_at_the_new_leader_is_passed_on() -> None:
+    """KIP-951."""
+    core = Core()
+    core.respond(core.send("a"), answer(0, 6, current_leader_id=2, current_leader_epoch=9))
+    core.poll()
+    (effect,) = core.of(LeaderHints)
+    assert effect.hints == ((TOPIC, 0, 2, 9),)
+
+
+@pytest.mark.rule("S3")
+def test_a_lost_connection_is_retried_as_often_as_retries_allow() -> None:
+    """SN-01, non-idempotent: retries 1 absorbs one cut; the second surfaces as NETWORK_EXCEPTION."""
+    core = plain_core(retries=1)
+    core.send("a")
+    core.sender.on_disconnect(1, core.now_ms)
+    core.poll()
+    assert NeedMetadata(frozenset({TOPIC})) in core.effects
+    core.poll(200)
+    core.sender.on_disconnect(1, core.now_ms)
+    assert core.poll(10_000) == []
+    (batch,) = core.completed
+    assert (batch.code, batch.persistence) == (Code.NETWORK_EXCEPTION, Persistence.POSSIBLY_PERSISTED)
+
+
+def test_a_request_of_which_no_byte_left_is_as_if_never_drained() -> None:
+    core = Core(retries=0)
+    request = core.send("a")
+    request.begun = False
+    core.sender.on_disconnect(1, core.now_ms)
+    (again,) = core.poll()
+    batch = again.batches[0]
+    assert (batch.attempts, batch.in_doubt, batch.base_sequence) == (0, False, 0)
+
+
+def test_a_request_without_a_buffer_comes_back() -> None:
+    core = Core()
+    core.append("a", "b")
+    (send,) = [e for e in core.sender.poll(core.snapshot, core.links, core.now_ms) if hasattr(e, "request")]
+    core.sender.on_request_not_sent(send.request, core.now_ms)
+    assert core.sender.in_flight_count == 0
+    (again,) = core.poll()
+    assert again.batches == send.request.batches
+
+
+def test_a_batch_that_cannot_be_encoded_fails_and_the_others_go() -> None:
+    core = Core(leaders=(1, 1))
+    core.append("a", partition=0)
+    core.append("b", partition=1)
+    (request,) = core.poll()
+    bad = request.batches[0]
+    core.sender.on_batch_unsendable(request, bad, "count differs", core.now_ms)
+    core.acknowledge(request)
+    core.poll()
+    fates = {batch.partition: (batch.code, batch.persistence) for batch in core.completed}
+    assert fates == {
+        0: (LocalCode.ENCODE_MISMATCH, Persistence.POSSIBLY_PERSISTED),
+        1: (0, Persistence.PERSISTED),
+    }
