@@ -23,6 +23,9 @@ from sidecar.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
+NOT_LEADER = 6
+NOT_ENOUGH_REPLICAS = 19
+
 
 def test_a_signal_at_any_moment_of_its_end_changes_no_exit_status(start_daemon: StartDaemon) -> None:
     """SIGTERM each millisecond until it is gone, the interpreter's own end included."""
@@ -87,6 +90,42 @@ def test_two_signals_of_one_stop_fail_nothing(start_daemon: StartDaemon) -> None
             assert [delivery.result(timeout=20).offset for delivery in deliveries] == list(range(500))
             assert daemon.process.wait(20) == ExitStatus.OK, daemon.log_tail()
         assert len(kafka.records("orders")) == 500
+
+
+@pytest.mark.rule("S2")
+@pytest.mark.parametrize("waits_for", ["answer", "leader", "partition", "retry", "topic"])
+def test_at_the_drains_deadline_every_record_fails_to_its_sender(
+    start_daemon: StartDaemon, waits_for: str
+) -> None:
+    """Each place of a worker in which a record may wait ends, and with it the worker."""
+    with FakeBroker({"orders": 1}) as kafka:
+        daemon = start_daemon(
+            kafka.bootstrap_servers, settings={"daemon.workers": 1, "daemon.shutdown_timeout_s": 1}
+        )
+        topic, partition = ("absent" if waits_for == "topic" else "orders"), None
+        producer = Producer(run_dir=str(daemon.run_dir))
+        try:
+            assert producer.send("orders", value=b"before").result(20).offset == 0
+            match waits_for:
+                case "answer":
+                    kafka.add(on(Api.PRODUCE, times=ALWAYS).hold_answer())
+                case "leader":
+                    kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(NOT_LEADER))
+                    kafka.move_leader("orders", 0, -1)
+                case "partition":
+                    partition = 5
+                case "retry":
+                    kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(NOT_ENOUGH_REPLICAS))
+            delivery = producer.send(topic, value=b"paid", partition=partition)
+            producer.flush(20, until="accepted")
+            assert daemon.process is not None
+            daemon.process.send_signal(signal.SIGTERM)
+            assert daemon.process.wait(30) == ExitStatus.FAILED, daemon.log_tail()
+            with pytest.raises(SidecarError):
+                delivery.result(timeout=10)
+        finally:
+            producer.close(0)
+        assert "1 record could not be delivered" in daemon.log_tail()
 
 
 @pytest.mark.rule("S2")

@@ -235,6 +235,19 @@ def test_a_forced_close_fails_what_still_waits(topics: TopicScene) -> None:
     assert topics.topics.waiting.next_due_ms == float("inf")
 
 
+@pytest.mark.rule("S2")
+@pytest.mark.timeout(20)
+def test_a_forced_close_fails_records_that_wait_for_their_partition(topics: TopicScene) -> None:
+    """Before max.block.ms is over, too: the drain of a worker looked at such an entry for ever."""
+    topics.topics.on_snapshot(snapshot(a=1), 0.0)
+    topics.entry("a", 0.0, partition=2)
+    topics.topics.waiting.fail_all(LocalCode.ABORTED, 1.0)
+    assert [codes for _, _, codes in topics.failed] == [
+        [(0, int(LocalCode.INVALID_PARTITION)), (1, int(LocalCode.INVALID_PARTITION))]
+    ]
+    assert topics.topics.waiting.entry_count == 0
+
+
 def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: TopicScene) -> None:
     states = {"a": TopicState("a", None, 0, (PartitionState(1), PartitionState(2)))}
     nodes = {node: Node(node, "h", 9092) for node in (1, 2)}

@@ -104,12 +104,14 @@ class WaitingEntries:
         now_ms: float,
         *,
         expedited: bool = False,
+        may_wait: bool = True,
     ) -> None:
         """Put the partitioned records of a block into batches. Failures belong to its last entry, accepted at
         ``accepted_ms``.
 
         A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
-        KafkaProducer.waitOnMetadata. The other records of its entry continue.
+        KafkaProducer.waitOnMetadata. The other records of its entry continue. Without ``may_wait`` it
+        fails now.
         """
         if block.groups:
             self._accumulator.append(
@@ -123,7 +125,7 @@ class WaitingEntries:
             )
         # kill point: index.batched
         failures = block.failures
-        if failures and now_ms < accepted_ms + self._config.max_block_ms:
+        if failures and may_wait and now_ms < accepted_ms + self._config.max_block_ms:
             final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
             if len(final) < len(failures):
                 queue.out_of_range.append(block.entry.ordinal, accepted_ms)
@@ -185,7 +187,9 @@ class WaitingEntries:
             ordinal, accepted_ms = again.popleft()
             self._look_again(queue, ordinal, accepted_ms, now_ms)
 
-    def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
+    def _look_again(
+        self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float, *, may_wait: bool = True
+    ) -> None:
         """Retry the records of an entry that named a missing partition."""
         assert queue.partitioner is not None
         entry = queue.chain.entry(ordinal)
@@ -199,7 +203,7 @@ class WaitingEntries:
             self._in_work,
             queue.work_word,
         )
-        self.distribute(queue, block, accepted_ms, now_ms)
+        self.distribute(queue, block, accepted_ms, now_ms, may_wait=may_wait)
 
     # --- out: time and refusals -----------------------------------------------------------------------------
 
@@ -218,7 +222,7 @@ class WaitingEntries:
                 left -= 1
             while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
                 ordinal, accepted_ms = queue.out_of_range.popleft()
-                self._look_again(queue, ordinal, accepted_ms, now_ms)
+                self._look_again(queue, ordinal, accepted_ms, now_ms, may_wait=False)
                 left -= 1
             if not queue.waiting and not queue.out_of_range:
                 self._waits_no_more(queue)
@@ -230,14 +234,14 @@ class WaitingEntries:
         self._fail_refused(queue, now_ms)
 
     def fail_all(self, code: LocalCode, now_ms: float) -> None:
-        """Fail all waiting entries, for a forced close."""
+        """Fail all waiting entries, for a forced close: also those that wait for a partition."""
         for queue in list(self.queues):
             while queue.waiting:
                 self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
             self._has_failed(queue)
             while queue.out_of_range:
                 ordinal, accepted_ms = queue.out_of_range.popleft()
-                self._look_again(queue, ordinal, accepted_ms, now_ms)
+                self._look_again(queue, ordinal, accepted_ms, now_ms, may_wait=False)
         self.set_expiry()
 
     def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
