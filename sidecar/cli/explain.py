@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from typing import Any
 
 import click
@@ -123,7 +124,9 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
     lines = []
     if not found["is_answered"]:
         lines.append("The daemon does not answer. This is its last report, and its segment as it is now:")
-    lines += [waiting_line(each) for each in found["waiting"]]
+    places = Counter((each["topic"], each.get("partition")) for each in found["waiting"])
+    for each in found["waiting"]:
+        lines.append(waiting_line(each, names_worker=places[each["topic"], each.get("partition")] > 1))
     more = found.get("waiting_count", 0) - len(found["waiting"])
     if more > 0:
         lines.append(f"and {more:,} more that wait for less long")
@@ -150,9 +153,13 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
     return [printable(line) for line in lines]  # a name from the segment is as its client gave it
 
 
-def waiting_line(row: dict[str, Any]) -> str:
-    """``orders-1  in flight  1,200 records (118 kB) for 12 s, 1 min 48 s left: broker 1 has not answered yet``."""
+def waiting_line(row: dict[str, Any], *, names_worker: bool = False) -> str:
+    """``orders-1  unanswered  1,200 records, 118,400 bytes, for 12 s, 1 min 48 s left: they are in flight ...``.
+
+    ``names_worker``: other workers hold records of the same partition, with lines of their own."""
     where = f"{row['topic']}-{row['partition']}" if "partition" in row else row["topic"]
+    if names_worker and "partition" in row and "worker" in row:
+        where += f" (worker {row['worker']})"
     if row.get("client"):
         where += f" of client {row['client']}"
     amounts = [counted(row[f"{one}s"], one) for one in ("record", "submission") if row.get(f"{one}s")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.wording import printable
@@ -27,6 +28,8 @@ RATES: Final = (
     ("request_errors_total", "requests without an answer"),
     ("holds_total", "streams held back"),
 )
+_ALWAYS: Final = ("records accepted", "records delivered")
+"""Shown on a screen though nothing was counted."""
 LEVELS: Final = (
     ("records_held", "records held"),
     ("clients_connected", "clients connected"),
@@ -34,6 +37,8 @@ LEVELS: Final = (
     ("in_flight_requests", "requests in flight"),
     ("broker_connections", "broker connections"),
 )
+_TEXTS: Final = frozenset({"last error", "text", "last death"})
+"""Columns whose cells may take several lines of a terminal."""
 _BAD: Final = frozenset({"down", "silent", "unreachable", "refusing", "stopped"})
 
 Cell = str | int | float
@@ -259,7 +264,7 @@ def plain(look: Look, sort: str, rows: int) -> str:
 
 
 def tables(look: Look, sort: str, rows: int, *, is_reversed: bool) -> RenderableType:
-    """For a terminal."""
+    """For a terminal, which may be small: without empty columns, and without rates of what never happened."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.table import Table as RichTable
@@ -277,13 +282,18 @@ def tables(look: Look, sort: str, rows: int, *, is_reversed: bool) -> Renderable
         shown = RichTable(
             title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False
         )
-        for title, cell in zip(table.columns, table.rows[0], strict=True):
+        rows_shown = [row for row in table.rows if table.word != "rate" or row[-1] or row[0] in _ALWAYS]
+        filled = [any(row[index] != "" for row in rows_shown) for index in range(len(table.columns))]
+        for title, cell in compress(zip(table.columns, table.rows[0], strict=True), filled):
             shown.add_column(
-                title, justify="right" if isinstance(cell, int | float) else "left", header_style="dim"
+                title,
+                justify="right" if isinstance(cell, int | float) else "left",
+                header_style="dim",
+                no_wrap=title not in _TEXTS,
             )
-        for row in table.rows:
+        for row in rows_shown:
             style = "red" if any(cell in _BAD for cell in row) else None
-            shown.add_row(*(Text(_cell(cell)) for cell in row), style=style)
+            shown.add_row(*(Text(_cell(cell)) for cell in compress(row, filled)), style=style)
         (beside if table.word in {"rate", "now"} else parts).append(shown)
     parts.insert(1 + 1 + len(more), Columns(beside, padding=(1, 4)))
     parts.append(Text("s sorts, r reverses, q ends", style="dim"))

@@ -14,6 +14,7 @@ from typing import Any, Final
 from sidecar.common.condition import TROUBLE_MS, BrokerRow, BrokerState
 from sidecar.common.model import Node
 from sidecar.common.wording import counted, masked
+from sidecar.telemetry.page import duration
 
 log = logging.getLogger(__name__)
 
@@ -152,10 +153,10 @@ class BrokerBook:
         waiting = broker.waiting
         if broker.shown is BrokerState.SILENT:
             log.warning(
-                "%s is silent: it has answered nothing for %.0f s with %s sent, and %s. Look at its process, "
+                "%s is silent: it has answered nothing for %s with %s sent, and %s. Look at its process, "
                 "its disk and its log.",
                 broker.name,
-                (now_ms - broker.since_ms) / 1e3,
+                duration((now_ms - broker.since_ms) / 1e3),
                 counted(broker.in_flight, "request"),
                 waiting,
             )
@@ -169,13 +170,14 @@ class BrokerBook:
             )
         elif broker.shown is BrokerState.KNOWN:
             log.warning(
-                "%s may be back after %.0f s: Kafka names it, and no record waits for it. Nothing here has connected "
+                "%s may be back after %s: Kafka names it, and no record waits for it. Nothing here has connected "
                 "to it since.",
                 broker.name,
-                (now_ms - broker.bad_since_ms) / 1e3,
+                duration((now_ms - broker.bad_since_ms) / 1e3),
             )
         else:
-            log.warning("%s is up again after %.0f s.", broker.name, (now_ms - broker.bad_since_ms) / 1e3)
+            lasted = duration((now_ms - broker.bad_since_ms) / 1e3)
+            log.warning("%s is up again after %s.", broker.name, lasted)
 
     def state_of(self, broker_id: int) -> str:
         """Empty for a broker that is not known."""
@@ -190,7 +192,7 @@ class BrokerBook:
         """By id, a phrase for each broker that has been no good for TROUBLE_MS while records wait for it."""
         return {
             each.node.id: (
-                f"{each.name} has been {each.shown} for {(now_ms - each.since_ms) / 1e3:.0f} s and {each.waiting}"
+                f"{each.name} has been {each.shown} for {duration((now_ms - each.since_ms) / 1e3)} and {each.waiting}"
             )
             for each in self._brokers.values()
             if each.shown in BAD and each.held_records and now_ms - each.since_ms >= TROUBLE_MS

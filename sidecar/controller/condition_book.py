@@ -12,7 +12,7 @@ from sidecar.common.model import Node
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import counted, masked
 from sidecar.controller.broker_book import BrokerBook
-from sidecar.telemetry.page import OLDEST_HELD
+from sidecar.telemetry.page import OLDEST_HELD, duration
 
 log = logging.getLogger(__name__)
 
@@ -132,10 +132,10 @@ class ConditionBook:
                 cause = HoldCause(hold["reason"])
                 self._holds_log.warning(
                     (hold["client"], cause, hold["topic"]),
-                    "Client %s waits%s for %.0f s: %s. %s",
+                    "Client %s waits%s for %s: %s. %s",
                     hold["client"],
                     hold["topic"] and f" with records for topic {hold['topic']}",
-                    hold["since_seconds"],
+                    duration(hold["since_seconds"]),
                     self._why_held(hold),
                     _HOLD_ADVICE[cause],
                 )
@@ -189,10 +189,10 @@ class ConditionBook:
     def _wait_words(self, row: WaitRow, now_ms: float, named: Iterable[int] = ()) -> str:
         """``named``: brokers whose state stands before it."""
         where = f"{row.topic}-{row.partition}" if row.partition >= 0 else f"topic {row.topic}"
-        seconds = (now_ms - row.accepted_ms) / 1e3
+        lasts = duration((now_ms - row.accepted_ms) / 1e3)
         is_named = row.cause == WaitCause.BROKER and row.broker in named
         reason = _why(row.error) if is_named else f", {self._reason(row)}"
-        return f"{OLDEST_HELD} {seconds:.0f} s, {masked(where)}{reason}"
+        return f"{OLDEST_HELD} {lasts}, {masked(where)}{reason}"
 
     def _reason(self, row: WaitRow) -> str:
         broker = f"broker {row.broker}"
@@ -241,7 +241,7 @@ class ConditionBook:
             first = min(letters, key=lambda row: row.since_ms)
             found.append(
                 f"dead letters of {counted(sum(row.submissions for row in letters), 'submission')} wait for "
-                f"{(now_ms - first.since_ms) / 1e3:.0f} s: {masked(first.reason)}. {SPOOL_ADVICE}"
+                f"{duration((now_ms - first.since_ms) / 1e3)}: {masked(first.reason)}. {SPOOL_ADVICE}"
             )
         for broker_id, throttle_ms in self.brokers.throttles.items():
             found.append(f"broker {broker_id} throttles: {throttle_ms:,} ms. {_ADVICE[WaitCause.THROTTLED]}")
@@ -344,13 +344,13 @@ class ConditionBook:
 def _who_waits(holds: list[dict[str, Any]], why: str, why_many: str = "") -> str:
     """``client web waits for 6 s: it is at its rate``; ``holds`` have one reason and begin with the longest."""
     names = [*dict.fromkeys(hold["client"] for hold in holds)]
-    seconds = holds[0]["since_seconds"]
+    lasts = duration(holds[0]["since_seconds"])
     if len(names) == 1:
-        return f"client {names[0]} waits for {seconds:.0f} s" + (why and f": {why}")
+        return f"client {names[0]} waits for {lasts}" + (why and f": {why}")
     more = len(names) - WAITS_NAMED
     *first, last = [*names[:WAITS_NAMED], f"{more} more"] if more > 0 else names
     why = why_many or why
-    return f"clients {', '.join(first)} and {last} wait for {seconds:.0f} s" + (why and f": {why}")
+    return f"clients {', '.join(first)} and {last} wait for {lasts}" + (why and f": {why}")
 
 
 def _why(error: str) -> str:

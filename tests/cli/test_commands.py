@@ -152,6 +152,22 @@ def test_no_name_that_explain_shows_steers_the_terminal() -> None:
     assert any("orders\\x1b[2J\\n" in line for line in lines)
 
 
+def test_a_partition_that_two_workers_hold_has_a_line_for_each() -> None:
+    row = {
+        "topic": "orders",
+        "cause": "broker",
+        "text": "broker 2 is down",
+        "records": 5,
+        "since_seconds": 9.0,
+    }
+    waiting = [{**row, "partition": 1, "worker": worker} for worker in (0, 1)]
+    waiting.append({**row, "partition": 2, "worker": 0})
+    found = {"is_answered": True, "is_known": True, "waiting": waiting, "clients": [], "failures": []}
+    lines = describe({**found, "silent_workers": []}, "")
+    places = [line.split("  ")[0] for line in lines]
+    assert places == ["orders-1 (worker 0)", "orders-1 (worker 1)", "orders-2"]
+
+
 @pytest.mark.parametrize("command", ["reload", "drain", "explain", "topics", "replay", "produce"])
 def test_a_timeout_has_a_bound(command: str) -> None:
     words = [command, *(["t"] if command == "produce" else []), "--timeout"]

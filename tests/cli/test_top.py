@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -12,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from client_stub import Producer
 from sidecar.cli.top import _key
-from sidecar.cli.top_tables import SORTS, Look, look_of, plain
+from sidecar.cli.top_tables import SORTS, Look, look_of, plain, tables
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.testing.daemon import SidecarDaemon, cli
 from sidecar.testing.fake_broker import FakeBroker
@@ -73,6 +75,20 @@ def test_a_client_that_waits_says_what_for() -> None:
     hold = {"client": "web", "reason": "share", "topic": "a", "since_seconds": 75.0, "streams": 1}
     shown = plain(look(holds=[hold]), "held", 10)
     assert rows(shown, "client")[0] == ["client", "web", "7", "1", "1", "share", "1", "min", "15", "s"]
+
+
+def test_a_narrow_screen_has_no_empty_columns_and_names_are_whole() -> None:
+    broker = {"id": 2, "address": "kafka-2.example:9092", "state": "down", "since_seconds": 9, "in_flight": 0}
+    broker |= {
+        "throttle_ms": 0,
+        "held_records": 5,
+        "last_error": "Cannot connect to it: Connection refused. " * 3,
+    }
+    console = Console(width=80, file=io.StringIO())
+    console.print(tables(look(brokers=[broker], run_dir="/run/x"), "rate", 10, is_reversed=False))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "kafka-2.example:9092" in shown and "throttled" not in shown
+    assert "records accepted" in shown and "records failed" not in shown, "none ever failed"
 
 
 def test_records_that_rates_discarded_are_counted_by_topic() -> None:

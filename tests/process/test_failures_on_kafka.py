@@ -47,11 +47,11 @@ HUNG = Failure(
 NO_LEADER = Failure(
     "leader missing",
     lambda _: None,
-    r"degraded: (?s:.)*[Oo]ldest held record \d+ s, alone-0, no leader",
+    r"degraded: (?s:.)*[Oo]ldest held record (?:\d+ min )?\d+ s, alone-0, no leader",
     lambda page: page["oldest_held"]["cause"] == "no_leader" and broker(page, 2)["state"] == "down",
     ("oldest_held_record_seconds", 'cause="no_leader"', lambda value: value >= 5),
-    r"WARNING .*Oldest held record \d+ s, alone-0, no leader",
-    r"ldest held record \d+ s, alone-0, no leader",
+    r"WARNING .*Oldest held record (?:\d+ min )?\d+ s, alone-0, no leader",
+    r"ldest held record (?:\d+ min )?\d+ s, alone-0, no leader",
 )
 MIN_ISR = Failure(
     "min ISR",
@@ -68,7 +68,7 @@ BACK = Failure(
     r"^running for",
     lambda page: page["state"] == "running" and all(each["state"] in WELL for each in page["brokers"]),
     ("broker_up", 'broker="2"', lambda value: value == 1),
-    r"Broker 2 \([^)]*\) is (silent|down)(?s:.)* WARNING .*: Broker 2 \([^)]*\) is up again after \d+ s\.$",
+    r"Broker 2 \([^)]*\) is (silent|down)(?s:.)* WARNING .*: Broker 2 \([^)]*\) is up again after \d.* s\.$",
     r"2 .* up",
 )
 

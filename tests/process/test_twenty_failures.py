@@ -173,7 +173,7 @@ def test_a_restart_of_kafka_is_seen_when_it_goes_and_when_it_is_back(
         r"^running for",
         lambda page: broker(page, 1)["state"] == "up" and page["state"] == "running",
         ("broker_up", 'broker="1"', lambda value: value == 1),
-        r"Broker 1 \([^)]*\) is down(?s:.)* WARNING .*: Broker 1 \([^)]*\) is up again after \d+ s\.$",
+        r"Broker 1 \([^)]*\) is down(?s:.)* WARNING .*: Broker 1 \([^)]*\) is up again after (?:\d+ min )?\d+ s\.$",
         r"Everything runs|everything runs",
     )
     with contextlib.ExitStack() as closing:

@@ -85,7 +85,7 @@ class ClientLimits:
         self._discards[topic] = Discard(counted + count, first_ms, now_ms)
         self._counters.inc("records_discarded_total", count)
         self._sparse_log.warning(
-            name, "Records of client %r are discarded, those for topic %r among them: %s", name, topic, why
+            name, "Records of client %r are discarded, those for topic %r among them: %s.", name, topic, why
         )
         return Refusal(LocalCode.QUOTA_EXCEEDED, DISCARD_TEXT.format(why))
 
