@@ -1,8 +1,8 @@
 """One calling process of the bench: ``python -m sidecar.bench.caller '{"mode": …}'``.
 
 It connects, delivers one record, says ``ready`` and waits for a line on its stdin, so that several callers start at
-once; then it runs and prints one line of JSON. CPU is that of this whole process, threads included, so what a
-library does in threads of its own counts too.
+once. Then it runs and prints one line of JSON. CPU is that of this whole process, threads included, so a library's
+own threads count too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cost of surviving kill -9, for one record: every step that is only there for that, measured alone.
 
-The steps run on a real segment under /dev/shm by the code that the worker runs, without network, sockets and peers;
-their sum stands against the time that a record takes end to end.
+The steps run on a real segment under /dev/shm by the worker's own code, without network, sockets and peers. Their sum
+is compared with the time that a record takes end to end.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class CrashSafetyWalk:
 def measure_crash_safety(bed: Bed, results: Results) -> None:
     """The steps alone, and their share of the time of a record of send_many(), our quickest way end to end.
 
-    What is paid once a batch is shared by as many records as a batch had in that very run.
+    Costs of a batch are shared by as many records as a batch had in that very run.
     """
     before = _sent(bed)
     measure_throughput(bed, results, section=SECTION, kinds=(KIND,))

@@ -3,8 +3,8 @@
 The attackers share the cores with the good client, as any busy neighbour would. So there is a control: six processes
 that take the same CPU and never speak to the daemon. Beyond the control it is what the daemon does for the attackers.
 
-Each attack comes once before anything is measured. A broker that meets it for the first time compiles what it asks of
-it (some seconds of the JVM's C2 threads on the same cores), and a broker that has been up for a minute does not.
+Each attack comes once before anything is measured. A broker that meets an attack for the first time compiles the code
+for it, some seconds of the JVM's C2 threads on the same cores. A broker that has been up for a minute does not.
 """
 
 from __future__ import annotations

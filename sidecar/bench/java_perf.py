@@ -22,7 +22,8 @@ ENDLESS: Final = 1_000_000_000
 WARM_UP_WINDOWS: Final = 2
 """Not counted: the JVM has compiled what it runs after the first; a window is 5 s, as the tool has it."""
 WINDOW_BYTES: Final = 640 << 20
-"""Of log, about: a million records a second. What the windows take is used before the first, as none may be stopped."""
+"""Of log, about: a million records a second. Records of the windows are used before the first, as none may be
+stopped."""
 _LINE: Final = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec")
 
 

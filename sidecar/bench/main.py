@@ -67,7 +67,7 @@ CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-cal
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the bench. What fails is named among its results, and the other parts go on."""
+    """One run of the bench. A part that fails is named among its results, and the others go on."""
 
     steps: Steps
     results: Results
@@ -108,8 +108,8 @@ def run_bench(
 ) -> Results:
     """Measure ``parts``, print tables, write ``outputs``; on an embedded Kafka unless ``bootstrap_servers`` is given.
 
-    Raises nothing for a part that fails: it is among the results' ``failures``, and printed last. What was measured
-    is printed and written also when the run is interrupted. A missed promise is shown and is no failure: a machine's
+    Raises nothing for a part that fails: it is among the results' ``failures``, and printed last. Measurements are
+    printed and written also when the run is interrupted. A missed promise is shown and is no failure: a machine's
     mood is no regression.
     """
     run = Run(Steps(), Results(machine=describe_machine()), parts)

@@ -71,7 +71,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Failure:
-    """A part that ended early, and its error. What it had measured by then is among the measurements."""
+    """A part that ended early, and its error. Its results until then are among the measurements."""
 
     part: str
     error: str

@@ -1,8 +1,8 @@
 """A broker that answers at once and keeps nothing: the limit of a producer without the broker's own.
 
-Record bytes are not even read: the kernel drops them in the socket (recv with MSG_TRUNC, tcp(7)), so it takes a few
-system calls a request whatever the request carries. It checks nothing. Run as a process:
-``python -m sidecar.bench.null_broker '{"bench": 6}'`` prints its address and lives until its stdin closes.
+Record bytes are not even read: the kernel drops them in the socket (recv with MSG_TRUNC, tcp(7)). So it takes a few
+system calls a request, however large the request is. It checks nothing. Run as a process: ``python -m
+sidecar.bench.null_broker '{"bench": 6}'`` prints its address and lives until its stdin closes.
 """
 
 from __future__ import annotations

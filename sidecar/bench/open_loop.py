@@ -1,6 +1,6 @@
 """Latency as a user sees it: records are due at fixed times, whatever the ones before are doing.
 
-A record's latency counts from the moment it was *due*, not from the call that sent it, so a producer that blocks its
+A record's latency counts from the moment it was *due*, not from the call that sent it. So a producer that blocks its
 caller pays for every record that should have gone meanwhile (no coordinated omission; Tene, "How NOT to measure
 latency").
 """

@@ -1,9 +1,9 @@
 """Memory that has been used before, for the log of a broker on this machine.
 
 A virtual machine whose host takes free memory back (free page reporting, balloon) pays for the first touch of each
-page: 7 to 12 µs where a page that was used a moment ago costs 1.5. A broker's log takes 30,000 pages a million records,
-all of them new on a machine that is up for an hour and none on one whose page cache has filled up. That is more CPU
-than the daemon and its caller take together, and says nothing about any client.
+page: 7 to 12 µs where a page that was used a moment ago costs 1.5. A broker's log takes 30,000 pages a million
+records. All of them are new on a machine that is up for an hour, and none on one whose page cache has filled up. That
+is more CPU than the daemon and its caller take together, and says nothing about any client.
 """
 
 from __future__ import annotations

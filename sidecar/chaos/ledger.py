@@ -1,9 +1,9 @@
 """The ledger of a chaos run: the outcome of every record, against the topic.
 
 Made for tens of millions of records, where :class:`sidecar.testing.ledger.Ledger` keeps objects: the clients'
-journals are two mapped words per record, its outcome and its place. The rules are the same; a killed client adds one:
-its outcomes are certain, and of the other records a *prefix* is there, without holes, since the daemon takes a stream's
-records in order and loses none that it took.
+journals are two mapped words per record, its outcome and its place. The rules are the same, with one more for a
+killed client. Its outcomes are certain, and of the other records a *prefix* is there, without holes: the daemon takes
+a stream's records in order and loses none that it took.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _reported(
 
 
 class Chaos:
-    """One run. What it starts goes onto ``stack``."""
+    """One run. Processes and files that it starts go onto ``stack``."""
 
     def __init__(self, options: ChaosOptions, steps: Steps, stack: contextlib.ExitStack) -> None:
         self._options = options

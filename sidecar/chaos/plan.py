@@ -1,7 +1,7 @@
-"""The plan of faults: what happens to whom, in which order and with which pauses. Sans-IO, from a seed alone.
+"""The plan of faults: their order, targets and pauses. Sans-IO, from a seed alone.
 
-The same seed gives the same plan on every machine. What a fault hits (which of the workers that happen to live)
-is a share in the plan and becomes a process only when it is carried out.
+The same seed gives the same plan on every machine. A fault's target (one of the workers that happen to live) is a
+share in the plan and becomes a process only when the fault is carried out.
 """
 
 from __future__ import annotations

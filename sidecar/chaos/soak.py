@@ -61,7 +61,7 @@ REST_S_MAX: Final = 90.0
 
 
 class Soak:
-    """One run. What it starts goes onto ``stack``. Needs the main thread."""
+    """One run. Processes and files that it starts go onto ``stack``. Needs the main thread."""
 
     def __init__(self, options: ChaosOptions, steps: Steps, stack: contextlib.ExitStack) -> None:
         self._options = options

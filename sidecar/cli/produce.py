@@ -136,9 +136,9 @@ def produce(
 ) -> None:
     """Send the records of FILE (or stdin) to TOPIC and wait until Kafka has them.
 
-    lines: each line is a value. jsonl: each line, a JSON document, is a value. whole: the file is one value. csv and
-    parquet: each row is sent as a JSON object by column; CSV fields are text, dates and times ISO 8601, decimals text.
-    A key is the text of its field, as it stands; bytes of Parquet as they are.
+    Each line is a value (lines), or a JSON document that is a value (jsonl), or the file is one value (whole). Each
+    row of csv and parquet is sent as a JSON object by column. CSV fields are text; dates and times are ISO 8601,
+    decimals text. A key is the text of its field, as it stands; bytes of Parquet as they are.
 
     Values that JSON cannot express (NaN, Infinity, two columns of one name) end the command with an error that
     names the place; earlier records are sent. Exit 0 only when every record was delivered.

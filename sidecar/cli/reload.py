@@ -30,9 +30,8 @@ def reload(run_dir: RunDir, check_version: bool, timeout_s: float) -> None:
     """Let the running daemon read its configuration again, from the file, variables and -X it was started with.
 
     All changes are taken on at once, while records flow, or none. A configuration with a fault is refused with one
-    sentence each and exit status 1; one that needs a new daemon with exit status 6, and with what takes it on:
-    `run --takeover`, or a clean stop and a start for the sizes of the segment.
-    docs/configuration.md names what is live.
+    sentence each and exit status 1. One that needs a new daemon is refused with exit status 6 and the remedy: `run
+    --takeover`, or a clean stop and a start for the sizes of the segment. docs/configuration.md names what is live.
 
     \b
     kafka-sidecar reload

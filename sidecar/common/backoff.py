@@ -13,8 +13,8 @@ JITTER: Final = 0.2
 class ExponentialBackoff:
     """``initial_ms * 2**attempts`` up to ``maximum_ms``, each ±20 % by ``random()`` in [0, 1).
 
-    As in Kafka (KIP-580; common.utils.ExponentialBackoff) the power stops growing where it reaches the maximum, then
-    comes the jitter, then the cap: at the end of the growth waits are 80 to 100 % of the maximum, never beyond it.
+    As in Kafka (KIP-580; common.utils.ExponentialBackoff) the power stops growing where it reaches the maximum; then
+    comes the jitter, then the cap. So at the end of the growth waits are 80 to 100 % of the maximum, never beyond it.
     A maximum that is not above ``initial_ms`` is itself the wait, each time and without jitter.
     """
 

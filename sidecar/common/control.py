@@ -132,7 +132,7 @@ class UpdateMetadata:
     """controller → worker (rule U3): live brokers, and partition states to add, replace or delete.
 
     ``is_full``: the partition states are all that the controller knows (a new worker, a new controller, or a worker
-    that lagged behind). What is missing is deleted or not in use any more: a worker that holds records of it asks.
+    that lagged behind). A missing topic is deleted or not in use any more: a worker that holds records of it asks.
     Not full and no partition states: only the brokers changed. A deletion of partition -1 is one of the whole topic.
     A broker has one address: that of the listener which the daemon's security protocol asks.
     """

@@ -1,7 +1,7 @@
 """How every Python process of ours is started: from the installation, whatever the current folder holds.
 
-``python -m`` puts the current folder before everything else, so a ``json.py`` there would be run by a daemon that was
-started in that folder, as root if it runs as root; in a clone of this project the unbuilt sources would be found.
+``python -m`` puts the current folder before everything else. A daemon that was started in a folder would run a
+``json.py`` from there, as root if it runs as root. In a clone of this project it would find the unbuilt sources.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     *TLS_SETTINGS,
     *SASL_SETTINGS,
-    # What a send promises
+    # Promises of a send
     choice(
         "acks",
         "all",

@@ -1,6 +1,6 @@
 """SparseLog: the same complaint about the same peer is a line a minute, however often it is due.
 
-What a hostile or broken client causes is counted in metrics each time; the log must not be its way to fill a disk.
+Misuse by a hostile or broken client is counted in metrics each time; the log must not be its way to fill a disk.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ TLS_SETTINGS: Final[tuple[Setting, ...]] = (
         True,
         "Whether brokers' certificates are checked at all. false: anybody on the way can read and change records.",
     ),
-    # Who we are, for brokers that want a certificate
+    # Our identity, for brokers that want a certificate
     _path("ssl.certificate.location", "Our certificate in PEM, with the chain to its CA behind it."),
     _pem("ssl.certificate.pem", "The same, as PEM text in place of a file."),
     _path("ssl.key.location", "The private key of our certificate, in PEM."),

@@ -1,7 +1,7 @@
 """The progress of a replay: names of delivered letters, in a file beside each spool file.
 
-A name stands there, with a digest of what was sent, before its letter is removed, and stays for a day: a letter that
-a crash had written twice is not sent again, and a replay that was interrupted goes on where it was.
+A name stands there, with a digest of what was sent, before its letter is removed, and stays for a day. So a letter
+that a crash had written twice is not sent again, and an interrupted replay goes on where it was.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ NOT_SENT: Final = "not sent"
 NO_OUTCOME: Final = "no outcome"
 
 Send = Callable[[list[Letter], list[str | None]], None]
-"""Sends letters and waits. Per letter it sets in the list None when it was delivered, else the reason; NO_OUTCOME where
-it may be in its topic and nobody will know. What it raises ends the replay; what it has set by then counts."""
+"""Sends letters and waits. Per letter it sets in the list None when it was delivered, else the reason; NO_OUTCOME
+where it may be in its topic and nobody will know. An exception ends the replay; entries that were set by then count."""
 
 
 class ReplayRunning(Exception):

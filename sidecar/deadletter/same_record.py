@@ -1,9 +1,9 @@
 """Which letters are the same record, written twice: a duplicate is removed without being sent.
 
-Two letters are the same record when they share a name **and** all that would be sent. Names are the submission's
-own and the one that its client knew it by, each with the record's index. Letters of earlier versions had a third
-kind, made of a row of the client table, that different records could share: there a duplicate has the same content
-from another write to the spool, since one write never has a record twice.
+Two letters are the same record when they share a name **and** all that would be sent. Names are the submission's own
+and the one that its client knew it by, each with the record's index. Letters of earlier versions had a third kind,
+made of a row of the client table, that different records could share. There a duplicate has the same content from
+another write to the spool, since one write never has a record twice.
 """
 
 from __future__ import annotations

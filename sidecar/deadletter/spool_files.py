@@ -198,7 +198,7 @@ def give_to_owner_of(folder: Path, fd: int) -> None:
 
 
 def make_spool(folder: Path) -> None:
-    """Make the folder where it is absent. What root makes belongs to the owner of the folder above. OSError."""
+    """Make the folder where it is absent. Root gives it to the owner of the folder above. OSError."""
     if make_folder(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -89,8 +89,8 @@ class Chain:
 
         ``accepted_ms`` is the slot's clock, kept to the second; below 0: not known.
 
-        Raises ValueError (nothing changed) for a count of 0, above 65,535 or above the payload's bytes, for a
-        format that is not msgpack (see :func:`records_from_columns`), or without the pages asked for by
+        Raises ValueError (nothing changed) for a count of 0, above 65,535 or above the payload's bytes, and for a
+        format that is not msgpack (see :func:`records_from_columns`). Also without the pages asked for by
         :meth:`pages_needed`.
         """
     def release_pages(self) -> list[int]:
@@ -183,7 +183,7 @@ class StickyPartitioner:
       by chance.
     - ``random``, ``round_robin``: whatever the key, among ``available``.
 
-    The sticky partition is kept until ``sticky_batch_bytes`` went to it; the record after that draws the next one
+    The sticky partition is kept until ``sticky_batch_bytes`` went to it. The record after that draws the next one
     from ``available`` (from all partitions when none is available), each with weight longest + 1 - its own queue
     length. Partitions from 0xFF00 are never drawn. ``seed`` makes the draws repeatable.
     """
@@ -255,13 +255,13 @@ def index(
 ) -> RecordBlock:
     """Walk an entry's payload once: check bounds and types, choose partitions, store words, note exact sizes.
 
-    Only words 0xFFFF are assigned; a word already a partition is kept (it fails INVALID_PARTITION when that is
-    not in the topic any more), a done word is skipped, a failure word is reported again. From the first
-    unreadable record on, all fail MALFORMED_RECORD. Size limit as Java's ``estimateSizeInBytesUpperBound``.
-    With ``retry_code`` only the records whose word it is are looked at, as if for the first time: a failure code
-    (a partition may have appeared), or 0xFFFF (what has a partition already is in batches). With 0xFFFE it is
-    the other way round: records with a partition or a failure are reported, those without are left alone.
-    While the entry is walked, ``in_work`` (8 bytes) holds ``work_word`` with its ordinal in the low 50 bits; then 0.
+    Only words 0xFFFF are assigned. A word already a partition is kept (it fails INVALID_PARTITION when that is not in
+    the topic any more). A done word is skipped, a failure word is reported again. From the first unreadable record
+    on, all fail MALFORMED_RECORD. Size limit as Java's ``estimateSizeInBytesUpperBound``. With ``retry_code`` only
+    the records with that word are looked at, as if for the first time. It is a failure code (a partition may have
+    appeared), or 0xFFFF (records with a partition are in batches). With 0xFFFE it is the other way round: records
+    with a partition or a failure are reported, those without are left alone. While the entry is walked, ``in_work``
+    (8 bytes) holds ``work_word`` with its ordinal in the low 50 bits; then 0.
     """
 
 def index_run(
@@ -417,8 +417,8 @@ def entry_payload(chain: Chain, entry: Entry) -> bytes:
 def records_from_columns(columns: ReadableBuffer, count: int) -> bytes:
     """Turn a columnar payload (wire.Format.ARROW) into the msgpack records of wire.Format.MSGPACK.
 
-    Bounds are checked; a payload whose columns are not whole yields ``count`` unreadable records (byte 0xC1), so
-    that the submission is accepted, consumed and failed MALFORMED_RECORD by the one reader there is.
+    Bounds are checked. A payload whose columns are not whole yields ``count`` unreadable records (byte 0xC1): the
+    submission is accepted, consumed and failed MALFORMED_RECORD by the one reader there is.
     """
 
 def write_batch_header(

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Atomic 8-byte loads and stores by GCC builtins: plain pointers, no _Atomic cast, valid under nogil.
 
-kill -9 keeps the program order of the machine on x86 and ARM, so only the compiler (and other CPUs that read a
-live writer) could see stores in another order: release stores and acquire loads are what both need.
+kill -9 keeps the program order of the machine on x86 and ARM. Only the compiler, and other CPUs that read a live
+writer, could see stores in another order. Release stores and acquire loads are enough for both.
 """
 
 from libc.stdint cimport uint64_t

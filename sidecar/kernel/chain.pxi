@@ -7,7 +7,7 @@ cdef struct Window:
     uint64_t end
 
 cdef struct PageUse:
-    # What the owner keeps of one page of the chain. The index of entries is here: two bytes for each line of 64.
+    # The owner's notes on one page of the chain. The index of entries is here: two bytes for each line of 64.
     uint32_t page            # its index; NO_PAGE where released
     uint32_t live            # live entries that touch it
     uint16_t *left           # by line: records not done of the entry that begins there; NULL: none begins here

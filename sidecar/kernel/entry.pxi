@@ -61,7 +61,7 @@ cdef class Chain
 @cython.freelist(64)
 @cython.no_gc
 cdef class Entry:
-    # What its header says, read when it is asked for: nothing is kept per entry but one count (see PageUse).
+    # Fields of its header, read when they are asked for: nothing is kept per entry but one count (see PageUse).
     cdef readonly Chain chain
     cdef readonly uint64_t position
     cdef readonly uint32_t count

@@ -89,7 +89,7 @@ cdef class RecordBlock:
 
 
 cdef struct Walk:
-    # What the index walk leaves for the grouping after it.
+    # Results of the index walk for the grouping after it.
     Ref *refs
     int64_t *timestamps      # per reference; of one entry NULL until the first explicit one
     uint64_t *positions      # per reference: its entry's; NULL for a walk over one entry

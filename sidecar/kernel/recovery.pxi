@@ -104,7 +104,7 @@ cdef uint32_t count_words(Chain chain, uint64_t position, uint32_t count) noexce
 
 
 cdef struct StreamSum:
-    # What one stream of one client has in the chain.
+    # Records and position of one stream of one client in the chain.
     uint32_t client_row
     uint32_t client_generation
     uint32_t stream

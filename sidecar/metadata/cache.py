@@ -47,7 +47,7 @@ class MetadataCache:
         """Apply one update and return the partitions that it deleted; WHOLE_TOPIC for all, known here or not.
 
         A topic that a full update does not name may be deleted, or only unused elsewhere and expired at the
-        controller: those ``in_use`` here stay, and are to be asked for.
+        controller. Topics ``in_use`` here stay, and are to be asked for.
 
         Raises StaleUpdate (and counts it in ``stale_updates_refused``) when the controller epoch is lower
         than one seen before, or the worker epoch is not ours; then nothing changes.

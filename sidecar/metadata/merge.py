@@ -9,11 +9,10 @@ from sidecar.metadata.snapshot import NO_LEADER, NO_LEADER_EPOCH, PartitionState
 def merge_topic(heard: TopicAnswer, old: TopicState | None) -> TopicState:
     """The topic as it is after ``heard``; ``old`` itself when nothing changed.
 
-    Under the same topic id (or when either id is unknown) a partition's answer with a lower leader epoch
-    is of a broker that lags behind and is ignored, an epoch of -1 is never adopted over a known one, and
-    a partition that the answer leaves out stays, without a leader: partitions never go away while a topic
-    lives. Under a new topic id it is another topic: nothing of the old one counts. (Kafka:
-    Metadata.updateLatestMetadata.)
+    Under the same topic id, or when either id is unknown, an answer changes a partition unless its leader epoch is
+    lower: that broker lags behind. An epoch of -1 is never adopted over a known one. A partition that the answer
+    leaves out stays, without a leader: partitions never go away while a topic lives. Under a new topic id it is
+    another topic: nothing of the old one counts. (Kafka: Metadata.updateLatestMetadata.)
     """
     known: tuple[PartitionState | None, ...] = ()
     if old is not None and (None in (old.topic_id, heard.topic_id) or old.topic_id == heard.topic_id):

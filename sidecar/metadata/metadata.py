@@ -92,7 +92,7 @@ class Metadata:
         self.is_closed = False
         self.snapshot = EMPTY_SNAPSHOT
 
-    # What is known
+    # Knowledge
 
     @property
     def version(self) -> int:
@@ -118,7 +118,7 @@ class Metadata:
         """The topics in use that the last answer about them refused (M9: each for itself)."""
         return dict(self._errors)
 
-    # What is wished
+    # Wishes
 
     def add(self, topic: str, now_ms: float) -> bool:
         """A record for ``topic`` is there. True, and an update is asked for, only when it is new (M1, M2)."""
@@ -170,7 +170,7 @@ class Metadata:
         due_in_ms = max(0.0, self._last_success_ms + self._config.metadata_max_age_ms - now_ms)
         return max(due_in_ms, allowed_in_ms)
 
-    # What was heard
+    # Answers
 
     def update(
         self, answer: MetadataAnswer, now_ms: float, *, asked: frozenset[str] | None = None
@@ -216,7 +216,7 @@ class Metadata:
         """Nothing is asked for any more; waiters get MetadataClosed."""
         self.is_closed = True
 
-    # What a waiter asks at each wake-up
+    # Questions of a waiter at each wake-up
 
     def check_update(self, last_version: int) -> bool:
         """Whether an update newer than ``last_version`` has come.

@@ -208,7 +208,7 @@ class Endpoint:
                 try:
                     connection.socket.sendall(b"".join(connection.unsent))
                 except OSError:
-                    log.debug("a stub did not take its last words")
+                    log.debug("A stub did not take its last words.")
             connection.is_closed = True
             connection.socket.close()
         self._by_id.clear()

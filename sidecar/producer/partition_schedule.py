@@ -1,8 +1,8 @@
 """PartitionSchedule: when the next batch of each partition is due, and where its queue stands until then (rule A4).
 
-A queue is in one place at a time: a timer (it lingers or backs off), the line of its leader (due, or lingering until
-a request goes there anyway), the line of queues without a leader, or none (it has nothing to send). The cost of a call
-depends on what is due, not on how many partitions there are.
+A queue is in one place at a time: a timer (it lingers or backs off), the line of its leader, the line of queues
+without a leader, or none. In its leader's line it is due, or lingers until a request goes there anyway; in none it
+has nothing to send. The cost of a call depends on what is due, not on how many partitions there are.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PartitionSchedule:
         if queue.is_quick is not is_quick:
             queue.is_quick = is_quick
             queue.leave_line()
-        # What a flush waits for need not be asked: see due_ms.
+        # A batch that a flush waits for need not be asked: see due_ms.
         due_ms = batch.retry_at_ms if batch.expedited else self.due_ms(batch)
         if due_ms <= now_ms:
             queue.timer_serial = 0

@@ -94,11 +94,11 @@ class RecordAccumulator:
         """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open batches.
 
         A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
-        batch_growth_bytes: an open batch here costs no memory, and one large batch instead of many that wait their
-        turn is what keeps up under a backlog. ``groups`` names a part of the block's own. What is ``expedited`` is
-        about to be flushed: a batch that it opens does not linger. Nor does what passes by ``express``: the line that
-        it passes would linger. ``accepted_ms`` says when a reference of the block was accepted, where that is not now:
-        a batch is as old as its first record. ``since_ms`` is that for histograms.
+        batch_growth_bytes. An open batch here costs no memory, and one large batch instead of many that wait their
+        turn keeps up under a backlog. ``groups`` names a part of the block's own. ``expedited`` records are about to
+        be flushed: a batch that they open does not linger. Nor does one opened by records that pass by ``express``:
+        the line that they pass would linger. ``accepted_ms`` says when a reference of the block was accepted, where
+        that is not now: a batch is as old as its first record. ``since_ms`` is that for histograms.
         """
         since_ms = now_ms if since_ms is None else since_ms
         expedited = expedited or express
@@ -156,9 +156,9 @@ class RecordAccumulator:
     def adopt(self, batch: ProducerBatch, count: int) -> None:
         """Take over a batch that a dead worker sent and got no answer for; its order says where it belongs.
 
-        It keeps its identity and is sent again, oldest first, when :meth:`resume` says so. Its ``count`` records
-        are still being put into it. Behind records of its chain without a number it is behind what a refused batch
-        left: the broker lacks those, and has this one only if it had forgotten the producer id.
+        It keeps its identity and is sent again, oldest first, when :meth:`resume` says so. Its ``count`` records are
+        still being put into it. Records of its chain without a number before it are left by a refused batch. The
+        broker lacks those, and has this one only if it had forgotten the producer id.
         """
         queue = batch.queue
         follows_a_gap = queue.place_behind_a_gap(batch)
@@ -173,8 +173,8 @@ class RecordAccumulator:
                 self._ids.request_renumbering(batch)
 
     def withdraw(self, batch: ProducerBatch, now_ms: float) -> None:
-        """An adopted batch that turned out not to be whole: as if it had never been here. What is accepted for its
-        partition goes on under a new identity, once the other adopted batches are settled."""
+        """An adopted batch that turned out not to be whole: as if it had never been here. Records accepted for its
+        partition go on under a new identity, once the other adopted batches are settled."""
         self.forget((batch,))
         if batch.queue.sequences is not None:
             self._ids.failed(batch)
@@ -278,14 +278,14 @@ class RecordAccumulator:
         """At most one batch per partition and ``max_bytes`` in all, on from where the last drain stopped
         (rule A5). All are of topics with the same acks, as one request has one.
 
-        A request that goes takes along what only lingers for the same broker, as Kafka's
-        ``drainBatchesForOneNode`` does: partitions would else send a request each as their lingers end one by one.
-        Not when a batch goes because it is full: under such load the others fill up soon, and go as large ones. Topics
-        that are to linger longer than any that is due stay. The batches count as on the wire from here on; a larger
-        single batch is held back only if it is beyond ``single_bytes``: then :attr:`held_back_bytes` says its size.
+        A request takes along batches that only linger for the same broker, as Kafka's ``drainBatchesForOneNode``
+        does. Partitions would else send a request each as their lingers end one by one. Not when a batch goes because
+        it is full: under such load the others fill up soon, and go as large ones. Topics that are to linger longer
+        than any that is due stay. The batches count as on the wire from here on. A larger single batch is held back
+        only if it is beyond ``single_bytes``: then :attr:`held_back_bytes` says its size.
 
-        No more than ``new_batches`` of them have no descriptor yet. What has one goes also when there are none left:
-        nothing else could ever free one. ``quick``: only of partitions that are quick, or only of the others.
+        No more than ``new_batches`` of them have no descriptor yet. A batch with one goes also when there are none
+        left: nothing else could ever free one. ``quick``: only of partitions that are quick, or only of the others.
         """
         self.held_back_bytes = 0
         batches: list[ProducerBatch] = []

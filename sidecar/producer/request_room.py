@@ -29,9 +29,9 @@ class Descriptors(Protocol):
 class RequestRoom:
     """The sender asks it before and after each drain. Single-threaded: the worker's loop.
 
-    Descriptors: with more than one broker in the cluster, the batches of one broker may hold as many as stay free
-    after it has taken some (a dynamic threshold, as Choudhury and Hahne share a switch's memory). So one broker that
-    does not answer leaves half of the table to the others, and two of them leave a third.
+    Descriptors: with more than one broker, the batches of one may hold as many as stay free after it has taken some.
+    (A dynamic threshold, as Choudhury and Hahne share a switch's memory.) So one broker that does not answer leaves
+    half of the table to the others, and two of them leave a third.
 
     A full table delays sending but never blocks it for good. Proof: let a broker be connected, with something due and
     nothing in flight.
@@ -119,7 +119,7 @@ class RequestRoom:
         return free if free > 0 else 0
 
     def new_batches_of_stuck(self) -> int:
-        """The same for a broker whose descriptors cannot come back before a batch without one is sent: it has nothing
+        """The same for a broker whose descriptors cannot come back before a batch without one is sent. It has nothing
         in flight, and no batch with a descriptor is next in its partition. It may use one of those reserved for
         splits.
         """

@@ -1,8 +1,8 @@
 """ApiVersions: which version of each API both sides speak. Sans-IO.
 
 A broker that does not know our version of ApiVersions answers error 35 with a body of v0, whatever was asked
-(KIP-511), and some answer with a body that no strict decoder takes. So the error code, always the first two
-bytes, is read before anything else, and on 35 the request goes out again as v0.
+(KIP-511). Some answer with a body that no strict decoder takes. So the error code, always the first two bytes, is
+read before anything else, and on 35 the request goes out again as v0.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FIRST_VERSION: Final = 3
 FALLBACK_VERSION: Final = 0
 _ERROR_CODE: Final = struct.Struct(">h")
 
-# What this client can speak. Produce 3 is the first with v2 batches; Metadata 4 the first that can say
-# whether topics may be created; InitProducerId 6 (two-phase commit) is not used. SaslHandshake 0 is followed by
-# bytes without requests around them.
+# Versions that this client can speak. Produce 3 is the first with v2 batches; Metadata 4 the first that can say
+# whether topics may be created; InitProducerId 6 (two-phase commit) is not used. SaslHandshake 0 is followed by bytes
+# without requests around them.
 SUPPORTED_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.PRODUCE: (3, 13),
     ApiKey.METADATA: (4, 13),

@@ -152,8 +152,8 @@ class ConnectionStates:
         return state is not None and now_ms < state.throttled_until_ms
 
     def delay_ms(self, node_id: int, now_ms: float) -> float:
-        """How long until it pays to look at this node again: backoff or throttle left; ``inf`` while
-        connecting (an event will tell); 0 when ready or when a connect is allowed."""
+        """Time until it pays to look at this node again: the rest of a backoff or throttle, and 0 when it is ready or
+        a connect is allowed. ``inf`` while connecting: an event will tell."""
         state = self._nodes.get(node_id)
         if state is None:
             return 0.0

@@ -1,7 +1,7 @@
 """The Produce response, read by hand: each partition's fate, whatever its error code.
 
 kio knows the error codes of its release and refuses any other, though the other batches of the same answer did not
-fail; and it makes five objects where one is needed. Tested to agree with kio wherever kio reads. By far most answers
+fail. It also makes five objects where one is needed. Tested to agree with kio wherever kio reads. By far most answers
 name no error and are short: these are read without a cursor.
 """
 

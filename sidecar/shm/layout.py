@@ -20,7 +20,7 @@
              4 KiB    outcome ring 252 KiB
 
 All numbers are little-endian. Areas that are not allocated yet may be holes of the file and must not be read: on a
-full /dev/shm, a read of a hole raises SIGBUS. docs/segment.md has the same drawing with every field.
+full /dev/shm, that raises SIGBUS. The same drawing with every field is in docs/segment.md.
 """
 
 from __future__ import annotations

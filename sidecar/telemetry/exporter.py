@@ -150,7 +150,7 @@ class Exporter:
             try:
                 connected, _ = await loop.sock_accept(self._sock)
             except OSError as error:  # no descriptor is left, or the peer has gone
-                log.debug("a connection could not be taken: %s", error)
+                log.debug("A connection could not be taken: %s.", error)
                 self._make_room(1)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue

@@ -23,7 +23,7 @@ def dying_with_parent(command: Sequence[str]) -> list[str]:
     """``command`` for Popen, killed by the kernel when the *thread* that starts it ends. Call from the main thread.
 
     A small Python asks for that signal and becomes ``command``, under the same process id. A ``preexec_fn`` would run
-    between fork and exec, in a copy of this process without its other threads: a lock that one of them held at the
+    between fork and exec, in a copy of this process without its other threads. A lock that one of them held at the
     fork (a tracer's, another library's) is never released there, and Popen waits for ever.
     """
     return [sys.executable, "-I", "-S", "-c", _DIE_AND_EXEC, str(os.getpid()), *command]

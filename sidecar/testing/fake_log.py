@@ -1,8 +1,8 @@
 """One partition of the fake broker: its batches, and what it remembers of idempotent producers.
 
-Sequence rules as Kafka's ProducerStateManager and as measured on Kafka 4.1: a batch is known again by epoch,
-first and last sequence among the last five; anything else that is not next is OUT_OF_ORDER (45); an older epoch
-is INVALID_PRODUCER_EPOCH (47); an id never seen, or forgotten, is taken at any sequence, a new epoch only at 0.
+Sequence rules as Kafka's ProducerStateManager and as measured on Kafka 4.1. A batch is known again by epoch, first
+and last sequence among the last five. Anything else that is not next is OUT_OF_ORDER (45), and an older epoch is
+INVALID_PRODUCER_EPOCH (47). An id never seen, or forgotten, is taken at any sequence, a new epoch only at 0.
 """
 
 from __future__ import annotations

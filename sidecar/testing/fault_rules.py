@@ -188,8 +188,8 @@ def on(
 ) -> Rule:
     """A rule for requests of ``api`` (None: any), by default for one of them.
 
-    ``topic`` and ``partition`` ask what a Produce request carries; ``node`` is the broker's id; the first
-    ``skip`` matches pass untouched; ``times`` may be ALWAYS; ``where`` is asked last and must be quick.
+    ``topic`` and ``partition`` ask what a Produce request carries, and ``node`` is the broker's id. The first
+    ``skip`` matches pass untouched; ``times`` may be ALWAYS. ``where`` is asked last and must be quick.
     """
     return Rule(api, topic=topic, partition=partition, node=node, skip=skip, times=times, where=where)
 

@@ -1,7 +1,7 @@
 """Listeners and connections of the fault kit: read a request, apply its rule, pass it on, answer in order.
 
-A connection has two threads of its own, one for requests and one for answers, so that a rule may simply wait.
-What stands behind it (a real broker, or the fake one) is a :class:`Channel`.
+A connection has two threads of its own, one for requests and one for answers, so that a rule may simply wait. Behind
+it stands a :class:`Channel`: a real broker, or the fake one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Random, truncated, nested, oversized, reordered messages: ``python -m sidecar.testing.fuzz_client RUN_DIR SEED N``.
 
-Each connection is a process of its own, forked for it: the daemon remembers what a process has cost, and one alone
-would be made to wait after a few connections. A seed repeats the messages; what the daemon does between them varies.
+Each connection is a process of its own, forked for it. The daemon remembers the cost of a process, and one process
+alone would be made to wait after a few connections. A seed repeats the messages; the daemon's steps between them
+vary.
 """
 
 from __future__ import annotations

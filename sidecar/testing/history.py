@@ -1,8 +1,8 @@
 """History: records sent, their outcomes and the values read, in the order of happening, and the check over it.
 
-After Jepsen's queue workload for Redpanda and Kafka. Every record's value is unique. Unlike the ledger, which
-compares both ends once all is over, a history is also right while records and readers are still under way, and it
-knows about offsets: what two readers saw at one place, and whether a record lies where its outcome says.
+After Jepsen's queue workload for Redpanda and Kafka. Every record's value is unique. A ledger compares both ends once
+all is over. A history is also right while records and readers are still under way. It knows offsets: two readers'
+records at one place, and whether a record lies where its outcome says.
 
 ::
 

@@ -1,7 +1,7 @@
 """A hostile peer at a daemon's tcp:// endpoint, with a key that it knows or without; each seed is a host of its own.
 
-``python -m sidecar.testing.hostile_over_tcp KEY_FILE PORT WORKERS SEED N`` sends N messages of the fuzz. Who has no key
-that the daemon knows spoils handshakes instead: what it sends counts as a message a connection. A kind of
+``python -m sidecar.testing.hostile_over_tcp KEY_FILE PORT WORKERS SEED N`` sends N messages of the fuzz. Without a
+key that the daemon knows it spoils handshakes instead: each connection counts as a message. A kind of
 hostile_client.py in the place of N goes on until it is killed.
 """
 

@@ -31,7 +31,7 @@ class KafkaAdmin:
             quiet_config(bootstrap_servers, {"topic.metadata.refresh.interval.ms": 500})
         )
 
-    # What is there
+    # Looks
 
     def partitions(self, topic: str) -> Mapping[int, Any]:
         """Each partition's leader, replicas and isrs; empty when there is no such topic."""

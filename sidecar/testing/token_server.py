@@ -92,7 +92,7 @@ class TokenServer(Running):
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True, name="tokens"
         )
 
-    # What clients and brokers are given
+    # For clients and brokers
 
     @property
     def token_url(self) -> str:

@@ -1,7 +1,7 @@
 """Driver: the worker's only caller of the core. It reads the clock once per turn, reports events and runs effects.
 
-A turn follows every burst of input (frames from stubs, bytes from brokers, a metadata update, a timer): poll the
-sender → run its effects → settle and complete decided batches → give pages back → set the next timer.
+A turn follows every burst of input: frames from stubs, bytes from brokers, a metadata update, a timer. It polls the
+sender, runs its effects, settles and completes decided batches, gives pages back, and sets the next timer.
 """
 
 from __future__ import annotations

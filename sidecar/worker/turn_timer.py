@@ -1,6 +1,6 @@
 """TurnTimer: expires once at a time of the monotonic clock, exact to the microsecond.
 
-The loop's own timers count whole milliseconds, rounded up, from the start of its iteration: a linger of 5 ms takes up
+The loop's own timers count whole milliseconds, rounded up, from the start of its iteration. A linger of 5 ms takes up
 to 7 ms, and records of a quiet stream wait that long. A timerfd(2) expires in time.
 """
 

@@ -68,7 +68,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
 
 
-def _sentences(text: str) -> list[str]:
+def sentences(text: str) -> list[str]:
     return re.split(r"(?<=[.!?:])(?:\*\*|\*|\))* (?=[\[(*`]*[A-Z0-9])", text)
 
 
@@ -84,7 +84,7 @@ def faults(path: Path) -> Iterator[str]:
                 yield f"{path.name}:{number}: {shown} characters"
     for number, block in _prose(text):
         plain = _plain(block)
-        for sentence in _sentences(plain):
+        for sentence in sentences(plain):
             words = WORD.findall(sentence)
             if len(words) > WORDS_MAX:
                 yield f"{path.name}:{number}: {len(words)} words: {sentence[:90]}"

@@ -47,7 +47,8 @@ _QUOTED: Final = re.compile(r"`[^`]*`")
 
 def _rooms() -> list[str]:
     packages = [path for path in (ROOT / "sidecar").iterdir() if (path / "__init__.py").exists()]
-    return sorted(path.relative_to(ROOT).as_posix() for path in (*packages, ROOT / "client_stub"))
+    others = (ROOT / "client_stub", ROOT / "pyspark_kafka_sidecar", ROOT / "sidecar" / "__main__.py")
+    return sorted(path.relative_to(ROOT).as_posix() for path in (*packages, *others))
 
 
 @cache
@@ -98,7 +99,8 @@ def faults(where: str, source: str) -> Iterator[str]:
 @pytest.mark.parametrize("room", _rooms())
 def test_the_room_speaks_in_the_fields_words(room: str) -> None:
     found = []
-    for path in sorted((ROOT / room).rglob("*.py")):
+    files = sorted((ROOT / room).rglob("*.py")) or [ROOT / room]
+    for path in files:
         where = path.relative_to(ROOT).as_posix()
         found += [
             f"{where}: its name is retired, say: {RETIRED[w]}"

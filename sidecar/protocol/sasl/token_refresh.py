@@ -8,9 +8,9 @@ from math import inf
 from typing import Final
 
 REFRESH_MS_MIN: Final = 1_000.0
-"""From one token to the next, however short its life is. Each token lets all links try their logins again, so this
-bounds what an endpoint with a wrong clock, or tokens of milliseconds, costs endpoint and brokers. librdkafka looks once
-a second, too."""
+"""From one token to the next, however short its life is. Each token lets all links try their logins again. So this
+bounds the cost to endpoint and brokers of an endpoint with a wrong clock, or of tokens of milliseconds. librdkafka
+looks once a second, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Codecs of a record batch: Kafka's names and attribute bits, compressed by cramjam, which releases the GIL.
 
-Two formats need care. lz4 must have independent blocks, because Kafka's Java reader refuses linked ones. cramjam's
-one-shot ``lz4.compress`` links them, so the streaming compressor is used. snappy is Java's framed format ("xerial"),
-which every client reads::
+Two formats need care. With lz4 the blocks must be independent, because Kafka's Java reader refuses linked ones. The
+one-shot ``lz4.compress`` of cramjam links them, so the streaming compressor is used. With snappy it is Java's framed
+format ("xerial"), which every client reads::
 
     | magic 8 | version 4 | compatible 4 | length 4 | raw block | length 4 | raw block | ...
 """

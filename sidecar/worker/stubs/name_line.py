@@ -1,7 +1,7 @@
 """NameLine: streams whose topics are not confirmed by Kafka, waiting for a row in the nearly full table of topics.
 
 The last rows of the table are reserved for topics that Kafka has (sidecar.worker.topics.topics.ROWS_FOR_KNOWN). So a
-client with an unknown topic cannot have one of them at once: its stream is held, the controller is asked, and the
+client with an unknown topic cannot have one of them at once. Its stream is held, the controller is asked, and the
 stream continues once its topic is confirmed. Processes that use names that do not exist fill only their part.
 """
 

@@ -353,7 +353,7 @@ class StubPort:
         session.outbox.append([self._pack(message)])
         self._acker.acked(session, now_ms)
         self._outboxes.pending.add(session)
-        log.debug("client %s attached", session.name)
+        log.debug("Client %s attached.", session.name)
 
     def _on_submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int
